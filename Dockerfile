@@ -33,8 +33,8 @@ RUN --mount=type=tmpfs,target=/mnt \
         python3-venv \
         tini \
         ${EXTRA_PACKAGES} \
-    && rm -rf /etc/ssh/ssh_host_*_key* /var/lib/apt/lists/* /var/cache/apt/*.bin /var/cache/ldconfig/aux-cache \
-        /var/log/apt /var/log/*.log \
+    && rm -rf /etc/ssh/ssh_host_*_key* /var/lib/apt/lists/* /var/cache/apt/*.bin \
+        /var/cache/apt/archives/*.deb /var/log/apt /var/log/*.log \
     && mkdir -p /run/sshd \
     && python3 -m venv /opt/venv
 # OMPI_*: containers run as root. LANG: Python's and the shell's text is UTF-8 on every base.
@@ -117,11 +117,12 @@ RUN --mount=type=tmpfs,target=/mnt \
     --mount=type=bind,from=wheelhouse,target=/mnt/wheelhouse \
     --mount=type=secret,id=pip_conf,target=/mnt/pip_conf \
     --mount=type=secret,id=ca,target=/mnt/ca,mode=0444 \
-    if compgen -G '/mnt/wheelhouse/torch-*.whl' > /dev/null; \
+    if ls /mnt/wheelhouse/torch-*.whl > /dev/null 2>&1; \
     then /mnt/fetch.sh pip install --no-deps --no-index --find-links /mnt/wheelhouse "torch==$TORCH_CPU"; \
     else /mnt/fetch.sh pip install --no-deps --index-url "$TORCH_CPU_INDEX" "torch==$TORCH_CPU"; fi
 
 # ---- the image ----------------------------------------------------------------------------------------------------
+# hadolint ignore=DL3006
 FROM torch-${VARIANT} AS image
 RUN --mount=type=tmpfs,target=/mnt \
     --mount=type=bind,source=docker/fetch.sh,target=/mnt/fetch.sh \
@@ -133,7 +134,8 @@ RUN --mount=type=tmpfs,target=/mnt \
     && /mnt/fetch.sh pip install --no-deps --no-index --find-links /mnt/wheels inotify-simple sagemaker-training \
     && pip check
 COPY docker/openmpi-mca-params.conf /etc/openmpi/openmpi-mca-params.conf
-COPY --chmod=755 docker/train /usr/local/bin/train
+# Over the `train` that sagemaker-training brings, which would start AWS's launcher.
+COPY --chmod=755 docker/train /opt/venv/bin/train
 # -I: the program must not import from the current folder, from PYTHONPATH or from the user's site-packages.
 RUN --mount=type=bind,from=code,source=/code,target=/mnt \
     pip install --no-deps --no-index --no-cache-dir --find-links /mnt algorun \
