@@ -1,0 +1,183 @@
+"""The command line of algorun."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from . import __version__
+from .config import ENGINES, Request
+from .errors import ExitCode, UserError
+from .values import count
+
+ENTRY_HELP = "a script (.py, .sh), an executable, or a bundled entrypoint: ddp, mpi-basics"
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are the launcher's (exit code 64)."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError("command line", message, fix=f"{self.prog} -h")
+
+
+def layout(text: str) -> tuple[int, int]:
+    """-j: `2x4` is 2 hosts with 4 ranks each."""
+    hosts, cross, slots = text.partition("x")
+    if not cross:
+        raise UserError("-j", f"{text!r} is not HOSTSxSLOTS", allowed="such as 2x4: 2 hosts with 4 ranks each")
+    return count("-j", hosts), count("-j", slots)
+
+
+def _entry_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--engine", metavar="E", default="", help=f"what starts the ranks: {', '.join(ENGINES)}")
+    parser.add_argument("-j", dest="layout", metavar="HxS", help="hosts x ranks per host, such as 2x4")
+    parser.add_argument("--slots", metavar="N", help="ranks on each host")
+    parser.add_argument("--per-host", action="store_true", help="one process per host, which counts hosts as ranks")
+    parser.add_argument("--cwd", metavar="DIR", default="", help="folder that the program starts in")
+    parser.add_argument("-m", dest="module", metavar="MODULE", default="", help="run a module, as python -m does")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help=ENTRY_HELP)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="algorun", description="Starts training on all hosts of a SageMaker job.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"algorun {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+
+    train = command("train", "Run the job that /opt/ml describes (SageMaker calls this).")
+    train.add_argument("arguments", nargs=argparse.REMAINDER, help="added to the arguments of the program")
+    _entry_options(command("run", "Run a program on the hosts of this job."))
+    plan = command("plan", "Print what would run on every host; nothing is started.")
+    plan.add_argument("--json", action="store_true", help="as JSON")
+    plan.add_argument("--hosts", metavar="N", help="plan for hosts algo-1 .. algo-N instead of the job's")
+    _entry_options(plan)
+    simulate = command("simulate", "Run a program on several simulated hosts of this machine, without Docker.")
+    simulate.add_argument("--channel", action="append", default=[], metavar="NAME=DIR", help="an input channel")
+    simulate.add_argument("--out", metavar="DIR", default="algorun-simulate", help="where the hosts' folders go")
+    _entry_options(simulate)
+    doctor = command("doctor", "Show what this machine offers and what is wrong with it.")
+    doctor.add_argument("--json", action="store_true", help="as JSON")
+    command("metric-definitions", "Print metric_definitions for a SageMaker estimator, as JSON.")
+    return parser
+
+
+def request(options: argparse.Namespace) -> Request:
+    """The options that describe a program and where it runs."""
+    program = list(options.program)
+    if program[:1] == ["--"]:
+        program = program[1:]
+    slots = None if options.slots is None else count("--slots", options.slots)
+    if options.layout and slots is not None:
+        raise UserError("--slots", "contradicts -j, which names the slots already", fix="drop one of the two")
+    chosen = layout(options.layout) if options.layout else None
+    from_job = not program and not options.module
+    return Request(
+        from_job=from_job,
+        target=options.module or (program[0] if program else ""),
+        args=tuple(program if options.module else program[1:]),
+        module=bool(options.module),
+        engine=options.engine,
+        layout=chosen,
+        slots=slots,
+        per_host=options.per_host,
+        cwd=options.cwd,
+    )
+
+
+def _programs() -> tuple[str, str]:
+    return sys.executable, str(Path(__file__).resolve().parent)
+
+
+def _execute(wish: Request) -> int:
+    """`train` and `run`: read, look, run. A job whose hosts are known tells them all of its own error."""
+    from . import config, probe, run
+    from .engines.base import Programs
+    from .paths import Paths
+    from .report import write_error
+
+    environ = dict(os.environ)
+    paths = Paths.of(environ)
+    try:
+        resources = config.read_resources(paths, wish)
+        machine = probe.look(environ)
+    except UserError as error:
+        write_error(paths, error)
+        raise
+    try:
+        job, failed = config.read(wish, environ, resources), None
+    except UserError as error:
+        if len(resources.hosts) == 1:
+            write_error(paths, error)
+            raise
+        job, failed = config.broken(environ, resources), error
+    return run.execute(job, machine, Programs(*_programs()), error=failed)
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from . import cluster, codec, config, plan, probe, render
+    from .engines.base import Programs
+
+    wish = request(options)
+    hosts = count("--hosts", options.hosts, 100_000) if options.hosts else None
+    if hosts is None and wish.layout is not None:
+        hosts = wish.layout[0]
+    if hosts is not None:
+        if wish.layout is not None and wish.layout[0] != hosts:
+            raise UserError("--hosts", f"{hosts} contradicts -j {options.layout}", fix="drop one of the two")
+        wish = replace(wish, imagine_hosts=hosts)
+    environ = dict(os.environ)
+    machine = probe.look(environ)
+    job = config.read(wish, environ)
+    slots = cluster.assumed_slots(job, cluster.own_slots(job, machine))
+    made = plan.make(job, cluster.resolve(job.resources.hosts, slots), machine, Programs(*_programs()))
+    sys.stdout.write(
+        (json.dumps(codec.to_json(render.redacted(made))) if options.json else render.plan_text(made)) + "\n"
+    )
+    return ExitCode.OK
+
+
+def _run(options: argparse.Namespace) -> int:
+    match options.command:
+        case "train":
+            return _execute(Request(from_job=True, args=tuple(options.arguments)))
+        case "run":
+            return _execute(request(options))
+        case "plan":
+            return _plan(options)
+        case "simulate":
+            from . import simulate
+
+            channels = simulate.channels(options.channel)
+            return simulate.run(request(options), channels, Path(options.out), os.environ, _programs())
+        case "doctor":
+            from . import doctor
+
+            return doctor.run(as_json=options.json)
+        case "metric-definitions":
+            from . import metrics
+
+            print(json.dumps(metrics.DEFINITIONS, indent=2))
+            return ExitCode.OK
+        case _:
+            _parser().print_help()
+            return ExitCode.OK
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The console script. Returns the exit code; a UserError is one line on stderr."""
+    try:
+        return _run(_parser().parse_args(argv))
+    except UserError as error:
+        print(f"algorun: error: {error}", file=sys.stderr)
+        return error.code
+    except BrokenPipeError:
+        return ExitCode.OK

@@ -1,0 +1,94 @@
+"""Hosts, their slots and the ranks that follow from them. Pure: the same input gives the same ranks on every host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from .config import JobConfig
+from .errors import UserError
+from .probe import Machine
+from .values import Sourced
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host: its index in the file's order, its slots, and the global rank of its first slot."""
+
+    name: str
+    node_rank: int
+    slots: Sourced[int]
+    first_rank: int
+
+    @property
+    def ranks(self) -> range:
+        return range(self.first_rank, self.first_rank + self.slots.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """All hosts of the job in the order of resourceconfig.json."""
+
+    hosts: tuple[Host, ...]
+
+    @property
+    def nnodes(self) -> int:
+        return len(self.hosts)
+
+    @property
+    def world_size(self) -> int:
+        return self.hosts[-1].ranks.stop
+
+    @property
+    def leader(self) -> Host:
+        return self.hosts[0]
+
+    def host(self, name: str) -> Host:
+        return next(host for host in self.hosts if host.name == name)
+
+
+def own_slots(config: JobConfig, machine: Machine) -> Sourced[int]:
+    """The ranks that this host carries: what was asked for, else one per GPU, else one on a CPU host."""
+    if config.slots is not None:
+        return config.slots
+    if machine.gpus.value:
+        return Sourced(machine.gpus.value, f"{machine.gpus.value} GPUs ({machine.gpus.source})")
+    return Sourced(1, "no GPU: one rank per host")
+
+
+def assumed_slots(config: JobConfig, own: Sourced[int]) -> dict[str, Sourced[int]]:
+    """Slots of all hosts for a plan made offline: a host knows only its own GPUs and takes the others for equal."""
+    known = config.slots is not None
+    return {
+        host: own if known or host == config.resources.current_host else Sourced(own.value, "assumed equal")
+        for host in config.resources.hosts
+    }
+
+
+def resolve(hosts: tuple[str, ...], slots: Mapping[str, Sourced[int]]) -> Cluster:
+    """Ranks for all hosts: consecutive numbers, in the order of `hosts`. Raises UserError on a host without slots."""
+    resolved: list[Host] = []
+    next_rank = 0
+    for node_rank, name in enumerate(hosts):
+        if name not in slots or slots[name].value < 1:
+            raise UserError(f"slots of {name}", "no slot", allowed="1 or more", fix="set --slots")
+        resolved.append(Host(name, node_rank, slots[name], next_rank))
+        next_rank += slots[name].value
+    return Cluster(tuple(resolved))
+
+
+def interface(config: JobConfig, machine: Machine) -> Sourced[str]:
+    """The network interface of the job: the platform's if it exists here, else the default route's, else loopback.
+
+    SDK v3's local mode names `ethwe`, which no container has.
+    """
+    named = config.resources.interface
+    if named and named in machine.interfaces:
+        return Sourced(named, config.resources.source)
+    why = f"{named!r} of {config.resources.source} does not exist here: " if named else ""
+    if machine.default_interface:
+        return Sourced(machine.default_interface, f"{why}default route")
+    others = [name for name in machine.interfaces if name != "lo"]
+    if others and len(config.resources.hosts) > 1:
+        return Sourced(others[0], f"{why}first interface")
+    return Sourced("lo", f"{why}no other interface")

@@ -1,0 +1,58 @@
+"""Frozen dataclasses to JSON and back, checked against their own annotations."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def to_json(value: Any) -> Any:
+    """Dataclasses as objects, tuples as lists; everything else as it is."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (tuple, list)):
+        return [to_json(item) for item in value]
+    return value
+
+
+def from_json(kind: Any, value: Any, where: str = "$") -> Any:
+    """The value of type `kind` that `value` describes. Raises ValueError that names the place of a misfit."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(origin or kind):
+        return _dataclass(origin or kind, args, value, where)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ValueError(f"{where}: {type(value).__name__} is not a list")
+        return tuple(from_json(args[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return from_json(next(arg for arg in args if arg is not type(None)), value, where)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{where}: {value!r} is not {kind.__name__}")
+    return value
+
+
+def _dataclass(kind: Any, args: tuple[Any, ...], value: Any, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise ValueError(f"{where}: {type(value).__name__} is not an object")
+    hints = typing.get_type_hints(kind)
+    known = {f.name: f for f in dataclasses.fields(kind)}
+    for name in value:
+        if name not in known:
+            raise ValueError(f"{where}: unknown key {name!r}")
+    fields: dict[str, Any] = {}
+    for name, f in known.items():
+        if name not in value:
+            if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+                raise ValueError(f"{where}: {name!r} is missing")
+            continue
+        hint = args[0] if args and isinstance(hints[name], TypeVar) else hints[name]
+        fields[name] = from_json(hint, value[name], f"{where}.{name}")
+    return kind(**fields)

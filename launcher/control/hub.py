@@ -1,0 +1,208 @@
+"""The hub: meets all hosts, hears the first failure, gives one verdict to all. A pure state machine.
+
+GATE --all hosts said hello--> RUN --all done | stop | a failure--> END --all said bye--> finished
+
+Every method takes the current time (seconds of the leader's monotonic clock) and returns the messages to send;
+`deadline` says when `tick` wants to be called. Every state has a deadline, so every state is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+
+from ..errors import ExitCode
+from ..values import Limits
+from . import messages
+from .failure import Failure, root
+from .messages import Go, Hello, Message, Verdict
+
+Sends = list[tuple[str, Message]]
+
+
+class State(Enum):
+    GATE = "gate"
+    RUN = "run"
+    END = "end"
+
+
+class Hub:
+    """State of the job as the leader sees it. `hosts` is the file's order; the leader is the first."""
+
+    def __init__(self, now: float, hosts: Sequence[str], limits: Limits) -> None:
+        self.state = State.GATE
+        self.verdict: Verdict | None = None
+        self._hosts, self._limits = tuple(hosts), limits
+        self._gate_deadline = now + limits.gate_s
+        self._hellos: dict[str, Hello] = {}
+        self._heard: dict[str, float] = {}
+        self._beat_at = now + limits.heartbeat_s
+        self._done: set[str] = set()
+        self._gone: set[str] = set()  # said bye, or lost
+        self._failures: dict[tuple[str, int | None], tuple[float, Failure]] = {}
+        self._blame_deadline: float | None = None
+        self._stopping = ""
+        self._note = ""
+        self._leave_deadline = 0.0
+
+    @property
+    def leader(self) -> str:
+        return self._hosts[0]
+
+    @property
+    def finished(self) -> bool:
+        """True once every other host has left, or had its time to."""
+        return self.state is State.END and self._gone >= set(self._hellos) - {self.leader}
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due."""
+        times = [self._beat_at]
+        times += [
+            heard + self._limits.heartbeat_timeout_s for host, heard in self._heard.items() if self._watched(host)
+        ]
+        if self.state is State.GATE:
+            times.append(self._gate_deadline)
+        if self._blame_deadline is not None:
+            times.append(self._blame_deadline)
+        if self.state is State.END:
+            times.append(self._leave_deadline)
+        return min(times)
+
+    def hello(self, now: float, hello: Hello) -> Sends:
+        """A host has come. A stranger or a second host of the same name is refused, the job goes on."""
+        host = hello.host
+        if host not in self._hosts:
+            return [(host, _refuse(f"{host} is not one of the job's hosts"))]
+        if host in self._hellos:
+            return [(host, _refuse(f"{host} has said hello already"))]
+        self._hellos[host], self._heard[host] = hello, now
+        if self.verdict is not None:
+            return [(host, messages.end(self.verdict))]
+        if hello.error:
+            return self._fail_at_gate(now, Failure("configuration", host, ExitCode.CONFIGURATION, hello.error))
+        return self._compare(now, hello) or self._open(now)
+
+    def heartbeat(self, now: float, host: str) -> Sends:
+        self._heard[host] = now
+        return []
+
+    def fail(self, now: float, host: str, failure: Failure) -> Sends:
+        """A host reports a failure. The first one opens the blame window; what comes within it is weighed too."""
+        if self.state is State.END or host not in self._hellos:
+            return []
+        key = (failure.host, failure.rank)
+        if key in self._failures:  # the exit code of a rank whose exception is known
+            onset, known = self._failures[key]
+            self._failures[key] = (onset, replace(known, code=failure.code))
+            return []
+        self._failures[key] = (now - max(0.0, failure.age_s), failure)
+        if self._blame_deadline is None:
+            self._blame_deadline = now + self._limits.blame_s
+        return []
+
+    def stop(self, now: float, host: str, why: str) -> Sends:
+        """A host was told to stop: all stop. A failure that was reported before still decides."""
+        if self.state is State.END or self._stopping:
+            return []
+        self._stopping = why
+        if self.state is State.GATE:
+            return self._end(now, Verdict("stopped", ExitCode.OK, None, why))
+        return [(each, {"type": "stop", "why": why}) for each in self._hellos]
+
+    def done(self, now: float, host: str, note: str = "") -> Sends:
+        """All ranks of a host have ended well (or were stopped). The leader's note becomes the verdict's."""
+        self._done.add(host)
+        if host == self.leader:
+            self._note = note
+        if self.state is State.RUN and self._blame_deadline is None and self._done == set(self._hosts):
+            kind = "stopped" if self._stopping else "ok"
+            return self._end(now, Verdict(kind, ExitCode.OK, None, self._stopping or self._note))
+        return []
+
+    def bye(self, now: float, host: str) -> Sends:
+        """A host has ended its processes and leaves."""
+        self._gone.add(host)
+        return []
+
+    def lost(self, now: float, host: str, reason: str) -> Sends:
+        """The connection to a host has ended."""
+        if host not in self._hellos or host in self._gone:
+            return []
+        self._gone.add(host)
+        if self.state is State.END:
+            return []
+        self._failures.setdefault((host, None), (now, Failure("lost", host, ExitCode.LOST, reason)))
+        if self._blame_deadline is None:
+            self._blame_deadline = now + self._limits.blame_s
+        return []
+
+    def tick(self, now: float) -> Sends:
+        """Deadlines."""
+        sends: Sends = []
+        if now >= self._beat_at:
+            self._beat_at = now + self._limits.heartbeat_s
+            sends += [(host, {"type": "heartbeat"}) for host in self._hellos if host not in self._gone]
+        for host, heard in list(self._heard.items()):
+            if self._watched(host) and now - heard >= self._limits.heartbeat_timeout_s:
+                silence = f"host lost: no sign of life for {self._limits.heartbeat_timeout_s:g} s"
+                sends += self.lost(now, host, silence)
+        if self.state is State.GATE and now >= self._gate_deadline:
+            missing = [host for host in self._hosts if host not in self._hellos]
+            shown = ", ".join(missing[:16]) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
+            text = f"hosts missing after {self._limits.gate_s:g} s: {shown}"
+            sends += self._end(now, _failed(Failure("gate", self.leader, ExitCode.GATE, text)))
+        if self._blame_deadline is not None and now >= self._blame_deadline and self.state is not State.END:
+            sends += self._end(now, _failed(root(self._failures.values())))
+        if self.state is State.END and now >= self._leave_deadline:
+            self._gone |= set(self._hellos)
+        return sends
+
+    def _watched(self, host: str) -> bool:
+        return host not in self._gone and host != self.leader
+
+    def _compare(self, now: float, hello: Hello) -> Sends:
+        """Holds a host's digest against the leader's, key by key."""
+        mine = self._hellos.get(self.leader)
+        if mine is None or hello.host == self.leader:
+            return []
+        for key in sorted({*mine.digest, *hello.digest}):
+            ours, theirs = mine.digest.get(key, "absent"), hello.digest.get(key, "absent")
+            if ours != theirs:
+                text = f"{key} differs: {ours} on {self.leader}, {theirs} on {hello.host}"
+                return self._fail_at_gate(now, Failure("mismatch", hello.host, ExitCode.CONFIGURATION, text))
+        return []
+
+    def _open(self, now: float) -> Sends:
+        if self.state is not State.GATE or len(self._hellos) < len(self._hosts) or self._blame_deadline is not None:
+            return []
+        self.state = State.RUN
+        leader = self._hellos[self.leader]
+        go = Go(
+            attempt=0,
+            master_addr=leader.master_addr,
+            master_port=leader.master_port,
+            slots={host: self._hellos[host].slots for host in self._hosts},
+            sources={host: self._hellos[host].slots_source for host in self._hosts},
+        )
+        return [(host, go.message()) for host in self._hosts]
+
+    def _fail_at_gate(self, now: float, failure: Failure) -> Sends:
+        return self._end(now, _failed(failure))
+
+    def _end(self, now: float, verdict: Verdict) -> Sends:
+        if self.state is State.END:
+            return []
+        self.state, self.verdict = State.END, verdict
+        self._blame_deadline = None
+        self._leave_deadline = now + self._limits.kill_s + self._limits.leave_s
+        return [(host, messages.end(verdict)) for host in self._hellos if host not in self._gone]
+
+
+def _failed(failure: Failure) -> Verdict:
+    return Verdict("failed", failure.code, failure)
+
+
+def _refuse(why: str) -> Message:
+    return {"type": "refuse", "why": why}

@@ -1,0 +1,258 @@
+"""One host's part of the job: joins, runs its ranks, reports, obeys the verdict. A pure state machine.
+
+JOIN --go--> RUN --end | hub lost--> LEAVE --ranks gone--> LEFT
+
+Methods take the time (seconds, this host's monotonic clock) and return actions for the supervisor; `deadline` says
+when `tick` is due. A stop is a phase of RUN: ranks have been told, and the grace is running.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from ..errors import ExitCode, exit_code
+from ..rank_port import Raised
+from ..values import Limits
+from . import messages
+from .failure import LONGEST_TRACEBACK, Failure
+from .messages import Go, Message, Verdict
+
+FATAL_BY_HAND = {signal.SIGKILL: "not sent by the launcher: the kernel's out-of-memory killer, or somebody"}
+
+
+class State(Enum):
+    JOIN = "join"
+    RUN = "run"
+    LEAVE = "leave"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class ToHub:
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    go: Go
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """To all ranks of this host: a request (SIGTERM) or the end (SIGKILL)."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conclude:
+    """The verdict is known: write it down, end the ranks."""
+
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Warn:
+    text: str
+
+
+Action = ToHub | Start | Signal | Conclude | Warn
+
+
+class Member:
+    """State of this host. `leader` is the hub's host."""
+
+    def __init__(self, now: float, host: str, leader: str, limits: Limits) -> None:
+        self.state = State.JOIN
+        self.verdict: Verdict | None = None
+        self._host, self._leader, self._limits = host, leader, limits
+        self._join_deadline = now + limits.gate_s + limits.leave_s  # the hub's own gate limit speaks first
+        self._beat_at = now + limits.heartbeat_s
+        self._heard: float | None = None
+        self._attempt = 0
+        self._running: dict[int, int] = {}  # local rank to global rank
+        self._raised: dict[int, Raised] = {}
+        self._failed: dict[int, Failure] = {}
+        self._report_deadline: float | None = None
+        self._stopping = False
+        self._kill_at: float | None = None
+
+    @property
+    def stopping(self) -> bool:
+        return self._stopping
+
+    @property
+    def deadline(self) -> float:
+        times = [self._beat_at]
+        if self.state is State.JOIN:
+            times.append(self._join_deadline)
+        if self._heard is not None and self.state in (State.JOIN, State.RUN):
+            times.append(self._heard + self._limits.heartbeat_timeout_s)
+        times += [each for each in (self._kill_at, self._report_deadline) if each is not None]
+        return min(times)
+
+    def joined(self, now: float) -> list[Action]:
+        """Connected to the hub."""
+        self._heard = now
+        return []
+
+    def heard(self, now: float) -> list[Action]:
+        """Anything from the hub."""
+        self._heard = now
+        return []
+
+    def go(self, now: float, go: Go, ranks: dict[int, int]) -> list[Action]:
+        """All hosts have met; `ranks` maps this host's local ranks to global ones."""
+        if self.state is not State.JOIN:
+            return []
+        self.state, self._attempt, self._running = State.RUN, go.attempt, dict(ranks)
+        return [Start(go)]
+
+    def rank_raised(self, now: float, local_rank: int, raised: Raised, *, is_rank: bool) -> list[Action]:
+        """An exception reached the top in a rank (`is_rank`) or in a process below it, which the rank may survive."""
+        self._raised.setdefault(local_rank, raised)
+        if not is_rank or self.state is not State.RUN or self._stopping or local_rank not in self._running:
+            return []
+        return self._report(now, local_rank, self._of_raised(now, local_rank, raised, 1))
+
+    def rank_exited(self, now: float, local_rank: int, returncode: int, tail: str = "") -> list[Action]:
+        """A rank has ended; -n for signal n. `tail` is the end of its stderr."""
+        rank = self._running.pop(local_rank, None)
+        if rank is None or self.state is not State.RUN:
+            return []
+        actions: list[Action] = []
+        if returncode != 0 and self._stopping:
+            actions.append(Warn(f"rank {rank} left with {exit_code(returncode)} while stopping"))
+        elif returncode != 0:
+            raised = self._raised.get(local_rank)
+            code = exit_code(returncode)
+            if raised is not None and returncode > 0:
+                failure = self._of_raised(now, local_rank, raised, code, rank)
+            else:
+                failure = self._of_status(rank, returncode, tail)
+            return self._report(now, local_rank, failure)
+        return actions
+
+    def all_ranks_gone(self, now: float, note: str = "") -> list[Action]:
+        """No rank of this host is left. `note` goes into the closing line of all hosts."""
+        if self.state is State.RUN and not self._failed:
+            self._kill_at = None
+            return [ToHub({"type": "done", "note": note})]
+        return []
+
+    def broken(self, now: float, failure: Failure) -> list[Action]:
+        """Something of this host other than a rank has failed (its engine, its plan)."""
+        if self.state is State.RUN and not self._stopping:
+            return self._report(now, -1, failure)
+        return []
+
+    def stop_asked(self, now: float, why: str) -> list[Action]:
+        """This host was told to stop, by a signal."""
+        if self.state in (State.LEAVE, State.LEFT):
+            return []
+        actions: list[Action] = [ToHub({"type": "stop", "why": why})]
+        if self.state is State.JOIN:
+            if self._heard is None:  # nobody to tell
+                return self._conclude(now, Verdict("stopped", ExitCode.OK, None, why))
+            return actions
+        return [*actions, *self.stop(now, why)]
+
+    def stop(self, now: float, why: str) -> list[Action]:
+        """All hosts stop: ranks are told, and have the grace to save."""
+        if self._stopping or self.state is not State.RUN:
+            return []
+        self._stopping = True
+        self._kill_at = now + self._limits.grace_s
+        return [Signal(signal.SIGTERM)]
+
+    def end(self, now: float, verdict: Verdict) -> list[Action]:
+        """The hub's verdict."""
+        return self._conclude(now, verdict)
+
+    def hub_lost(self, now: float, reason: str) -> list[Action]:
+        """No hub, no job: this host ends itself."""
+        if self.state not in (State.JOIN, State.RUN):
+            return []
+        return self._conclude(now, _failed(Failure("lost", self._leader, ExitCode.LOST, reason)))
+
+    def refused(self, now: float, why: str) -> list[Action]:
+        """The hub does not take this host."""
+        failure = Failure("mismatch", self._host, ExitCode.CONFIGURATION, f"refused by {self._leader}: {why}")
+        return self._conclude(now, _failed(failure))
+
+    def left(self) -> None:
+        """The supervisor has ended everything."""
+        self.state = State.LEFT
+
+    def tick(self, now: float) -> list[Action]:
+        """Deadlines."""
+        actions: list[Action] = []
+        if now >= self._beat_at:
+            self._beat_at = now + self._limits.heartbeat_s
+            if self._heard is not None:
+                actions.append(ToHub({"type": "heartbeat"}))
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill_at = None
+            if self._stopping and self.state is State.RUN:
+                actions.append(Warn(f"ranks that outlasted the grace of {self._limits.grace_s:g} s are killed"))
+            actions.append(Signal(signal.SIGKILL))
+        silent = self._heard is not None and now - self._heard >= self._limits.heartbeat_timeout_s
+        if silent and self.state in (State.JOIN, State.RUN):
+            reason = f"hub lost: no sign of life from {self._leader} for {self._limits.heartbeat_timeout_s:g} s"
+            actions += self.hub_lost(now, reason)
+        if self.state is State.JOIN and now >= self._join_deadline:
+            text = f"hub not reached after {self._limits.gate_s:g} s: {self._leader}"
+            actions += self._conclude(now, _failed(Failure("gate", self._leader, ExitCode.GATE, text)))
+        if self._report_deadline is not None and now >= self._report_deadline and self.state is State.RUN:
+            actions += self._conclude(now, _failed(next(iter(self._failed.values()))))
+        return actions
+
+    def _report(self, now: float, local_rank: int, failure: Failure) -> list[Action]:
+        failure = replace(failure, attempt=self._attempt)
+        known = self._failed.get(local_rank)
+        if known is not None and known.code == failure.code:
+            return []
+        self._failed.setdefault(local_rank, failure)
+        if self._report_deadline is None:  # the hub answers after its blame window, or not at all
+            self._report_deadline = now + self._limits.blame_s + self._limits.leave_s
+        return [ToHub(messages.fail(failure))]
+
+    def _of_raised(self, now: float, local_rank: int, raised: Raised, code: int, rank: int | None = None) -> Failure:
+        first_line = raised.message.strip().splitlines()[0] if raised.message.strip() else ""
+        return Failure(
+            kind="exception",
+            host=self._host,
+            rank=self._running.get(local_rank, rank),
+            code=code,
+            message=f"{raised.type}: {first_line}" if first_line else raised.type,
+            traceback=raised.traceback[-LONGEST_TRACEBACK:],
+            age_s=max(0.0, now - raised.at),
+        )
+
+    def _of_status(self, rank: int, returncode: int, tail: str) -> Failure:
+        code, last = exit_code(returncode), (tail.strip().splitlines() or [""])[-1]
+        if returncode < 0:
+            hint = FATAL_BY_HAND.get(signal.Signals(-returncode), "") if -returncode in _KNOWN else ""
+            return Failure("signal", self._host, code, hint or "ended by the signal", rank, tail[-LONGEST_TRACEBACK:])
+        kind = "configuration" if code == ExitCode.CONFIGURATION else "exit"
+        return Failure(kind, self._host, code, last or "no message on stderr", rank, tail[-LONGEST_TRACEBACK:])
+
+    def _conclude(self, now: float, verdict: Verdict) -> list[Action]:
+        if self.state in (State.LEAVE, State.LEFT):
+            return []
+        self.state, self.verdict = State.LEAVE, verdict
+        self._report_deadline = None
+        if verdict.kind == "ok":  # no rank is left; an engine's own end is orderly and may take a moment
+            self._kill_at = now + self._limits.leave_s
+            return [Conclude(verdict)]
+        self._kill_at = now + self._limits.kill_s
+        return [Conclude(verdict), Signal(signal.SIGTERM)]
+
+
+_KNOWN = frozenset(int(number) for number in signal.Signals)
+
+
+def _failed(failure: Failure) -> Verdict:
+    return Verdict("failed", failure.code, failure)

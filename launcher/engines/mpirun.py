@@ -1,0 +1,42 @@
+"""The mpirun engine: Open MPI's mpirun on the leader, its daemons started by each host's own supervisor.
+
+The one place that knows Open MPI 4.1's parameter names (Open MPI 5 renames them to prte and pmix).
+"""
+
+from __future__ import annotations
+
+import shlex
+
+from ..cluster import Cluster
+from .base import Pieces, Programs
+
+
+def parameters(interface: str, rsh: tuple[str, ...]) -> dict[str, str]:
+    """MCA parameters of a job."""
+    return {
+        "plm_rsh_agent": shlex.join(rsh),  # no sshd, no keys
+        "plm_rsh_no_tree_spawn": "1",  # only the leader asks for daemons
+        "orte_keep_fqdn_hostnames": "1",  # algo-1.x and algo-1.y are two hosts
+        "pml": "ob1",  # libfabric's probe of a missing device costs seconds and fails in containers
+        "btl": "tcp,self,vader",
+        "btl_tcp_if_include": interface,  # a wrong interface hangs for ever
+        "oob_tcp_if_include": interface,
+        "btl_vader_single_copy_mechanism": "none",  # the default seccomp profile of containers forbids it
+        "mpi_yield_when_idle": "1",  # more ranks than cores: 28 steps against 11
+        "oob_tcp_keepalive_time": "5",  # a cut network is noticed after seconds, not after 489 s
+        "oob_tcp_keepalive_intvl": "2",
+        "oob_tcp_keepalive_probes": "3",
+    }
+
+
+def pieces(cluster: Cluster, programs: Programs, interface: str) -> Pieces:
+    """mpirun on the leader. Each rank is our rank program, which gets its environment from its own host."""
+    hosts = ",".join(f"{host.name}:{host.slots.value}" for host in cluster.hosts)
+    argv = ["mpirun", "-np", str(cluster.world_size), "--host", hosts, "--map-by", "slot", "--bind-to", "none"]
+    argv += ["--leave-session-attached"]
+    for name, value in parameters(interface, programs.rsh).items():
+        argv += ["--mca", name, value]
+    argv += programs.rank
+    # Root is what a SageMaker container is; Open MPI wants to be told twice.
+    environ = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return Pieces({cluster.leader.name: tuple(argv)}, environ)

@@ -1,0 +1,110 @@
+"""What the ranks run: a bundled entrypoint, a script, a module or a command."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from .errors import UserError
+
+BUNDLED = {"ddp": "train.ddp", "mpi-basics": "train.mpi_basics"}
+
+Kind = Literal["bundled", "script", "module", "shell", "command"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The user's program. `target` is a bundled name, a path or a module; `cwd` the folder that it starts in."""
+
+    kind: Kind
+    target: str
+    args: tuple[str, ...]
+    cwd: str
+    source: str
+
+    def argv(self, python: str) -> tuple[str, ...]:
+        """The command line of one rank.
+
+        Our own programs start isolated (`-I`), so that a user's folder with a json.py or a train.py cannot shadow
+        what they import; the user's start plainly.
+        """
+        match self.kind:
+            case "bundled":
+                head = [python, "-I", "-u", "-m", BUNDLED[self.target]]
+            case "script":
+                head = [python, "-u", self.target]
+            case "module":
+                head = [python, "-u", "-m", self.target]
+            case "shell":
+                head = ["/bin/sh", self.target]
+            case "command":
+                head = [self.target]
+        return (*head, *self.args)
+
+
+def _kind(path: Path, target: str) -> Kind:
+    if target.endswith(".py"):
+        return "script"
+    if target.endswith(".sh") and not os.access(path, os.X_OK):
+        return "shell"
+    return "command"
+
+
+def of_command_line(target: str, args: Sequence[str], *, module: bool, cwd: str) -> Entry:
+    """`algorun run TARGET ..`: a bundled name wins; `./ddp` is a file. Raises UserError where nothing is there."""
+    source = "command line"
+    if module:
+        return Entry("module", target, tuple(args), cwd, source)
+    if target in BUNDLED:
+        return Entry("bundled", target, tuple(args), cwd, source)
+    return of_file(target, args, cwd, where="program", source=source)
+
+
+def of_file(target: str, args: Sequence[str], cwd: str, *, where: str, source: str) -> Entry:
+    """A program file, relative to `cwd`."""
+    path = Path(cwd, target)
+    if path.is_dir():
+        raise UserError(where, f"{target!r} is a folder", allowed="a .py, a .sh or an executable file")
+    if not path.is_file():
+        near = difflib.get_close_matches(target, [*BUNDLED, *_programs(cwd)], n=1)
+        raise UserError(
+            where,
+            f"{target!r} does not exist in {cwd}",
+            allowed=f"a file, or one of {', '.join(BUNDLED)}",
+            fix=f"did you mean {near[0]}?" if near else "",
+        )
+    kind = _kind(path, target)
+    if kind == "command" and not os.access(path, os.X_OK):
+        raise UserError(where, f"{target!r} is not executable", fix=f"chmod +x {target}")
+    return Entry(kind, str(path) if kind == "command" else target, tuple(args), cwd, source)
+
+
+def _programs(cwd: str) -> list[str]:
+    try:
+        return [name for name in os.listdir(cwd) if name.endswith((".py", ".sh"))]
+    except OSError:
+        return []
+
+
+def of_job(program: str, source: str, args: Sequence[str], code: Path) -> Entry:
+    """The job's own program: a file in the code folder, else a bundled name; without a name the bundled ddp.
+
+    A file called `ddp` in the code folder wins over the bundled one: the user's code is meant where there is any.
+    """
+    if not program:
+        if code.is_dir() and any(name.endswith((".py", ".sh")) for name in _programs(str(code))):
+            raise UserError(
+                "hyperparameter sagemaker_program",
+                f"is absent, but {code} holds {', '.join(sorted(_programs(str(code)))[:5])}",
+                fix="name the entry point in sagemaker_program or SAGEMAKER_PROGRAM",
+            )
+        return Entry("bundled", "ddp", tuple(args), str(code) if code.is_dir() else "/", "default program")
+    if program in BUNDLED and not (code / program).exists():
+        return Entry("bundled", program, tuple(args), str(code) if code.is_dir() else "/", source)
+    if program.startswith(("/", "-")) or " " in program:
+        raise UserError(source, f"{program!r} is no entry point", allowed="a path inside the code folder")
+    return of_file(program, args, str(code), where=source, source=source)

@@ -1,0 +1,149 @@
+"""What the ranks print: whole lines, each with its rank and host before it, on the console and in a file per rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from pathlib import Path
+
+LONGEST_LINE = 64 * 1024  # bytes; a longer one is broken here, so that a rank without newlines cannot fill memory
+BACKLOG = 4 * 1024 * 1024  # bytes waiting for a slow console before the ranks have to wait
+TAIL_LINES = 40
+
+
+class Lines:
+    """Cuts a stream into whole lines. A carriage return ends a line too: progress bars redraw with it. Pure."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """The whole lines that are complete now, each ended by a newline; b"" if none is."""
+        text = self._rest + data
+        if b"\r" in text:
+            held = text.endswith(b"\r")  # may be half of a \r\n
+            body = text[:-1] if held else text
+            text = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + (b"\r" if held else b"")
+        end = text.rfind(b"\n") + 1
+        if len(text) - end > LONGEST_LINE:
+            whole, self._rest = text + b"\n", b""
+        else:
+            whole, self._rest = text[:end], text[end:]
+        return whole
+
+    def end(self) -> bytes:
+        """What is left when the stream ends, as a line."""
+        rest, self._rest = self._rest.removesuffix(b"\r"), b""
+        return rest + b"\n" if rest else b""
+
+
+def prefixed(prefix: bytes, lines: bytes) -> bytes:
+    """`prefix` before each line; `lines` ends with a newline."""
+    return prefix + lines[:-1].replace(b"\n", b"\n" + prefix) + b"\n" if lines else b""
+
+
+class Console:
+    """Writes to the launcher's own stdout and stderr from a thread: a slow reader must not stop the heartbeats."""
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[int, bytes]] = deque()
+        self._waiting = 0
+        self._ready = threading.Condition()
+        self._closing = False
+        self._broken: set[int] = set()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._started = False
+
+    @property
+    def full(self) -> bool:
+        """True while ranks should not be read."""
+        return self._waiting > BACKLOG
+
+    def put(self, fd: int, data: bytes) -> None:
+        """Whole lines for `fd` (1 or 2)."""
+        if not data:
+            return
+        with self._ready:
+            if not self._started:
+                self._started = True
+                self._thread.start()
+            self._queue.append((fd, data))
+            self._waiting += len(data)
+            self._ready.notify()
+
+    def say(self, text: str) -> None:
+        """A line of the launcher's own."""
+        self.put(1, text.encode("utf-8", "replace") + b"\n")
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Waits until everything is written, or for `timeout_s`."""
+        with self._ready:
+            self._closing = True
+            self._ready.notify()
+        if self._started:
+            self._thread.join(timeout_s)
+
+    def _write(self) -> None:
+        while True:
+            with self._ready:
+                while not self._queue:
+                    if self._closing:
+                        return
+                    self._ready.wait()
+                fd, data = self._queue.popleft()
+            view = memoryview(data)
+            while view and fd not in self._broken:
+                try:
+                    view = view[os.write(fd, view) :]
+                except BlockingIOError:
+                    threading.Event().wait(0.01)
+                except OSError:
+                    self._broken.add(fd)  # the reader has gone; the files go on
+            with self._ready:
+                self._waiting -= len(data)
+
+
+class RankLog:
+    """The output of one process: both of its streams, its file, and the last lines for a failure report."""
+
+    def __init__(self, label: str, file_name: str, folder: Path, console: Console) -> None:
+        self._prefix = f"[{label}] ".encode()
+        self._console = console
+        self._streams = {1: Lines(), 2: Lines()}
+        self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
+        self._label = label
+        self._file: int | None = None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            self._file = os.open(folder / file_name, flags, 0o644)
+        except OSError as error:
+            console.say(f"algorun: warning: no log file {file_name} in {folder}: {error.strerror}")
+
+    def feed(self, stream: int, data: bytes) -> None:
+        """Bytes from the rank's stdout (1) or stderr (2); b"" at its end."""
+        lines = self._streams[stream].feed(data) if data else self._streams[stream].end()
+        if not lines:
+            return
+        self._console.put(stream, prefixed(self._prefix, lines))
+        if stream == 2:
+            self._tail.extend(lines.splitlines()[-TAIL_LINES:])
+        if self._file is not None:
+            try:
+                os.write(self._file, lines)
+            except OSError as error:
+                self._console.say(f"algorun: warning: log file of [{self._label}]: {error.strerror}; it ends here")
+                self.close()
+
+    @property
+    def tail(self) -> str:
+        """The last lines of stderr."""
+        return b"\n".join(self._tail).decode("utf-8", "replace")
+
+    def close(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._file)
+            self._file = None

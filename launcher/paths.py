@@ -1,0 +1,99 @@
+"""The folders of a job, below /opt/ml or SAGEMAKER_BASE_DIR.
+
+Source: "How Amazon SageMaker provides training information" in AWS's developer guide.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_BASE = "/opt/ml"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """All paths of one host's job folder. Nothing is created here."""
+
+    base: Path
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Paths:
+        """The job folder that the environment names (SAGEMAKER_BASE_DIR, the toolkit's own variable)."""
+        return cls(Path(environ.get("SAGEMAKER_BASE_DIR") or DEFAULT_BASE))
+
+    @property
+    def input(self) -> Path:
+        return self.base / "input"
+
+    @property
+    def config(self) -> Path:
+        return self.base / "input" / "config"
+
+    @property
+    def resourceconfig(self) -> Path:
+        return self.config / "resourceconfig.json"
+
+    @property
+    def hyperparameters(self) -> Path:
+        return self.config / "hyperparameters.json"
+
+    @property
+    def inputdataconfig(self) -> Path:
+        return self.config / "inputdataconfig.json"
+
+    @property
+    def code(self) -> Path:
+        return self.base / "code"
+
+    @property
+    def model(self) -> Path:
+        return self.base / "model"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.base / "checkpoints"
+
+    @property
+    def output(self) -> Path:
+        return self.base / "output"
+
+    @property
+    def output_data(self) -> Path:
+        return self.output / "data"
+
+    @property
+    def output_intermediate(self) -> Path:
+        return self.output / "intermediate"
+
+    @property
+    def failure(self) -> Path:
+        return self.output / "failure"
+
+    @property
+    def success(self) -> Path:
+        return self.output / "success"
+
+    @property
+    def summary(self) -> Path:
+        """Written by the training program when it likes: the figures of the closing line."""
+        return self.output_data / "summary.json"
+
+    def channel(self, name: str) -> Path:
+        return self.input / "data" / name
+
+
+def write_aside(path: Path, text: str) -> None:
+    """Writes a small text file whole or not at all: aside, flushed to disk, renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(aside, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

@@ -1,0 +1,170 @@
+"""The plan: everything that will run, on every host, decided before anything runs. Pure; JSON in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from . import env
+from .cluster import Cluster, Host, interface
+from .config import JobConfig
+from .engines import mpirun, native, torchrun
+from .engines.base import Pieces, Programs
+from .env import Variable
+from .probe import Machine
+from .values import Limits, Sourced
+
+FORMAT = 1
+ASSUMED_MASTER_PORT = 29500  # torchrun's default; a run takes a free port of the leader instead
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlan:
+    """One rank and the variables that it alone has."""
+
+    rank: int
+    local_rank: int
+    env: tuple[Variable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """One host: its ranks, and the engine's own process (`starter`), empty where the supervisor starts the ranks."""
+
+    host: str
+    node_rank: int
+    slots: Sourced[int]
+    env: tuple[Variable, ...]
+    ranks: tuple[RankPlan, ...]
+    starter: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All hosts of one attempt. `argv` and `cwd` are every rank's; `env` is shared by all ranks."""
+
+    format: int
+    engine: Sourced[str]
+    attempt: int
+    per_host: bool
+    nnodes: int
+    world_size: int
+    argv: tuple[str, ...]
+    cwd: str
+    interface: Sourced[str]
+    env: tuple[Variable, ...]
+    starter_env: tuple[Variable, ...]
+    keeps_contract: bool
+    limits: Limits
+    hosts: tuple[HostPlan, ...]
+
+    def host(self, name: str) -> HostPlan:
+        return next(host for host in self.hosts if host.host == name)
+
+    def environ(self, host: HostPlan, rank: RankPlan) -> dict[str, str]:
+        """All variables that the plan gives to one rank."""
+        return {v.name: v.value for v in (*self.env, *host.env, *rank.env)}
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What the hosts agreed on when they met: where rank 0 listens. Offline it is assumed."""
+
+    master_addr: Sourced[str]
+    master_port: Sourced[int]
+    attempt: int = 0
+
+
+def offline(config: JobConfig) -> Meeting:
+    """The meeting that a plan without a run assumes."""
+    leader = config.resources.hosts[0]
+    # A single host needs no name service; its own name may not resolve.
+    address = config.addresses.get(leader, leader if len(config.resources.hosts) > 1 else "127.0.0.1")
+    return Meeting(
+        Sourced(address, "leader"),
+        Sourced(ASSUMED_MASTER_PORT, "assumed; chosen at the gate"),
+    )
+
+
+def _pieces(config: JobConfig, cluster: Cluster, programs: Programs, meeting: Meeting, nic: str) -> Pieces:
+    match config.engine.value:
+        case "torchrun":
+            return torchrun.pieces(cluster, programs, meeting.master_addr.value, meeting.master_port.value)
+        case "mpirun":
+            return mpirun.pieces(cluster, programs, nic)
+        case _:
+            return native.pieces()
+
+
+def _host(
+    host: Host,
+    cluster: Cluster,
+    config: JobConfig,
+    machine: Machine,
+    sagemaker: env.SageMakerEnvironment,
+    pieces: Pieces,
+    nic: Sourced[str],
+) -> HostPlan:
+    ranks = tuple(RankPlan(rank, local, tuple(env.rank_contract(rank, local))) for local, rank in enumerate(host.ranks))
+    variables = (
+        *sagemaker.host(host),
+        *env.host_contract(host),
+        *env.defaults(nic, machine, host.slots.value, config.environ),
+    )
+    return HostPlan(host.name, host.node_rank, host.slots, variables, ranks, pieces.starters.get(host.name, ()))
+
+
+def _python_path(config: JobConfig) -> list[Variable]:
+    """The code folder on the module path of a job's script: scripts in subfolders rely on it, as under the toolkit."""
+    if config.entry.kind == "bundled" or config.entry.source == "command line":
+        return []
+    before = config.environ.get("PYTHONPATH", "")
+    return [Variable("PYTHONPATH", f"{config.entry.cwd}:{before}" if before else config.entry.cwd, "code folder")]
+
+
+def make(
+    config: JobConfig, cluster: Cluster, machine: Machine, programs: Programs, meeting: Meeting | None = None
+) -> Plan:
+    """The plan of one attempt. The same input gives the same plan on every host.
+
+    `machine` describes the host that plans; a plan for other hosts takes its CPUs and GPUs for theirs.
+    """
+    meeting = meeting or offline(config)
+    nic = interface(config, machine)
+    pieces = _pieces(config, cluster, programs, meeting, nic.value)
+    sagemaker = env.SageMakerEnvironment(config, machine, nic.value)
+    contract = env.shared_contract(cluster, meeting.master_addr, meeting.master_port, meeting.attempt)
+    return Plan(
+        format=FORMAT,
+        engine=config.engine,
+        attempt=meeting.attempt,
+        per_host=config.per_host,
+        nnodes=cluster.nnodes,
+        world_size=cluster.world_size,
+        argv=config.entry.argv(programs.python),
+        cwd=config.entry.cwd,
+        interface=nic,
+        env=(*sagemaker.shared(), *contract, *_python_path(config)),
+        starter_env=tuple(Variable(k, v, config.engine.value) for k, v in pieces.environ.items()),
+        keeps_contract=pieces.keeps_contract,
+        limits=config.limits,
+        hosts=tuple(_host(h, cluster, config, machine, sagemaker, pieces, nic) for h in cluster.hosts),
+    )
+
+
+def contract_names(host: HostPlan, plan: Plan) -> Mapping[str, str]:
+    """The variables of the plan that torchrun computes itself when it is the engine."""
+    names = {
+        "RANK",
+        "LOCAL_RANK",
+        "ROLE_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "ROLE_NAME",
+        "ROLE_WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+    }
+    return {v.name: v.value for v in (*plan.env, *host.env) if v.name in names or v.name.startswith("TORCHELASTIC_")}

@@ -1,0 +1,213 @@
+"""Processes and their owner: every process that a supervisor starts, and whatever those leave behind, ends with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .errors import UserError
+
+SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The few fields of /proc/PID/stat that ownership needs."""
+
+    pid: int
+    name: str
+    state: str
+    parent: int
+    session: int
+
+
+def processes() -> list[Stat]:
+    """All processes of this machine (of this container, inside one)."""
+    found = []
+    for item in os.listdir("/proc"):
+        if not item.isdigit():
+            continue
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            with open(f"/proc/{item}/stat", encoding="utf-8", errors="replace") as file:
+                text = file.read()
+            name = text[text.index("(") + 1 : text.rindex(")")]  # a name may hold spaces and brackets
+            state, parent, _, session = text[text.rindex(")") + 2 :].split()[:4]
+            found.append(Stat(int(item), name, state, int(parent), int(session)))
+    return found
+
+
+def alive_in(sessions: Iterable[int]) -> list[Stat]:
+    """Processes of these sessions that have not ended."""
+    wanted = set(sessions)
+    return [stat for stat in processes() if stat.session in wanted and stat.state not in "ZX"]
+
+
+def send(pid: int, number: int) -> None:
+    """One signal to one process, which may be gone."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def kill_sessions(sessions: Iterable[int], number: int = signal.SIGKILL) -> None:
+    """A signal to every process of these sessions."""
+    for stat in alive_in(sessions):
+        send(stat.pid, number)
+
+
+def ask_to_stop(pid: int, number: int = signal.SIGTERM) -> None:
+    """Tells one rank to stop: its process, and below a shell the shell's children too.
+
+    A shell does not pass signals on. A Python process alone is told: its data loaders must live until it has saved.
+    """
+    table = {stat.pid: stat for stat in processes()}
+    todo = [pid]
+    while todo:
+        current = todo.pop()
+        stat = table.get(current)
+        if stat is not None and stat.name in SHELLS:
+            todo += [child.pid for child in table.values() if child.parent == current]
+        send(current, number)
+
+
+class Owner:
+    """Starts processes, each in a session of its own, and reaps them; kills what is left at the end.
+
+    `on_exit(pid, returncode)` gets -n for signal n, as Popen does.
+    """
+
+    def __init__(self, on_exit: Callable[[int, int], None]) -> None:
+        self._on_exit = on_exit
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._sessions: set[int] = set()
+        self._guard: int | None = None
+        self._guard_pid = 0
+
+    def guard(self) -> None:
+        """Forks a watcher that kills all sessions should this process be killed itself. Call before any thread runs.
+
+        It holds one end of a pipe and learns each session from it; the pipe's end is this process's end.
+        """
+        reader, self._guard = os.pipe()
+        self._guard_pid = os.fork()
+        if self._guard_pid == 0:
+            os.close(self._guard)
+            _watch_over(reader)
+        os.close(reader)
+
+    def adopt(self) -> None:
+        """Orphans of the ranks become children of this process, so that none can slip away."""
+        import ctypes  # 10 ms of a start; this runs beside the ranks
+
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+    def start(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        cwd: str,
+        stdout: int,
+        stderr: int,
+        *,
+        what: str,
+    ) -> int:
+        """Starts a process in a new session and returns its pid. Raises UserError where the program cannot start."""
+        try:
+            child = subprocess.Popen(
+                list(argv),
+                env=dict(environ),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            missing = getattr(error, "filename", None) or argv[0]
+            raise UserError(what, f"{missing}: {reason}", fix="check that it exists and is executable") from None
+        self._children[child.pid] = child
+        self.own(child.pid)
+        return child.pid
+
+    def own(self, session: int) -> None:
+        """Also ends this session at the end (a rank that an engine started)."""
+        self._sessions.add(session)
+        self._tell_guard(f"+{session}\n")
+
+    def reap(self) -> None:
+        """Collects every ended child; adopted orphans are collected too."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            child = self._children.pop(pid, None)
+            if child is not None:
+                child.returncode = os.waitstatus_to_exitcode(status)
+                self._on_exit(pid, child.returncode)
+
+    def left(self) -> list[Stat]:
+        """What still lives of all that was started: sessions, and adopted orphans that left their session."""
+        me = os.getpid()
+        found = []
+        for stat in processes():
+            ours = stat.session in self._sessions or (stat.parent == me and stat.pid != self._guard_pid)
+            if ours and stat.state not in "ZX":
+                found.append(stat)
+        return found
+
+    def close(self) -> None:
+        """Kills and collects whatever is left."""
+        for _ in range(50):
+            left = self.left()
+            if not left:
+                break
+            for stat in left:
+                send(stat.pid, signal.SIGKILL)
+            select.select([], [], [], 0.02)
+            self.reap()
+        if self._guard is not None:
+            self._tell_guard("q\n")
+            os.close(self._guard)
+            self._guard = None
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._guard_pid, 0)
+
+    def _tell_guard(self, line: str) -> None:
+        if self._guard is not None:
+            with contextlib.suppress(OSError):
+                os.write(self._guard, line.encode())
+
+
+def _watch_over(reader: int) -> None:
+    """The watcher's whole life: reads sessions, and kills them when the supervisor vanishes without a word."""
+    os.setsid()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    for fd in (0, 1, 2):  # a reader of our output must not wait for this process
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    sessions: set[int] = set()
+    text = b""
+    while chunk := os.read(reader, 65536):
+        text += chunk
+        *lines, text = text.split(b"\n")
+        for line in lines:
+            if line == b"q":
+                os._exit(0)
+            sessions.add(int(line[1:]))
+    for _ in range(50):
+        kill_sessions(sessions)
+        if not alive_in(sessions):
+            break
+        select.select([], [], [], 0.02)
+    os._exit(0)

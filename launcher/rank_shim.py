@@ -1,0 +1,109 @@
+"""Runs inside every Python process of a rank, before its first line: reports an exception at the moment it is raised.
+
+Executed by a .pth file of the interpreter, by its path: a launcher.py of the user's must not stand in for it. The
+user's code folder is on the module path here, and it may hold a json.py or a socket.py, so nothing is imported that
+is not built in (`_socket` is an extension module of the standard library, which no script shadows). sys.argv, sys.path
+and `__main__` stay as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False  # typing itself must not be imported here
+if TYPE_CHECKING:
+    from types import TracebackType
+
+LONGEST_REPORT = 32 * 1024  # bytes; a datagram on a Unix socket carries more than this
+FRAMES = 60
+
+
+def _line(path: str, number: int) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for count, text in enumerate(file, 1):
+                if count == number:
+                    return text.strip()
+    except OSError:
+        pass
+    return ""
+
+
+def _frames(traceback: TracebackType | None) -> list[str]:
+    out: list[str] = []
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        out.append(f'  File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}')
+        source = _line(code.co_filename, traceback.tb_lineno)
+        if source:
+            out.append(f"    {source}")
+        traceback = traceback.tb_next
+    return out[-2 * FRAMES :]
+
+
+def _name(kind: type[BaseException]) -> str:
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+
+
+def describe(error: BaseException, traceback: TracebackType | None) -> str:
+    """The traceback as text, oldest cause first, without the modules that usually make it."""
+    parts: list[str] = []
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        trace = traceback if current is error else current.__traceback__
+        lines = ["Traceback (most recent call last):", *_frames(trace), f"{_name(type(current))}: {_text(current)}"]
+        parts.insert(0, "\n".join(lines))
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return "\n\n".join(parts)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # a broken __str__ must not hide the failure
+        return "(its message cannot be shown)"
+
+
+def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    """Sends one exception to the supervisor of this host; never raises, never waits."""
+    try:
+        import _socket
+
+        fields = (
+            os.environ.get("RANK", ""),
+            str(os.getpid()),
+            repr(time.monotonic()),
+            _name(kind),
+            _text(error)[:4096],
+            describe(error, traceback)[-LONGEST_REPORT:],
+        )
+        body = b"\0".join(field.replace("\0", "").encode("utf-8", "replace") for field in fields)
+        channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
+        try:
+            channel.sendto(body, os.environ["ALGORUN_RUN_DIR"] + "/raised")
+        finally:
+            channel.close()
+    except Exception:
+        pass  # the exit status and the log tail still tell
+
+
+def _install() -> None:
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if not issubclass(kind, KeyboardInterrupt):
+            report(kind, error, traceback)
+        before(kind, error, traceback)
+
+    sys.excepthook = hook
+
+
+if "RANK" not in os.environ and "OMPI_COMM_WORLD_RANK" in os.environ:
+    os.environ["RANK"] = os.environ["OMPI_COMM_WORLD_RANK"]
+_install()

@@ -1,0 +1,236 @@
+"""The ranks of one host: started here or by an engine, followed the same way."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from .engines.base import Programs
+from .logs import Console, RankLog
+from .loop import READ, Loop
+from .paths import Paths
+from .plan import HostPlan, Plan, RankPlan, contract_names
+from .process import Owner, alive_in, ask_to_stop, kill_sessions, send
+from .rank_port import Peer
+
+CHUNK = 256 * 1024  # bytes read from a rank at a time
+BUSY_RETRY_S = 0.02  # pause while the console is full
+TAIL_WAIT_S = 0.2  # after a rank's end, how long its pipes may still bring lines (a child may hold them open)
+
+
+class Pipe:
+    """Reads one stream of one process into a log until its end."""
+
+    def __init__(self, loop: Loop, fd: int, console: Console, feed: Callable[[bytes], None]) -> None:
+        self._loop, self.fd, self._console, self._feed = loop, fd, console, feed
+        self.open = True
+        os.set_blocking(fd, False)
+        loop.watch(fd, READ, self._read)
+
+    def _read(self, _: int) -> None:
+        if self._console.full:  # the ranks wait, the heartbeats don't
+            self._loop.forget(self.fd)
+            self._loop.after(BUSY_RETRY_S, self._resume)
+            return
+        self.take()
+
+    def _resume(self) -> None:
+        if self.open:
+            self._loop.watch(self.fd, READ, self._read)
+
+    def take(self) -> bool:
+        """Reads what is there, at most one chunk; False at the end or when nothing is."""
+        try:
+            data = os.read(self.fd, CHUNK) if self.open else b""
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if data:
+            self._feed(data)
+            return True
+        self.close()
+        return False
+
+    def close(self) -> None:
+        if self.open:
+            self.open = False
+            self._loop.forget(self.fd)
+            os.close(self.fd)
+            self._feed(b"")
+
+
+class Rank:
+    """One rank at work: its process, its output, and the peer that its engine started in its place."""
+
+    def __init__(self, plan: RankPlan, log: RankLog) -> None:
+        self.plan, self.log = plan, log
+        self.pid = 0
+        self.pipes: list[Pipe] = []
+        self.peer: Peer | None = None
+        self.returncode: int | None = None
+
+
+class Ranks:
+    """All ranks of this host. `on_exit(local_rank, returncode, stderr_tail)`, `on_broken(text)` for the rest."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        owner: Owner,
+        console: Console,
+        paths: Paths,
+        plan: Plan,
+        host: HostPlan,
+        run_dir: str,
+        programs: Programs,
+        on_exit: Callable[[int, int, str], None],
+        on_broken: Callable[[str], None],
+    ) -> None:
+        self._loop, self._owner, self._console, self._paths = loop, owner, console, paths
+        self._plan, self._host, self._run_dir, self._programs = plan, host, run_dir, programs
+        self._on_exit, self._on_broken = on_exit, on_broken
+        folder = paths.output_data / "logs"
+        self._ranks = {
+            rank.local_rank: Rank(
+                rank, RankLog(f"{rank.rank} {host.host}", f"rank-{rank.rank:05d}.log", folder, console)
+            )
+            for rank in host.ranks
+        }
+        self._ended: set[int] = set()
+
+    def start(self) -> None:
+        """Starts the ranks where no engine does. Raises UserError where the program cannot start."""
+        for local_rank, rank in self._ranks.items():
+            out, err = self._pipes(rank)
+            try:
+                rank.pid = self._owner.start(
+                    self._plan.argv, self._environ(rank), self._plan.cwd, out, err, what=f"rank {rank.plan.rank}"
+                )
+            finally:
+                os.close(out)
+                os.close(err)
+            self._ranks[local_rank] = rank
+
+    def exited(self, pid: int, returncode: int) -> bool:
+        """A child has ended; False if it is none of the ranks."""
+        for local_rank, rank in self._ranks.items():
+            if rank.pid == pid and rank.peer is None:
+                self._end(local_rank, rank, returncode)
+                return True
+        return False
+
+    def local_rank_of(self, rank_number: int) -> int | None:
+        """The local rank of a global one, None if it is not here."""
+        return next((local for local, rank in self._ranks.items() if rank.plan.rank == rank_number), None)
+
+    def is_rank(self, local_rank: int, pid: int) -> bool:
+        """True if this process is the rank itself and not something that it started."""
+        return self._ranks[local_rank].pid == pid
+
+    @property
+    def all_ended(self) -> bool:
+        return len(self._ended) == len(self._ranks)
+
+    @property
+    def quiet(self) -> bool:
+        """True when nothing lives in the ranks' sessions: shells that were told to stop leave children that save."""
+        return not alive_in(rank.pid for rank in self._ranks.values() if rank.pid)
+
+    def signal(self, number: int) -> None:
+        """Asks every rank to stop, or kills all that they started."""
+        running = [rank.pid for local, rank in self._ranks.items() if rank.pid and local not in self._ended]
+        if number == signal.SIGKILL:
+            kill_sessions(rank.pid for rank in self._ranks.values() if rank.pid)
+            return
+        for pid in running:
+            ask_to_stop(pid, number)
+
+    def leave(self, code: int) -> None:
+        """Lets the engine's processes go."""
+        for rank in self._ranks.values():
+            if rank.peer is not None:
+                rank.peer.send({"leave": code})
+
+    def close(self) -> None:
+        """Reads what is left and closes the log files."""
+        for rank in self._ranks.values():
+            for pipe in rank.pipes:
+                while pipe.take():
+                    pass
+                pipe.close()
+            rank.log.close()
+
+    def peer_message(self, peer: Peer, message: dict[str, Any] | None) -> None:
+        """A message of a rank_exec process; None when it has gone."""
+        if message is None:
+            self._peer_gone(peer)
+        elif "local_rank" in message:
+            self._register(peer, message)
+        else:
+            found = next(((local, r) for local, r in self._ranks.items() if r.peer is peer), None)
+            if found is None:
+                return
+            local_rank, rank = found
+            if "started" in message:
+                rank.pid = int(message["started"])
+                self._owner.own(rank.pid)
+            elif "failed" in message:
+                self._on_broken(f"rank {rank.plan.rank}: {message['failed']}")
+            elif "exited" in message:
+                self._end(local_rank, rank, int(message["exited"]))
+
+    def _register(self, peer: Peer, message: dict[str, Any]) -> None:
+        rank = self._ranks.get(int(message["local_rank"]))
+        if rank is None or rank.peer is not None or int(message["rank"]) != rank.plan.rank:
+            expected = ", ".join(str(r.plan.rank) for r in self._ranks.values())
+            self._on_broken(f"the engine started rank {message['rank']} here, where the plan has {expected}")
+            return
+        rank.peer = peer
+        out, err = self._pipes(rank)
+        keep = list(contract_names(self._host, self._plan)) if self._plan.keeps_contract else []
+        keep += ["RANK", "LOCAL_RANK", "ROLE_RANK"] if self._plan.keeps_contract else []
+        env = self._additions(rank)
+        peer.send({"argv": self._plan.argv, "cwd": self._plan.cwd, "env": env, "keep": keep}, (out, err))
+        os.close(out)
+        os.close(err)
+
+    def _peer_gone(self, peer: Peer) -> None:
+        for local_rank, rank in self._ranks.items():
+            if rank.peer is peer and local_rank not in self._ended:
+                if rank.pid:
+                    send(rank.pid, signal.SIGKILL)
+                self._on_broken(f"the engine ended rank {rank.plan.rank}")
+                self._ended.add(local_rank)
+
+    def _pipes(self, rank: Rank) -> tuple[int, int]:
+        """Two pipes; their reading ends are watched, their writing ends returned."""
+        ends = []
+        for stream in (1, 2):
+            reader, writer = os.pipe()
+            rank.pipes.append(Pipe(self._loop, reader, self._console, functools.partial(rank.log.feed, stream)))
+            ends.append(writer)
+        return ends[0], ends[1]
+
+    def _additions(self, rank: Rank) -> dict[str, str]:
+        shim = {"ALGORUN_RUN_DIR": self._run_dir, "ALGORUN_SHIM": f"{self._programs.home}/rank_shim.py"}
+        return self._plan.environ(self._host, rank.plan) | shim
+
+    def _environ(self, rank: Rank) -> dict[str, str]:
+        return {**os.environ, **self._additions(rank)}
+
+    def _end(self, local_rank: int, rank: Rank, returncode: int) -> None:
+        """A rank has ended: its last lines first, then the news."""
+        if local_rank in self._ended:
+            return
+        self._ended.add(local_rank)
+        rank.returncode = returncode
+        for pipe in rank.pipes:
+            with contextlib.suppress(OSError):
+                while pipe.take():
+                    pass
+        self._on_exit(local_rank, returncode, rank.log.tail)

@@ -1,0 +1,84 @@
+"""Text for people: the rank map, a plan. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from . import __version__
+from .env import Variable
+from .plan import HostPlan, Plan
+
+SHOWN_VALUE = 100  # characters of a variable's value in a table; --json has all of it
+SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "ACCESS_KEY", "API_KEY", "PRIVATE_KEY")
+
+
+def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
+    """Columns of equal width, the last one as wide as it is."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return "\n".join(
+        indent + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    )
+
+
+def is_secret(name: str) -> bool:
+    """True for names whose values never reach a log, a plan or a failure file."""
+    return any(word in name.upper().replace("-", "_") for word in SECRET_WORDS)
+
+
+def redacted(plan: Plan) -> Plan:
+    """The plan as it may be shown: values of secrets are `***`."""
+
+    def hide(variables: tuple[Variable, ...]) -> tuple[Variable, ...]:
+        return tuple(replace(v, value="***") if is_secret(v.name) else v for v in variables)
+
+    return replace(plan, env=hide(plan.env), hosts=tuple(replace(host, env=hide(host.env)) for host in plan.hosts))
+
+
+def ranks(host: HostPlan) -> str:
+    """`0-3`, or `0` for a single rank."""
+    first, last = host.ranks[0].rank, host.ranks[-1].rank
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def rank_map(plan: Plan, most: int = 16) -> str:
+    """Who runs which ranks, a line per host (of a large cluster the first ones)."""
+    mode = "one process per host" if plan.per_host else f"world_size {plan.world_size}"
+    head = (
+        f"algorun {__version__}  engine {plan.engine.value} ({plan.engine.source})  "
+        f"nnodes {plan.nnodes}  {mode}  interface {plan.interface.value}"
+    )
+    rows = [["host", "node_rank", "slots", "ranks", ""]]
+    for host in plan.hosts[:most]:
+        role = "leader" if host.node_rank == 0 else ""
+        rows.append([host.host, str(host.node_rank), str(host.slots.value), ranks(host), role])
+    more = f"\n  and {plan.nnodes - most} more hosts" if plan.nnodes > most else ""
+    return f"{head}\n{table(rows)}{more}"
+
+
+def _variables(variables: Sequence[Variable]) -> str:
+    rows = []
+    for variable in variables:
+        value = variable.value
+        value = value if len(value) <= SHOWN_VALUE else f"{value[:SHOWN_VALUE]}.. ({len(value)} characters)"
+        rows.append([f"{variable.name}={value}", f"# {variable.source}"])
+    return table(rows, "    ") if rows else "    none"
+
+
+def plan_text(plan: Plan) -> str:
+    """The whole plan, each value with its source."""
+    plan = redacted(plan)
+    parts = [rank_map(plan), f"\nevery rank, in {plan.cwd}:\n    {shlex.join(plan.argv)}", _variables(plan.env)]
+    if plan.starter_env:
+        parts.append(f"\nthe engine's own environment:\n{_variables(plan.starter_env)}")
+    for host in plan.hosts:
+        parts.append(f"\n{host.host}: slots {host.slots.value} ({host.slots.source})")
+        if host.starter:
+            parts.append(f"    {shlex.join(host.starter)}")
+        parts.append(_variables(host.env))
+        for rank in host.ranks:
+            own = " ".join(f"{v.name}={v.value}" for v in rank.env)
+            parts.append(f"    rank {rank.rank}: {own}")
+    return "\n".join(parts)

@@ -1,0 +1,96 @@
+"""What a host leaves behind: output/failure or output/success, and the closing line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from pathlib import Path
+
+from .control.failure import Failure
+from .control.messages import Verdict
+from .errors import UserError
+from .paths import Paths, write_aside
+
+RESULT = "result.json"
+LARGEST_SUMMARY = 64 * 1024  # bytes
+
+
+def clear(paths: Paths) -> None:
+    """Removes what an earlier run in the same folder has left, so that it cannot be taken for this one's."""
+    for path in (paths.failure, paths.success, paths.summary, paths.output_data / RESULT):
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+
+
+def write_result(paths: Paths, verdict: Verdict, line: str) -> None:
+    """result.json beside the output data: the outcome for programs. Its absence is no failure of the job."""
+    with contextlib.suppress(OSError):
+        text = json.dumps({"kind": verdict.kind, "code": verdict.code, "line": line})
+        write_aside(paths.output_data / RESULT, text + "\n")
+
+
+def read_result(paths: Paths) -> dict[str, object]:
+    """result.json, {} where there is none."""
+    try:
+        found = json.loads((paths.output_data / RESULT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def write(paths: Paths, verdict: Verdict) -> str:
+    """Writes the outcome; returns a warning where that failed (a full disk must not change the exit code)."""
+    try:
+        if verdict.failure is not None:
+            write_aside(paths.failure, verdict.failure.text())
+            write_aside(paths.output_data / "failure-full.txt", full_text(verdict.failure))
+        else:
+            write_aside(paths.success, "")
+    except OSError as error:
+        return f"algorun: warning: {paths.output}: {error.strerror}"
+    return ""
+
+
+def write_error(paths: Paths, error: UserError, host: str = "this host") -> None:
+    """output/failure for an error before the hosts could meet."""
+    clear(paths)
+    write(paths, Verdict("failed", error.code, Failure("configuration", host, error.code, str(error))))
+
+
+def full_text(failure: Failure) -> str:
+    """The failure with all of the traceback that was kept."""
+    parts = [failure.headline(), failure.traceback.strip(), f"hint: {failure.hint}" if failure.hint else ""]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def figures(path: Path) -> str:
+    """summary.json of the training program as ` key=value` pairs, "" where there is none."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            values = json.loads(file.read(LARGEST_SUMMARY))
+    except (OSError, ValueError):
+        return ""
+    if not isinstance(values, dict):
+        return ""
+    return " ".join(f"{key}={_figure(value)}" for key, value in values.items() if _plain(key, value))
+
+
+def _plain(key: str, value: object) -> bool:
+    return key.replace("_", "").isalnum() and isinstance(value, (int, float, str)) and " " not in str(value)
+
+
+def _figure(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.4f}" if math.isfinite(value) and abs(value) < 100 else f"{value:.1f}"
+    return str(value)
+
+
+def closing_line(verdict: Verdict, nnodes: int, world_size: int) -> str:
+    """The last line of a run, for people and for scripts."""
+    where = f"nnodes={nnodes} world_size={world_size}"
+    if verdict.failure is not None:
+        return f"failed {where} code={verdict.code} {verdict.failure.headline()}"
+    if verdict.kind == "stopped":
+        return f"stopped {where} why={verdict.why}"
+    return f"ok {where} {verdict.why}".rstrip()

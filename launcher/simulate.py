@@ -1,0 +1,149 @@
+"""Several hosts on one machine, without Docker: a supervisor each, on loopback addresses, with its own /opt/ml tree."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from . import report
+from .config import Request
+from .entry import BUNDLED
+from .errors import ExitCode, UserError, exit_code
+from .paths import Paths, write_aside
+
+MOST_HOSTS = 64
+STOP_EXTRA_S = 30.0  # beyond the grace, until simulated hosts that do not leave are killed
+
+
+def channels(pairs: Sequence[str]) -> dict[str, Path]:
+    """--channel NAME=DIR. Raises UserError on a folder that is not there."""
+    found = {}
+    for pair in pairs:
+        name, equals, folder = pair.partition("=")
+        if not equals or not name or "/" in name:
+            raise UserError("--channel", f"{pair!r} is not NAME=DIR", allowed="such as train=./images")
+        if not Path(folder).is_dir():
+            raise UserError("--channel", f"{folder!r} is not a folder", fix="name an existing folder")
+        found[name] = Path(folder).resolve()
+    return found
+
+
+def _prepare(out: Path, hosts: Sequence[str], inputs: Mapping[str, Path]) -> dict[str, Path]:
+    """A fresh tree per host. What an earlier simulation left goes, but for its checkpoints."""
+    trees = {}
+    for host in hosts:
+        base = out / host
+        for part in ("input", "output", "model"):
+            shutil.rmtree(base / part, ignore_errors=True)
+        paths = Paths(base)
+        resources = {"current_host": host, "hosts": list(hosts), "network_interface_name": "lo"}
+        described = {name: {"TrainingInputMode": "File"} for name in inputs}
+        write_aside(paths.resourceconfig, json.dumps(resources))
+        write_aside(paths.hyperparameters, "{}")
+        write_aside(paths.inputdataconfig, json.dumps(described))
+        for folder in (paths.model, paths.output_data, paths.checkpoints, paths.input / "data"):
+            folder.mkdir(parents=True, exist_ok=True)
+        for name, source in inputs.items():
+            paths.channel(name).symlink_to(source, target_is_directory=True)
+        trees[host] = base
+    return trees
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def _command(wish: Request, python: str) -> list[str]:
+    """The command line of one simulated host."""
+    argv = [python, "-I", "-m", "launcher", "run", "--cwd", os.path.abspath(wish.cwd or os.getcwd())]
+    if wish.engine:
+        argv += ["--engine", wish.engine]
+    if wish.per_host:
+        argv += ["--per-host"]
+    elif wish.layout is not None:
+        argv += ["--slots", str(wish.layout[1])]
+    target = ["-m", wish.target] if wish.module else ["--", wish.target]
+    return [*argv, *target, *wish.args]
+
+
+def run(
+    wish: Request, inputs: Mapping[str, Path], out: Path, environ: Mapping[str, str], programs: tuple[str, str]
+) -> int:
+    """Runs the program on the simulated hosts and returns their common exit code (the first that is not 0)."""
+    if wish.from_job:
+        raise UserError("simulate", "no program is named", allowed=f"a script, or one of {', '.join(BUNDLED)}")
+    if wish.layout is None:
+        raise UserError("simulate", "-j is missing", fix="add -j HOSTSxSLOTS, such as -j 2x2")
+    if wish.layout[0] > MOST_HOSTS:
+        raise UserError("-j", f"{wish.layout[0]} hosts on one machine", allowed=f"up to {MOST_HOSTS}")
+    hosts = [f"algo-{number}" for number in range(1, wish.layout[0] + 1)]
+    try:
+        trees = _prepare(out.absolute(), hosts, inputs)
+    except OSError as error:
+        raise UserError("--out", f"{out}: {error.strerror}", fix="name a folder that can be written") from None
+    addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, 1))
+    common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(_free_port())}
+    argv = _command(wish, programs[0])
+    started = time.monotonic()
+    children = []
+    for host in hosts:
+        env = {**common, "SAGEMAKER_BASE_DIR": str(trees[host]), "ALGORUN_QUIET": "1"}
+        # Its own session: a Ctrl-C of the terminal reaches the hosts once, through this process.
+        children.append(subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True))
+    codes = _wait(children, float(environ.get("ALGORUN_GRACE_S") or 100.0) + STOP_EXTRA_S)
+    return _close(hosts, trees, codes, time.monotonic() - started)
+
+
+def _wait(children: Sequence[subprocess.Popen[bytes]], patience_s: float) -> list[int]:
+    """Waits for all hosts, passing signals on. Hosts that outlast a stop by `patience_s` are killed."""
+    stopped_at: list[float] = []
+
+    def pass_on(number: int, _: object) -> None:
+        stopped_at.append(time.monotonic())
+        for child in children:
+            if child.poll() is None:
+                child.send_signal(number)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, pass_on)
+    waiting = {os.pidfd_open(child.pid): child for child in children}
+    while waiting:
+        ready, _, _ = select.select(list(waiting), [], [], 1.0)
+        for fd in ready:
+            waiting.pop(fd).wait()
+            os.close(fd)
+        if stopped_at and time.monotonic() - stopped_at[0] > patience_s:
+            for child in waiting.values():
+                child.kill()
+    return [exit_code(child.returncode) for child in children]
+
+
+def _close(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int], seconds: float) -> int:
+    leader = Paths(trees[hosts[0]])
+    print(f"algorun: hosts left with {', '.join(map(str, codes))} after {seconds:.1f} s", flush=True)
+    artifacts = sorted(path.name for path in leader.model.iterdir()) if leader.model.is_dir() else []
+    if artifacts:
+        print(f"algorun: artifacts in {leader.model}: {', '.join(artifacts)}")
+    print(f"algorun: logs and metrics in {leader.output_data}")
+    results = [report.read_result(Paths(tree)) for tree in trees.values()]
+    line = next((str(result["line"]) for result in results if "line" in result), "")
+    code = next((code for code in codes if code), int(ExitCode.OK))
+    if code and line.startswith("ok"):
+        line = f"failed nnodes={len(hosts)} code={code} a host failed after the job's end"
+    failures = [Paths(tree).failure for tree in trees.values() if Paths(tree).failure.is_file()]
+    if failures:
+        print(f"algorun: {failures[0].read_text(encoding='utf-8', errors='replace')}", file=sys.stderr, flush=True)
+    print(line or f"failed nnodes={len(hosts)} code={code}", flush=True)
+    sys.stdout.flush()
+    return code

@@ -1,0 +1,64 @@
+"""Values that know where they came from, and the limits of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Generic, TypeVar
+
+from .errors import UserError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Sourced(Generic[T]):
+    """A decided value and the file, option or rule that decided it."""
+
+    value: T
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Every wait of a job, in seconds. Each can be set by an environment variable `ALGORUN_<NAME>`."""
+
+    gate_s: float = 600.0  # until all hosts have met
+    heartbeat_s: float = 1.0  # between two signs of life, both ways
+    heartbeat_timeout_s: float = 10.0  # silence after which a host counts as lost
+    blame_s: float = 1.0  # after the first failure: how long others may report an older one
+    grace_s: float = 100.0  # from a stop until SIGKILL; SageMaker itself kills after 120
+    kill_s: float = 1.5  # from SIGTERM to SIGKILL when the job has already failed
+    leave_s: float = 5.0  # how long the leader waits for the others to leave
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Limits:
+        """Limits with the environment's wishes. Raises UserError on a value that is not a positive number."""
+        wishes: dict[str, float] = {}
+        for field in fields(cls):
+            name = f"ALGORUN_{field.name.upper()}"
+            if name in environ:
+                wishes[field.name] = seconds(name, environ[name])
+        return cls(**wishes)
+
+
+def seconds(where: str, raw: str) -> float:
+    """A positive, finite number of seconds."""
+    try:
+        value = float(raw)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1e9:
+        raise UserError(where, f"{raw!r} is not a positive number of seconds", allowed="a number above 0")
+    return value
+
+
+def count(where: str, raw: object, most: int = 4096) -> int:
+    """A whole number from 1 to `most`."""
+    try:
+        value = int(str(raw).strip())
+    except ValueError:
+        value = 0
+    if not 1 <= value <= most:
+        raise UserError(where, f"{raw!r} is not a whole number from 1 to {most}", allowed=f"1 to {most}")
+    return value

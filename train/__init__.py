@@ -1,0 +1,1 @@
+"""Bundled training entrypoints, started as `python -m train.ddp --key value ..` by any launcher."""
