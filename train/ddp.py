@@ -1,0 +1,199 @@
+"""Trains an image classifier with data parallelism: `python -m train.ddp --epochs 10 ..` under any launcher."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from .stop import Agreement, StopFlag
+
+STOP = StopFlag()
+if __name__ == "__main__":
+    STOP.install()  # before torch loads, which takes seconds
+
+import torch  # noqa: E402
+
+from . import artifact, checkpoint, data, options, paths  # noqa: E402
+from .config import DdpConfig  # noqa: E402
+from .data.sampler import Sharding  # noqa: E402
+from .errors import UserError, guarded  # noqa: E402
+from .files import writable  # noqa: E402
+from .loop import Loop, Outcome, Parts, Position, Progress  # noqa: E402
+from .mesh import Mesh, joined, read_world  # noqa: E402
+from .models import ModelSpec, build, specify  # noqa: E402
+from .models.transfer import start_from  # noqa: E402
+from .optim import optimizer, schedule  # noqa: E402
+from .parallel.ddp import DataParallel  # noqa: E402
+from .sinks import Sinks  # noqa: E402
+
+
+def main(argv: list[str]) -> int:
+    """Reads options and environment, joins the ranks and trains; returns the exit code."""
+    if "--help" in argv or "-h" in argv:
+        print(options.help_text(DdpConfig, "train.ddp"))
+        return 0
+    config = options.read(DdpConfig, argv)
+    world = read_world(os.environ)
+    where = paths.resolve(config, os.environ, Path.is_dir)
+    with joined(world) as mesh:
+        train(config, where, mesh)
+    return 0
+
+
+def train(config: DdpConfig, where: paths.Paths, mesh: Mesh) -> None:
+    """One job on the joined ranks: data, model, loop, artifact."""
+    say = print_line if mesh.is_leader else ignore
+    mesh.from_leader(lambda: _prepare(config, where, mesh.device))
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it (torch's notes on randomness)
+        torch.use_deterministic_algorithms(True)
+    images = data.load(config, where, mesh)
+    spec = specify(config, len(images.classes), images.side)
+    model = build(spec, config.seed).to(mesh.device)
+    optim = optimizer(config, model)
+    store = checkpoint.Store(where.checkpoints, config.keep_checkpoints)
+    start = _restore(config, store, _identity(config, spec, images), model, optim, mesh, say)
+    if config.init_from and start is None:
+        say(mesh.from_leader(lambda: start_from(model, config.init_from)))  # the other ranks get it from rank 0 by DDP
+
+    sharding = Sharding(config.batch_size, config.accumulation, mesh.rank, mesh.size)
+    rates = schedule(config, sharding.global_batch)
+    for line in _introduction(config, images, spec, model, mesh, sharding.global_batch, rates.peak):
+        say(line)
+    stepper = DataParallel(model, optim, mesh, config)
+    stepper.warm_up(images.side, config.batch_size)
+    sinks = Sinks(where.output, start.position.step if start else 0) if mesh.is_leader else None
+
+    def save(progress: Progress) -> None:
+        begun = time.perf_counter()
+        identity = _identity(config, spec, images)
+        folder = mesh.from_leader(
+            lambda: str(store.save(progress.position.step, _state(identity, progress, model, optim)))
+        )
+        say(f"checkpoint: {folder} seconds: {time.perf_counter() - begun:.2f}")
+
+    report = sinks.write if sinks else ignore
+    agreement = Agreement(mesh, STOP)
+    parts = Parts(config, mesh, images, stepper, sharding, rates, agreement, save, report)
+    outcome = Loop(parts, start).run()
+    if sinks:
+        sinks.close()
+    if outcome.stopped:
+        say(f"stopped on request after step {outcome.position.step}; the same command goes on from there")
+        return
+    say(mesh.from_leader(lambda: _finish(config, where, spec, images, model, outcome)))
+
+
+def print_line(text: object) -> None:
+    print(text, flush=True)
+
+
+def ignore(_: object) -> None:
+    """What ranks other than 0 say."""
+
+
+def _prepare(config: DdpConfig, where: paths.Paths, device: torch.device) -> None:
+    for folder, name in ((where.checkpoints, "checkpoint"), (where.model, "model"), (where.output, "output")):
+        writable(folder, f"{name} folder", f"--{name}-dir with a folder that can be written")
+    artifact.clear_summary(where.output)
+    if config.compile and not any(shutil.which(name) for name in ("c++", "g++", "gcc", "clang")):
+        raise UserError("option --compile: torch.compile needs a C++ compiler; fix: install g++, or --compile False")
+
+
+def _identity(config: DdpConfig, spec: ModelSpec, images: data.Data) -> dict[str, Any]:
+    """What a checkpoint must share with the job that resumes it. Layout, batch, epochs and rates may change."""
+    shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
+    rest = {"optimizer": config.optimizer, "seed": config.seed, "class_names": list(images.classes)}
+    return shapes | rest | {"training_images": len(images.train.labels)}
+
+
+def _state(
+    identity: dict[str, Any], progress: Progress, model: torch.nn.Module, optim: torch.optim.Optimizer
+) -> dict[str, Any]:
+    """Rates, orders and random streams are functions of the position and the seed, so these few things are all."""
+    return {
+        "format": checkpoint.FORMAT,
+        "identity": identity,
+        "position": asdict(progress.position),
+        "losses": progress.losses,
+        "model": model.state_dict(),
+        "optimizer": optim.state_dict(),
+    }
+
+
+def _restore(
+    config: DdpConfig,
+    store: checkpoint.Store,
+    identity: dict[str, Any],
+    model: torch.nn.Module,
+    optim: torch.optim.Optimizer,
+    mesh: Mesh,
+    say: Callable[[object], None],
+) -> Progress | None:
+    """Brings model and optimizer to the newest checkpoint of rank 0's folder, on all ranks: one copy, one truth,
+    whether hosts share a folder or have their own."""
+    if config.resume == "never":
+        return None
+    found = store.newest(lambda text: say(f"warning: {text}")) if mesh.is_leader else None
+    folder = mesh.from_leader(lambda: str(found[0]) if found else None)
+    packed = mesh.bytes_from_leader(found[1] if found else None)
+    if packed is None:
+        return None
+    state = checkpoint.unpack(packed, folder)
+    checkpoint.compatible(state["identity"], identity, folder)
+    model.load_state_dict(state["model"])
+    optim.load_state_dict(state["optimizer"])
+    progress = Progress(Position(**state["position"]), state["losses"])
+    at = progress.position
+    say(f"resumed: {folder}, epoch {at.epoch + 1}, {at.samples} samples of it done, step {at.step}")
+    if at.epoch >= config.epochs:
+        say(f"nothing left to train after epoch {at.epoch}; fix: more --epochs, or --resume never")
+    return progress
+
+
+def _introduction(
+    config: DdpConfig,
+    images: data.Data,
+    spec: ModelSpec,
+    model: torch.nn.Module,
+    mesh: Mesh,
+    global_batch: int,
+    peak: float,
+) -> list[str]:
+    weights = sum(p.numel() for p in model.parameters())
+    scaled = f", scaled from {config.lr:g} at a global batch of {config.reference_batch}" if config.scale_lr else ""
+    return [
+        f"data: {images.source}; {len(images.train.labels)} training and {len(images.validation.labels)} validation "
+        f"images of {images.side} x {images.side}, {len(images.classes)} classes",
+        f"model: {spec.model}, {weights} weights, {config.precision} on {mesh.device.type}",
+        f"global batch: {global_batch} = {config.batch_size} per rank x {mesh.size} ranks "
+        f"x {config.accumulation} passes",
+        f"learning rate: {peak:g}{scaled}, after {config.warmup_epochs:g} epochs of warm-up, "
+        f"x {config.gamma:g} per epoch",
+    ]
+
+
+def _finish(
+    config: DdpConfig, where: paths.Paths, spec: ModelSpec, images: data.Data, model: torch.nn.Module, outcome: Outcome
+) -> str:
+    """Writes artifact and summary (rank 0); returns a line that says where."""
+    figures = {
+        "loss": outcome.val_loss,
+        "accuracy": outcome.val_accuracy,
+        "images_per_s": outcome.images_per_s,
+        "epochs": config.epochs,
+        "steps": outcome.position.step,
+    }
+    description = spec.as_dict() | {"class_names": list(images.classes), "val_loss": outcome.val_loss}
+    description |= {"val_accuracy": outcome.val_accuracy, "epochs": config.epochs, "steps": outcome.position.step}
+    file = artifact.write_model(where.model, model.state_dict(), description)
+    artifact.write_summary(where.output, figures)
+    return f"artifact: {file} metrics: {where.output}"
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

@@ -1,0 +1,80 @@
+"""What is measured and the lines that say so. The lines are an interface: regular expressions of users read them.
+
+    train_loss: ([0-9\\.]+)    val_loss : ([0-9\\.]+)    val_accuracy: ([0-9\\.]+)    images_per_s: ([0-9\\.]+)
+    learning_rate: ([0-9\\.]+)    data_wait: ([0-9\\.]+)    peak_memory_mib: ([0-9\\.]+)
+
+`val_loss :` has its space for the sake of expressions that exist already.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How fast the job is: over all ranks, since the last report."""
+
+    images_per_s: float
+    data_wait: float  # share of the time, 0..1, that ranks waited for data (mean over ranks)
+    peak_memory_mib: float  # of the rank that needed most: on the GPU, else resident on the host
+    eta_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"images_per_s: {self.images_per_s:.1f} data_wait: {self.data_wait:.4f} "
+            f"peak_memory_mib: {self.peak_memory_mib:.1f} eta: {clock(self.eta_s)}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """Progress inside an epoch. `epoch` counts from 1; `train_loss` is the mean since the last report."""
+
+    step: int
+    steps: int
+    epoch: int
+    epochs: int
+    train_loss: float
+    learning_rate: float
+    pace: Pace
+
+    def __str__(self) -> str:
+        return (
+            f"step: {self.step}/{self.steps} epoch: {self.epoch}/{self.epochs} train_loss: {self.train_loss:.4f} "
+            f"learning_rate: {self.learning_rate:.8f} {self.pace}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochReport:
+    """An epoch and its evaluation. Losses are means over all samples, the accuracy is 0..1."""
+
+    step: int
+    epoch: int
+    epochs: int
+    train_loss: float
+    val_loss: float
+    val_accuracy: float
+    pace: Pace
+
+    def __str__(self) -> str:
+        return (
+            f"epoch: {self.epoch}/{self.epochs} train_loss: {self.train_loss:.4f} val_loss : {self.val_loss:.4f} "
+            f"val_accuracy: {self.val_accuracy:.4f} {self.pace}"
+        )
+
+
+def record(report: StepReport | EpochReport) -> dict[str, Any]:
+    """The report as flat JSON, with its kind."""
+    flat = asdict(report)
+    pace = flat.pop("pace")
+    return {"kind": "step" if isinstance(report, StepReport) else "epoch"} | flat | pace
+
+
+def clock(seconds: float) -> str:
+    """h:mm:ss, or `?` when it cannot be known yet."""
+    if not math.isfinite(seconds):
+        return "?"
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"

@@ -1,0 +1,1 @@
+"""Ways of spreading one model's training over ranks."""

@@ -1,0 +1,50 @@
+"""Where reports go: the log, `metrics.jsonl` and TensorBoard's event file in the output folder. Rank 0 only."""
+
+import json
+from pathlib import Path
+
+from .files import write_text
+from .metrics import EpochReport, StepReport, record
+
+JSONL = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+SCALARS = ("train_loss", "val_loss", "val_accuracy", "learning_rate", "images_per_s", "data_wait", "peak_memory_mib")
+
+
+class Sinks:
+    """`resumed_at` is the step that the run goes on from: reports of later steps are dropped, not doubled."""
+
+    def __init__(self, folder: Path, resumed_at: int) -> None:
+        file = folder / JSONL
+        kept = file.read_text().splitlines(keepends=True) if resumed_at and file.exists() else []
+        write_text(file, "".join(line for line in kept if _step(line) <= resumed_at))
+        self._jsonl = file.open("a", encoding="utf-8")
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            print("warning: tensorboard is not installed, so no event file is written", flush=True)
+            self._events = None
+        else:
+            self._events = SummaryWriter(str(folder / TENSORBOARD), purge_step=resumed_at + 1 if resumed_at else None)
+
+    def write(self, report: StepReport | EpochReport) -> None:
+        print(report, flush=True)
+        flat = record(report)
+        self._jsonl.write(json.dumps(flat) + "\n")
+        self._jsonl.flush()
+        if self._events:
+            for name in SCALARS:
+                if name in flat:
+                    self._events.add_scalar(f"{flat['kind']}/{name}", flat[name], report.step)
+
+    def close(self) -> None:
+        self._jsonl.close()
+        if self._events:
+            self._events.close()
+
+
+def _step(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return float("inf")  # a line cut short by a kill
