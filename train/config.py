@@ -12,7 +12,7 @@ from .options import option
 class TrainConfig:
     """What every way of training shares. Times are in seconds, sizes in MiB, batches in samples."""
 
-    epochs: int = option(24, "passes over the training data", at_least=1)
+    epochs: int = option(20, "passes over the training data", at_least=1)
     seed: int = option(0, "seed of weights, sample order and augmentation", at_least=0, at_most=2**32 - 1)
     batch_size: int = option(32, "samples per rank and step", at_least=1, aliases=("b",))
     accumulation: int = option(1, "batches per optimizer step; gradients are exchanged once", at_least=1)

