@@ -1,4 +1,4 @@
-"""What a finished job leaves: the model, how to build it, and a summary."""
+"""The model that a finished job leaves behind, and how to build it."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 
 from .files import write, write_json
 
-WEIGHTS, DESCRIPTION, SUMMARY = "model.pt", "model.json", "summary.json"
+WEIGHTS, DESCRIPTION = "model.pt", "model.json"
 
 
 def write_model(folder: Path, weights: dict[str, torch.Tensor], description: dict[str, Any]) -> Path:
@@ -16,13 +16,3 @@ def write_model(folder: Path, weights: dict[str, torch.Tensor], description: dic
     write(folder / WEIGHTS, lambda file: torch.save(on_cpu, file))
     write_json(folder / DESCRIPTION, description)
     return folder / WEIGHTS
-
-
-def write_summary(folder: Path, summary: dict[str, Any]) -> None:
-    """`summary.json`: the order of its keys is the order in which a launcher shows them."""
-    write_json(folder / SUMMARY, summary)
-
-
-def clear_summary(folder: Path) -> None:
-    """Removes what an earlier run left, so that nobody takes it for this run's."""
-    (folder / SUMMARY).unlink(missing_ok=True)

@@ -29,6 +29,7 @@ from .models.transfer import start_from  # noqa: E402
 from .optim import optimizer, schedule  # noqa: E402
 from .parallel.ddp import DataParallel  # noqa: E402
 from .sinks import Sinks  # noqa: E402
+from .summary import clear_summary, write_summary  # noqa: E402
 
 
 def main(argv: list[str]) -> int:
@@ -99,7 +100,7 @@ def ignore(_: object) -> None:
 def _prepare(config: DdpConfig, where: paths.Paths, device: torch.device) -> None:
     for folder, name in ((where.checkpoints, "checkpoint"), (where.model, "model"), (where.output, "output")):
         writable(folder, f"{name} folder", f"--{name}-dir with a folder that can be written")
-    artifact.clear_summary(where.output)
+    clear_summary(where.output)
     if config.compile and not any(shutil.which(name) for name in ("c++", "g++", "gcc", "clang")):
         raise UserError("option --compile: torch.compile needs a C++ compiler; fix: install g++, or --compile False")
 
@@ -191,7 +192,7 @@ def _finish(
     description = spec.as_dict() | {"class_names": list(images.classes), "val_loss": outcome.val_loss}
     description |= {"val_accuracy": outcome.val_accuracy, "epochs": config.epochs, "steps": outcome.position.step}
     file = artifact.write_model(where.model, model.state_dict(), description)
-    artifact.write_summary(where.output, figures)
+    write_summary(where.output, figures)
     return f"artifact: {file} metrics: {where.output}"
 
 
