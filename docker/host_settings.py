@@ -56,7 +56,9 @@ def pip_conf(values: Mapping[str, str]) -> str:
 
 def apt_conf(dump: str) -> str:
     """The lines of `apt-config dump` that say how to reach a mirror (proxy, checks), without empty ones and files."""
-    lines = [line for line in dump.splitlines() if line.lower().startswith(APT_KEYS) and not re.search(' "(/.*)?";$', line)]
+    lines = [
+        line for line in dump.splitlines() if line.lower().startswith(APT_KEYS) and not re.search(' "(/.*)?";$', line)
+    ]
     return "".join(f"{line}\n" for line in lines)
 
 
