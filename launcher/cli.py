@@ -61,6 +61,7 @@ def _parser() -> _Parser:
     simulate = command("simulate", "Run a program on several simulated hosts of this machine, without Docker.")
     simulate.add_argument("--channel", action="append", default=[], metavar="NAME=DIR", help="an input channel")
     simulate.add_argument("--out", metavar="DIR", default="algorun-simulate", help="where the hosts' folders go")
+    simulate.add_argument("--resume", action="store_true", help="keep the checkpoints of the simulation before")
     _entry_options(simulate)
     doctor = command("doctor", "Show what this machine offers and what is wrong with it.")
     doctor.add_argument("--json", action="store_true", help="as JSON")
@@ -157,7 +158,8 @@ def _run(options: argparse.Namespace) -> int:
             from . import simulate
 
             channels = simulate.channels(options.channel)
-            return simulate.run(request(options), channels, Path(options.out), os.environ, _programs())
+            out = Path(options.out)
+            return simulate.run(request(options), channels, out, os.environ, sys.executable, resume=options.resume)
         case "doctor":
             from . import doctor
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -136,6 +137,10 @@ class Owner:
         self.own(child.pid)
         return child.pid
 
+    def clean_up(self, folder: str) -> None:
+        """The watcher removes this folder should this process be killed."""
+        self._tell_guard(f"-{folder}\n")
+
     def own(self, session: int) -> None:
         """Also ends this session at the end (a rank that an engine started)."""
         self._sessions.add(session)
@@ -197,6 +202,7 @@ def _watch_over(reader: int) -> None:
         with contextlib.suppress(OSError):
             os.close(fd)
     sessions: set[int] = set()
+    folders: set[str] = set()
     text = b""
     while chunk := os.read(reader, 65536):
         text += chunk
@@ -204,10 +210,15 @@ def _watch_over(reader: int) -> None:
         for line in lines:
             if line == b"q":
                 os._exit(0)
-            sessions.add(int(line[1:]))
+            elif line.startswith(b"-"):
+                folders.add(os.fsdecode(line[1:]))
+            else:
+                sessions.add(int(line[1:]))
     for _ in range(50):
         kill_sessions(sessions)
         if not alive_in(sessions):
             break
         select.select([], [], [], 0.02)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)

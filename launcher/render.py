@@ -11,6 +11,7 @@ from .env import Variable
 from .plan import HostPlan, Plan
 
 SHOWN_VALUE = 100  # characters of a variable's value in a table; --json has all of it
+SOURCE_COLUMN = 60  # where sources begin; longer values push theirs out
 SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "ACCESS_KEY", "API_KEY", "PRIVATE_KEY")
 
 
@@ -29,12 +30,22 @@ def is_secret(name: str) -> bool:
 
 
 def redacted(plan: Plan) -> Plan:
-    """The plan as it may be shown: values of secrets are `***`."""
+    """The plan as it may be shown: `***` in place of every value that a secret's variable has, wherever it stands."""
+    variables = (*plan.env, *(v for host in plan.hosts for v in host.env))
+    secrets = sorted({v.value for v in variables if is_secret(v.name) and v.value}, key=len, reverse=True)
+
+    def clean(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "***")
+        return text
 
     def hide(variables: tuple[Variable, ...]) -> tuple[Variable, ...]:
-        return tuple(replace(v, value="***") if is_secret(v.name) else v for v in variables)
+        return tuple(replace(v, value=clean(v.value)) for v in variables)
 
-    return replace(plan, env=hide(plan.env), hosts=tuple(replace(host, env=hide(host.env)) for host in plan.hosts))
+    if not secrets:
+        return plan
+    hosts = tuple(replace(host, env=hide(host.env)) for host in plan.hosts)
+    return replace(plan, argv=tuple(map(clean, plan.argv)), env=hide(plan.env), hosts=hosts)
 
 
 def ranks(host: HostPlan) -> str:
@@ -59,12 +70,12 @@ def rank_map(plan: Plan, most: int = 16) -> str:
 
 
 def _variables(variables: Sequence[Variable]) -> str:
-    rows = []
+    lines = []
     for variable in variables:
         value = variable.value
         value = value if len(value) <= SHOWN_VALUE else f"{value[:SHOWN_VALUE]}.. ({len(value)} characters)"
-        rows.append([f"{variable.name}={value}", f"# {variable.source}"])
-    return table(rows, "    ") if rows else "    none"
+        lines.append(f"    {variable.name}={value}".ljust(SOURCE_COLUMN) + f"  # {variable.source}")
+    return "\n".join(lines) or "    none"
 
 
 def plan_text(plan: Plan) -> str:

@@ -7,7 +7,7 @@ import json
 import math
 from pathlib import Path
 
-from .control.failure import Failure
+from .control.failure import SHOWN, Failure
 from .control.messages import Verdict
 from .errors import UserError
 from .paths import Paths, write_aside
@@ -43,7 +43,7 @@ def write(paths: Paths, verdict: Verdict) -> str:
     """Writes the outcome; returns a warning where that failed (a full disk must not change the exit code)."""
     try:
         if verdict.failure is not None:
-            write_aside(paths.failure, verdict.failure.text())
+            write_aside(paths.failure, verdict.failure.text(SHOWN - 1) + "\n")
             write_aside(paths.output_data / "failure-full.txt", full_text(verdict.failure))
         else:
             write_aside(paths.success, "")

@@ -37,12 +37,12 @@ def channels(pairs: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def _prepare(out: Path, hosts: Sequence[str], inputs: Mapping[str, Path]) -> dict[str, Path]:
-    """A fresh tree per host. What an earlier simulation left goes, but for its checkpoints."""
+def _prepare(out: Path, hosts: Sequence[str], inputs: Mapping[str, Path], resume: bool) -> dict[str, Path]:
+    """A fresh tree per host. What an earlier simulation left goes, but for its checkpoints where `resume` is wished."""
     trees = {}
     for host in hosts:
         base = out / host
-        for part in ("input", "output", "model"):
+        for part in ("input", "output", "model", *(() if resume else ("checkpoints",))):
             shutil.rmtree(base / part, ignore_errors=True)
         paths = Paths(base)
         resources = {"current_host": host, "hosts": list(hosts), "network_interface_name": "lo"}
@@ -78,9 +78,9 @@ def _command(wish: Request, python: str) -> list[str]:
 
 
 def run(
-    wish: Request, inputs: Mapping[str, Path], out: Path, environ: Mapping[str, str], programs: tuple[str, str]
+    wish: Request, inputs: Mapping[str, Path], out: Path, environ: Mapping[str, str], python: str, *, resume: bool
 ) -> int:
-    """Runs the program on the simulated hosts and returns their common exit code (the first that is not 0)."""
+    """Runs the program on the simulated hosts and returns the job's exit code."""
     if wish.from_job:
         raise UserError("simulate", "no program is named", allowed=f"a script, or one of {', '.join(BUNDLED)}")
     if wish.layout is None:
@@ -89,12 +89,12 @@ def run(
         raise UserError("-j", f"{wish.layout[0]} hosts on one machine", allowed=f"up to {MOST_HOSTS}")
     hosts = [f"algo-{number}" for number in range(1, wish.layout[0] + 1)]
     try:
-        trees = _prepare(out.absolute(), hosts, inputs)
+        trees = _prepare(out.absolute(), hosts, inputs, resume)
     except OSError as error:
         raise UserError("--out", f"{out}: {error.strerror}", fix="name a folder that can be written") from None
     addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, 1))
     common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(_free_port())}
-    argv = _command(wish, programs[0])
+    argv = _command(wish, python)
     started = time.monotonic()
     children = []
     for host in hosts:
@@ -138,7 +138,9 @@ def _close(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int]
     print(f"algorun: logs and metrics in {leader.output_data}")
     results = [report.read_result(Paths(tree)) for tree in trees.values()]
     line = next((str(result["line"]) for result in results if "line" in result), "")
-    code = next((code for code in codes if code), int(ExitCode.OK))
+    # The job's own code, as surviving hosts report it, says more than the 137 of a host that was killed.
+    judged = [result["code"] for result in results if isinstance(result.get("code"), int)]
+    code = next((int(str(code)) for code in judged if code), next((code for code in codes if code), int(ExitCode.OK)))
     if code and line.startswith("ok"):
         line = f"failed nnodes={len(hosts)} code={code} a host failed after the job's end"
     failures = [Paths(tree).failure for tree in trees.values() if Paths(tree).failure.is_file()]

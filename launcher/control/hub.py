@@ -8,6 +8,7 @@ Every method takes the current time (seconds of the leader's monotonic clock) an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
@@ -57,7 +58,9 @@ class Hub:
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due."""
+        """When `tick` is due; never, once finished."""
+        if self.finished:
+            return math.inf
         times = [self._beat_at]
         times += [
             heard + self._limits.heartbeat_timeout_s for host, heard in self._heard.items() if self._watched(host)

@@ -1,0 +1,57 @@
+# algorun: `make demo` and `make test` set up everything they need below .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Set TORCH_INDEX=https://download.pytorch.org/whl/cpu for the small CPU build of torch (PyPI's Linux wheels bring CUDA).
+TORCH ?= torch==2.13.0
+TORCH_INDEX ?=
+IMAGE ?= algorun:cpu
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help demo test compose-test image base lint format bench clean
+
+help:  ## Show the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
+	$(BIN)/pip install --quiet -e '.[train,test]'
+	touch $@
+
+$(VENV)/ready-lint: $(VENV)/ready
+	$(BIN)/pip install --quiet -e '.[train,test,lint]'
+	touch $@
+
+demo: $(VENV)/ready  ## Train a ViT on real digits on 2 simulated hosts x 2 ranks (no Docker)
+	$(BIN)/algorun simulate -j 2x2 ddp
+
+test: $(VENV)/ready  ## Run the tests (those that need Docker are in compose-test)
+	$(BIN)/pytest -m 'not docker'
+
+compose-test: $(VENV)/ready  ## Run the tests in containers (builds the image first)
+	./build.sh build --variant cpu
+	$(BIN)/pytest -m docker tests/e2e
+
+image:  ## Build the CUDA image
+	./build.sh build
+
+lint: $(VENV)/ready-lint  ## Check style, types, Dockerfile and shell scripts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/hadolint Dockerfile
+	shellcheck build.sh docker/*.sh .ci/run
+
+format: $(VENV)/ready-lint  ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/ready  ## Measure the launcher and the training loop beside their peers
+	$(BIN)/python bench/launch.py
+	$(BIN)/python bench/ddp.py
+
+clean:  ## Remove what the targets made
+	rm -rf $(VENV) algorun-simulate

@@ -1,0 +1,115 @@
+"""Lines over one TCP socket, never blocking."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+
+from ..loop import READ, WRITE, Loop
+from . import messages
+from .messages import Message
+
+UNSENT = 4 * 1024 * 1024  # bytes to a peer that does not read, before it counts as lost
+
+
+class Connection:
+    """Lines over one non-blocking socket. `on_line(bytes)`; `on_end(reason)` exactly once, unless closed by us."""
+
+    def __init__(
+        self, loop: Loop, sock: socket.socket, on_line: Callable[[bytes], None], on_end: Callable[[str], None]
+    ) -> None:
+        self._loop, self._sock = loop, sock
+        self._on_line, self._on_end = on_line, on_end
+        self._received, self._unsent = b"", b""
+        self._open, self._closing = True, False
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        loop.watch(sock, READ, self._ready)
+
+    def listen(self, on_line: Callable[[bytes], None], on_end: Callable[[str], None]) -> None:
+        """From now on these are called: the peer has said who it is."""
+        self._on_line, self._on_end = on_line, on_end
+
+    def user_timeout(self, seconds: float) -> None:
+        """Data that stays unacknowledged for so long ends the connection (RFC 5482)."""
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)
+        if option is not None:
+            self._sock.setsockopt(socket.IPPROTO_TCP, option, int(seconds * 1000))
+
+    @property
+    def peer(self) -> str:
+        try:
+            return str(self._sock.getpeername()[0])
+        except OSError:
+            return ""
+
+    def send(self, message: Message) -> None:
+        """Queues a message; a connection that has ended swallows it."""
+        if self._open:
+            self._unsent += messages.encode(message)
+            self._write()
+
+    def close(self) -> None:
+        """Ends the connection once everything is written."""
+        self._closing = True
+        if not self._unsent:
+            self._shut()
+
+    def flush(self, timeout_s: float) -> None:
+        """Writes what is left, blocking for at most `timeout_s`: last words before an exit."""
+        if self._open and self._unsent:
+            with contextlib.suppress(OSError):
+                self._sock.settimeout(timeout_s)
+                self._sock.sendall(self._unsent)
+        self._shut()
+
+    def _shut(self) -> None:
+        if self._open:
+            self._open = False
+            self._loop.forget(self._sock)
+            self._sock.close()
+
+    def _lost(self, reason: str) -> None:
+        if self._open:
+            self._shut()
+            self._on_end(reason)
+
+    def _ready(self, events: int) -> None:
+        if events & WRITE:
+            self._write()
+        if events & READ and self._open:
+            self._read()
+
+    def _read(self) -> None:
+        try:
+            data = self._sock.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            return self._lost(error.strerror or "broken")
+        if not data:
+            return self._lost("connection closed")
+        self._received += data
+        *lines, self._received = self._received.split(b"\n")
+        for line in lines:
+            if self._open:
+                self._on_line(line)
+        if len(self._received) > messages.LONGEST:
+            self._lost("line too long")
+        return None
+
+    def _write(self) -> None:
+        try:
+            while self._unsent:
+                self._unsent = self._unsent[self._sock.send(self._unsent) :]
+        except BlockingIOError:
+            if len(self._unsent) > UNSENT:
+                return self._lost("does not read")
+        except OSError as error:
+            return self._lost(error.strerror or "broken")
+        if self._closing and not self._unsent:
+            return self._shut()
+        if self._open:
+            self._loop.watch(self._sock, READ | WRITE if self._unsent else READ, self._ready)
+        return None

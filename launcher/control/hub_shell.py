@@ -1,0 +1,191 @@
+"""The hub's TCP shell: it admits hosts and moves their lines; what these mean is decided in hub.py."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+from collections.abc import Callable, Mapping
+
+from ..errors import UserError
+from ..loop import READ, Loop, Timer
+from . import messages
+from .addresses import Address, look_up
+from .connection import Connection
+from .hub import Hub, Sends
+from .messages import Hello, Message
+
+HELLO_TIMEOUT_S = 5.0  # a peer that has not said who it is by then is closed
+STRANGERS = 2048  # peers that have not said hello, at most; further ones wait in the kernel's backlog
+
+
+class HubShell:
+    """Feeds the hub from its own host (`local`) and from TCP, and sends what it says."""
+
+    def __init__(self, loop: Loop, hub: Hub, token: str, secret: bool, addresses: Mapping[str, str]) -> None:
+        self._loop, self._hub, self._token, self._secret, self._addresses = loop, hub, token, secret, addresses
+        self._local: Callable[[Message], None] = lambda message: None
+        self._listener: socket.socket | None = None
+        self._by_host: dict[str, Connection] = {}
+        self._strangers: dict[Connection, Timer] = {}
+        self._timer: Timer | None = None
+        self.on_finished: Callable[[], None] = lambda: None
+
+    def listen(self, address: str, port: int) -> None:
+        """Listens on the job's own address. Raises UserError where the port is taken."""
+        try:
+            (family, where), *_ = look_up(address, port)
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+        except OSError as error:
+            raise UserError(
+                "ALGORUN_CONTROL_PORT",
+                f"port {port} on {address}: {error.strerror}",
+                allowed="a free port, the same on all hosts",
+                fix="set ALGORUN_CONTROL_PORT on all hosts",
+            ) from None
+        listener.listen(4096)
+        listener.setblocking(False)
+        self._listener = listener
+        self._loop.watch(listener, READ, self._accept)
+
+    def join(self, hello: Hello, receive: Callable[[Message], None]) -> None:
+        """The leader's own host joins, without a socket."""
+        self._local = receive
+        self._send(self._hub.hello(self._loop.now(), hello))
+
+    @property
+    def finished(self) -> bool:
+        return self._hub.finished
+
+    def local(self, message: Message) -> None:
+        """A message of the leader's own host."""
+        self._hear(self._hub.leader, message)
+
+    def close(self, timeout_s: float = 0.5) -> None:
+        """Last words, then no socket is left."""
+        if self._timer:
+            self._timer.cancel()
+        if self._listener is not None:
+            self._loop.forget(self._listener)
+            self._listener.close()
+        for connection in (*self._by_host.values(), *self._strangers):
+            connection.flush(timeout_s)
+
+    def _send(self, sends: Sends) -> None:
+        for host, message in sends:
+            if host == self._hub.leader:
+                self._loop.post(functools.partial(self._local, message))
+            elif host in self._by_host:
+                self._by_host[host].send(message)
+        if self._timer:
+            self._timer.cancel()
+        if self._hub.finished:
+            self._loop.post(self.on_finished)
+        else:
+            self._timer = self._loop.at(self._hub.deadline, lambda: self._send(self._hub.tick(self._loop.now())))
+
+    def _accept(self, _: int) -> None:
+        assert self._listener is not None
+        with contextlib.suppress(BlockingIOError, OSError):
+            while len(self._strangers) < STRANGERS:
+                sock, _address = self._listener.accept()
+                self._greet(sock)
+
+    def _greet(self, sock: socket.socket) -> None:
+        nonce = os.urandom(16).hex()
+        connection = Connection(
+            self._loop, sock, lambda line: self._introduced(connection, nonce, line), lambda _: self._drop(connection)
+        )
+        self._strangers[connection] = self._loop.after(HELLO_TIMEOUT_S, lambda: self._drop(connection))
+        connection.send({"type": "nonce", "nonce": nonce})
+
+    def _drop(self, connection: Connection) -> None:
+        timer = self._strangers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+        connection.close()
+
+    def _introduced(self, connection: Connection, nonce: str, line: bytes) -> None:
+        """A stranger's first line must be a hello with the right proof; anything else closes it."""
+        if connection not in self._strangers:
+            return
+        try:
+            message = messages.decode(line)
+            if message["type"] != "hello":
+                raise ValueError("not a hello")
+            hello = messages.parse_hello(message)
+            proof = str(message.get("mac", ""))
+        except ValueError:
+            return self._drop(connection)
+        if not messages.same(proof, messages.mac(self._token, nonce, hello.host)):
+            return self._drop(connection)
+        if self._secret:  # a token of the user's own proves more than an address does
+            return self._admit(connection, hello)
+        self._strangers[connection].cancel()
+        self._loop.in_thread(
+            functools.partial(look_up, self._addresses.get(hello.host, hello.host), 0),
+            lambda found: self._check(connection, hello, found),
+        )
+        return None
+
+    def _check(self, connection: Connection, hello: Hello, found: list[Address] | Exception) -> None:
+        """The address must be one of the host that the peer says it is."""
+        peer = connection.peer
+        known = [] if isinstance(found, Exception) else [str(address[0]) for _, address in found]
+        if peer in known:
+            return self._admit(connection, hello)
+        why = f"{hello.host} resolves to {', '.join(known) or 'nothing'}, but the connection comes from {peer}"
+        connection.send({"type": "refuse", "why": why})
+        return self._drop(connection)
+
+    def _admit(self, connection: Connection, hello: Hello) -> None:
+        timer = self._strangers.pop(connection, None)
+        if timer is None:
+            return
+        timer.cancel()
+        sends = self._hub.hello(self._loop.now(), hello)
+        if sends and sends[0][1]["type"] == "refuse":
+            connection.send(sends[0][1])
+            connection.close()
+            return
+        host = hello.host
+        connection.user_timeout(10.0)
+        self._by_host[host] = connection
+        connection.listen(functools.partial(self._line, host, connection), functools.partial(self._ended, host))
+        self._send(sends)
+
+    def _ended(self, host: str, reason: str) -> None:
+        self._by_host.pop(host, None)
+        self._send(self._hub.lost(self._loop.now(), host, f"host lost: {reason}"))
+
+    def _line(self, host: str, connection: Connection, line: bytes) -> None:
+        try:
+            self._hear(host, messages.decode(line))
+        except ValueError as error:
+            connection.close()
+            self._ended(host, f"sent an unusable message: {error}")
+
+    def _hear(self, host: str, message: Message) -> None:
+        now = self._loop.now()
+        sends = self._hub.heartbeat(now, host)
+        match message["type"]:
+            case "fail":
+                sends += self._hub.fail(now, host, messages.parse_failure(message))
+            case "stop":
+                sends += self._hub.stop(now, host, str(message.get("why", "")))
+            case "done":
+                sends += self._hub.done(now, host, str(message.get("note", "")))
+            case "bye":
+                sends += self._hub.bye(now, host)
+            case "daemon" if host == self._hub.leader:
+                sends.append((str(message.get("host")), message))
+            case "daemon_exit":
+                sends.append((self._hub.leader, message))
+            case "heartbeat":
+                pass
+            case other:
+                raise ValueError(f"type {other!r}")
+        self._send(sends)

@@ -1,0 +1,365 @@
+"""The supervisor: one host's main process.
+
+It turns the world's events into those of the state machines (control/) and does what they say; it decides nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from . import __version__, cluster, plan, render, report
+from .cluster import Cluster
+from .config import JobConfig
+from .control import messages
+from .control.failure import Failure
+from .control.hub import Hub
+from .control.member import Action, Conclude, Member, Signal, Start, State, ToHub, Warn
+from .control.messages import Hello, Message, Verdict
+from .daemons import Daemons
+from .engines.base import Programs
+from .errors import UserError, exit_code
+from .logs import Console, RankLog
+from .loop import Loop, Timer
+from .plan import Meeting, Plan
+from .probe import Machine
+from .process import Owner
+from .rank_port import Peer, Raised, RankPort
+from .ranks import Pipe, Ranks
+from .values import Sourced
+
+ENGINE_WORD_S = 0.5  # an engine's own end is news only if no rank explains it by then
+DRAIN_POLL_S = 0.05  # between two looks at what stopped shells have left
+LEAVE_POLL_S = 0.01
+STOP_SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT", signal.SIGHUP: "SIGHUP"}
+
+
+class Supervisor:
+    """One host's main process."""
+
+    def __init__(self, config: JobConfig, machine: Machine, programs: Programs, console: Console) -> None:
+        self.config, self._machine, self._programs, self._console = config, machine, programs, console
+        self._host = config.resources.current_host
+        self._leader = config.resources.hosts[0]
+        self._loop = Loop()
+        self.owner = Owner(self._child_ended)
+        now = self._loop.now()
+        self._member = Member(now, self._host, self._leader, config.limits)
+        self._timer: Timer | None = None
+        self._shell: Any = None  # HubShell on the leader
+        self._link: Any = None  # HubLink on the others
+        self._port: RankPort | None = None
+        self._ranks: Ranks | None = None
+        self._daemons = Daemons(self._start_daemon, self.send)
+        self._cluster: Cluster | None = None
+        self._plan: Plan | None = None
+        self._starter = 0
+        self._engine_log: RankLog | None = None
+        self._engine_pipes: list[Pipe] = []
+        self._done_sent = False
+        self._bye_sent = False
+
+    # -- the run ---------------------------------------------------------------------------------------------------
+
+    def run(self, error: str = "") -> tuple[Verdict, int]:
+        """Runs the job to its end on this host; returns the verdict and the world size (0 if the hosts never met).
+
+        `error` is a configuration error of this host that the other hosts must hear.
+        """
+        report.clear(self.config.paths)
+        self.owner.guard()
+        handlers: dict[int, Callable[[], None]] = {signal.SIGCHLD: self.owner.reap}
+        for number, name in STOP_SIGNALS.items():
+            handlers[number] = functools.partial(self._asked_to_stop, name)
+        with self._loop.signals(handlers):
+            try:
+                self._port = RankPort(self._loop, self._rank_raised, self._peer_message)
+                self.owner.clean_up(self._port.folder)
+                self._join(error)
+                self._arm()
+                self._loop.run()
+            finally:
+                self._close()
+        verdict = self._member.verdict
+        assert verdict is not None
+        return verdict, self._cluster.world_size if self._cluster else 0
+
+    def _join(self, error: str) -> None:
+        """Meets the other hosts: as the hub on the leader, over TCP elsewhere."""
+        slots = cluster.own_slots(self.config, self._machine)
+        hello = Hello(self._host, slots.value, slots.source, self._digest(), error=error)
+        hosts, limits = self.config.resources.hosts, self.config.limits
+        if self._host != self._leader:
+            self._join_over_tcp(hello)
+            return
+        from .control.addresses import free_port, own_address
+        from .control.hub_shell import HubShell
+
+        address = "127.0.0.1"
+        hub = Hub(self._loop.now(), hosts, limits)
+        secret = "ALGORUN_TOKEN" in self.config.environ
+        self._shell = HubShell(self._loop, hub, self.config.token, secret, self.config.addresses)
+        self._shell.on_finished = self._leave
+        if len(hosts) > 1:
+            nic = cluster.interface(self.config, self._machine).value
+            address = own_address(self._host, self.config.addresses, nic)
+            self._shell.listen(address, self.config.control_port)
+        master = plan.offline(self.config).master_addr.value
+        hello = replace(hello, master_addr=master, master_port=free_port(address))
+        self._member.joined(self._loop.now())
+        self._shell.join(hello, self._received)
+
+    def _join_over_tcp(self, hello: Hello) -> None:
+        from .control.link import HubLink
+
+        config = self.config
+        self._link = HubLink(
+            self._loop,
+            (config.addresses.get(self._leader, self._leader), config.control_port),
+            config.addresses.get(self._host, ""),
+            config.token,
+            hello,
+            self._received,
+            lambda reason: self._do(self._member.hub_lost(self._loop.now(), reason)),
+        )
+
+    def _digest(self) -> dict[str, str]:
+        """What all hosts must agree on."""
+        config = self.config
+        digest = {
+            "algorun version": __version__,
+            "hosts": ",".join(config.resources.hosts),
+            "engine": config.engine.value,
+            "program": shlex.join(config.entry.argv("python")),
+            "python version": self._machine.python,
+        }
+        return digest | {f"{name} version": version for name, version in self._machine.packages.items()}
+
+    # -- events ----------------------------------------------------------------------------------------------------
+
+    def _received(self, message: Message) -> None:
+        """A message of the hub."""
+        member, now = self._member, self._loop.now()
+        member.heard(now)
+        match message["type"]:
+            case "go":
+                self._go(messages.parse_go(message))
+            case "stop":
+                self._do(member.stop(now, str(message.get("why", ""))))
+            case "end":
+                self._do(member.end(now, messages.parse_verdict(message)))
+            case "refuse":
+                self._do(member.refused(now, str(message.get("why", ""))))
+            case "daemon":
+                trouble = self._daemons.start(message, expected=self.config.engine.value == "mpirun")
+                if trouble:
+                    self.broken(trouble)
+            case "daemon_exit":
+                self._daemons.ended(message)
+            case "nonce" | "heartbeat":
+                self._arm()
+            case other:
+                raise ValueError(f"type {other!r}")
+
+    def _go(self, go: messages.Go) -> None:
+        slots = {host: Sourced(count, go.sources.get(host, "")) for host, count in go.slots.items()}
+        self._cluster = cluster.resolve(self.config.resources.hosts, slots)
+        meeting = Meeting(Sourced(go.master_addr, "leader"), Sourced(go.master_port, "free on the leader"), go.attempt)
+        self._plan = plan.make(self.config, self._cluster, self._machine, self._programs, meeting)
+        ranks = {rank.local_rank: rank.rank for rank in self._plan.host(self._host).ranks}
+        self._do(self._member.go(self._loop.now(), go, ranks))
+
+    def _asked_to_stop(self, name: str) -> None:
+        self._do(self._member.stop_asked(self._loop.now(), f"{name} on {self._host}"))
+
+    def _rank_raised(self, raised: Raised) -> None:
+        local_rank = self._ranks.local_rank_of(raised.rank) if self._ranks else None
+        if self._ranks is not None and local_rank is not None:
+            is_rank = self._ranks.is_rank(local_rank, raised.pid)
+            self._do(self._member.rank_raised(self._loop.now(), local_rank, raised, is_rank=is_rank))
+
+    def _rank_exited(self, local_rank: int, returncode: int, tail: str) -> None:
+        if self._port is not None:
+            self._port.drain()
+        self._do(self._member.rank_exited(self._loop.now(), local_rank, returncode, tail))
+        self._look_whether_done()
+
+    def _look_whether_done(self) -> None:
+        """All ranks of this host have ended: the hub hears it, and in a stop only once their sessions are empty."""
+        if self._ranks is None or not self._ranks.all_ended:
+            return
+        if self._member.state is State.LEAVE:
+            self._leave()
+        elif self._member.stopping and not self._ranks.quiet:
+            self._loop.after(DRAIN_POLL_S, self._look_whether_done)
+        elif not self._done_sent:
+            self._done_sent = True
+            note = report.figures(self.config.paths.summary) if self._host == self._leader else ""
+            self._do(self._member.all_ranks_gone(self._loop.now(), note))
+
+    def _child_ended(self, pid: int, returncode: int) -> None:
+        if self._ranks is not None and self._ranks.exited(pid, returncode):
+            return
+        if self._daemons.exited(pid, returncode):
+            self._leave()
+            return
+        if pid == self._starter:
+            self._starter = 0
+            if self._member.state is State.LEAVE:
+                self._leave()
+            else:
+                engine = self.config.engine.value
+                word = f"{engine} ended with {exit_code(returncode)} before its ranks"
+                self._loop.after(ENGINE_WORD_S, lambda: self.broken(word))
+
+    def _peer_message(self, peer: Peer, message: dict[str, Any] | None) -> None:
+        if message is not None and "daemon" in message:
+            self._daemons.wanted(peer, message)
+        elif self._ranks is not None:
+            self._ranks.peer_message(peer, message)
+            self._look_whether_done()
+
+    def broken(self, text: str) -> None:
+        """The engine or the start of a rank has failed."""
+        for pipe in self._engine_pipes:
+            while pipe.take():
+                pass
+        tail = self._engine_log.tail if self._engine_log else ""
+        failure = Failure("engine", self._host, 1, text, traceback=tail)
+        self._do(self._member.broken(self._loop.now(), failure))
+
+    # -- actions ---------------------------------------------------------------------------------------------------
+
+    def _do(self, actions: list[Action]) -> None:
+        for action in actions:
+            match action:
+                case ToHub(message):
+                    self.send(message)
+                case Start():
+                    self._start()
+                case Signal(number):
+                    if self._ranks is not None:
+                        self._ranks.signal(number)
+                    if number == signal.SIGKILL and self._member.state is State.LEAVE:
+                        self._leave(forced=True)
+                case Warn(text):
+                    self._console.say(f"algorun: warning: {text}")
+                case Conclude(verdict):
+                    self._conclude(verdict)
+        self._arm()
+
+    def send(self, message: Message) -> None:
+        """To the hub, wherever it is."""
+        if self._shell is not None:
+            self._loop.post(functools.partial(self._shell.local, message))
+        elif self._link is not None:
+            self._link.send(message)
+
+    def _start(self) -> None:
+        assert self._plan is not None
+        if self._host == self._leader:
+            self._console.say(render.rank_map(self._plan))
+        host = self._plan.host(self._host)
+        try:
+            self._ranks = Ranks(
+                self._loop, self.owner, self._console, self.config.paths, self._plan, host, self.run_dir,
+                self._programs, self._rank_exited, self.broken,
+            )  # fmt: skip
+            if host.starter:
+                out = self.engine_output()
+                self._starter = self.owner.start(
+                    host.starter, self.engine_environ(), "/", out, out, what=self.config.engine.value
+                )
+                os.close(out)
+            elif self.config.engine.value == "native":
+                self._ranks.start()
+        except UserError as error:
+            failure = Failure("configuration", self._host, error.code, str(error))
+            self._do(self._member.broken(self._loop.now(), failure))
+        self.owner.adopt()
+
+    def _conclude(self, verdict: Verdict) -> None:
+        warning = report.write(self.config.paths, verdict)
+        if warning:
+            self._console.say(warning)
+        if self._ranks is not None:
+            self._ranks.leave(0)
+        self._loop.post(self._look_whether_over)
+
+    def _look_whether_over(self) -> None:
+        if self._ranks is None or self._ranks.all_ended:
+            self._leave()
+
+    def _leave(self, forced: bool = False) -> None:
+        """Leaves once nothing is left to wait for: own ranks, the engine's orderly end, the other hosts."""
+        if self._member.state is not State.LEAVE:
+            return
+        verdict = self._member.verdict
+        orderly = verdict is not None and verdict.kind == "ok"
+        ranks_here = self._ranks is not None and not self._ranks.all_ended
+        if not forced and (ranks_here or (orderly and (self._starter or self._daemons.busy))):
+            return
+        if not self._bye_sent:
+            self._bye_sent = True
+            self.owner.close()
+            self.send({"type": "bye"})
+        if self._shell is None or self._shell.finished:
+            self._member.left()
+            self._loop.stop()
+
+    def _close(self) -> None:
+        for closable in (self._ranks, self._link, self._shell, self.owner, self._port):
+            if closable is not None:
+                closable.close()
+        for pipe in self._engine_pipes:
+            pipe.close()
+        self._loop.close()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.at(self._member.deadline, lambda: self._do(self._member.tick(self._loop.now())))
+
+    # -- for the engine --------------------------------------------------------------------------------------------
+
+    @property
+    def run_dir(self) -> str:
+        assert self._port is not None
+        return self._port.folder
+
+    def engine_environ(self) -> dict[str, str]:
+        """The environment of torchrun, mpirun and orted: this process's, and where to find this supervisor."""
+        extra = {v.name: v.value for v in self._plan.starter_env} if self._plan else {}
+        threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # silences torchrun's own default
+        return {**os.environ, **threads, **extra, "ALGORUN_RUN_DIR": self.run_dir}
+
+    def _start_daemon(self, argv: list[str]) -> int:
+        """Starts orted on this host. Its files go below the run folder, apart from other hosts' on the same machine."""
+        folder = os.path.join(self.run_dir, "orte")
+        os.makedirs(folder, exist_ok=True)
+        environ = {**self.engine_environ(), "OMPI_MCA_orte_tmpdir_base": folder}
+        out = self.engine_output()
+        try:
+            return self.owner.start(argv, environ, "/", out, out, what="orted")
+        finally:
+            os.close(out)
+
+    def engine_output(self) -> int:
+        """A pipe into the engine's log; returns its writing end."""
+        if self._engine_log is None:
+            name = self.config.engine.value
+            self._engine_log = RankLog(
+                f"{name} {self._host}",
+                f"{name}-{self._host}.log",
+                self.config.paths.output_data / "logs",
+                self._console,
+            )
+        reader, writer = os.pipe()
+        feed = functools.partial(self._engine_log.feed, 2)
+        self._engine_pipes.append(Pipe(self._loop, reader, self._console, feed))
+        return writer

@@ -1,0 +1,127 @@
+"""Fixtures that more than one kind of test uses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launcher.config import JobConfig, Request, read
+from launcher.engines.base import Programs
+from launcher.probe import Machine
+from launcher.values import Sourced
+
+ROOT = Path(__file__).resolve().parent.parent
+TREES = Path(__file__).parent / "fixtures" / "opt_ml"
+PROGRAMS = Programs("python", "/algorun")
+
+# Variables of the machine that runs the tests must not change what they see.
+FOREIGN = ("SAGEMAKER_", "SM_", "ALGORUN_", "OMPI_", "NCCL_", "TORCHELASTIC_")
+CONTRACT = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def clean_environ(**extra: str) -> dict[str, str]:
+    """This process's environment without what could steer the launcher."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN) and k not in CONTRACT}
+    return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **extra}
+
+
+def machine(gpus: int = 0, cpus: int = 8) -> Machine:
+    """A machine that nobody looked at."""
+    return Machine(
+        gpus=Sourced(gpus, "/dev/nvidia*"),
+        cpus=Sourced(cpus, "affinity mask"),
+        interfaces=("eth0", "lo"),
+        default_interface="eth0",
+        efa_devices=(),
+        memory_bytes=64 * 1024**3,
+        shm_bytes=8 * 1024**3,
+        python="3.11.7",
+        packages={"torch": "2.13.0"},
+    )
+
+
+def job(tree: str, request: Request | None = None, **environ: str) -> JobConfig:
+    """The job of one of the fixture trees, under the path /opt/ml so that golden files hold on every machine."""
+    config = read(request or Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(TREES / tree), **environ})
+    return config
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of the command line left."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    folder: Path
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+    @property
+    def last(self) -> str:
+        return self.out.strip().splitlines()[-1] if self.out.strip() else ""
+
+    def failure(self, host: str) -> str:
+        return (self.folder / host / "output" / "failure").read_text(encoding="utf-8")
+
+    def result(self, host: str) -> dict:
+        return json.loads((self.folder / host / "output" / "data" / "result.json").read_text(encoding="utf-8"))
+
+
+def algorun(*arguments: str, cwd: Path, timeout: float = 120, **environ: str) -> Outcome:
+    """Runs the command line and waits for it."""
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "launcher", *arguments],
+        cwd=cwd,
+        env=clean_environ(**environ),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr, time.monotonic() - started, cwd / "algorun-simulate")
+
+
+def ours(marker: str) -> list[psutil.Process]:
+    """Live processes that carry this marker in their environment or command line."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
+                marked = process.environ().get("ALGORUN_TEST") == marker
+                if marked:
+                    found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+@pytest.fixture
+def nothing_left(tmp_path: Path):
+    """Asserts that no process and no run folder stays behind; the test passes the marker to what it starts."""
+    marker = str(tmp_path)
+    yield marker
+    deadline = time.monotonic() + 3
+    while (left := ours(marker)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    commands = [" ".join(process.cmdline()) for process in left]
+    for process in left:
+        process.kill()
+    assert not commands
+
+
+needs_mpi = pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI's mpirun is not on PATH")
+ENGINES = ["native", "torchrun", pytest.param("mpirun", marks=needs_mpi)]

@@ -1,0 +1,360 @@
+"""The control channel's state machines under random orders of events, with a clock of their own."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.control import messages
+from launcher.control.failure import Failure
+from launcher.control.hub import Hub
+from launcher.control.hub import State as HubState
+from launcher.control.member import Conclude, Member, Signal, Start, State, ToHub
+from launcher.control.messages import Hello, Verdict
+from launcher.values import Limits
+
+LIMITS = Limits()
+
+
+def hello(host: str, slots: int = 2, **digest: str) -> Hello:
+    return Hello(host, slots, "-j", {"version": "1", **digest}, master_addr="algo-1", master_port=1234)
+
+
+class Job:
+    """Hub and members wired together: messages arrive in order per host, hosts in any order."""
+
+    def __init__(self, count: int, seed: int = 0) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.hosts = [f"algo-{i + 1}" for i in range(count)]
+        self.hub = Hub(0.0, self.hosts, LIMITS)
+        self.members = {host: Member(0.0, host, "algo-1", LIMITS) for host in self.hosts}
+        self.to_hub: dict[str, list] = {host: [] for host in self.hosts}
+        self.to_host: dict[str, list] = {host: [] for host in self.hosts}
+        self.verdicts: dict[str, Verdict] = {}
+        self.signals: dict[str, list[int]] = {host: [] for host in self.hosts}
+        self.dead: set[str] = set()
+
+    def act(self, host: str, actions: list) -> None:
+        for action in actions:
+            match action:
+                case ToHub(message):
+                    self.to_hub[host].append(message)
+                case Conclude(verdict):
+                    assert host not in self.verdicts, "two verdicts on one host"
+                    self.verdicts[host] = verdict
+                    self.to_hub[host].append({"type": "bye"})
+                case Signal(number):
+                    self.signals[host].append(number)
+                case Start():
+                    pass
+
+    def send(self, sends: list) -> None:
+        for host, message in sends:
+            if host not in self.dead:
+                self.to_host[host].append(message)
+
+    def join(self, host: str, **digest: str) -> None:
+        self.members[host].joined(self.now)
+        self.send(self.hub.hello(self.now, hello(host, **digest)))
+
+    def step(self) -> bool:
+        """Delivers one message, of a host chosen by chance; False when none is under way."""
+        ways = [(d, h) for d in ("up", "down") for h in self.hosts if (self.to_hub if d == "up" else self.to_host)[h]]
+        if not ways:
+            return False
+        direction, host = self.random.choice(ways)
+        if direction == "up":
+            self.hear(host, self.to_hub[host].pop(0))
+        else:
+            self.receive(host, self.to_host[host].pop(0))
+        return True
+
+    def hear(self, host: str, message: dict) -> None:
+        message = messages.decode(messages.encode(message).rstrip(b"\n"))
+        match message["type"]:
+            case "fail":
+                self.send(self.hub.fail(self.now, host, messages.parse_failure(message)))
+            case "stop":
+                self.send(self.hub.stop(self.now, host, message["why"]))
+            case "done":
+                self.send(self.hub.done(self.now, host))
+            case "bye":
+                self.send(self.hub.bye(self.now, host))
+            case "heartbeat":
+                self.send(self.hub.heartbeat(self.now, host))
+
+    def receive(self, host: str, message: dict) -> None:
+        member = self.members[host]
+        message = messages.decode(messages.encode(message).rstrip(b"\n"))
+        member.heard(self.now)
+        match message["type"]:
+            case "go":
+                first = 2 * self.hosts.index(host)
+                self.act(host, member.go(self.now, messages.parse_go(message), {0: first, 1: first + 1}))
+            case "stop":
+                self.act(host, member.stop(self.now, message["why"]))
+            case "end":
+                self.act(host, member.end(self.now, messages.parse_verdict(message)))
+
+    def settle(self) -> None:
+        while self.step():
+            pass
+
+    def pass_time(self, seconds: float) -> None:
+        """Time goes on to every deadline in between, as the shells do it."""
+        until = self.now + seconds
+        for _ in range(100_000):
+            live = [m for h, m in self.members.items() if h not in self.dead and m.state is not State.LEFT]
+            due = min([self.hub.deadline, *(m.deadline for m in live)])
+            if due > until:
+                break
+            self.now = max(self.now, due)
+            self.send(self.hub.tick(self.now))
+            for host, member in self.members.items():
+                if host not in self.dead and member.state is not State.LEFT:
+                    self.act(host, member.tick(self.now))
+                    if host in self.verdicts:
+                        member.left()
+            self.settle()
+        else:
+            raise AssertionError("a deadline that does not pass")
+        self.now = until
+
+    def kill(self, host: str) -> None:
+        self.dead.add(host)
+        self.to_host[host].clear()
+        self.to_hub[host].clear()
+        if host == "algo-1":
+            for other in self.hosts[1:]:
+                self.act(other, self.members[other].hub_lost(self.now, "hub lost: connection closed"))
+        else:
+            self.send(self.hub.lost(self.now, host, "host lost: connection closed"))
+
+
+def running(count: int, seed: int = 0) -> Job:
+    job = Job(count, seed)
+    for host in job.hosts:
+        job.join(host)
+    job.settle()
+    assert all(member.state is State.RUN for member in job.members.values())
+    return job
+
+
+def finish(job: Job, host: str, code: int = 0) -> None:
+    for local in (0, 1):
+        job.act(host, job.members[host].rank_exited(job.now, local, code))
+    job.act(host, job.members[host].all_ranks_gone(job.now))
+
+
+def test_all_hosts_leave_together_after_the_last_is_done():
+    job = running(3)
+    for host in job.hosts[:2]:
+        finish(job, host)
+    job.settle()
+    assert not job.verdicts, "an early 0 must not end the others"
+    finish(job, "algo-3")
+    job.settle()
+    assert {v.kind for v in job.verdicts.values()} == {"ok"}
+    assert len(job.verdicts) == 3
+    assert job.hub.finished
+
+
+def test_the_gate_names_who_is_missing():
+    job = Job(3)
+    job.join("algo-1")
+    job.join("algo-3")
+    job.settle()
+    job.pass_time(LIMITS.gate_s + 0.1)
+    verdict = job.verdicts["algo-1"]
+    assert (verdict.kind, verdict.code) == ("failed", 65)
+    assert "algo-2" in verdict.failure.message
+    assert job.verdicts["algo-3"] == verdict
+
+
+def test_a_host_that_never_reaches_the_hub_gives_up():
+    member = Member(0.0, "algo-2", "algo-1", LIMITS)
+    actions = member.tick(LIMITS.gate_s + LIMITS.leave_s + 1)
+    assert [a.verdict.code for a in actions if isinstance(a, Conclude)] == [65]
+
+
+def test_a_mismatch_names_the_key_and_both_values():
+    job = Job(2)
+    job.join("algo-1", image="aaa")
+    job.join("algo-2", image="bbb")
+    job.settle()
+    assert {v.code for v in job.verdicts.values()} == {64}
+    assert "image differs: aaa on algo-1, bbb on algo-2" in job.verdicts["algo-2"].failure.message
+    assert job.verdicts["algo-1"] == job.verdicts["algo-2"]
+
+
+@pytest.mark.parametrize(("host", "why"), [("algo-9", "not one of the job's hosts"), ("algo-2", "said hello already")])
+def test_strangers_and_doubles_are_refused_and_the_job_goes_on(host, why):
+    job = Job(3)
+    job.join("algo-1")
+    job.join("algo-2")
+    ((to, message),) = job.hub.hello(job.now, hello(host))
+    assert (to, message["type"]) == (host, "refuse")
+    assert why in message["why"]
+    job.join("algo-3")
+    job.settle()
+    assert job.hub.state is HubState.RUN
+
+
+def test_silence_of_a_host_ends_the_job():
+    job = running(2)
+    job.dead.add("algo-2")  # its messages stop, its connection stays
+    job.to_hub["algo-2"].clear()
+    job.pass_time(LIMITS.heartbeat_timeout_s + LIMITS.blame_s + 1.5)
+    assert job.verdicts["algo-1"].code == 66
+    assert "algo-2" in job.verdicts["algo-1"].failure.headline()
+
+
+def test_silence_of_the_hub_ends_a_host():
+    member = Member(0.0, "algo-2", "algo-1", LIMITS)
+    member.joined(0.0)
+    actions = member.tick(LIMITS.heartbeat_timeout_s)
+    assert [a.verdict.code for a in actions if isinstance(a, Conclude)] == [66]
+
+
+def test_heartbeats_keep_a_quiet_job_alive():
+    job = running(3)
+    job.pass_time(3600)
+    assert not job.verdicts
+
+
+def test_the_clock_of_another_host_is_never_compared():
+    """Ages count, not times: a host reports how long ago, by its own clock."""
+    job = running(3)
+    early = Failure("exit", "algo-2", 7, "first", rank=2, age_s=0.4)
+    late = Failure("exit", "algo-3", 8, "second", rank=4, age_s=0.0)
+    job.send(job.hub.fail(0.5, "algo-3", late))
+    job.send(job.hub.fail(0.7, "algo-2", early))
+    job.now = 0.7
+    job.pass_time(2)
+    assert job.verdicts["algo-1"].failure.message == "first"
+
+
+def test_a_stop_reaches_every_host_and_ends_with_0():
+    job = running(3)
+    job.act("algo-2", job.members["algo-2"].stop_asked(job.now, "SIGTERM on algo-2"))
+    job.settle()
+    assert all(signals == [15] for signals in job.signals.values())
+    for host in job.hosts:
+        finish(job, host, code=-15)
+    job.settle()
+    assert {(v.kind, v.code) for v in job.verdicts.values()} == {("stopped", 0)}
+    assert {v.why for v in job.verdicts.values()} == {"SIGTERM on algo-2"}
+
+
+def test_what_outlasts_the_grace_is_killed():
+    job = running(2)
+    job.act("algo-1", job.members["algo-1"].stop_asked(job.now, "SIGTERM"))
+    job.settle()
+    job.pass_time(LIMITS.grace_s + 1)
+    assert all(signals == [15, 9] for signals in job.signals.values())
+
+
+def test_an_exception_below_a_rank_counts_only_if_the_rank_fails():
+    from launcher.rank_port import Raised
+
+    job = running(2)
+    raised = Raised(2, 999, job.now, "ValueError", "in a child", "Traceback")
+    assert job.members["algo-2"].rank_raised(job.now, 0, raised, is_rank=False) == []
+    job.act("algo-2", job.members["algo-2"].rank_exited(job.now, 0, 3))
+    job.settle()
+    job.pass_time(2)
+    assert "ValueError: in a child" in job.verdicts["algo-1"].failure.headline()
+    assert job.verdicts["algo-1"].code == 3
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    count=st.integers(1, 4),
+    seed=st.integers(0, 10_000),
+    events=st.lists(
+        st.tuples(
+            st.sampled_from(["done", "fail", "raise", "kill", "stop", "wait", "deliver"]),
+            st.integers(0, 3),
+            st.sampled_from([0.0, 0.1, 0.9, 1.1, 5.0]),
+        ),
+        max_size=12,
+    ),
+)
+def test_whatever_happens_every_living_host_gets_one_and_the_same_verdict(count, seed, events):
+    job = running(count, seed)
+    finished: set[str] = set()
+    for kind, index, seconds in events:
+        host = job.hosts[index % count]
+        if host in job.dead:
+            continue
+        match kind:
+            case "done":
+                finished.add(host)
+                finish(job, host)
+            case "fail":
+                job.act(host, job.members[host].rank_exited(job.now, 0, 3))
+            case "kill":
+                job.kill(host)
+            case "stop":
+                job.act(host, job.members[host].stop_asked(job.now, f"SIGTERM on {host}"))
+            case "wait":
+                job.pass_time(seconds)
+            case "deliver":
+                job.step()
+        if "algo-1" in job.dead:
+            break
+    for host in job.hosts:  # whoever still runs, ends well
+        if host not in job.dead and host not in finished:
+            finish(job, host)
+    job.settle()
+    job.pass_time(LIMITS.gate_s + LIMITS.grace_s)
+    living = [host for host in job.hosts if host not in job.dead]
+    assert set(living) <= set(job.verdicts)
+    verdicts = {job.verdicts[host] for host in living}
+    if "algo-1" not in job.dead:
+        assert len(verdicts) <= 1
+        assert job.hub.finished
+    for verdict in verdicts:
+        assert (verdict.code == 0) == (verdict.failure is None)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"", b"{", b"[]", b'{"type": 3}', b"\xff", b"x" * 70_000, b"[" * 60_000],
+)
+def test_lines_that_are_no_messages_are_refused(line):
+    with pytest.raises(ValueError, match=r"."):
+        messages.decode(line)
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=10), st.none() | st.integers() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
+    )
+)
+def test_messages_with_wrong_fields_bring_a_value_error_only(fields):
+    for parse in (messages.parse_hello, messages.parse_go, messages.parse_failure, messages.parse_verdict):
+        try:
+            parse({"type": "x", **fields})
+        except ValueError:
+            continue
+
+
+def test_a_long_traceback_still_fits_a_message():
+    failure = Failure("exception", "algo-1", 1, "E" * 70_000, traceback="x\n" * 60_000)
+    line = messages.encode(messages.fail(failure))
+    assert len(line) <= messages.LONGEST
+    assert messages.parse_failure(messages.decode(line.rstrip(b"\n"))).traceback.endswith("x\n")
+    line = messages.encode(messages.end(Verdict("failed", 1, failure)))
+    assert len(line) <= messages.LONGEST
+
+
+def test_a_proof_depends_on_token_nonce_and_host():
+    proof = messages.mac("token", "nonce", "algo-1")
+    assert messages.same(proof, messages.mac("token", "nonce", "algo-1"))
+    for other in (("x", "nonce", "algo-1"), ("token", "x", "algo-1"), ("token", "nonce", "algo-2")):
+        assert not messages.same(proof, messages.mac(*other))

@@ -1,0 +1,52 @@
+"""Failures: which one is the root, and what output/failure says."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.control.failure import SHOWN, Failure, root
+
+ROOT = Failure("exception", "algo-2", 1, "ValueError: bad", rank=3, traceback="Traceback ..\nValueError: bad")
+PEER = Failure(
+    "exception", "algo-1", 1, "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer", rank=0
+)
+LOST = Failure("lost", "algo-2", 66, "host lost: connection closed")
+
+
+def test_a_vanished_peer_is_never_the_root():
+    assert root([(1.0, PEER), (1.9, ROOT)]) is ROOT
+    assert root([(1.0, PEER), (1.5, LOST)]) is LOST
+
+
+def test_the_earliest_of_equals_is_the_root():
+    other = Failure("exit", "algo-1", 7, "no message", rank=1)
+    assert root([(2.0, ROOT), (1.0, other)]) is other
+
+
+def test_what_the_launcher_caused_comes_last():
+    killed = Failure("signal", "algo-1", 137, "killed", rank=0, caused=True)
+    assert root([(0.0, killed), (5.0, PEER)]) is PEER
+
+
+def test_the_headline_names_kind_rank_host_exit_and_attempt():
+    assert ROOT.headline() == "exception: rank 3 on algo-2, exit 1, attempt 1: ValueError: bad"
+    killed = Failure("signal", "algo-1", 137, "", rank=0, attempt=2)
+    assert killed.headline() == "signal: rank 0 on algo-1, exit 137 (SIGKILL), attempt 3"
+    assert LOST.headline() == "lost: algo-2, exit 66: host lost: connection closed"
+
+
+@given(st.text(max_size=3000), st.text(max_size=3000), st.text(max_size=3000))
+def test_the_text_is_never_longer_than_what_is_shown(message, traceback, hint):
+    failure = Failure("exception", "algo-1", 1, message, rank=0, traceback=traceback, hint=hint)
+    text = failure.text()
+    assert len(text) <= SHOWN
+    assert text.startswith("exception: rank 0 on algo-1, exit 1")
+
+
+def test_a_long_traceback_keeps_its_end_and_the_hint():
+    failure = Failure("exception", "a", 1, "E: x", rank=0, traceback="\n".join(map(str, range(999))), hint="look there")
+    lines = failure.text().splitlines()
+    assert lines[0] == "exception: rank 0 on a, exit 1, attempt 1: E: x"
+    assert lines[-1] == "hint: look there"
+    assert lines[-2] == "998"

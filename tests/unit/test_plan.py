@@ -1,0 +1,134 @@
+"""Ranks and plans: a bijection, the same on every host, printable, JSON and back, golden files."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher import cluster, codec, plan, render
+from launcher.config import Request
+from launcher.errors import UserError
+from launcher.paths import Paths
+from launcher.plan import Plan
+from launcher.values import Sourced
+from tests.conftest import PROGRAMS, TREES, job, machine
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def made(tree: str, gpus: int = 0, **environ: str) -> Plan:
+    config = job(tree, **environ)
+    base = Paths(Path("/opt/ml"))  # so that golden files hold wherever the tests lie
+    config = replace(config, paths=base, entry=replace(config.entry, cwd=str(base.code)))
+    found = machine(gpus)
+    slots = cluster.assumed_slots(config, cluster.own_slots(config, found))
+    return plan.make(config, cluster.resolve(config.resources.hosts, slots), found, PROGRAMS)
+
+
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=12))
+def test_ranks_are_a_bijection_in_the_order_of_hosts(counts):
+    hosts = tuple(f"h{i}" for i in range(len(counts)))
+    found = cluster.resolve(hosts, {h: Sourced(n, "") for h, n in zip(hosts, counts, strict=True)})
+    assert [rank for host in found.hosts for rank in host.ranks] == list(range(sum(counts)))
+    assert [len(host.ranks) for host in found.hosts] == counts
+    assert found.world_size == sum(counts)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_host_without_slots_is_refused_by_name(count):
+    with pytest.raises(UserError, match="slots of b"):
+        cluster.resolve(("a", "b"), {"a": Sourced(1, ""), "b": Sourced(count, "")})
+
+
+@pytest.mark.parametrize(
+    ("name", "tree", "gpus"),
+    [
+        ("native-book-chapter", "book-chapter", 2),
+        ("torchrun-heterogeneous", "heterogeneous", 4),
+        ("mpirun-3x2", "mpi", 0),
+        ("per-host", "script-2-hosts", 0),
+    ],
+)
+def test_plans_are_as_their_golden_files(name, tree, gpus):
+    """`UPDATE_GOLDEN=1 pytest` writes them anew; the diff is then for people to read."""
+    text = render.plan_text(made(tree, gpus)) + "\n"
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("tree", sorted(path.name for path in TREES.iterdir()))
+def test_a_plan_goes_to_json_and_comes_back(tree):
+    before = made(tree, 2)
+    assert codec.from_json(Plan, json.loads(json.dumps(codec.to_json(before)))) == before
+
+
+def test_every_variable_has_a_source():
+    before = made("heterogeneous", 4)
+    for host in before.hosts:
+        for variable in (*before.env, *host.env, *(v for rank in host.ranks for v in rank.env)):
+            assert variable.source, variable.name
+
+
+def test_unknown_and_missing_keys_are_refused_with_their_place():
+    value = codec.to_json(made("script"))
+    with pytest.raises(ValueError, match=r"\$: unknown key 'extra'"):
+        codec.from_json(Plan, {**value, "extra": 1})
+    with pytest.raises(ValueError, match=r"\$\.engine: 'value' is missing"):
+        codec.from_json(Plan, {**value, "engine": {"source": ""}})
+    with pytest.raises(ValueError, match=r"\$\.nnodes: 'two' is not int"):
+        codec.from_json(Plan, {**value, "nnodes": "two"})
+
+
+def test_all_hosts_make_the_same_plan():
+    plans = set()
+    config = job("heterogeneous")
+    slots = {"algo-2": Sourced(4, "4 GPUs"), "algo-1": Sourced(1, "no GPU"), "algo-10": Sourced(4, "4 GPUs")}
+    for host in config.resources.hosts:
+        own = replace(config, resources=replace(config.resources, current_host=host))
+        ranks = cluster.resolve(own.resources.hosts, slots)
+        mine = plan.make(own, ranks, machine(), PROGRAMS)
+        plans.add(tuple((h.host, h.node_rank, h.starter, tuple(r.rank for r in h.ranks)) for h in mine.hosts))
+    assert len(plans) == 1
+    assert [len(host[3]) for host in plans.pop()] == [4, 1, 4]
+
+
+def test_what_the_user_has_set_stays_and_the_plan_says_so():
+    host = made("script", NCCL_SOCKET_IFNAME="ib0").hosts[0]
+    found = {v.name: v for v in host.env}
+    assert (found["NCCL_SOCKET_IFNAME"].value, found["NCCL_SOCKET_IFNAME"].source) == (
+        "ib0",
+        "set in the environment: kept",
+    )
+    assert found["GLOO_SOCKET_IFNAME"].value == "eth0"
+
+
+def test_secrets_are_not_shown(tmp_path):
+    folder = tmp_path / "input" / "config"
+    folder.mkdir(parents=True)
+    (folder / "resourceconfig.json").write_text('{"hosts": ["a"], "current_host": "a"}')
+    (folder / "hyperparameters.json").write_text('{"api_key": "hunter2", "lr": "1"}')
+    config = job(str(tmp_path))
+    ranks = cluster.resolve(("a",), {"a": Sourced(1, "")})
+    shown = plan.make(config, ranks, machine(), PROGRAMS)
+    assert shown.environ(shown.hosts[0], shown.hosts[0].ranks[0])["SM_HP_API_KEY"] == "hunter2"
+    assert "hunter2" not in render.plan_text(shown)
+    assert "hunter2" not in json.dumps(codec.to_json(render.redacted(shown)))
+
+
+def test_a_thousand_hosts_are_planned_with_every_rank():
+    config = job("book-chapter", Request(from_job=True, imagine_hosts=1000, slots=8))
+    slots = cluster.assumed_slots(config, cluster.own_slots(config, machine()))
+    started = time.process_time()
+    found = plan.make(config, cluster.resolve(config.resources.hosts, slots), machine(), PROGRAMS)
+    spent = time.process_time() - started
+    assert sum(len(host.ranks) for host in found.hosts) == found.world_size == 8000
+    assert spent < 5, "planning must not grow with hosts times hosts"

@@ -1,0 +1,67 @@
+"""What decides never touches the world; the launcher needs nothing but the standard library."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LAUNCHER = Path(__file__).resolve().parents[2] / "launcher"
+PURE = [
+    "cluster", "plan", "env", "render", "codec", "hyperparameters", "values", "engines/base", "engines/native",
+    "engines/torchrun", "engines/mpirun", "control/failure", "control/messages", "control/hub", "control/member",
+]  # fmt: skip
+WORLD = {
+    "subprocess",
+    "socket",
+    "os",
+    "time",
+    "threading",
+    "selectors",
+    "shutil",
+    "tempfile",
+    "pathlib",
+    "ctypes",
+    "random",
+}
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            found.add((node.module or "").split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_import_nothing_of_the_world(module):
+    path = LAUNCHER / f"{module}.py"
+    assert not imports(path) & WORLD
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    assert "open" not in [call.id for call in calls if isinstance(call, ast.Name)]
+
+
+@pytest.mark.parametrize("path", sorted(LAUNCHER.rglob("*.py")), ids=lambda p: str(p.relative_to(LAUNCHER)))
+def test_the_launcher_imports_the_standard_library_only(path):
+    assert imports(path) <= set(sys.stdlib_module_names)
+
+
+def test_no_module_of_ours_has_the_name_of_a_standard_one():
+    names = {path.stem for folder in ("launcher", "train") for path in (LAUNCHER.parent / folder).rglob("*.py")}
+    assert not names & set(sys.stdlib_module_names) - {"__init__", "__main__"}
+
+
+def test_a_plan_imports_neither_torch_nor_boto3():
+    code = (
+        "import sys; from launcher.cli import main; main(['plan', '-j', '2x2', 'ddp']);"
+        "heavy = {'torch', 'boto3', 'numpy', 'asyncio', 'multiprocessing'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "world_size 4" in done.stdout
