@@ -35,7 +35,8 @@ class ModelSpec:
 def specify(config: DdpConfig, classes: int, side: int) -> ModelSpec:
     """The model of a configuration for images of side `side`. UserError where sizes do not fit each other."""
     width = config.width or WIDTHS[config.model]
-    patch = config.patch_size or max(side // (4 if side < SMALL_SIDE else 8), 1)
+    wanted = max(side // (4 if side < SMALL_SIDE else 8), 1)
+    patch = config.patch_size or next(size for size in range(wanted, 0, -1) if side % size == 0)
     if config.model == "vit" and side % patch:
         fits = ", ".join(str(n) for n in range(1, side + 1) if side % n == 0)
         raise UserError(
