@@ -59,6 +59,7 @@ def main() -> int:
     channel.settimeout(None)
 
     environ = dict(os.environ)
+    environ.pop("PET_LOG_DIR", None)  # it was for our torchrun, not for one that the user's program may start
     kept = {name: environ[name] for name in order["keep"] if name in environ}
     environ |= order["env"] | kept
     stopped: list[int] = []

@@ -13,11 +13,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from . import report
 from .config import Request
 from .entry import BUNDLED
 from .errors import ExitCode, UserError, exit_code
+from .logs import Lines
 from .paths import Paths, write_aside
 
 MOST_HOSTS = 64
@@ -100,13 +102,35 @@ def run(
     for host in hosts:
         env = {**common, "SAGEMAKER_BASE_DIR": str(trees[host]), "ALGORUN_QUIET": "1"}
         # Its own session: a Ctrl-C of the terminal reaches the hosts once, through this process.
-        children.append(subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True))
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(
+            argv, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+        children.append(child)
     codes = _wait(children, float(environ.get("ALGORUN_GRACE_S") or 100.0) + STOP_EXTRA_S)
     return _close(hosts, trees, codes, time.monotonic() - started)
 
 
+class _Output:
+    """One stream of one host, passed on in whole lines: hosts that wrote into one pipe would tear each other's."""
+
+    def __init__(self, pipe: IO[bytes], target: int) -> None:
+        self.pipe, self._target, self._lines = pipe, target, Lines()
+
+    def take(self) -> bool:
+        """Passes on what is there; False at the end."""
+        data = os.read(self.pipe.fileno(), 256 * 1024)
+        text = memoryview(self._lines.feed(data) if data else self._lines.end())
+        try:
+            while text:
+                text = text[os.write(self._target, text) :]
+        except OSError:
+            pass  # nobody reads any more; the log files go on
+        return bool(data)
+
+
 def _wait(children: Sequence[subprocess.Popen[bytes]], patience_s: float) -> list[int]:
-    """Waits for all hosts, passing signals on. Hosts that outlast a stop by `patience_s` are killed."""
+    """Passes output and signals on until all hosts have left. Hosts that outlast a stop by `patience_s` are killed."""
     stopped_at: list[float] = []
 
     def pass_on(number: int, _: object) -> None:
@@ -117,16 +141,20 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], patience_s: float) -> lis
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, pass_on)
-    waiting = {os.pidfd_open(child.pid): child for child in children}
-    while waiting:
-        ready, _, _ = select.select(list(waiting), [], [], 1.0)
+    open_outputs: dict[int, _Output] = {}
+    for child in children:
+        for pipe, target in ((child.stdout, 1), (child.stderr, 2)):
+            assert pipe is not None
+            open_outputs[pipe.fileno()] = _Output(pipe, target)
+    while open_outputs:
+        ready, _, _ = select.select(list(open_outputs), [], [], 1.0)
         for fd in ready:
-            waiting.pop(fd).wait()
-            os.close(fd)
+            if not open_outputs[fd].take():
+                open_outputs.pop(fd).pipe.close()
         if stopped_at and time.monotonic() - stopped_at[0] > patience_s:
-            for child in waiting.values():
+            for child in children:
                 child.kill()
-    return [exit_code(child.returncode) for child in children]
+    return [exit_code(child.wait()) for child in children]
 
 
 def _close(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int], seconds: float) -> int:

@@ -336,16 +336,16 @@ class Supervisor:
         """The environment of torchrun, mpirun and orted: this process's, and where to find this supervisor."""
         extra = {v.name: v.value for v in self._plan.starter_env} if self._plan else {}
         threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # silences torchrun's own default
-        return {**os.environ, **threads, **extra, "ALGORUN_RUN_DIR": self.run_dir}
+        # Open MPI's session files: apart from those of other simulated hosts, and gone with the run folder.
+        # torchrun's log folder (PET_LOG_DIR is its --log-dir) likewise.
+        session = {"OMPI_MCA_orte_tmpdir_base": self.run_dir, "PET_LOG_DIR": self.run_dir}
+        return {**os.environ, **threads, **session, **extra, "ALGORUN_RUN_DIR": self.run_dir}
 
     def _start_daemon(self, argv: list[str]) -> int:
-        """Starts orted on this host. Its files go below the run folder, apart from other hosts' on the same machine."""
-        folder = os.path.join(self.run_dir, "orte")
-        os.makedirs(folder, exist_ok=True)
-        environ = {**self.engine_environ(), "OMPI_MCA_orte_tmpdir_base": folder}
+        """Starts orted on this host."""
         out = self.engine_output()
         try:
-            return self.owner.start(argv, environ, "/", out, out, what="orted")
+            return self.owner.start(argv, self.engine_environ(), "/", out, out, what="orted")
         finally:
             os.close(out)
 
