@@ -21,6 +21,7 @@ from .entry import BUNDLED
 from .errors import ExitCode, UserError, exit_code
 from .logs import Lines
 from .paths import Paths, write_aside
+from .values import Limits
 
 MOST_HOSTS = 64
 STOP_EXTRA_S = 30.0  # beyond the grace, until simulated hosts that do not leave are killed
@@ -90,6 +91,7 @@ def run(
     if wish.layout[0] > MOST_HOSTS:
         raise UserError("-j", f"{wish.layout[0]} hosts on one machine", allowed=f"up to {MOST_HOSTS}")
     hosts = [f"algo-{number}" for number in range(1, wish.layout[0] + 1)]
+    patience_s = Limits.of(environ).grace_s + STOP_EXTRA_S
     try:
         trees = _prepare(out.absolute(), hosts, inputs, resume)
     except OSError as error:
@@ -107,7 +109,7 @@ def run(
             argv, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
         )
         children.append(child)
-    codes = _wait(children, float(environ.get("ALGORUN_GRACE_S") or 100.0) + STOP_EXTRA_S)
+    codes = _wait(children, patience_s)
     return _close(hosts, trees, codes, time.monotonic() - started)
 
 

@@ -1,0 +1,169 @@
+"""The command line: plans, doctor, metric definitions, and one clear error for each bad input."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from launcher import metrics
+from tests.conftest import TREES, algorun
+
+
+def prepared(base, resources='{"hosts": ["algo-1"], "current_host": "algo-1"}', hyperparameters="{}", channels="{}"):
+    folder = base / "input" / "config"
+    folder.mkdir(parents=True)
+    for name, text in (
+        ("resourceconfig", resources),
+        ("hyperparameters", hyperparameters),
+        ("inputdataconfig", channels),
+    ):
+        if text is not None:
+            (folder / f"{name}.json").write_text(text)
+    return {"SAGEMAKER_BASE_DIR": str(base)}
+
+
+BAD = [
+    ({"resources": None}, "resourceconfig.json: the file is missing"),
+    ({"resources": "{"}, "is not JSON: line 1 column 2"),
+    ({"resources": '{"hosts": ["a"], "current_host": "b"}'}, "'b' is not in hosts; allowed: a"),
+    ({"resources": '{"hosts": ["a", "a"], "current_host": "a"}'}, "a is named more than once"),
+    ({"hyperparameters": "[1]"}, "hyperparameters.json: holds a JSON list"),
+    ({"channels": '{"train": 1}'}, "inputdataconfig.json train: 1 is not an object"),
+    (
+        {"hyperparameters": '{"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "0"}'},
+        "sagemaker_mpi_num_of_processes_per_host: 0 is not a whole number",
+    ),
+    ({"hyperparameters": '{"sagemaker_program": "gone.py"}'}, "'gone.py' does not exist"),
+]
+
+
+@pytest.mark.parametrize(("files", "says"), BAD, ids=[says for _, says in BAD])
+def test_bad_input_is_one_line_code_64_and_the_same_text_in_failure(files, says, tmp_path, nothing_left):
+    environ = prepared(tmp_path / "ml", **files)
+    done = algorun("train", cwd=tmp_path, ALGORUN_TEST=nothing_left, **environ)
+    assert done.code == 64, done.text
+    (line,) = [line for line in done.err.splitlines() if line]
+    assert line.startswith("algorun: error: ")
+    assert says in line
+    failure = (tmp_path / "ml" / "output" / "failure").read_text()
+    assert line.removeprefix("algorun: error: ") in failure
+    assert not (tmp_path / "ml" / "output" / "success").exists()
+
+
+def test_an_unknown_hyperparameter_of_a_bundled_entrypoint(tmp_path, nothing_left):
+    environ = prepared(tmp_path / "ml", hyperparameters='{"epochz": "3"}')
+    done = algorun("train", cwd=tmp_path, ALGORUN_TEST=nothing_left, **environ)
+    assert done.code == 64, done.text
+    failure = (tmp_path / "ml" / "output" / "failure").read_text()
+    assert failure.startswith("configuration: rank 0 on algo-1, exit 64")
+    assert "epochz" in failure
+    assert "epochs" in failure
+    assert list((tmp_path / "ml").glob("model/*")) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["run", "--slots", "0", "ddp"], "--slots: '0' is not a whole number from 1"),
+        (["run", "-j", "2", "ddp"], "-j: '2' is not HOSTSxSLOTS"),
+        (["simulate", "ddp"], "-j is missing"),
+        (["simulate", "-j", "2x2"], "no program is named"),
+        (["simulate", "-j", "2x2", "--channel", "train", "ddp"], "is not NAME=DIR"),
+        (["simulate", "-j", "2x2", "--channel", "train=/no/such", "ddp"], "'/no/such' is not a folder"),
+        (["simulate", "-j", "999x1", "ddp"], "999 hosts on one machine"),
+        (["plan", "--engine", "slurm", "ddp"], "'slurm' is no engine"),
+        (["plan", "-j", "2x2", "--slots", "3", "ddp"], "--slots: contradicts -j"),
+        (["nonsense"], "invalid choice"),
+        (["plan", "--hots", "3", "ddp"], "unrecognized|does not exist|arguments"),
+    ],
+)
+def test_bad_options_are_one_line_and_code_64(arguments, says, tmp_path):
+    done = algorun(*arguments, cwd=tmp_path, SAGEMAKER_BASE_DIR=str(tmp_path / "ml"))
+    assert done.code == 64, done.text
+    assert len(done.err.strip().splitlines()) == 1
+    assert re.search(says, done.err) or says in done.err
+
+
+def test_plan_shows_every_host_and_runs_nothing(tmp_path):
+    done = algorun("plan", cwd=tmp_path, SAGEMAKER_BASE_DIR=str(TREES / "mpi"))
+    assert done.code == 0
+    for word in ("mpirun -np 6", "algo-3", "RANK=5", "hyperparameter sagemaker_mpi_num_of_processes_per_host"):
+        assert word in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plan_as_json_for_hosts_that_are_not_there(tmp_path):
+    done = algorun("plan", "--json", "--hosts", "16", "--slots", "8", "ddp", cwd=tmp_path,
+                   SAGEMAKER_BASE_DIR=str(tmp_path))  # fmt: skip
+    plan = json.loads(done.out)
+    assert (plan["nnodes"], plan["world_size"]) == (16, 128)
+    assert plan["hosts"][15]["ranks"][7]["rank"] == 127
+
+
+def test_doctor_tells_of_this_machine(tmp_path):
+    done = algorun("doctor", "--json", cwd=tmp_path, SAGEMAKER_BASE_DIR=str(TREES / "mpi"))
+    report = json.loads(done.out)
+    topics = {finding["topic"]: finding for finding in report["findings"]}
+    assert topics["torch"]["state"] == "ok"
+    assert topics["hosts"]["value"] == "3, this one is algo-1"
+    assert done.code == (0 if report["ok"] else 69)
+    table = algorun("doctor", cwd=tmp_path, SAGEMAKER_BASE_DIR=str(TREES / "mpi")).out
+    assert all(topic in table for topic in topics)
+
+
+def test_doctor_finds_a_broken_job_description(tmp_path):
+    environ = prepared(tmp_path / "ml", resources="{")
+    done = algorun("doctor", cwd=tmp_path, **environ)
+    assert done.code == 69
+    assert "is not JSON" in done.out
+
+
+def test_metric_definitions_are_json_for_an_estimator(tmp_path):
+    definitions = json.loads(algorun("metric-definitions", cwd=tmp_path).out)
+    assert definitions == metrics.DEFINITIONS
+    assert all(re.compile(each["Regex"]).groups == 1 for each in definitions)
+    assert {"train_loss: ([0-9\\.]+)", "val_loss : ([0-9\\.]+)"} <= {each["Regex"] for each in definitions}
+
+
+def test_a_module_is_run_from_the_folder_that_is_named(tmp_path, nothing_left):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "job.py").write_text("import os, sys; print('module', sys.argv[1:], os.getcwd())")
+    done = algorun("run", "--cwd", "src", "-m", "job", "a", "--b", cwd=tmp_path, ALGORUN_TEST=nothing_left,
+                   SAGEMAKER_BASE_DIR=str(tmp_path / "ml"))  # fmt: skip
+    assert done.code == 0, done.text
+    assert f"[0 algo-1] module ['a', '--b'] {tmp_path / 'src'}" in done.out
+
+
+def test_a_program_that_cannot_start_is_a_clear_error(tmp_path, nothing_left):
+    script = tmp_path / "odd"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    done = algorun("run", "odd", cwd=tmp_path, ALGORUN_TEST=nothing_left, SAGEMAKER_BASE_DIR=str(tmp_path / "ml"))
+    assert done.code == 64, done.text
+    assert "rank 0: " in (tmp_path / "ml" / "output" / "failure").read_text()
+
+
+def test_a_full_output_disk_does_not_change_the_exit_code(tmp_path, nothing_left):
+    (tmp_path / "ml").mkdir()
+    (tmp_path / "ml" / "output").write_text("a file where a folder should be")
+    (tmp_path / "job.py").write_text("raise SystemExit(5)")
+    done = algorun("run", "job.py", cwd=tmp_path, ALGORUN_TEST=nothing_left, SAGEMAKER_BASE_DIR=str(tmp_path / "ml"))
+    assert done.code == 5, done.text
+    assert "warning" in done.out
+
+
+def test_a_reader_that_goes_away_does_not_end_the_job(tmp_path, nothing_left):
+    import subprocess
+    import sys
+
+    from tests.conftest import clean_environ
+
+    (tmp_path / "job.py").write_text(
+        "import sys\nfor i in range(20000): print('line', i)\nopen('done', 'w').write('x')\n"
+    )
+    environ = clean_environ(SAGEMAKER_BASE_DIR=str(tmp_path / "ml"), ALGORUN_TEST=nothing_left)
+    argv = f"{sys.executable} -I -m launcher run job.py | head -3"
+    subprocess.run(["bash", "-c", argv], cwd=tmp_path, env=environ, timeout=60, check=False, stdout=subprocess.DEVNULL)
+    assert (tmp_path / "done").exists()
