@@ -26,4 +26,5 @@ cd "$work/aws-efa-installer"
 # The kernel module and the limits are the host's; a container has no device to verify with at build time.
 ./efa_installer.sh -y --skip-kmod --skip-limit-conf --no-verify
 # The distribution's Open MPI stays the only one: its settings and mpi4py were tested together.
+ldconfig
 rm -rf /opt/amazon/openmpi /opt/amazon/openmpi5 /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/log/apt /var/log/*.log
