@@ -71,14 +71,14 @@ def test_augmentation_depends_on_the_sample_and_not_on_its_place(seed, epoch, or
     import torch
 
     images = torch.arange(20 * 8 * 8 * 3).reshape(20, 8, 8, 3)
-    change = Augment("shift+flip", seed)
+    change = Augment("shift+flip", seed, 20, 8)
     whole = change(images, epoch, np.arange(20))
     index = np.array(order)
     assert torch.equal(change(images[order], epoch, index), whole[order])
 
 
 def test_augmentation_bits_are_spread():
-    drawn = bits(0, 0, np.arange(20_000)) % np.uint64(3)
+    drawn = bits(0, 0, 20_000) % np.uint64(3)
     shares = np.bincount(drawn.astype(np.int64)) / len(drawn)
     assert np.all(np.abs(shares - 1 / 3) < 0.02)
 
@@ -89,7 +89,7 @@ def test_shifts_repeat_edges_and_move_by_an_eighth_at_most():
     image = torch.arange(8).view(1, 8, 1, 1).expand(1, 8, 8, 3)  # every row holds its own number
     moves = set()
     for epoch in range(40):
-        changed = Augment("shift", 0)(image, epoch, np.array([0]))[0, :, 0, 0]
+        changed = Augment("shift", 0, 1, 8)(image, epoch, np.array([0]))[0, :, 0, 0]
         moves.add(int(changed[4]) - 4)
         assert torch.equal(changed, torch.clamp(torch.arange(8) + int(changed[4]) - 4, 0, 7))
     assert moves == {-1, 0, 1}

@@ -80,11 +80,10 @@ class Data:
 
 def load(config: DdpConfig, paths: Paths, mesh: Mesh) -> Data:
     """Both splits, equal on all ranks. UserError, the same on all ranks, for anything wrong with a channel."""
-    augment = Augment(config.augment, config.seed)
     if paths.train is None:
         if paths.validation is not None:
             raise UserError("channel 'validation' is given without 'train'; fix: give both, or train alone, or neither")
-        return _embedded(config, augment, mesh.device)
+        return _embedded(config, mesh.device)
     side = config.image_size or FOLDER_SIDE
     threads = config.workers or default_threads(mesh.world.local_world_size)
     root, other = paths.train, paths.validation
@@ -105,10 +104,11 @@ def load(config: DdpConfig, paths: Paths, mesh: Mesh) -> Data:
         train, validation = (train.subset(chosen) for chosen in held_out(np.array(train.labels), FOLDER_HELD_OUT))
         source = f"{root}, a tenth of it held out for validation"
     opened = [open_folder(listing, side, threads, config.cache_mb, mesh) for listing in (train, validation)]
+    augment = Augment(config.augment, config.seed, len(train.files), side)
     return Data(*opened, train.classes, side, source, augment, mesh.device)
 
 
-def _embedded(config: DdpConfig, augment: Augment, device: torch.device) -> Data:
+def _embedded(config: DdpConfig, device: torch.device) -> Data:
     pixels, labels = digits.load()
     side = config.image_size or digits.SIDE
     parts = []
@@ -119,4 +119,5 @@ def _embedded(config: DdpConfig, augment: Augment, device: torch.device) -> Data
             larger = functional.interpolate(channels_first, (side, side), mode="bilinear", align_corners=False)
             images = larger.round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
         parts.append(InMemory(images.to(device), torch.from_numpy(labels[chosen])))
+    augment = Augment(config.augment, config.seed, len(parts[0].labels), side)
     return Data(*parts, digits.CLASSES, side, "embedded digits", augment, device)
