@@ -6,7 +6,6 @@ On the leader, rsh processes ask for daemons; on every host, the supervisor star
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +32,7 @@ class Daemons:
 
     def wanted(self, peer: Peer, message: dict[str, Any]) -> None:
         """rsh asks for a daemon on a host."""
-        key = secrets.token_hex(4)
+        key = os.urandom(4).hex()
         self._asking[key] = peer
         command = str(message.get("command", ""))
         self._send({"type": "daemon", "id": key, "host": str(message["daemon"]), "command": command})

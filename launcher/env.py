@@ -7,7 +7,6 @@ keys), and torchrun's contract (RANK, LOCAL_RANK, WORLD_SIZE, .., MASTER_ADDR, M
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -16,6 +15,8 @@ from .cluster import Cluster, Host
 from .config import JobConfig
 from .probe import Machine
 from .values import Sourced
+
+INFO = 20  # logging.INFO; the module costs 4 ms of every start
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def _named(values: Mapping[str, object], source: str) -> list[Variable]:
 
 def _log_level(raw: Mapping[str, object]) -> int:
     level = hp.decode(raw.get("sagemaker_container_log_level"))
-    return level if isinstance(level, int) else logging.INFO
+    return level if isinstance(level, int) else INFO
 
 
 @dataclass(frozen=True, slots=True)

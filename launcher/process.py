@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -219,6 +218,8 @@ def _watch_over(reader: int) -> None:
         if not alive_in(sessions):
             break
         select.select([], [], [], 0.02)
+    import shutil  # not needed for a start
+
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)

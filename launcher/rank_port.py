@@ -6,9 +6,7 @@ import contextlib
 import functools
 import json
 import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,7 +77,8 @@ class RankPort:
         on_message: Callable[[Peer, dict[str, Any] | None], None],
     ) -> None:
         self._loop, self._on_raised, self._on_message = loop, on_raised, on_message
-        self.folder = tempfile.mkdtemp(prefix="algorun-")
+        self.folder = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"algorun-{os.urandom(6).hex()}")
+        os.mkdir(self.folder, 0o700)
         self._peers: set[Peer] = set()
         self._raised = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._raised.bind(os.path.join(self.folder, "raised"))
@@ -104,6 +103,8 @@ class RankPort:
             self._loop.forget(peer)
             peer.close()
         self._peers.clear()
+        import shutil  # not needed for a start
+
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _read_raised(self, _: int) -> None:

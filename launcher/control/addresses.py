@@ -14,7 +14,7 @@ Address = tuple[int, tuple[Any, ...]]  # family and socket address
 
 def look_up(host: str, port: int) -> list[Address]:
     """All stream addresses of a name. Raises OSError where it does not resolve. Blocks."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = socket.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)  # text would load the IDNA tables
     return [(family, address) for family, _, _, _, address in found]
 
 
