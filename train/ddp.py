@@ -4,8 +4,6 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,13 @@ from .config import DdpConfig  # noqa: E402
 from .data.sampler import Sharding  # noqa: E402
 from .errors import UserError, guarded  # noqa: E402
 from .files import writable  # noqa: E402
-from .loop import Loop, Outcome, Parts, Position, Progress  # noqa: E402
+from .loop import Loop, Outcome, Parts, Progress  # noqa: E402
 from .mesh import Mesh, joined, read_world  # noqa: E402
 from .models import ModelSpec, build, specify  # noqa: E402
 from .models.transfer import start_from  # noqa: E402
 from .optim import optimizer, schedule  # noqa: E402
 from .parallel.ddp import DataParallel  # noqa: E402
+from .resume import restore, state  # noqa: E402
 from .sinks import Sinks  # noqa: E402
 from .summary import clear_summary, write_summary  # noqa: E402
 
@@ -48,7 +47,7 @@ def main(argv: list[str]) -> int:
 def train(config: DdpConfig, where: paths.Paths, mesh: Mesh) -> None:
     """One job on the joined ranks: data, model, loop, artifact."""
     say = print_line if mesh.is_leader else ignore
-    mesh.from_leader(lambda: _prepare(config, where, mesh.device))
+    mesh.from_leader(lambda: _prepare(config, where))
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it (torch's notes on randomness)
         torch.use_deterministic_algorithms(True)
@@ -57,7 +56,10 @@ def train(config: DdpConfig, where: paths.Paths, mesh: Mesh) -> None:
     model = build(spec, config.seed).to(mesh.device)
     optim = optimizer(config, model)
     store = checkpoint.Store(where.checkpoints, config.keep_checkpoints)
-    start = _restore(config, store, _identity(config, spec, images), model, optim, mesh, say)
+    identity = _identity(config, spec, images)
+    start = restore(store, identity, model, optim, mesh, say) if config.resume == "auto" else None
+    if start and start.position.epoch >= config.epochs:
+        say(f"nothing left to train after epoch {start.position.epoch}; fix: more --epochs, or --resume never")
     if config.init_from and start is None:
         say(mesh.from_leader(lambda: start_from(model, config.init_from)))  # the other ranks get it from rank 0 by DDP
 
@@ -71,9 +73,8 @@ def train(config: DdpConfig, where: paths.Paths, mesh: Mesh) -> None:
 
     def save(progress: Progress) -> None:
         begun = time.perf_counter()
-        identity = _identity(config, spec, images)
         folder = mesh.from_leader(
-            lambda: str(store.save(progress.position.step, _state(identity, progress, model, optim)))
+            lambda: str(store.save(progress.position.step, state(identity, progress, model, optim)))
         )
         say(f"checkpoint: {folder} seconds: {time.perf_counter() - begun:.2f}")
 
@@ -97,7 +98,7 @@ def ignore(_: object) -> None:
     """What ranks other than 0 say."""
 
 
-def _prepare(config: DdpConfig, where: paths.Paths, device: torch.device) -> None:
+def _prepare(config: DdpConfig, where: paths.Paths) -> None:
     for folder, name in ((where.checkpoints, "checkpoint"), (where.model, "model"), (where.output, "output")):
         writable(folder, f"{name} folder", f"--{name}-dir with a folder that can be written")
     clear_summary(where.output)
@@ -110,50 +111,6 @@ def _identity(config: DdpConfig, spec: ModelSpec, images: data.Data) -> dict[str
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
     rest = {"optimizer": config.optimizer, "seed": config.seed, "class_names": list(images.classes)}
     return shapes | rest | {"training_images": len(images.train.labels)}
-
-
-def _state(
-    identity: dict[str, Any], progress: Progress, model: torch.nn.Module, optim: torch.optim.Optimizer
-) -> dict[str, Any]:
-    """Rates, orders and random streams are functions of the position and the seed, so these few things are all."""
-    return {
-        "format": checkpoint.FORMAT,
-        "identity": identity,
-        "position": asdict(progress.position),
-        "losses": progress.losses,
-        "model": model.state_dict(),
-        "optimizer": optim.state_dict(),
-    }
-
-
-def _restore(
-    config: DdpConfig,
-    store: checkpoint.Store,
-    identity: dict[str, Any],
-    model: torch.nn.Module,
-    optim: torch.optim.Optimizer,
-    mesh: Mesh,
-    say: Callable[[object], None],
-) -> Progress | None:
-    """Brings model and optimizer to the newest checkpoint of rank 0's folder, on all ranks: one copy, one truth,
-    whether hosts share a folder or have their own."""
-    if config.resume == "never":
-        return None
-    found = store.newest(lambda text: say(f"warning: {text}")) if mesh.is_leader else None
-    folder = mesh.from_leader(lambda: str(found[0]) if found else None)
-    packed = mesh.bytes_from_leader(found[1] if found else None)
-    if packed is None:
-        return None
-    state = checkpoint.unpack(packed, folder)
-    checkpoint.compatible(state["identity"], identity, folder)
-    model.load_state_dict(state["model"])
-    optim.load_state_dict(state["optimizer"])
-    progress = Progress(Position(**state["position"]), state["losses"])
-    at = progress.position
-    say(f"resumed: {folder}, epoch {at.epoch + 1}, {at.samples} samples of it done, step {at.step}")
-    if at.epoch >= config.epochs:
-        say(f"nothing left to train after epoch {at.epoch}; fix: more --epochs, or --resume never")
-    return progress
 
 
 def _introduction(
@@ -186,11 +143,15 @@ def _finish(
         "loss": outcome.val_loss,
         "accuracy": outcome.val_accuracy,
         "images_per_s": outcome.images_per_s,
-        "epochs": config.epochs,
+        "epochs": outcome.position.epoch,
         "steps": outcome.position.step,
     }
     description = spec.as_dict() | {"class_names": list(images.classes), "val_loss": outcome.val_loss}
-    description |= {"val_accuracy": outcome.val_accuracy, "epochs": config.epochs, "steps": outcome.position.step}
+    description |= {
+        "val_accuracy": outcome.val_accuracy,
+        "epochs": outcome.position.epoch,
+        "steps": outcome.position.step,
+    }
     file = artifact.write_model(where.model, model.state_dict(), description)
     write_summary(where.output, figures)
     return f"artifact: {file} metrics: {where.output}"

@@ -8,10 +8,11 @@ import sys
 import numpy as np
 import pytest
 import torch
-from training_runs import ROOT, SMALL, clean_environ, epochs, once
+from training_runs import ROOT, SMALL, clean_environ, epochs, once, write_images
 
 from train.data import digits
 from train.errors import UserError
+from train.stop import Verdict
 
 
 def run(tmp_path, *args, **popen):
@@ -74,6 +75,37 @@ def test_more_epochs_go_on_and_metrics_are_not_doubled(alone, tmp_path):
     assert [record["epoch"] for record in epochs(tmp_path / "alone")] == [1, 2, 3]
     alone(*once([*SMALL, "--epochs", "3", "--gamma", "1"]), base=tmp_path / "whole")
     assert epochs(tmp_path / "alone")[2]["val_loss"] == epochs(tmp_path / "whole")[2]["val_loss"]
+
+
+class StopAtPoll:
+    """Agrees on a stop at the `number`-th question, be it after a step or in the middle of an evaluation."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def poll(self, save_due: bool = False) -> Verdict:
+        self.left -= 1
+        return Verdict(stop=self.left == 0)
+
+
+def test_a_stop_at_any_moment_ends_bit_identical_once_resumed(alone, tmp_path, monkeypatch):
+    folder = write_images(tmp_path / "train", ["a", "b"], 20)
+    args = [*once([*SMALL, "--epochs", "2", "--batch-size", "2", "--accumulation", "4"]), "--train", str(folder)]
+    args += ["--dropout", "0.2", "--log-interval", "2"]
+    alone(*args, base=tmp_path / "whole")
+    whole = torch.load(tmp_path / "whole" / "model" / "model.pt", weights_only=True)
+    polls = 2 * (5 + 4)  # per epoch: 5 steps of 8 of the 36 images, 4 images to evaluate as 4 accumulation passes
+    for number in range(1, polls + 1):
+        base = tmp_path / f"stop{number}"
+        with monkeypatch.context() as patch:
+            patch.setattr("train.ddp.Agreement", lambda *_, number=number: StopAtPoll(number))
+            assert "stopped on request" in alone(*args, base=base)
+        assert "resumed" in alone(*args, base=base)
+        again = torch.load(base / "model" / "model.pt", weights_only=True)
+        assert all(torch.equal(again[name], whole[name]) for name in whole)
+        assert [r["val_loss"] for r in epochs(base)] == [r["val_loss"] for r in epochs(tmp_path / "whole")]
+        train_losses = [r["train_loss"] for r in epochs(tmp_path / "whole")]
+        assert [r["train_loss"] for r in epochs(base)] == pytest.approx(train_losses, rel=1e-12)
 
 
 def test_tensorboard_has_the_curves(alone, tmp_path):

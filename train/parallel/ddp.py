@@ -38,7 +38,8 @@ class DataParallel:
         uninterrupted run did, and differ in the last bits. Compilation and allocation happen here as well, so the
         first step is as quick as the rest.
         """
-        images = torch.zeros(batch, 3, image_size, image_size, device=self._mesh.device)
+        # Pixels lie in memory as the data module lays them out: compiled code is made for one layout.
+        images = torch.zeros(batch, image_size, image_size, 3, device=self._mesh.device).permute(0, 3, 1, 2)
         labels = torch.zeros(batch, dtype=torch.int64, device=self._mesh.device)
         self.model.train()
         self._loss(images, labels).backward()
