@@ -15,6 +15,7 @@ from .config import ENGINES, Request
 from .errors import ExitCode, UserError
 from .values import count
 
+HOME_BASE = "algorun-run"  # stands for /opt/ml where there is none
 ENTRY_HELP = "a script (.py, .sh), an executable, or a bundled entrypoint: ddp, mpi-basics"
 
 
@@ -100,9 +101,11 @@ def _execute(wish: Request) -> int:
     """`train` and `run`: read, look, run. A job whose hosts are known tells them all of its own error."""
     from . import config, probe, run
     from .engines.base import Programs
-    from .paths import Paths
+    from .paths import DEFAULT_BASE, Paths
     from .report import write_error
 
+    if not wish.from_job and "SAGEMAKER_BASE_DIR" not in os.environ and not Path(DEFAULT_BASE).is_dir():
+        os.environ["SAGEMAKER_BASE_DIR"] = os.path.abspath(HOME_BASE)  # at home, not below the root folder
     environ = dict(os.environ)
     paths = Paths.of(environ)
     try:

@@ -49,7 +49,7 @@ class Supervisor:
         self._loop = Loop()
         self.owner = Owner(self._child_ended)
         now = self._loop.now()
-        self._member = Member(now, self._host, self._leader, config.limits)
+        self._member = Member(now, self._host, self._leader, config.limits, bundled=config.entry.kind == "bundled")
         self._timer: Timer | None = None
         self._shell: Any = None  # HubShell on the leader
         self._link: Any = None  # HubLink on the others

@@ -62,12 +62,12 @@ Action = ToHub | Start | Signal | Conclude | Warn
 
 
 class Member:
-    """State of this host. `leader` is the hub's host."""
+    """State of this host. `leader` is the hub's host; `bundled` says that the program is ours, with our exit codes."""
 
-    def __init__(self, now: float, host: str, leader: str, limits: Limits) -> None:
+    def __init__(self, now: float, host: str, leader: str, limits: Limits, *, bundled: bool = False) -> None:
         self.state = State.JOIN
         self.verdict: Verdict | None = None
-        self._host, self._leader, self._limits = host, leader, limits
+        self._host, self._leader, self._limits, self._bundled = host, leader, limits, bundled
         self._join_deadline = now + limits.gate_s + limits.leave_s  # the hub's own gate limit speaks first
         self._beat_at = now + limits.heartbeat_s
         self._heard: float | None = None
@@ -236,7 +236,8 @@ class Member:
         if returncode < 0:
             hint = FATAL_BY_HAND.get(signal.Signals(-returncode), "") if -returncode in _KNOWN else ""
             return Failure("signal", self._host, code, hint or "ended by the signal", rank, tail[-LONGEST_TRACEBACK:])
-        kind = "configuration" if code == ExitCode.CONFIGURATION else "exit"
+        # A user's script may mean something else by 64; the kind tells the two apart.
+        kind = "configuration" if self._bundled and code == ExitCode.CONFIGURATION else "exit"
         return Failure(kind, self._host, code, last or "no message on stderr", rank, tail[-LONGEST_TRACEBACK:])
 
     def _conclude(self, now: float, verdict: Verdict) -> list[Action]:
