@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-NUMBER = r"([0-9\.eE+-]+)"
+NUMBER = r"([0-9\.]+)"
 
-# The first two regexes are those that users of AWS's examples have already; their spelling, space included, stays.
+# Regexes for the losses as users of AWS's examples have them already; their spelling, space included, stays.
 DEFINITIONS = [
-    {"Name": "train:loss", "Regex": r"train_loss: ([0-9\.]+)"},
-    {"Name": "validation:loss", "Regex": r"val_loss : ([0-9\.]+)"},
-    {"Name": "validation:accuracy", "Regex": r"val_accuracy: ([0-9\.]+)"},
-    {"Name": "train:images_per_s", "Regex": r"images_per_s: ([0-9\.]+)"},
-    {"Name": "train:lr", "Regex": rf"lr: {NUMBER}"},
+    {"Name": "train:loss", "Regex": f"train_loss: {NUMBER}"},
+    {"Name": "validation:loss", "Regex": f"val_loss : {NUMBER}"},
+    {"Name": "validation:accuracy", "Regex": f"val_accuracy: {NUMBER}"},
+    {"Name": "train:images_per_s", "Regex": f"images_per_s: {NUMBER}"},
+    {"Name": "train:learning_rate", "Regex": f"learning_rate: {NUMBER}"},
+    {"Name": "train:data_wait", "Regex": f"data_wait: {NUMBER}"},
+    {"Name": "train:peak_memory_mib", "Regex": f"peak_memory_mib: {NUMBER}"},
 ]
