@@ -1,7 +1,7 @@
 """Step time of the ddp entrypoint's loop beside a bare DDP loop, accelerate and Lightning: one model, the same two gloo
 processes, rounds in turn.
 
-    python bench/ddp.py [--rounds 15] [--steps 100] [--model vit] [--batch-size 32] [--side 8] [--width 64] [--depth 4]
+    python bench/ddp.py [--rounds 31] [--steps 50] [--model vit] [--batch-size 32] [--side 8] [--width 64] [--depth 4]
 
 Needs the packages of the entrypoint; accelerate and lightning are measured where they are installed. The bare loop,
 accelerate and Lightning get their batches ready made. Ours does its whole work in the same time: order of samples,
@@ -247,8 +247,8 @@ def rank(args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--model", default="vit", choices=("vit", "convnet"))
     parser.add_argument("--batch-size", type=int, default=32)
