@@ -60,8 +60,8 @@ def train(config: DdpConfig, where: paths.Paths, mesh: Mesh) -> None:
     start = restore(store, identity, model, optim, mesh, say) if config.resume == "auto" else None
     if start and start.position.epoch >= config.epochs:
         say(f"nothing left to train after epoch {start.position.epoch}; fix: more --epochs, or --resume never")
-    if config.init_from and start is None:
-        say(mesh.from_leader(lambda: start_from(model, config.init_from)))  # the other ranks get it from rank 0 by DDP
+    if (weights := config.init_from) and start is None:
+        say(mesh.from_leader(lambda: start_from(model, weights)))  # the other ranks get them from rank 0 by DDP
 
     sharding = Sharding(config.batch_size, config.accumulation, mesh.rank, mesh.size)
     rates = schedule(config, sharding.global_batch)

@@ -30,7 +30,7 @@ class HashingFile(io.RawIOBase):
         return self._hash.hexdigest()
 
 
-def write(path: Path, fill: Callable[[HashingFile], None]) -> HashingFile:
+def write(path: Path, fill: Callable[[HashingFile], object]) -> HashingFile:
     """`fill` writes the content of `path`, which appears complete and on disk; returns its hash and size."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -68,7 +68,7 @@ class EpochReport:
 def record(report: StepReport | EpochReport) -> dict[str, Any]:
     """The report as flat JSON, with its kind."""
     flat = asdict(report)
-    pace = flat.pop("pace")
+    pace: dict[str, Any] = flat.pop("pace")
     return {"kind": "step" if isinstance(report, StepReport) else "epoch"} | flat | pace
 
 

@@ -40,7 +40,7 @@ def restore(
     an earlier job left in the others. UserError, the same on all ranks, when it was written by another job.
     """
     found = store.newest(lambda text: say(f"warning: {text}")) if mesh.is_leader else None
-    folder = mesh.from_leader(lambda: str(found[0]) if found else None)
+    folder = mesh.from_leader(lambda: str(found[0]) if found else "")
     packed = mesh.bytes_from_leader(found[1] if found else None)
     if packed is None:
         return None

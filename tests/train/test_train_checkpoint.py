@@ -108,7 +108,7 @@ def test_a_state_of_another_format_or_with_code_in_it_is_refused(store):
             return (os.system, ("touch evil",))
 
     with pytest.raises(UserError, match="cannot be used"):
-        unpack(pickle.dumps(Evil()), "there")
+        unpack(pickle.dumps(Evil(), protocol=2), "there")
 
 
 def test_incompatible_jobs_are_told_what_differs():

@@ -103,9 +103,9 @@ def load(config: DdpConfig, paths: Paths, mesh: Mesh) -> Data:
     else:
         train, validation = (train.subset(chosen) for chosen in held_out(np.array(train.labels), FOLDER_HELD_OUT))
         source = f"{root}, a tenth of it held out for validation"
-    opened = [open_folder(listing, side, threads, config.cache_mb, mesh) for listing in (train, validation)]
+    shown, held = (open_folder(listing, side, threads, config.cache_mb, mesh) for listing in (train, validation))
     augment = Augment(config.augment, config.seed, len(train.files), side)
-    return Data(*opened, train.classes, side, source, augment, mesh.device)
+    return Data(shown, held, train.classes, side, source, augment, mesh.device)
 
 
 def _embedded(config: DdpConfig, device: torch.device) -> Data:
@@ -120,4 +120,4 @@ def _embedded(config: DdpConfig, device: torch.device) -> Data:
             images = larger.round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
         parts.append(InMemory(images.to(device), torch.from_numpy(labels[chosen])))
     augment = Augment(config.augment, config.seed, len(parts[0].labels), side)
-    return Data(*parts, digits.CLASSES, side, "embedded digits", augment, device)
+    return Data(parts[0], parts[1], digits.CLASSES, side, "embedded digits", augment, device)

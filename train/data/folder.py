@@ -30,8 +30,8 @@ class Listing:
 
     def subset(self, indices: Iterable[int]) -> "Listing":
         chosen = list(indices)
-        files, labels = (tuple(values[i] for i in chosen) for values in (self.files, self.labels))
-        return replace(self, files=files, labels=labels)
+        files = tuple(self.files[i] for i in chosen)
+        return replace(self, files=files, labels=tuple(self.labels[i] for i in chosen))
 
 
 def list_images(channel: str, root: Path) -> Listing:
@@ -96,10 +96,11 @@ def check_header(listing: Listing, index: int) -> None:
 def decode(listing: Listing, index: int, side: int) -> NDArray[np.uint8]:
     """The image as [side, side, 3] of 0..255: cropped to a square around its middle, then resized (bilinear)."""
     try:
-        with Image.open(listing.path(index)) as image:
+        with Image.open(listing.path(index)) as file:
+            image: Image.Image = file
             if image.mode.startswith(("I", "F")):  # 16 bits per pixel: converting would clip nearly all to white
                 image = image.point(lambda level: level / 256).convert("L")
-            image.draft("RGB", (side, side))  # lets the JPEG decoder skip detail that the resize would drop
+            file.draft("RGB", (side, side))  # lets the JPEG decoder skip detail that the resize would drop
             square = ImageOps.fit(image.convert("RGB"), (side, side), method=Image.Resampling.BILINEAR)
             return np.asarray(square)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

@@ -1,7 +1,7 @@
 """Data parallelism: every rank holds the whole model and computes its share of the batch (Li et al. 2020)."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ class DataParallel:
         self._mesh, self._clip, self._seed = mesh, config.clip_norm, config.seed
         self._random = any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())
         self._wrapped: nn.Module = model
-        self._no_sync = contextlib.nullcontext
+        self._no_sync: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
         if mesh.world.distributed:
             ids = [mesh.device.index] if mesh.device.type == "cuda" else None
             wrapped = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
@@ -63,13 +63,13 @@ class DataParallel:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         scale = self._mesh.size / total
-        losses: torch.Tensor | None = None
+        losses = torch.zeros((), device=self._mesh.device)
         for turn, batch in enumerate(batches, start=1):
             # Gradients are exchanged in the last pass only; in the others that would be traffic for nothing.
             with contextlib.nullcontext() if turn == len(batches) else self._no_sync():
                 loss = self._loss(batch.images, batch.labels)
                 (loss * scale).backward()
-            losses = loss.detach() if losses is None else losses + loss.detach()
+            losses += loss.detach()
         if self._clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)
         self.optimizer.step()
@@ -88,5 +88,5 @@ class DataParallel:
         with self._precision():
             return functional.cross_entropy(self._call(images), labels, ignore_index=IGNORED, reduction="sum")
 
-    def _precision(self) -> contextlib.AbstractContextManager:
+    def _precision(self) -> contextlib.AbstractContextManager[object]:
         return torch.autocast(self._device_type, torch.bfloat16, enabled=self._autocast)
