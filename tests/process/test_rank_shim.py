@@ -106,8 +106,10 @@ def test_a_shell_script_is_an_entry_point_and_its_python_is_seen(tmp_path, nothi
 
 def test_multiprocessing_spawn_works_in_a_rank(tmp_path, nothing_left):
     code = (
-        "import torch.multiprocessing as mp\n"
+        "import os, time\nimport torch.multiprocessing as mp\n"
         "def work(index):\n    print('child', index, flush=True)\n"
+        "    if index == 0: open('there', 'w').close()\n"
+        "    while not os.path.exists('there'): time.sleep(0.01)\n"  # mp.spawn ends the others at the first error
         "    if index == 1: raise ArithmeticError('in a child')\n"
         "if __name__ == '__main__':\n    mp.spawn(work, nprocs=2)\n"
     )
