@@ -54,13 +54,15 @@ class _Option:
         rule = self.rule
         if rule.choices:
             return ", ".join(rule.choices)
-        words = {int: "a whole number", float: "a number", bool: "True or False"}.get(self.kind, "a text")
+        words = {int: "a whole number", float: "a number", bool: "True or False", Path: "a path"}.get(
+            self.kind, "a text"
+        )
         if rule.above is not None:
-            words += f" above {rule.above:g}"
+            words += f" above {rule.above:.12g}"
         if rule.at_least is not None:
-            words += f" of at least {rule.at_least:g}"
+            words += f" of at least {rule.at_least:.12g}"
         if rule.at_most is not None:
-            words += f" and at most {rule.at_most:g}"
+            words += f" and at most {rule.at_most:.12g}"
         return words
 
 
