@@ -201,6 +201,9 @@ build() {
         options+=(--label "org.opencontainers.image.revision=$revision")
     fi
     run env DOCKER_BUILDKIT=1 "$docker" build "${options[@]}" "${build_args[@]}" --tag "$tag" "$root"
+    if [[ ${options[*]} == *"WHEELHOUSE_IMAGE=$wheelhouse_tag"* ]]; then
+        run "$docker" image rm "$wheelhouse_tag"
+    fi
     run "$docker" image inspect --format "$tag: {{.Size}} bytes, {{len .RootFS.Layers}} layers" "$tag"
 }
 
