@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -16,6 +17,7 @@ from .errors import ExitCode, UserError
 from .values import count
 
 HOME_BASE = "algorun-run"  # stands for /opt/ml where there is none
+FLAGS = ("-h", "--help", "--per-host", "--json", "--resume")  # options of ours that take no value
 ENTRY_HELP = "a script (.py, .sh), an executable, or a bundled entrypoint: ddp, mpi-basics"
 
 
@@ -41,7 +43,7 @@ def _entry_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--per-host", action="store_true", help="one process per host, which counts hosts as ranks")
     parser.add_argument("--cwd", metavar="DIR", default="", help="folder that the program starts in")
     parser.add_argument("-m", dest="module", metavar="MODULE", default="", help="run a module, as python -m does")
-    parser.add_argument("program", nargs=argparse.REMAINDER, help=ENTRY_HELP)
+    parser.add_argument("program", nargs="*", metavar="PROGRAM ..", help=f"{ENTRY_HELP}; with its own arguments")
 
 
 def _parser() -> _Parser:
@@ -53,7 +55,7 @@ def _parser() -> _Parser:
         return commands.add_parser(name, help=text, description=text, allow_abbrev=False)
 
     train = command("train", "Run the job that /opt/ml describes (SageMaker calls this).")
-    train.add_argument("arguments", nargs=argparse.REMAINDER, help="added to the arguments of the program")
+    train.add_argument("arguments", nargs="*", metavar="..", help="added to the arguments of the program")
     _entry_options(command("run", "Run a program on the hosts of this job."))
     plan = command("plan", "Print what would run on every host; nothing is started.")
     plan.add_argument("--json", action="store_true", help="as JSON")
@@ -68,6 +70,30 @@ def _parser() -> _Parser:
     doctor.add_argument("--json", action="store_true", help="as JSON")
     command("metric-definitions", "Print metric_definitions for a SageMaker estimator, as JSON.")
     return parser
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Our own options end at the program; whatever follows is the program's, options that look like ours included."""
+    words = list(argv)
+    at = 1
+    if words[:1] == ["train"]:
+        at = len(words) if words[1:2] in (["-h"], ["--help"]) else 1
+        options = _parser().parse_args(words[:at])
+        options.arguments = words[at:]
+        return options
+    if words[:1] not in (["run"], ["plan"], ["simulate"]):
+        return _parser().parse_args(words)
+    while at < len(words) and words[at].startswith("-"):
+        if words[at] == "--":
+            break
+        if words[at] == "-m":
+            at += 2
+            break
+        alone = words[at] in FLAGS or "=" in words[at] or (words[at].startswith("-j") and words[at] != "-j")
+        at += 1 if alone else 2
+    options = _parser().parse_args(words[:at])
+    options.program = words[at:]
+    return options
 
 
 def request(options: argparse.Namespace) -> Request:
@@ -120,7 +146,12 @@ def _execute(wish: Request) -> int:
         if len(resources.hosts) == 1:
             write_error(paths, error)
             raise
-        job, failed = config.broken(environ, resources), error
+        failed = error
+        try:
+            job = config.broken(environ, resources)
+        except UserError:  # the control channel's own settings are wrong: the other hosts cannot be told
+            write_error(paths, error)
+            raise error from None
     return run.execute(job, machine, Programs(*_programs()), error=failed)
 
 
@@ -179,10 +210,14 @@ def _run(options: argparse.Namespace) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The console script. Returns the exit code; a UserError is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a folder's name need not be UTF-8
     try:
-        return _run(_parser().parse_args(argv))
+        return _run(_parse(sys.argv[1:] if argv is None else argv))
     except UserError as error:
         print(f"algorun: error: {error}", file=sys.stderr)
         return error.code
-    except BrokenPipeError:
+    except BrokenPipeError:  # `algorun plan | head`
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it at its end
         return ExitCode.OK

@@ -44,6 +44,7 @@ class Daemons:
             argv = shlex.split(str(message.get("command", "")))
             if not expected or not argv or os.path.basename(argv[0]) != DAEMON:
                 raise UserError("daemon", f"the leader asks for something that is not {DAEMON}")
+            argv[0] = DAEMON  # the one on PATH, wherever the leader has its own
             self._running[self._start_process(argv)] = key
         except (UserError, ValueError) as error:
             self._send({"type": "daemon_exit", "id": key, "code": 1})

@@ -42,6 +42,7 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._posted: deque[Callable[[], None]] = deque()
+        self._signalled: deque[int] = deque()
         self._on_signal: dict[int, Callable[[], None]] = {}
         self._running = False
         self._awake, self._wake = socket.socketpair()
@@ -97,7 +98,8 @@ class Loop:
     def signals(self, handlers: dict[int, Callable[[], None]]) -> Iterator[None]:
         """Turns signals into calls of the loop for the length of a `with` block."""
         self._on_signal = handlers
-        before = {number: signal.signal(number, lambda *_: None) for number in handlers}
+        # The handlers note the signal, the bytes only wake the loop: some get lost when the socket is full.
+        before = {number: signal.signal(number, lambda n, _: self._signalled.append(n)) for number in handlers}
         wakeup = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         try:
             yield
@@ -115,6 +117,10 @@ class Loop:
         while self._running:
             for key, events in self._selector.select(self._timeout()):
                 key.data(events)
+            while self._signalled:
+                number = self._signalled.popleft()
+                if number in self._on_signal:
+                    self._on_signal[number]()
             while self._posted:
                 self._posted.popleft()()
             self._fire()
@@ -125,7 +131,7 @@ class Loop:
         self._wake.close()
 
     def _timeout(self) -> float | None:
-        if self._posted:
+        if self._posted or self._signalled:
             return 0
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
@@ -141,6 +147,4 @@ class Loop:
 
     def _wakened(self, _: int) -> None:
         with contextlib.suppress(BlockingIOError):
-            for number in set(os.read(self._awake.fileno(), 4096)) - {0}:
-                if number in self._on_signal:
-                    self._on_signal[number]()
+            os.read(self._awake.fileno(), 65536)

@@ -90,7 +90,7 @@ def write_aside(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with open(aside, "w", encoding="utf-8") as out:
+        with open(aside, "w", encoding="utf-8", errors="backslashreplace") as out:
             out.write(text)
             out.flush()
             os.fsync(out.fileno())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from . import env
@@ -91,7 +90,7 @@ def _pieces(config: JobConfig, cluster: Cluster, programs: Programs, meeting: Me
         case "torchrun":
             return torchrun.pieces(cluster, programs, meeting.master_addr.value, meeting.master_port.value)
         case "mpirun":
-            return mpirun.pieces(cluster, programs, nic)
+            return mpirun.pieces(cluster, programs, nic, simulated=bool(config.addresses))
         case _:
             return native.pieces()
 
@@ -152,19 +151,14 @@ def make(
     )
 
 
-def contract_names(host: HostPlan, plan: Plan) -> Mapping[str, str]:
-    """The variables of the plan that torchrun computes itself when it is the engine."""
-    names = {
-        "RANK",
-        "LOCAL_RANK",
-        "ROLE_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "ROLE_NAME",
-        "ROLE_WORLD_SIZE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-    }
-    return {v.name: v.value for v in (*plan.env, *host.env) if v.name in names or v.name.startswith("TORCHELASTIC_")}
+CONTRACT = frozenset(
+    (
+        *("RANK", "LOCAL_RANK", "ROLE_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+        *("ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    )
+)
+
+
+def contract_names(plan: Plan, host: HostPlan, rank: RankPlan) -> list[str]:
+    """The variables of one rank that torchrun computes itself when it is the engine."""
+    return [name for name in plan.environ(host, rank) if name in CONTRACT or name.startswith("TORCHELASTIC_")]

@@ -9,6 +9,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from errno import EACCES, ENOENT, ENOEXEC
 
 from .errors import UserError
 
@@ -131,7 +132,9 @@ class Owner:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             missing = getattr(error, "filename", None) or argv[0]
-            raise UserError(what, f"{missing}: {reason}", fix="check that it exists and is executable") from None
+            number = getattr(error, "errno", None)
+            fix = "check that it exists and is executable" if number in (ENOENT, EACCES, ENOEXEC) else ""
+            raise UserError(what, f"{missing}: {reason}", fix=fix) from None
         self._children[child.pid] = child
         self.own(child.pid)
         return child.pid

@@ -8,25 +8,16 @@ import json
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from .control.failure import Raised
+from .errors import UserError
 from .loop import READ, Loop
 
 LARGEST = 64 * 1024  # bytes of one message
 SEND_TIMEOUT_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class Raised:
-    """An exception in a rank, sent when it reached the top. `at` is the host's monotonic clock."""
-
-    rank: int
-    pid: int
-    at: float
-    type: str
-    message: str
-    traceback: str
+DEFAULT_TEMPORARY = "/tmp"
+LONGEST_TEMPORARY = 70  # characters; a Unix socket's path has 107 in all
 
 
 def parse_raised(data: bytes) -> Raised | None:
@@ -38,6 +29,19 @@ def parse_raised(data: bytes) -> Raised | None:
         return Raised(int(fields[0]), int(fields[1]), float(fields[2]), *fields[3:])
     except ValueError:
         return None
+
+
+def _run_folder(wish: str) -> str:
+    """A fresh folder, private to this user; below /tmp where the wish is too long for a Unix socket or unusable."""
+    base = os.path.abspath(wish) if wish else DEFAULT_TEMPORARY
+    if len(base) > LONGEST_TEMPORARY or not os.access(base, os.W_OK | os.X_OK):
+        base = DEFAULT_TEMPORARY
+    folder = os.path.join(base, f"algorun-{os.urandom(6).hex()}")
+    try:
+        os.mkdir(folder, 0o700)
+    except OSError as error:
+        raise UserError("TMPDIR", f"{folder}: {error.strerror}", fix="name a folder that can be written") from None
+    return folder
 
 
 class Peer:
@@ -77,8 +81,7 @@ class RankPort:
         on_message: Callable[[Peer, dict[str, Any] | None], None],
     ) -> None:
         self._loop, self._on_raised, self._on_message = loop, on_raised, on_message
-        self.folder = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"algorun-{os.urandom(6).hex()}")
-        os.mkdir(self.folder, 0o700)
+        self.folder = _run_folder(os.environ.get("TMPDIR", ""))
         self._peers: set[Peer] = set()
         self._raised = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._raised.bind(os.path.join(self.folder, "raised"))

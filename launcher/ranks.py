@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import signal
@@ -19,7 +18,7 @@ from .rank_port import Peer
 
 CHUNK = 256 * 1024  # bytes read from a rank at a time
 BUSY_RETRY_S = 0.02  # pause while the console is full
-TAIL_WAIT_S = 0.2  # after a rank's end, how long its pipes may still bring lines (a child may hold them open)
+LAST_CHUNKS = 64  # read after a rank's end; a child of its own may go on writing for ever
 
 
 class Pipe:
@@ -56,6 +55,12 @@ class Pipe:
         self.close()
         return False
 
+    def drain(self) -> None:
+        """Reads what is there now, within bounds."""
+        for _ in range(LAST_CHUNKS):
+            if not self.take():
+                break
+
     def close(self) -> None:
         if self.open:
             self.open = False
@@ -72,7 +77,6 @@ class Rank:
         self.pid = 0
         self.pipes: list[Pipe] = []
         self.peer: Peer | None = None
-        self.returncode: int | None = None
 
 
 class Ranks:
@@ -102,10 +106,11 @@ class Ranks:
             for rank in host.ranks
         }
         self._ended: set[int] = set()
+        self._asked = 0  # the signal that ranks were asked to stop with: late ones hear it too
 
     def start(self) -> None:
         """Starts the ranks where no engine does. Raises UserError where the program cannot start."""
-        for local_rank, rank in self._ranks.items():
+        for rank in self._ranks.values():
             out, err = self._pipes(rank)
             try:
                 rank.pid = self._owner.start(
@@ -114,7 +119,6 @@ class Ranks:
             finally:
                 os.close(out)
                 os.close(err)
-            self._ranks[local_rank] = rank
 
     def exited(self, pid: int, returncode: int) -> bool:
         """A child has ended; False if it is none of the ranks."""
@@ -147,6 +151,7 @@ class Ranks:
         if number == signal.SIGKILL:
             kill_sessions(rank.pid for rank in self._ranks.values() if rank.pid)
             return
+        self._asked = number
         for pid in running:
             ask_to_stop(pid, number)
 
@@ -160,8 +165,7 @@ class Ranks:
         """Reads what is left and closes the log files."""
         for rank in self._ranks.values():
             for pipe in rank.pipes:
-                while pipe.take():
-                    pass
+                pipe.drain()
                 pipe.close()
             rank.log.close()
 
@@ -179,6 +183,8 @@ class Ranks:
             if "started" in message:
                 rank.pid = int(message["started"])
                 self._owner.own(rank.pid)
+                if self._asked:
+                    ask_to_stop(rank.pid, self._asked)
             elif "failed" in message:
                 self._on_broken(f"rank {rank.plan.rank}: {message['failed']}")
             elif "exited" in message:
@@ -192,8 +198,7 @@ class Ranks:
             return
         rank.peer = peer
         out, err = self._pipes(rank)
-        keep = list(contract_names(self._host, self._plan)) if self._plan.keeps_contract else []
-        keep += ["RANK", "LOCAL_RANK", "ROLE_RANK"] if self._plan.keeps_contract else []
+        keep = contract_names(self._plan, self._host, rank.plan) if self._plan.keeps_contract else []
         env = self._additions(rank)
         peer.send({"argv": self._plan.argv, "cwd": self._plan.cwd, "env": env, "keep": keep}, (out, err))
         os.close(out)
@@ -228,9 +233,6 @@ class Ranks:
         if local_rank in self._ended:
             return
         self._ended.add(local_rank)
-        rank.returncode = returncode
         for pipe in rank.pipes:
-            with contextlib.suppress(OSError):
-                while pipe.take():
-                    pass
+            pipe.drain()
         self._on_exit(local_rank, returncode, rank.log.tail)

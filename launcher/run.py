@@ -28,6 +28,8 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     console, host = Console(), config.resources.current_host
     try:
         verdict, size = Supervisor(config, machine, programs, console).run(str(error) if error else "")
+        if error is not None and (verdict.failure is None or verdict.failure.kind in ("gate", "lost")):
+            raise error  # nobody could be told; it is still what went wrong here
         result = RunResult(verdict, report.closing_line(verdict, len(config.resources.hosts), size))
     except UserError as failed:
         result = _failed_here(config, Failure("configuration", host, failed.code, str(failed)))

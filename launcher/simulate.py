@@ -76,8 +76,7 @@ def _command(wish: Request, python: str) -> list[str]:
         argv += ["--per-host"]
     elif wish.layout is not None:
         argv += ["--slots", str(wish.layout[1])]
-    target = ["-m", wish.target] if wish.module else ["--", wish.target]
-    return [*argv, *target, *wish.args]
+    return [*argv, *(["-m", wish.target] if wish.module else [wish.target]), *wish.args]
 
 
 def run(
@@ -88,6 +87,8 @@ def run(
         raise UserError("simulate", "no program is named", allowed=f"a script, or one of {', '.join(BUNDLED)}")
     if wish.layout is None:
         raise UserError("simulate", "-j is missing", fix="add -j HOSTSxSLOTS, such as -j 2x2")
+    if wish.per_host and wish.layout[1] != 1:
+        raise UserError("--per-host", f"contradicts {wish.layout[1]} slots from -j", fix=f"-j {wish.layout[0]}x1")
     if wish.layout[0] > MOST_HOSTS:
         raise UserError("-j", f"{wish.layout[0]} hosts on one machine", allowed=f"up to {MOST_HOSTS}")
     hosts = [f"algo-{number}" for number in range(1, wish.layout[0] + 1)]
@@ -100,8 +101,11 @@ def run(
     common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(_free_port())}
     argv = _command(wish, python)
     started = time.monotonic()
-    children = []
+    children: list[subprocess.Popen[bytes]] = []
+    stopped_at = _pass_signals_on(children)
     for host in hosts:
+        if stopped_at:
+            break
         env = {**common, "SAGEMAKER_BASE_DIR": str(trees[host]), "ALGORUN_QUIET": "1"}
         # Its own session: a Ctrl-C of the terminal reaches the hosts once, through this process.
         pipe = subprocess.PIPE
@@ -109,7 +113,7 @@ def run(
             argv, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
         )
         children.append(child)
-    codes = _wait(children, patience_s)
+    codes = _wait(children, stopped_at, patience_s)
     return _close(hosts, trees, codes, time.monotonic() - started)
 
 
@@ -131,8 +135,8 @@ class _Output:
         return bool(data)
 
 
-def _wait(children: Sequence[subprocess.Popen[bytes]], patience_s: float) -> list[int]:
-    """Passes output and signals on until all hosts have left. Hosts that outlast a stop by `patience_s` are killed."""
+def _pass_signals_on(children: Sequence[subprocess.Popen[bytes]]) -> list[float]:
+    """Hosts hear every signal to stop that this process gets; returns the times of those, as they come."""
     stopped_at: list[float] = []
 
     def pass_on(number: int, _: object) -> None:
@@ -142,7 +146,13 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], patience_s: float) -> lis
                 child.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, pass_on)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, pass_on)
+    return stopped_at
+
+
+def _wait(children: Sequence[subprocess.Popen[bytes]], stopped_at: Sequence[float], patience_s: float) -> list[int]:
+    """Passes output on until all hosts have left. Hosts that outlast a stop by `patience_s` are killed."""
     open_outputs: dict[int, _Output] = {}
     for child in children:
         for pipe, target in ((child.stdout, 1), (child.stderr, 2)):

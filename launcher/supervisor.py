@@ -17,7 +17,7 @@ from . import __version__, cluster, plan, render, report
 from .cluster import Cluster
 from .config import JobConfig
 from .control import messages
-from .control.failure import Failure
+from .control.failure import Failure, Raised
 from .control.hub import Hub
 from .control.member import Action, Conclude, Member, Signal, Start, State, ToHub, Warn
 from .control.messages import Hello, Message, Verdict
@@ -29,13 +29,13 @@ from .loop import Loop, Timer
 from .plan import Meeting, Plan
 from .probe import Machine
 from .process import Owner
-from .rank_port import Peer, Raised, RankPort
+from .rank_port import Peer, RankPort
 from .ranks import Pipe, Ranks
 from .values import Sourced
 
 ENGINE_WORD_S = 0.5  # an engine's own end is news only if no rank explains it by then
 DRAIN_POLL_S = 0.05  # between two looks at what stopped shells have left
-LEAVE_POLL_S = 0.01
+LONGEST_PROGRAM = 500  # characters of the command line in a message
 STOP_SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT", signal.SIGHUP: "SIGHUP"}
 
 
@@ -75,6 +75,8 @@ class Supervisor:
         self.owner.guard()
         handlers: dict[int, Callable[[], None]] = {signal.SIGCHLD: self.owner.reap}
         for number, name in STOP_SIGNALS.items():
+            if signal.getsignal(number) is signal.SIG_IGN:  # nohup
+                continue
             handlers[number] = functools.partial(self._asked_to_stop, name)
         with self._loop.signals(handlers):
             try:
@@ -92,7 +94,7 @@ class Supervisor:
     def _join(self, error: str) -> None:
         """Meets the other hosts: as the hub on the leader, over TCP elsewhere."""
         slots = cluster.own_slots(self.config, self._machine)
-        hello = Hello(self._host, slots.value, slots.source, self._digest(), error=error)
+        hello = Hello(self._host, slots.value, self._digest(), error=error)
         hosts, limits = self.config.resources.hosts, self.config.limits
         if self._host != self._leader:
             self._join_over_tcp(hello)
@@ -103,7 +105,9 @@ class Supervisor:
         address = "127.0.0.1"
         hub = Hub(self._loop.now(), hosts, limits)
         secret = "ALGORUN_TOKEN" in self.config.environ
-        self._shell = HubShell(self._loop, hub, self.config.token, secret, self.config.addresses)
+        self._shell = HubShell(
+            self._loop, hub, self.config.token, secret, self.config.addresses, limits.heartbeat_timeout_s
+        )
         self._shell.on_finished = self._leave
         if len(hosts) > 1:
             nic = cluster.interface(self.config, self._machine).value
@@ -126,6 +130,7 @@ class Supervisor:
             hello,
             self._received,
             lambda reason: self._do(self._member.hub_lost(self._loop.now(), reason)),
+            config.limits.heartbeat_timeout_s,
         )
 
     def _digest(self) -> dict[str, str]:
@@ -135,7 +140,7 @@ class Supervisor:
             "algorun version": __version__,
             "hosts": ",".join(config.resources.hosts),
             "engine": config.engine.value,
-            "program": shlex.join(config.entry.argv("python")),
+            "program": _shown(config),
             "python version": self._machine.python,
         }
         return digest | {f"{name} version": version for name, version in self._machine.packages.items()}
@@ -167,7 +172,7 @@ class Supervisor:
                 raise ValueError(f"type {other!r}")
 
     def _go(self, go: messages.Go) -> None:
-        slots = {host: Sourced(count, go.sources.get(host, "")) for host, count in go.slots.items()}
+        slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
         self._cluster = cluster.resolve(self.config.resources.hosts, slots)
         meeting = Meeting(Sourced(go.master_addr, "leader"), Sourced(go.master_port, "free on the leader"), go.attempt)
         self._plan = plan.make(self.config, self._cluster, self._machine, self._programs, meeting)
@@ -227,8 +232,7 @@ class Supervisor:
     def broken(self, text: str) -> None:
         """The engine or the start of a rank has failed."""
         for pipe in self._engine_pipes:
-            while pipe.take():
-                pass
+            pipe.drain()
         tail = self._engine_log.tail if self._engine_log else ""
         failure = Failure("engine", self._host, 1, text, traceback=tail)
         self._do(self._member.broken(self._loop.now(), failure))
@@ -302,7 +306,7 @@ class Supervisor:
         verdict = self._member.verdict
         orderly = verdict is not None and verdict.kind == "ok"
         ranks_here = self._ranks is not None and not self._ranks.all_ended
-        if not forced and (ranks_here or (orderly and (self._starter or self._daemons.busy))):
+        if not forced and not self._bye_sent and (ranks_here or (orderly and (self._starter or self._daemons.busy))):
             return
         if not self._bye_sent:
             self._bye_sent = True
@@ -363,3 +367,20 @@ class Supervisor:
         feed = functools.partial(self._engine_log.feed, 2)
         self._engine_pipes.append(Pipe(self._loop, reader, self._console, feed))
         return writer
+
+
+def _shown(config: JobConfig) -> str:
+    """The command line as hosts compare it and a failure may show it: short, and without secrets."""
+    words = config.entry.argv("python")
+    shown, hidden = list(words), False
+    for index, word in enumerate(words):
+        hide, hidden = hidden, word.startswith("-") and render.is_secret(word)
+        if hide or (hidden and "=" in word):
+            shown[index] = "***"
+    text = shlex.join(shown)
+    whole = shlex.join(words)
+    if text == whole and len(text) <= LONGEST_PROGRAM:
+        return text
+    import hashlib  # 3 ms that few command lines need
+
+    return f"{text[:LONGEST_PROGRAM]}.. (sha256 {hashlib.sha256(whole.encode('utf-8', 'replace')).hexdigest()[:16]})"

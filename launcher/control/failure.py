@@ -67,6 +67,18 @@ class Failure:
         return f"{head}\n{trace}{tail}" if trace else f"{head}{tail}"
 
 
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception in a rank, sent when it reached the top. `at` is the host's monotonic clock."""
+
+    rank: int
+    pid: int
+    at: float
+    type: str
+    message: str
+    traceback: str
+
+
 def how(code: int) -> str:
     """`exit 7`, or `exit 137 (SIGKILL)`."""
     if 128 < code < 128 + signal.NSIG:

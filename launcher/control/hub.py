@@ -19,6 +19,8 @@ from . import messages
 from .failure import Failure, root
 from .messages import Go, Hello, Message, Verdict
 
+LATE_S = 10.0  # how long a verdict at the gate waits for hosts that have not come yet
+
 Sends = list[tuple[str, Message]]
 
 
@@ -46,6 +48,7 @@ class Hub:
         self._stopping = ""
         self._note = ""
         self._leave_deadline = 0.0
+        self._ended_at_gate = False
 
     @property
     def leader(self) -> str:
@@ -53,8 +56,9 @@ class Hub:
 
     @property
     def finished(self) -> bool:
-        """True once every other host has left, or had its time to."""
-        return self.state is State.END and self._gone >= set(self._hellos) - {self.leader}
+        """True once every other host has left, or had its time to: after a verdict at the gate also the late ones."""
+        awaited = self._hosts if self._ended_at_gate else self._hellos
+        return self.state is State.END and self._gone >= set(awaited) - {self.leader}
 
     @property
     def deadline(self) -> float:
@@ -101,6 +105,8 @@ class Hub:
             self._failures[key] = (onset, replace(known, code=failure.code))
             return []
         self._failures[key] = (now - max(0.0, failure.age_s), failure)
+        if self._stopping:  # ranks elsewhere may see stopped peers vanish before they hear of the stop
+            return []
         if self._blame_deadline is None:
             self._blame_deadline = now + self._limits.blame_s
         return []
@@ -159,7 +165,7 @@ class Hub:
         if self._blame_deadline is not None and now >= self._blame_deadline and self.state is not State.END:
             sends += self._end(now, _failed(root(self._failures.values())))
         if self.state is State.END and now >= self._leave_deadline:
-            self._gone |= set(self._hellos)
+            self._gone |= set(self._hosts)
         return sends
 
     def _watched(self, host: str) -> bool:
@@ -187,7 +193,6 @@ class Hub:
             master_addr=leader.master_addr,
             master_port=leader.master_port,
             slots={host: self._hellos[host].slots for host in self._hosts},
-            sources={host: self._hellos[host].slots_source for host in self._hosts},
         )
         return [(host, go.message()) for host in self._hosts]
 
@@ -197,9 +202,13 @@ class Hub:
     def _end(self, now: float, verdict: Verdict) -> Sends:
         if self.state is State.END:
             return []
+        leave_s = self._limits.kill_s + self._limits.leave_s
+        self._ended_at_gate = self.state is State.GATE and now < self._gate_deadline
+        if self._ended_at_gate:  # hosts that come a little later hear it too, not only that nobody is there
+            leave_s = max(leave_s, min(LATE_S, self._gate_deadline - now))
         self.state, self.verdict = State.END, verdict
         self._blame_deadline = None
-        self._leave_deadline = now + self._limits.kill_s + self._limits.leave_s
+        self._leave_deadline = now + leave_s
         return [(host, messages.end(verdict)) for host in self._hellos if host not in self._gone]
 
 

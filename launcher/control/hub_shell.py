@@ -17,13 +17,17 @@ from .hub import Hub, Sends
 from .messages import Hello, Message
 
 HELLO_TIMEOUT_S = 5.0  # a peer that has not said who it is by then is closed
-STRANGERS = 2048  # peers that have not said hello, at most; further ones wait in the kernel's backlog
+NAME_RETRY_S = 0.5  # until the next look-up of a name that does not resolve yet
+STRANGERS = 256  # peers that have not said hello, at most; further ones wait in the kernel's backlog
 
 
 class HubShell:
     """Feeds the hub from its own host (`local`) and from TCP, and sends what it says."""
 
-    def __init__(self, loop: Loop, hub: Hub, token: str, secret: bool, addresses: Mapping[str, str]) -> None:
+    def __init__(
+        self, loop: Loop, hub: Hub, token: str, secret: bool, addresses: Mapping[str, str], silence_s: float
+    ) -> None:
+        self._silence_s = silence_s
         self._loop, self._hub, self._token, self._secret, self._addresses = loop, hub, token, secret, addresses
         self._local: Callable[[Message], None] = lambda message: None
         self._listener: socket.socket | None = None
@@ -117,31 +121,42 @@ class HubShell:
             if message["type"] != "hello":
                 raise ValueError("not a hello")
             hello = messages.parse_hello(message)
-            proof = str(message.get("mac", ""))
-        except ValueError:
-            return self._drop(connection)
-        if not messages.same(proof, messages.mac(self._token, nonce, hello.host)):
+            if not messages.same(str(message.get("mac", "")), messages.mac(self._token, nonce, hello.host)):
+                raise ValueError("wrong proof")
+        except ValueError:  # text that cannot be encoded is one too
             return self._drop(connection)
         if self._secret:  # a token of the user's own proves more than an address does
             return self._admit(connection, hello)
         self._strangers[connection].cancel()
-        self._loop.in_thread(
-            functools.partial(look_up, self._addresses.get(hello.host, hello.host), 0),
-            lambda found: self._check(connection, hello, found),
-        )
+        waiting: list[bytes] = []  # its heartbeats while its name is looked up
+        connection.listen(waiting.append, lambda _: self._drop(connection))
+        self._look_up(connection, hello, waiting)
         return None
 
-    def _check(self, connection: Connection, hello: Hello, found: list[Address] | Exception) -> None:
-        """The address must be one of the host that the peer says it is."""
+    def _look_up(self, connection: Connection, hello: Hello, waiting: list[bytes]) -> None:
+        if connection in self._strangers:
+            self._loop.in_thread(
+                functools.partial(look_up, self._addresses.get(hello.host, hello.host), 0),
+                lambda found: self._check(connection, hello, waiting, found),
+            )
+
+    def _check(
+        self, connection: Connection, hello: Hello, waiting: list[bytes], found: list[Address] | Exception
+    ) -> None:
+        """The address must be one of the host that the peer says it is. A name that is not known yet may come."""
         peer = connection.peer
-        known = [] if isinstance(found, Exception) else [str(address[0]) for _, address in found]
+        if isinstance(found, Exception):
+            connection.send({"type": "heartbeat"})
+            self._loop.after(NAME_RETRY_S, lambda: self._look_up(connection, hello, waiting))
+            return None
+        known = [str(address[0]) for _, address in found]
         if peer in known:
-            return self._admit(connection, hello)
-        why = f"{hello.host} resolves to {', '.join(known) or 'nothing'}, but the connection comes from {peer}"
+            return self._admit(connection, hello, waiting)
+        why = f"{hello.host} resolves to {', '.join(known)}, but the connection comes from {peer}"
         connection.send({"type": "refuse", "why": why})
         return self._drop(connection)
 
-    def _admit(self, connection: Connection, hello: Hello) -> None:
+    def _admit(self, connection: Connection, hello: Hello, waiting: list[bytes] | None = None) -> None:
         timer = self._strangers.pop(connection, None)
         if timer is None:
             return
@@ -152,10 +167,12 @@ class HubShell:
             connection.close()
             return
         host = hello.host
-        connection.user_timeout(10.0)
+        connection.user_timeout(self._silence_s)
         self._by_host[host] = connection
         connection.listen(functools.partial(self._line, host, connection), functools.partial(self._ended, host))
         self._send(sends)
+        for line in waiting or []:
+            self._line(host, connection, line)
 
     def _ended(self, host: str, reason: str) -> None:
         self._by_host.pop(host, None)

@@ -27,7 +27,9 @@ class HubLink:
         hello: Hello,
         receive: Callable[[Message], None],
         lost: Callable[[str], None],
+        silence_s: float,
     ) -> None:
+        self._silence_s = silence_s
         self._loop, self._where, self._source, self._token, self._hello = loop, where, source, token, hello
         self._receive, self._lost = receive, lost
         self._connection: Connection | None = None
@@ -35,7 +37,6 @@ class HubLink:
         self._tries = 0
         self._timer: Timer | None = None
         self._closed = False
-        self.last_error = ""
         self._try()
 
     def send(self, message: Message) -> None:
@@ -49,8 +50,7 @@ class HubLink:
         if self._connection is not None:
             self._connection.flush(timeout_s)
 
-    def _again(self, error: str) -> None:
-        self.last_error = error
+    def _again(self) -> None:
         if not self._closed:
             pause = RETRY_S[min(self._tries, len(RETRY_S) - 1)]
             self._tries += 1
@@ -78,7 +78,7 @@ class HubLink:
 
     def _connected(self, result: socket.socket | Exception) -> None:
         if isinstance(result, Exception):
-            return self._again(str(result))
+            return self._again()
         if self._closed:
             return result.close()
         self._connection = Connection(self._loop, result, self._line, self._ended)
@@ -89,7 +89,7 @@ class HubLink:
         if self._greeted:
             self._lost(f"hub lost: {reason}")
         else:
-            self._again(reason)
+            self._again()
 
     def _line(self, line: bytes) -> None:
         assert self._connection is not None
@@ -99,7 +99,7 @@ class HubLink:
                 if message["type"] != "nonce":
                     raise ValueError("no nonce")
                 self._greeted = True
-                self._connection.user_timeout(10.0)
+                self._connection.user_timeout(self._silence_s)
                 nonce = str(message.get("nonce", ""))
                 self._connection.send(self._hello.message(messages.mac(self._token, nonce, self._hello.host)))
             self._receive(message)
@@ -109,4 +109,4 @@ class HubLink:
             if self._greeted:
                 self._lost(f"hub lost: sent an unusable message: {error}")
             else:
-                self._again(f"not a hub: {error}")
+                self._again()

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from ..errors import ExitCode, exit_code
-from ..rank_port import Raised
 from ..values import Limits
 from . import messages
-from .failure import LONGEST_TRACEBACK, Failure
+from .failure import LONGEST_TRACEBACK, Failure, Raised
 from .messages import Go, Message, Verdict
 
 FATAL_BY_HAND = {signal.SIGKILL: "not sent by the launcher: the kernel's out-of-memory killer, or somebody"}
+CHILD_BLAME_S = 5.0  # a rank that fails so soon after an exception below it probably fails because of it
 
 
 class State(Enum):
@@ -74,6 +74,7 @@ class Member:
         self._attempt = 0
         self._running: dict[int, int] = {}  # local rank to global rank
         self._raised: dict[int, Raised] = {}
+        self._own: set[int] = set()  # local ranks that raised themselves, and not only a process below them
         self._failed: dict[int, Failure] = {}
         self._report_deadline: float | None = None
         self._stopping = False
@@ -112,7 +113,10 @@ class Member:
 
     def rank_raised(self, now: float, local_rank: int, raised: Raised, *, is_rank: bool) -> list[Action]:
         """An exception reached the top in a rank (`is_rank`) or in a process below it, which the rank may survive."""
-        self._raised.setdefault(local_rank, raised)
+        if is_rank or local_rank not in self._own:
+            self._raised[local_rank] = raised
+        if is_rank:
+            self._own.add(local_rank)
         if not is_rank or self.state is not State.RUN or self._stopping or local_rank not in self._running:
             return []
         return self._report(now, local_rank, self._of_raised(now, local_rank, raised, 1))
@@ -128,7 +132,8 @@ class Member:
         elif returncode != 0:
             raised = self._raised.get(local_rank)
             code = exit_code(returncode)
-            if raised is not None and returncode > 0:
+            recent = raised is not None and (local_rank in self._own or now - raised.at < CHILD_BLAME_S)
+            if raised is not None and recent and returncode > 0:
                 failure = self._of_raised(now, local_rank, raised, code, rank)
             else:
                 failure = self._of_status(rank, returncode, tail)
@@ -137,7 +142,7 @@ class Member:
 
     def all_ranks_gone(self, now: float, note: str = "") -> list[Action]:
         """No rank of this host is left. `note` goes into the closing line of all hosts."""
-        if self.state is State.RUN and not self._failed:
+        if self.state is State.RUN and (self._stopping or not self._failed):
             self._kill_at = None
             return [ToHub({"type": "done", "note": note})]
         return []
@@ -164,6 +169,7 @@ class Member:
         if self._stopping or self.state is not State.RUN:
             return []
         self._stopping = True
+        self._report_deadline = None
         self._kill_at = now + self._limits.grace_s
         return [Signal(signal.SIGTERM)]
 
@@ -228,7 +234,7 @@ class Member:
             code=code,
             message=f"{raised.type}: {first_line}" if first_line else raised.type,
             traceback=raised.traceback[-LONGEST_TRACEBACK:],
-            age_s=max(0.0, now - raised.at),
+            age_s=max(0.0, now - raised.at) if local_rank in self._own else 0.0,
         )
 
     def _of_status(self, rank: int, returncode: int, tail: str) -> Failure:

@@ -14,7 +14,7 @@ from typing import Any
 from ..codec import from_json, to_json
 from .failure import Failure
 
-LONGEST = 64 * 1024  # bytes of one message, newline included; `go` of 1,000 hosts is below 20 KiB
+LONGEST = 64 * 1024  # bytes of one message, newline included; `go` of 1,000 hosts is below 32 KiB
 
 Message = dict[str, Any]
 
@@ -35,7 +35,6 @@ class Hello:
 
     host: str
     slots: int
-    slots_source: str
     digest: Mapping[str, str]
     master_addr: str = ""  # the leader's only: where rank 0 will listen
     master_port: int = 0
@@ -53,7 +52,6 @@ class Go:
     master_addr: str
     master_port: int
     slots: Mapping[str, int] = field(default_factory=dict)
-    sources: Mapping[str, str] = field(default_factory=dict)
 
     def message(self) -> Message:
         return {
@@ -62,7 +60,6 @@ class Go:
             "master_addr": self.master_addr,
             "master_port": self.master_port,
             "slots": dict(self.slots),
-            "sources": dict(self.sources),
         }
 
 
@@ -127,7 +124,7 @@ def parse_hello(message: Message) -> Hello:
     """Raises ValueError where fields are missing or of another type."""
     digest = _texts(message.get("digest"))
     fields = _rest(message, "mac", "digest")
-    kinds = {"host": str, "slots": int, "slots_source": str, "master_addr": str, "master_port": int, "error": str}
+    kinds = {"host": str, "slots": int, "master_addr": str, "master_port": int, "error": str}
     if set(fields) != set(kinds):
         raise ValueError(f"hello with fields {sorted(fields)}")
     return Hello(digest=digest, **{name: from_json(kinds[name], value, name) for name, value in fields.items()})
@@ -139,7 +136,6 @@ def parse_go(message: Message) -> Go:
         from_json(str, message.get("master_addr"), "master_addr"),
         from_json(int, message.get("master_port"), "master_port"),
         _numbers(message.get("slots")),
-        _texts(message.get("sources")),
     )
 
 

@@ -11,14 +11,16 @@ from ..cluster import Cluster
 from .base import Pieces, Programs
 
 
-def parameters(interface: str, rsh: tuple[str, ...]) -> dict[str, str]:
+def parameters(interface: str, rsh: tuple[str, ...], *, simulated: bool) -> dict[str, str]:
     """MCA parameters of a job."""
     return {
         "plm_rsh_agent": shlex.join(rsh),  # no sshd, no keys
         "plm_rsh_no_tree_spawn": "1",  # only the leader asks for daemons
         "orte_keep_fqdn_hostnames": "1",  # algo-1.x and algo-1.y are two hosts
         "pml": "ob1",  # libfabric's probe of a missing device costs seconds and fails in containers
-        "btl": "tcp,self,vader",
+        # vader names its shared memory by machine, job and local rank: simulated hosts on one machine would share it,
+        # and crash or lose messages.
+        "btl": "tcp,self" if simulated else "tcp,self,vader",
         "btl_tcp_if_include": interface,  # a wrong interface hangs for ever
         "oob_tcp_if_include": interface,
         "btl_vader_single_copy_mechanism": "none",  # the default seccomp profile of containers forbids it
@@ -29,12 +31,15 @@ def parameters(interface: str, rsh: tuple[str, ...]) -> dict[str, str]:
     }
 
 
-def pieces(cluster: Cluster, programs: Programs, interface: str) -> Pieces:
-    """mpirun on the leader. Each rank is our rank program, which gets its environment from its own host."""
+def pieces(cluster: Cluster, programs: Programs, interface: str, *, simulated: bool) -> Pieces:
+    """mpirun on the leader; `simulated` for hosts that are one machine.
+
+    Each rank is our rank program, which gets its environment from its own host.
+    """
     hosts = ",".join(f"{host.name}:{host.slots.value}" for host in cluster.hosts)
     argv = ["mpirun", "-np", str(cluster.world_size), "--host", hosts, "--map-by", "slot", "--bind-to", "none"]
     argv += ["--leave-session-attached"]
-    for name, value in parameters(interface, programs.rsh).items():
+    for name, value in parameters(interface, programs.rsh, simulated=simulated).items():
         argv += ["--mca", name, value]
     argv += programs.rank
     # Root is what a SageMaker container is; Open MPI wants to be told twice.

@@ -136,6 +136,45 @@ def test_a_module_is_run_from_the_folder_that_is_named(tmp_path, nothing_left):
     assert f"[0 algo-1] module ['a', '--b'] {tmp_path / 'src'}" in done.out
 
 
+@pytest.mark.parametrize("before", [["run"], ["simulate", "-j", "1x1"]])
+def test_options_after_the_program_are_the_programs(before, tmp_path, nothing_left):
+    (tmp_path / "job.py").write_text("import sys; print('got', sys.argv[1:])")
+    for target in (["-m", "job"], ["job.py"], ["--", "job.py"]):
+        done = algorun(*before, *target, "--lr", "0.1", "-j", "9", "--help", cwd=tmp_path, ALGORUN_TEST=nothing_left,
+                       SAGEMAKER_BASE_DIR=str(tmp_path / "ml"))  # fmt: skip
+        assert done.code == 0, done.text
+        assert "[0 algo-1] got ['--lr', '0.1', '-j', '9', '--help']" in done.out
+
+
+def test_arguments_of_a_job_follow_the_hyperparameters(tmp_path, nothing_left):
+    environ = prepared(tmp_path / "ml", hyperparameters='{"sagemaker_program": "job.py", "lr": "1"}')
+    (tmp_path / "ml" / "code").mkdir()
+    (tmp_path / "ml" / "code" / "job.py").write_text("import sys; print('got', sys.argv[1:])")
+    done = algorun("train", "--epochs", "3", cwd=tmp_path, ALGORUN_TEST=nothing_left, **environ)
+    assert "[0 algo-1] got ['--lr', '1', '--epochs', '3']" in done.out, done.text
+
+
+@pytest.mark.parametrize("folder", ["x" * 120, "absent"])
+def test_a_temporary_folder_that_does_not_fit_is_not_used(folder, tmp_path, nothing_left):
+    temporary = tmp_path / folder
+    if folder != "absent":
+        temporary.mkdir()
+    (tmp_path / "job.py").write_text("print('fine')")
+    done = algorun("run", "job.py", cwd=tmp_path, ALGORUN_TEST=nothing_left, TMPDIR=str(temporary),
+                   SAGEMAKER_BASE_DIR=str(tmp_path / "ml"))  # fmt: skip
+    assert done.code == 0, done.text
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_one_line(tmp_path):
+    import os
+
+    folder = os.fsdecode(os.fsencode(str(tmp_path)) + b"/b\xffd")
+    os.mkdir(folder)
+    done = algorun("run", "nothing.py", cwd=folder, SAGEMAKER_BASE_DIR=str(tmp_path / "ml"))
+    assert done.code == 64, done.text
+    assert "does not exist" in (tmp_path / "ml" / "output" / "failure").read_text()
+
+
 def test_a_program_that_cannot_start_is_a_clear_error(tmp_path, nothing_left):
     script = tmp_path / "odd"
     script.write_text("#!/no/such/interpreter\n")

@@ -16,9 +16,10 @@ import psutil
 import pytest
 
 from launcher.simulate import _free_port
-from tests.conftest import CONTRACT, ENGINES, algorun, clean_environ, ours
+from tests.conftest import CONTRACT, ENGINES, algorun, clean_environ, needs_mpi, ours
 
 PROGRAMS = Path(__file__).parent / "programs"
+UNENCODABLE = b'{"type":"hello","host":"algo-2","slots":1,"digest":{},"master_addr":"","master_port":0,"error":"","mac":"\\ud800"}\n'
 BOUND_S = 5.0  # from a fault until every host has left
 
 
@@ -193,6 +194,53 @@ def test_ctrl_c_stops_a_simulation(tmp_path, nothing_left):
     assert job.log.read_text().count("saved") == 4
 
 
+@pytest.mark.parametrize("engine", ["torchrun", pytest.param("mpirun", marks=needs_mpi)])
+def test_a_stop_while_the_engine_starts_reaches_the_ranks_it_starts_later(engine, tmp_path, nothing_left):
+    """torchrun and mpirun take seconds until their ranks are there; the stop is then seconds old."""
+    program = tmp_path / "late.py"
+    program.write_text("import signal, time\nsignal.sigwait([signal.SIGTERM])\n")
+    job = Running(engine, program, folder=tmp_path, marker=nothing_left, layout="1x2", ALGORUN_GRACE_S="30")
+    job.wait_for("leader", 1)
+    job.supervisor("algo-1").send_signal(signal.SIGTERM)
+    started = time.monotonic()
+    assert job.end() == 0, job.log.read_text()
+    assert time.monotonic() - started < 25
+    assert "outlasted the grace" not in job.log.read_text()
+
+
+def test_many_long_arguments_pass_the_gate(tmp_path, nothing_left):
+    done = simulate("native", PROGRAMS / "environment.py", "x" * 90_000, "--api-key", "hunter2", tmp_path, folder=tmp_path,
+                    marker=nothing_left, layout="2x1")  # fmt: skip
+    assert done.code == 0, done.text[-2000:]
+    assert json.loads((tmp_path / "rank-1.json").read_text())["argv"][1] == "x" * 90_000
+
+
+def test_a_mismatch_does_not_tell_secrets(tmp_path, nothing_left):
+    programs = [[PROGRAMS / "faulty.py", mode, "--api-key", f"hunter{mode}"] for mode in "ab"]
+    codes, outs, _ = by_hand(tmp_path, nothing_left, programs)
+    assert codes == [64, 64]
+    assert "hunter" not in "".join(outs.values()) + (tmp_path / "algo-1" / "output" / "failure").read_text()
+
+
+def test_a_late_follower_hears_of_an_error_of_the_leader(tmp_path, nothing_left):
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [[tmp_path / "absent.py"], [PROGRAMS / "faulty.py"]], (0, 1))
+    assert codes == [64, 64], outs
+    assert "absent.py" in (tmp_path / "algo-2" / "output" / "failure").read_text()
+
+
+def test_an_error_that_nobody_could_be_told_is_still_in_failure(tmp_path, nothing_left):
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [None, [tmp_path / "absent.py"]])
+    assert codes == [64], outs
+    assert "absent.py" in (tmp_path / "algo-2" / "output" / "failure").read_text()
+
+
+@needs_mpi
+def test_mpi_basics_on_three_simulated_hosts(tmp_path, nothing_left):
+    done = simulate("mpirun", "mpi-basics", folder=tmp_path, marker=nothing_left, layout="3x2")
+    assert done.code == 0, done.text
+    assert done.last.startswith("ok nnodes=3 world_size=6")
+
+
 def test_ranks_that_ignore_a_stop_are_killed_at_the_grace(tmp_path, nothing_left):
     job = Running(
         "native", PROGRAMS / "faulty.py", "ignore", folder=tmp_path, marker=nothing_left, ALGORUN_GRACE_S="1.5"
@@ -320,7 +368,14 @@ def test_strangers_on_the_control_port_do_not_disturb(tmp_path, nothing_left):
     job.wait_for("up ", 4)
     port = int(job.supervisor("algo-1").environ()["ALGORUN_CONTROL_PORT"])
     strangers = []
-    for words in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100_000, b'{"type":"hello"}\n', b'{"type":"end"}\n' * 10):
+    for words in (
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff" * 100_000,
+        b'{"type":"hello"}\n',
+        b'{"type":"end"}\n' * 10,
+        UNENCODABLE,
+    ):
         for _ in range(20):
             stranger = socket.create_connection(("127.0.0.1", port), timeout=5)
             try:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.control import messages
-from launcher.control.failure import Failure
+from launcher.control.failure import Failure, Raised
 from launcher.control.hub import Hub
 from launcher.control.hub import State as HubState
 from launcher.control.member import Conclude, Member, Signal, Start, State, ToHub
@@ -20,7 +20,7 @@ LIMITS = Limits()
 
 
 def hello(host: str, slots: int = 2, **digest: str) -> Hello:
-    return Hello(host, slots, "-j", {"version": "1", **digest}, master_addr="algo-1", master_port=1234)
+    return Hello(host, slots, {"version": "1", **digest}, master_addr="algo-1", master_port=1234)
 
 
 class Job:
@@ -250,6 +250,45 @@ def test_a_stop_reaches_every_host_and_ends_with_0():
     assert {v.why for v in job.verdicts.values()} == {"SIGTERM on algo-2"}
 
 
+def test_a_peer_that_a_stop_has_ended_is_no_failure():
+    """The stopped host's ranks may vanish before the stop has reached the others."""
+    job = running(2)
+    job.act("algo-2", job.members["algo-2"].stop_asked(job.now, "SIGTERM on algo-2"))
+    raised = Raised(0, 1, job.now, "RuntimeError", "Connection closed by peer", "")
+    job.act("algo-1", job.members["algo-1"].rank_raised(job.now, 0, raised, is_rank=True))
+    while job.to_hub["algo-2"]:  # the stop is heard first
+        job.hear("algo-2", job.to_hub["algo-2"].pop(0))
+    job.settle()
+    for host in job.hosts:
+        finish(job, host, code=1)
+    job.settle()
+    job.pass_time(20)
+    assert {(v.kind, v.code) for v in job.verdicts.values()} == {("stopped", 0)}
+
+
+def test_an_old_exception_that_a_rank_survived_is_not_blamed():
+    job = running(2)
+    job.members["algo-2"].rank_raised(job.now, 0, Raised(2, 999, job.now, "ImportError", "old", ""), is_rank=False)
+    job.pass_time(60)
+    job.act("algo-2", job.members["algo-2"].rank_exited(job.now, 0, 2, "the real end"))
+    job.settle()
+    job.pass_time(2)
+    assert job.verdicts["algo-1"].failure.message == "the real end"
+
+
+def test_a_host_that_comes_after_a_verdict_at_the_gate_hears_it():
+    job = Job(3)
+    job.join("algo-1", image="aaa")
+    job.join("algo-2", image="bbb")
+    job.settle()
+    assert not job.hub.finished
+    job.pass_time(3)
+    job.join("algo-3", image="aaa")
+    job.settle()
+    assert job.verdicts["algo-3"] == job.verdicts["algo-1"]
+    assert job.hub.finished
+
+
 def test_what_outlasts_the_grace_is_killed():
     job = running(2)
     job.act("algo-1", job.members["algo-1"].stop_asked(job.now, "SIGTERM"))
@@ -259,8 +298,6 @@ def test_what_outlasts_the_grace_is_killed():
 
 
 def test_an_exception_below_a_rank_counts_only_if_the_rank_fails():
-    from launcher.rank_port import Raised
-
     job = running(2)
     raised = Raised(2, 999, job.now, "ValueError", "in a child", "Traceback")
     assert job.members["algo-2"].rank_raised(job.now, 0, raised, is_rank=False) == []

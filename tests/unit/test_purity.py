@@ -47,6 +47,15 @@ def test_pure_modules_import_nothing_of_the_world(module):
     assert "open" not in [call.id for call in calls if isinstance(call, ast.Name)]
 
 
+@pytest.mark.parametrize("module", [name for name in PURE if name.startswith("control/")])
+def test_the_state_machines_load_no_socket_either(module):
+    """What they import of ours is pure as well."""
+    name = f"launcher.{module.replace('/', '.')}"
+    code = f"import sys, {name}; sys.exit(str({{'socket', 'subprocess', 'selectors'}} & set(sys.modules) or ''))"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.strip() == ""
+
+
 @pytest.mark.parametrize("path", sorted(LAUNCHER.rglob("*.py")), ids=lambda p: str(p.relative_to(LAUNCHER)))
 def test_the_launcher_imports_the_standard_library_only(path):
     assert imports(path) <= set(sys.stdlib_module_names)
