@@ -17,6 +17,7 @@ def parameters(interface: str, rsh: tuple[str, ...], *, simulated: bool) -> dict
         "plm_rsh_agent": shlex.join(rsh),  # no sshd, no keys
         "plm_rsh_no_tree_spawn": "1",  # only the leader asks for daemons
         "orte_keep_fqdn_hostnames": "1",  # algo-1.x and algo-1.y are two hosts
+        "rtc": "^hwloc",  # nothing is bound, and writing the topology for bound ranks has crashed orted
         "pml": "ob1",  # libfabric's probe of a missing device costs seconds and fails in containers
         # vader names its shared memory by machine, job and local rank: simulated hosts on one machine would share it,
         # and crash or lose messages.
