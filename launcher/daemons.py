@@ -15,6 +15,18 @@ from .errors import UserError, exit_code
 from .rank_port import Peer
 
 DAEMON = "orted"
+SESSION = "orte_tmpdir_base"  # the MCA parameter that names the folder of session files
+
+
+def with_session(argv: list[str], folder: str) -> list[str]:
+    """orted's command line with its session files in this host's own folder.
+
+    mpirun repeats its own MCA parameters there, the leader's folder among them; simulated hosts would share it.
+    """
+    if SESSION in argv[:-1]:
+        at = argv.index(SESSION) + 1
+        return [*argv[:at], folder, *argv[at + 1 :]]
+    return [*argv, "-mca", SESSION, folder]
 
 
 class Daemons:

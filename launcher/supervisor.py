@@ -21,7 +21,7 @@ from .control.failure import Failure, Raised
 from .control.hub import Hub
 from .control.member import Action, Conclude, Member, Signal, Start, State, ToHub, Warn
 from .control.messages import Hello, Message, Verdict
-from .daemons import Daemons
+from .daemons import Daemons, with_session
 from .engines.base import Programs
 from .errors import UserError, exit_code
 from .logs import Console, RankLog
@@ -349,7 +349,9 @@ class Supervisor:
         """Starts orted on this host."""
         out = self.engine_output()
         try:
-            return self.owner.start(argv, self.engine_environ(), "/", out, out, what="orted")
+            return self.owner.start(
+                with_session(argv, self.run_dir), self.engine_environ(), "/", out, out, what="orted"
+            )
         finally:
             os.close(out)
 
