@@ -92,7 +92,9 @@ def algorun(*arguments: str, cwd: Path, timeout: float = 120, **environ: str) ->
         timeout=timeout,
         check=False,
     )
-    return Outcome(done.returncode, done.stdout, done.stderr, time.monotonic() - started, Path(cwd) / "algorun-simulate")
+    return Outcome(
+        done.returncode, done.stdout, done.stderr, time.monotonic() - started, Path(cwd) / "algorun-simulate"
+    )
 
 
 def ours(marker: str) -> list[psutil.Process]:
