@@ -49,7 +49,11 @@ format: $(VENV)/ready-lint  ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(VENV)/ready  ## Measure the launcher and the training loop beside their peers
+$(VENV)/ready-bench: $(VENV)/ready
+	$(BIN)/pip install --quiet -e '.[train,test,bench]'
+	touch $@
+
+bench: $(VENV)/ready-bench  ## Measure the launcher and the training loop beside their peers
 	$(BIN)/python bench/launch.py
 	$(BIN)/python bench/ddp.py
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -170,12 +171,8 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], stopped_at: Sequence[floa
 
 
 def _close(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int], seconds: float) -> int:
+    """Says how it ended and where everything is; returns the job's code."""
     leader = Paths(trees[hosts[0]])
-    print(f"algorun: hosts left with {', '.join(map(str, codes))} after {seconds:.1f} s", flush=True)
-    artifacts = sorted(path.name for path in leader.model.iterdir()) if leader.model.is_dir() else []
-    if artifacts:
-        print(f"algorun: artifacts in {leader.model}: {', '.join(artifacts)}")
-    print(f"algorun: logs and metrics in {leader.output_data}")
     results = [report.read_result(Paths(tree)) for tree in trees.values()]
     line = next((str(result["line"]) for result in results if "line" in result), "")
     # The job's own code, as surviving hosts report it, says more than the 137 of a host that was killed.
@@ -183,9 +180,15 @@ def _close(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int]
     code = next((int(str(code)) for code in judged if code), next((code for code in codes if code), int(ExitCode.OK)))
     if code and line.startswith("ok"):
         line = f"failed nnodes={len(hosts)} code={code} a host failed after the job's end"
+    artifacts = sorted(path.name for path in leader.model.iterdir()) if leader.model.is_dir() else []
     failures = [Paths(tree).failure for tree in trees.values() if Paths(tree).failure.is_file()]
-    if failures:
-        print(f"algorun: {failures[0].read_text(encoding='utf-8', errors='replace')}", file=sys.stderr, flush=True)
-    print(line or f"failed nnodes={len(hosts)} code={code}", flush=True)
-    sys.stdout.flush()
+    with contextlib.suppress(BrokenPipeError):  # nobody reads; the code still counts
+        print(f"algorun: hosts left with {', '.join(map(str, codes))} after {seconds:.1f} s")
+        if artifacts:
+            print(f"algorun: artifacts in {leader.model}: {', '.join(artifacts)}")
+        print(f"algorun: logs and metrics in {leader.output_data}", flush=True)
+        if failures:
+            text = failures[0].read_text(encoding="utf-8", errors="replace")
+            print(f"algorun: {text.rstrip()}", file=sys.stderr, flush=True)
+        print(line or f"failed nnodes={len(hosts)} code={code}", flush=True)
     return code

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import socket
@@ -18,6 +17,7 @@ from .messages import Hello, Message
 
 HELLO_TIMEOUT_S = 5.0  # a peer that has not said who it is by then is closed
 NAME_RETRY_S = 0.5  # until the next look-up of a name that does not resolve yet
+FULL_RETRY_S = 0.2  # until the next look at new peers when there are too many
 STRANGERS = 256  # peers that have not said hello, at most; further ones wait in the kernel's backlog
 
 
@@ -75,6 +75,7 @@ class HubShell:
         if self._listener is not None:
             self._loop.forget(self._listener)
             self._listener.close()
+            self._listener = None
         for connection in (*self._by_host.values(), *self._strangers):
             connection.flush(timeout_s)
 
@@ -93,10 +94,20 @@ class HubShell:
 
     def _accept(self, _: int) -> None:
         assert self._listener is not None
-        with contextlib.suppress(BlockingIOError, OSError):
+        try:
             while len(self._strangers) < STRANGERS:
                 sock, _address = self._listener.accept()
                 self._greet(sock)
+        except BlockingIOError:
+            return
+        except OSError:  # out of descriptors: strangers leave within their time
+            pass
+        self._loop.forget(self._listener)
+        self._loop.after(FULL_RETRY_S, self._accept_again)
+
+    def _accept_again(self) -> None:
+        if self._listener is not None:
+            self._loop.watch(self._listener, READ, self._accept)
 
     def _greet(self, sock: socket.socket) -> None:
         nonce = os.urandom(16).hex()
