@@ -17,6 +17,7 @@ from containers import IMAGE, REPOSITORY, Hosts, Left, compose_command, docker, 
 pytestmark = pytest.mark.docker
 
 LEAVE_S = 5.0
+STOP_S = 10.0  # a stop also lets the step end, saves a checkpoint and takes four interpreters with torch down
 TWO = ("algo-1", "algo-2")
 JobMaker = Callable[..., Hosts]
 Compose = Callable[..., dict[str, Left]]
@@ -201,7 +202,7 @@ def test_docker_stop_on_one_host_ends_all_with_a_checkpoint(hosts: JobMaker, sto
     assert [end.failure for end in ends.values()] == [None, None]
     seconds = max(end.finished for end in ends.values()) - before
     print(f"\n{engine}: all hosts left {seconds:.2f} s after `docker stop` of {stopped}")
-    assert seconds <= LEAVE_S, show(TWO, ends)
+    assert seconds <= STOP_S, show(TWO, ends)
     checkpoints = job.folder / "algo-1" / "checkpoints"
     assert (checkpoints / "latest").exists(), list(checkpoints.iterdir())
 
