@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import torch  # noqa: E402
 from . import artifact, checkpoint, data, options, paths  # noqa: E402
 from .config import DdpConfig  # noqa: E402
 from .data.sampler import Sharding  # noqa: E402
-from .errors import UserError, guarded  # noqa: E402
+from .errors import UserError, guarded, leave  # noqa: E402
 from .files import writable  # noqa: E402
 from .loop import Loop, Outcome, Parts, Progress  # noqa: E402
 from .mesh import Mesh, joined, read_world  # noqa: E402
@@ -158,4 +157,4 @@ def _finish(
 
 
 if __name__ == "__main__":
-    sys.exit(guarded(main))
+    leave(guarded(main))
