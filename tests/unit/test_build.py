@@ -176,9 +176,9 @@ def test_pip_settings_that_mean_something_inside_a_build() -> None:
         [
             ":env:.index-url='https://mirror.example/simple'",
             "global.index-url='https://older.example/simple'",
-            "global.extra-index-url='file:///opt/index\\nhttps://more.example/simple'",
+            "global.extra-index-url='file:///srv/index\\nhttps://more.example/simple'",
             "global.cert='/etc/company.pem'",
-            "global.find-links='/opt/wheels'",
+            "global.find-links='/srv/wheels'",
             "list.format='columns'",
         ]
     )
@@ -186,9 +186,9 @@ def test_pip_settings_that_mean_something_inside_a_build() -> None:
     text = host_settings.pip_conf(values)
     assert "index-url = https://mirror.example/simple" in text
     assert "https://more.example/simple" in text
-    assert "/opt" not in text
+    assert "/srv" not in text
     assert "/etc" not in text
-    assert host_settings.pip_conf({"find-links": "/opt/wheels"}) == ""
+    assert host_settings.pip_conf({"find-links": "/srv/wheels"}) == ""
 
 
 def test_apt_settings_that_mean_something_inside_a_build() -> None:
