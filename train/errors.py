@@ -33,8 +33,8 @@ def guarded(main: Callable[[list[str]], int]) -> int:
 def leave(code: int) -> None:
     """Ends the process here, without taking the interpreter down.
 
-    Everything is written by now. torch 2.10 aborts now and then (SIGABRT, "terminate called without an active
-    exception") when the interpreter ends after gloo was used: a job that had succeeded would fail.
+    Everything is written by now. Gloo's thread (torch 2.10 to 2.13) may want the GIL while the interpreter ends, and
+    then aborts the process (SIGABRT, "terminate called without an active exception"): a job that had succeeded fails.
     """
     sys.stdout.flush()
     sys.stderr.flush()
