@@ -78,6 +78,7 @@ class Member:
         self._failed: dict[int, Failure] = {}
         self._report_deadline: float | None = None
         self._stopping = False
+        self._note: str | None = None  # given once all ranks are gone
         self._kill_at: float | None = None
 
     @property
@@ -142,6 +143,7 @@ class Member:
 
     def all_ranks_gone(self, now: float, note: str = "") -> list[Action]:
         """No rank of this host is left. `note` goes into the closing line of all hosts."""
+        self._note = note
         if self.state is State.RUN and (self._stopping or not self._failed):
             self._kill_at = None
             return [ToHub({"type": "done", "note": note})]
@@ -170,6 +172,8 @@ class Member:
             return []
         self._stopping = True
         self._report_deadline = None
+        if self._note is not None:  # they had ended by a failure that the stop has overtaken
+            return [ToHub({"type": "done", "note": self._note})]
         self._kill_at = now + self._limits.grace_s
         return [Signal(signal.SIGTERM)]
 
