@@ -293,11 +293,7 @@ class Supervisor:
             self._console.say(warning)
         if self._ranks is not None:
             self._ranks.leave(0)
-        self._loop.post(self._look_whether_over)
-
-    def _look_whether_over(self) -> None:
-        if self._ranks is None or self._ranks.all_ended:
-            self._leave()
+        self._loop.post(self._leave)
 
     def _leave(self, forced: bool = False) -> None:
         """Leaves once nothing is left to wait for: own ranks, the engine's orderly end, the other hosts."""

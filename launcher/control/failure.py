@@ -26,7 +26,7 @@ class Failure:
     """One thing that went wrong. `age_s` is how long ago it was when its host reported it, by the host's own clock.
 
     kind: exception, exit, signal, lost, gate, configuration, mismatch, engine or defect. `message` is one line,
-    `traceback` the user's own (or the last lines of the log), `caused` is True where the launcher itself did it.
+    `traceback` the user's own (or the last lines of the log).
     """
 
     kind: str
@@ -37,7 +37,6 @@ class Failure:
     traceback: str = ""
     hint: str = ""
     attempt: int = 0
-    caused: bool = False
     age_s: float = 0.0
 
     @property
@@ -92,7 +91,7 @@ def how(code: int) -> str:
 def root(reported: Iterable[tuple[float, Failure]]) -> Failure:
     """The failure to blame, of (onset, failure) pairs with onsets on one clock.
 
-    What the launcher caused comes last, before it what only names a vanished peer, then the earliest onset wins. A
-    lost host beats the exceptions of ranks that were connected to it, as those are secondary.
+    What only names a vanished peer comes last, then the earliest onset wins. A lost host beats the exceptions of ranks
+    that were connected to it, as those are secondary.
     """
-    return min(reported, key=lambda pair: (pair[1].caused, pair[1].secondary, pair[0]))[1]
+    return min(reported, key=lambda pair: (pair[1].secondary, pair[0]))[1]

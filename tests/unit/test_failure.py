@@ -24,11 +24,6 @@ def test_the_earliest_of_equals_is_the_root():
     assert root([(2.0, ROOT), (1.0, other)]) is other
 
 
-def test_what_the_launcher_caused_comes_last():
-    killed = Failure("signal", "algo-1", 137, "killed", rank=0, caused=True)
-    assert root([(0.0, killed), (5.0, PEER)]) is PEER
-
-
 def test_the_headline_names_kind_rank_host_exit_and_attempt():
     assert ROOT.headline() == "exception: rank 3 on algo-2, exit 1, attempt 1: ValueError: bad"
     killed = Failure("signal", "algo-1", 137, "", rank=0, attempt=2)
