@@ -14,7 +14,8 @@ from errno import EACCES, ENOENT, ENOEXEC
 from .errors import UserError
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
-PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+PR_SET_PDEATHSIG = 1  # prctl(2)
+PR_SET_CHILD_SUBREAPER = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,20 @@ def ask_to_stop(pid: int, number: int = signal.SIGTERM) -> None:
         if stat is not None and stat.name in SHELLS:
             todo += [child.pid for child in table.values() if child.parent == current]
         send(current, number)
+
+
+def end_with_parent(number: int) -> Callable[[], None]:
+    """A `preexec_fn` for a child that is to get this signal should its parent be killed and tell it nothing."""
+    import ctypes
+
+    parent, prctl = os.getpid(), ctypes.CDLL(None).prctl  # nothing is imported between fork and exec
+
+    def tie() -> None:
+        prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+        if os.getppid() != parent:  # it has gone in between
+            os._exit(128 + number)
+
+    return tie
 
 
 class Owner:

@@ -22,6 +22,7 @@ from .entry import BUNDLED
 from .errors import ExitCode, UserError, exit_code
 from .logs import Lines
 from .paths import Paths, write_aside
+from .process import end_with_parent
 from .values import Limits
 
 MOST_HOSTS = 64
@@ -103,6 +104,7 @@ def run(
     argv = _command(wish, python)
     started = time.monotonic()
     children: list[subprocess.Popen[bytes]] = []
+    tie = end_with_parent(signal.SIGTERM)
     stopped_at = _pass_signals_on(children)
     for host in hosts:
         if stopped_at:
@@ -111,7 +113,7 @@ def run(
         # Its own session: a Ctrl-C of the terminal reaches the hosts once, through this process.
         pipe = subprocess.PIPE
         child = subprocess.Popen(
-            argv, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True
+            argv, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True, preexec_fn=tie
         )
         children.append(child)
     codes = _wait(children, stopped_at, patience_s)

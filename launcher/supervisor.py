@@ -61,6 +61,7 @@ class Supervisor:
         self._starter = 0
         self._engine_log: RankLog | None = None
         self._engine_pipes: list[Pipe] = []
+        self._interrupts = 0
         self._done_sent = False
         self._bye_sent = False
 
@@ -181,6 +182,9 @@ class Supervisor:
 
     def _asked_to_stop(self, name: str) -> None:
         self._do(self._member.stop_asked(self._loop.now(), f"{name} on {self._host}"))
+        self._interrupts += name == "SIGINT"
+        if self._interrupts > 1:
+            self._do(self._member.hurry(self._loop.now()))
 
     def _rank_raised(self, raised: Raised) -> None:
         local_rank = self._ranks.local_rank_of(raised.rank) if self._ranks else None

@@ -49,6 +49,7 @@ class Hub:
         self._note = ""
         self._leave_deadline = 0.0
         self._ended_at_gate = False
+        self._unproven: set[str] = set()
 
     @property
     def leader(self) -> str:
@@ -90,6 +91,11 @@ class Hub:
         if hello.error:
             return self._fail_at_gate(now, Failure("configuration", host, ExitCode.CONFIGURATION, hello.error))
         return self._compare(now, hello) or self._open(now)
+
+    def unproven(self, host: str) -> None:
+        """Somebody came as this host without the job's token: no reason to end the job, but to name it at the gate."""
+        if host in self._hosts:
+            self._unproven.add(host)
 
     def heartbeat(self, now: float, host: str) -> Sends:
         self._heard[host] = now
@@ -161,6 +167,9 @@ class Hub:
             missing = [host for host in self._hosts if host not in self._hellos]
             shown = ", ".join(missing[:16]) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
             text = f"hosts missing after {self._limits.gate_s:g} s: {shown}"
+            came = [host for host in missing if host in self._unproven][:16]
+            if came:
+                text += f" ({', '.join(came)} came with another token: ALGORUN_TOKEN, or the training job's ARN)"
             sends += self._end(now, _failed(Failure("gate", self.leader, ExitCode.GATE, text)))
         if self._blame_deadline is not None and now >= self._blame_deadline and self.state is not State.END:
             sends += self._end(now, _failed(root(self._failures.values())))

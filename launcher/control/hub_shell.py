@@ -18,6 +18,7 @@ from .messages import Hello, Message
 HELLO_TIMEOUT_S = 5.0  # a peer that has not said who it is by then is closed
 NAME_RETRY_S = 0.5  # until the next look-up of a name that does not resolve yet
 FULL_RETRY_S = 0.2  # until the next look at new peers when there are too many
+WRONG_PROOF = "the job's token differs (ALGORUN_TOKEN, or the training job's ARN)"
 STRANGERS = 256  # peers that have not said hello, at most; further ones wait in the kernel's backlog
 
 
@@ -132,9 +133,12 @@ class HubShell:
             if message["type"] != "hello":
                 raise ValueError("not a hello")
             hello = messages.parse_hello(message)
-            if not messages.same(str(message.get("mac", "")), messages.mac(self._token, nonce, hello.host)):
-                raise ValueError("wrong proof")
+            proven = messages.same(str(message.get("mac", "")), messages.mac(self._token, nonce, hello.host))
         except ValueError:  # text that cannot be encoded is one too
+            return self._drop(connection)
+        if not proven:
+            self._hub.unproven(hello.host)
+            connection.send({"type": "refuse", "why": WRONG_PROOF})
             return self._drop(connection)
         if self._secret:  # a token of the user's own proves more than an address does
             return self._admit(connection, hello)

@@ -177,6 +177,13 @@ class Member:
         self._kill_at = now + self._limits.grace_s
         return [Signal(signal.SIGTERM)]
 
+    def hurry(self, now: float) -> list[Action]:
+        """Somebody at a terminal asked a second time: no more grace."""
+        if not self._stopping or self.state is not State.RUN or self._kill_at is None:
+            return []
+        self._kill_at = None
+        return [Warn("interrupted again: ranks that still run are killed"), Signal(signal.SIGKILL)]
+
     def end(self, now: float, verdict: Verdict) -> list[Action]:
         """The hub's verdict."""
         return self._conclude(now, verdict)

@@ -254,6 +254,34 @@ def test_ranks_that_ignore_a_stop_are_killed_at_the_grace(tmp_path, nothing_left
     assert "ranks that outlasted the grace of 1.5 s are killed" in job.log.read_text()
 
 
+def test_a_second_ctrl_c_does_not_wait_for_the_grace(tmp_path, nothing_left):
+    job = Running("native", PROGRAMS / "faulty.py", "ignore", folder=tmp_path, marker=nothing_left)
+    job.wait_for("up ", 4)
+    time.sleep(0.7)
+    job.process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert job.process.poll() is None
+    started = time.monotonic()
+    job.process.send_signal(signal.SIGINT)
+    assert job.end() == 0, job.log.read_text()
+    assert time.monotonic() - started < BOUND_S
+    assert job.log.read_text().count("interrupted again") == 2  # once a host
+
+
+def test_a_simulation_that_is_killed_leaves_no_host_behind(tmp_path, nothing_left):
+    job = Running("native", PROGRAMS / "faulty.py", "stop", folder=tmp_path, marker=nothing_left)
+    job.wait_for("up ", 4)
+    time.sleep(0.7)
+    job.process.kill()
+    job.process.wait(10)
+    deadline = time.monotonic() + 15
+    while ours(nothing_left) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert ours(nothing_left) == []
+    result = json.loads((tmp_path / "algorun-simulate" / "algo-1" / "output" / "data" / "result.json").read_text())
+    assert result["kind"] == "stopped"  # its ranks were told, and saved
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("killed", "survivor"), [("algo-1", "algo-2"), ("algo-2", "algo-1")])
 def test_a_host_whose_supervisor_is_killed(engine, killed, survivor, tmp_path, nothing_left):
@@ -285,8 +313,8 @@ def test_nothing_of_the_launcher_stays_in_the_temporary_folder(engine, tmp_path,
         assert os.listdir(temporary) == []
 
 
-def by_hand(tmp_path, marker, programs, delays=(0, 0), **environ):
-    """Supervisors started by hand, with arguments of their own; their exit codes, outputs and seconds."""
+def by_hand(tmp_path, marker, programs, delays=(0, 0), own=({}, {}), **environ):
+    """Supervisors started by hand, with arguments and variables of their own; their exit codes, outputs and seconds."""
     hosts, port, started = ["algo-1", "algo-2"], str(_free_port()), time.monotonic()
     children = {}
     for delay, host in sorted(zip(delays, hosts, strict=True)):
@@ -301,7 +329,7 @@ def by_hand(tmp_path, marker, programs, delays=(0, 0), **environ):
         )
         env = clean_environ(
             ALGORUN_TEST=marker, ALGORUN_ADDRESSES="algo-1=127.0.0.1,algo-2=127.0.0.2", ALGORUN_CONTROL_PORT=port,
-            SAGEMAKER_BASE_DIR=str(base), GLOO_SOCKET_IFNAME="lo", **environ,
+            SAGEMAKER_BASE_DIR=str(base), GLOO_SOCKET_IFNAME="lo", **environ, **own[hosts.index(host)],
         )  # fmt: skip
         argv = [sys.executable, "-I", "-m", "launcher", "run", *map(str, arguments)]
         children[host] = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -346,6 +374,19 @@ def test_a_host_that_never_comes_is_named(tmp_path, nothing_left):
     assert seconds < 2 + 2
     text = (tmp_path / "algo-1" / "output" / "failure").read_text()
     assert text == "gate: algo-1, exit 65: hosts missing after 2 s: algo-2\n"
+
+
+def test_another_token_is_named_on_both_sides(tmp_path, nothing_left):
+    program = [PROGRAMS / "faulty.py", "a"]
+    tokens = ({"ALGORUN_TOKEN": "one"}, {"ALGORUN_TOKEN": "two"})
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [program, program], own=tokens, ALGORUN_GATE_S="4")
+    assert codes == [65, 64], outs
+    assert "token differs (ALGORUN_TOKEN" in (tmp_path / "algo-2" / "output" / "failure").read_text()
+    assert (
+        "missing after 4 s: algo-2 (algo-2 came with another token"
+        in (tmp_path / "algo-1" / "output" / "failure").read_text()
+    )
+    assert not any(token in out for out in outs.values() for token in ("'one'", "=one", "=two"))
 
 
 def test_a_leader_that_never_comes_is_named(tmp_path, nothing_left):

@@ -297,6 +297,27 @@ def test_what_outlasts_the_grace_is_killed():
     assert all(signals == [15, 9] for signals in job.signals.values())
 
 
+def test_a_second_request_at_a_terminal_ends_the_grace():
+    job = running(2)
+    member = job.members["algo-1"]
+    assert member.hurry(job.now) == []  # nothing to hurry before the first
+    job.act("algo-1", member.stop_asked(job.now, "SIGINT"))
+    job.act("algo-1", member.hurry(job.now + 1))
+    assert job.signals["algo-1"] == [15, 9]
+    assert member.hurry(job.now + 1) == []
+
+
+def test_the_gate_says_who_came_with_another_token():
+    job = Job(3)
+    job.join("algo-1")
+    job.hub.unproven("algo-2")
+    job.hub.unproven("algo-9")
+    job.pass_time(LIMITS.gate_s + 0.1)
+    message = job.verdicts["algo-1"].failure.message
+    assert "missing after 600 s: algo-2, algo-3 (algo-2 came with another token" in message
+    assert "algo-9" not in message
+
+
 def test_an_exception_below_a_rank_counts_only_if_the_rank_fails():
     job = running(2)
     raised = Raised(2, 999, job.now, "ValueError", "in a child", "Traceback")
