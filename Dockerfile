@@ -69,6 +69,7 @@ FROM wheels AS code
 COPY pyproject.toml LICENSE README.md /src/
 COPY launcher /src/launcher
 COPY train /src/train
+COPY compat /src/compat
 RUN pip wheel --no-deps --no-build-isolation --no-index -w /code /src
 
 # ---- EFA: optional, off by default ------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from . import __version__
-from .config import ENGINES, Request
 from .errors import ExitCode, UserError
+from .request import ENGINES, Request
 from .values import count
 
+TOOLKIT = "toolkit"
 HOME_BASE = "algorun-run"  # stands for /opt/ml where there is none
-FLAGS = ("-h", "--help", "--per-host", "--json", "--resume")  # options of ours that take no value
+FLAGS = ("-h", "--help", "--per-host", "--share-nothing", "--json", "--resume")  # options of ours that take no value
 ENTRY_HELP = "a script (.py, .sh), an executable, or a bundled entrypoint: ddp, mpi-basics"
 
 
@@ -41,6 +42,7 @@ def _entry_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-j", dest="layout", metavar="HxS", help="hosts x ranks per host, such as 2x4")
     parser.add_argument("--slots", metavar="N", help="ranks on each host")
     parser.add_argument("--per-host", action="store_true", help="one process per host, which counts hosts as ranks")
+    parser.add_argument("--share-nothing", action="store_true", help="one process per host, each alone: no ranks")
     parser.add_argument("--cwd", metavar="DIR", default="", help="folder that the program starts in")
     parser.add_argument("-m", dest="module", metavar="MODULE", default="", help="run a module, as python -m does")
     parser.add_argument("program", nargs="*", metavar="PROGRAM ..", help=f"{ENTRY_HELP}; with its own arguments")
@@ -115,6 +117,7 @@ def request(options: argparse.Namespace) -> Request:
         layout=chosen,
         slots=slots,
         per_host=options.per_host,
+        share_nothing=options.share_nothing,
         cwd=options.cwd,
     )
 
@@ -155,6 +158,17 @@ def _execute(wish: Request) -> int:
     return run.execute(job, machine, Programs(*_programs()), error=failed)
 
 
+def _hand_over() -> int:
+    """ALGORUN_ENGINE=toolkit: AWS's own launcher takes this process, and does what it does."""
+    import importlib.util
+
+    if importlib.util.find_spec("sagemaker_training") is None:
+        raise UserError(
+            "ALGORUN_ENGINE", f"{TOOLKIT!r}, but sagemaker-training is not installed", fix="pip install sagemaker-training"
+        )  # fmt: skip
+    os.execv(sys.executable, [sys.executable, "-c", "from sagemaker_training.cli.train import main; main()"])
+
+
 def _plan(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
@@ -173,7 +187,7 @@ def _plan(options: argparse.Namespace) -> int:
     machine = probe.look(environ)
     job = config.read(wish, environ)
     slots = cluster.assumed_slots(job, cluster.own_slots(job, machine))
-    made = plan.make(job, cluster.resolve(job.resources.hosts, slots), machine, Programs(*_programs()))
+    made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.outside), machine, Programs(*_programs()))
     sys.stdout.write(
         (json.dumps(codec.to_json(render.redacted(made))) if options.json else render.plan_text(made)) + "\n"
     )
@@ -183,6 +197,8 @@ def _plan(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     match options.command:
         case "train":
+            if os.environ.get("ALGORUN_ENGINE") == TOOLKIT:
+                return _hand_over()
             return _execute(Request(from_job=True, args=tuple(options.arguments)))
         case "run":
             return _execute(request(options))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from .config import JobConfig
@@ -13,12 +13,21 @@ from .values import Sourced
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host: its index in the file's order, its slots, and the global rank of its first slot."""
+    """One host: its index in the file's order, its slots, and the global rank of its first slot.
+
+    `group_rank` is its index among the hosts whose ranks form the world. A host that stands alone (None) runs its
+    processes outside of it; their numbers, after the world's, are for logs and failures only.
+    """
 
     name: str
     node_rank: int
     slots: Sourced[int]
     first_rank: int
+    group_rank: int | None
+
+    @property
+    def joined(self) -> bool:
+        return self.group_rank is not None
 
     @property
     def ranks(self) -> range:
@@ -36,8 +45,14 @@ class Cluster:
         return len(self.hosts)
 
     @property
+    def members(self) -> tuple[Host, ...]:
+        """The hosts whose ranks form the world."""
+        return tuple(host for host in self.hosts if host.joined)
+
+    @property
     def world_size(self) -> int:
-        return self.hosts[-1].ranks.stop
+        """Ranks that form the world; 1 where every process stands alone."""
+        return sum(host.slots.value for host in self.members) or 1
 
     @property
     def leader(self) -> Host:
@@ -65,16 +80,25 @@ def assumed_slots(config: JobConfig, own: Sourced[int]) -> dict[str, Sourced[int
     }
 
 
-def resolve(hosts: tuple[str, ...], slots: Mapping[str, Sourced[int]]) -> Cluster:
-    """Ranks for all hosts: consecutive numbers, in the order of `hosts`. Raises UserError on a host without slots."""
-    resolved: list[Host] = []
-    next_rank = 0
-    for node_rank, name in enumerate(hosts):
+def resolve(
+    hosts: tuple[str, ...], slots: Mapping[str, Sourced[int]], outside: Collection[str] = frozenset()
+) -> Cluster:
+    """Ranks for all hosts: consecutive numbers, in the order of `hosts`. Raises UserError on a host without slots.
+
+    Hosts `outside` the world of ranks come last and stand alone.
+    """
+    resolved: dict[str, Host] = {}
+    next_rank = group_rank = 0
+    inside = [host for host in hosts if host not in outside]
+    places = {host: index for index, host in enumerate(hosts)}
+    for name in (*inside, *(host for host in hosts if host in outside)):
         if name not in slots or slots[name].value < 1:
             raise UserError(f"slots of {name}", "no slot", allowed="1 or more", fix="set --slots")
-        resolved.append(Host(name, node_rank, slots[name], next_rank))
+        joined = group_rank < len(inside)
+        resolved[name] = Host(name, places[name], slots[name], next_rank, group_rank if joined else None)
         next_rank += slots[name].value
-    return Cluster(tuple(resolved))
+        group_rank += joined
+    return Cluster(tuple(resolved[name] for name in hosts))
 
 
 def interface(config: JobConfig, machine: Machine) -> Sourced[str]:

@@ -6,48 +6,41 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from . import distribution, jobfiles, modeltrainer, usercode
 from . import entry as entries
 from . import hyperparameters as hp
-from . import jobfiles
 from .entry import Entry
 from .errors import UserError
 from .jobfiles import Resources
+from .modeltrainer import ModelTrainer
 from .paths import Paths
+from .request import OWN, Request
+from .usercode import Setup
 from .values import Limits, Sourced, count
 
-ENGINES = ("native", "torchrun", "mpirun")
 CONTROL_PORT = 29600  # below the ephemeral range, away from torchrun's 29400 and 29500
 ERROR_GATE_S = 10.0  # how long a host with a configuration error waits for the others, to tell them
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """The command line, parsed. `layout` is -j as (hosts, slots)."""
-
-    from_job: bool = False
-    target: str = ""
-    args: tuple[str, ...] = ()
-    module: bool = False
-    engine: str = ""
-    layout: tuple[int, int] | None = None
-    slots: int | None = None
-    per_host: bool = False
-    cwd: str = ""
-    imagine_hosts: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class JobConfig:
-    """What the job is, from its files, its hyperparameters, the environment and the command line."""
+    """What the job is, from its files, its hyperparameters, the environment and the command line.
 
+    `setup` is what must happen before the program can start; until then `entry` is pending.
+    """
+
+    request: Request
     paths: Paths
     resources: Resources
     hyperparameters: Mapping[str, object]
     channels: Mapping[str, Mapping[str, object]]
+    setup: Setup | None
     entry: Entry
     engine: Sourced[str]
+    engine_options: tuple[str, ...]  # the user's own for mpirun
     slots: Sourced[int] | None  # None: as many as the machine offers GPUs
     per_host: bool  # one process per host, which counts hosts as its ranks
+    outside: frozenset[str]  # hosts whose process stands alone, outside the world of ranks
     limits: Limits
     addresses: Mapping[str, str]  # host to IP address where names don't resolve (simulated hosts)
     control_port: int
@@ -71,61 +64,68 @@ def read_resources(paths: Paths, request: Request) -> Resources:
     return jobfiles.imagined(1, f"no job description in {paths.config}")
 
 
-def _engine(request: Request, environ: Mapping[str, str], raw: Mapping[str, object]) -> Sourced[str] | None:
-    """The engine somebody wished for, or None."""
-    for value, source in ((request.engine, "--engine"), (environ.get("ALGORUN_ENGINE", ""), "ALGORUN_ENGINE")):
-        if value:
-            if value not in ENGINES:
-                raise UserError(source, f"{value!r} is no engine", allowed=", ".join(ENGINES))
-            return Sourced(value, source)
-    if hp.flag(raw, "sagemaker_parameter_server_enabled"):
-        raise UserError(
-            "hyperparameter sagemaker_parameter_server_enabled",
-            "parameter servers are not offered",
-            allowed="torch_distributed, pytorchddp, smdistributed or mpi",
-            fix="remove parameter_server from distribution",
-        )
-    torch, mpi = hp.flag(raw, "sagemaker_torch_distributed_enabled"), hp.flag(raw, "sagemaker_mpi_enabled")
-    if torch and mpi:
-        raise UserError(
-            "hyperparameters",
-            "sagemaker_torch_distributed_enabled and sagemaker_mpi_enabled are both true",
-            allowed="one distribution",
-            fix="keep one of them in distribution=",
-        )
-    if torch:
-        return Sourced("torchrun", "hyperparameter sagemaker_torch_distributed_enabled")
-    if mpi:
-        return Sourced("mpirun", "hyperparameter sagemaker_mpi_enabled")
-    for key in ("sagemaker_pytorch_ddp_enabled", "sagemaker_distributed_dataparallel_enabled"):
-        if hp.flag(raw, key):
-            return Sourced("native", f"hyperparameter {key}")
-    return None
-
-
-def _slots(request: Request, environ: Mapping[str, str], raw: Mapping[str, object]) -> Sourced[int] | None:
-    """The ranks per host somebody wished for, or None."""
-    if request.layout is not None:
-        return Sourced(request.layout[1], "-j")
-    if request.slots is not None:
-        return Sourced(request.slots, "--slots")
-    if environ.get("ALGORUN_SLOTS"):
-        return Sourced(count("ALGORUN_SLOTS", environ["ALGORUN_SLOTS"]), "ALGORUN_SLOTS")
-    key = "sagemaker_mpi_num_of_processes_per_host"
-    if hp.flag(raw, "sagemaker_mpi_enabled") and hp.decode(raw.get(key)) is not None:
-        return Sourced(count(f"hyperparameter {key}", hp.decode(raw[key])), f"hyperparameter {key}")
-    return None
-
-
-def _entry(request: Request, environ: Mapping[str, str], raw: Mapping[str, object], paths: Paths) -> Entry:
-    if not request.from_job:
-        return entries.of_command_line(
-            request.target, request.args, module=request.module, cwd=os.path.abspath(request.cwd or os.getcwd())
-        )
-    program, source = hp.text(raw, "sagemaker_program"), "hyperparameter sagemaker_program"
+def _program(environ: Mapping[str, str], raw: Mapping[str, object], trainer: ModelTrainer | None) -> tuple[str, str]:
+    """The job's program and where it is named."""
     if environ.get("SAGEMAKER_PROGRAM"):
-        program, source = environ["SAGEMAKER_PROGRAM"], "SAGEMAKER_PROGRAM"
-    return entries.of_job(program, source, [*hp.argv(hp.user_values(raw)), *request.args], paths.code)
+        return environ["SAGEMAKER_PROGRAM"], "SAGEMAKER_PROGRAM"
+    named = hp.text(raw, "sagemaker_program")
+    if not named and trainer is not None:
+        return trainer.entry_script, "entry_script"
+    return named, "hyperparameter sagemaker_program"
+
+
+def _args(raw: Mapping[str, object], trainer: ModelTrainer | None) -> list[str]:
+    """The program's arguments: those of algorun_args as they are, else made of the hyperparameters."""
+    key = f"{OWN}args"
+    given = hp.decode(raw.get(key))
+    if isinstance(given, list):
+        return [hp.argument(item) for item in given]
+    if isinstance(given, str):
+        import shlex  # few jobs need it
+
+        try:
+            return shlex.split(given)
+        except ValueError as error:
+            raise UserError(
+                f"hyperparameter {key}", f"{given!r}: {error}", allowed="words as in a shell, or a JSON list"
+            ) from None
+    if given is not None:
+        return [hp.argument(given)]
+    if trainer is not None:
+        return modeltrainer.argv(raw)
+    return hp.argv(hp.user_values(raw))
+
+
+def _cwd(request: Request, raw: Mapping[str, object], base: str) -> str:
+    """The folder that the program starts in: --cwd or algorun_cwd, relative to `base`."""
+    key = f"{OWN}cwd"
+    wish = request.cwd or hp.text(raw, key)
+    return os.path.normpath(os.path.join(base, wish)) if wish else base
+
+
+def _entry(
+    request: Request,
+    environ: Mapping[str, str],
+    raw: Mapping[str, object],
+    paths: Paths,
+    trainer: ModelTrainer | None,
+    *,
+    prepared: bool,
+) -> tuple[Entry, Setup | None]:
+    """What the ranks run, and what must happen before that."""
+    if not request.from_job:
+        cwd = os.path.abspath(request.cwd or os.getcwd())
+        return entries.of_command_line(request.target, request.args, module=request.module, cwd=cwd), None
+    program, source = _program(environ, raw, trainer)
+    args = [*_args(raw, trainer), *request.args]
+    code = trainer.code if trainer else paths.code
+    setup = None if prepared or trainer else usercode.wished(raw, environ, paths, program)
+    if setup is not None:
+        return entries.pending(program, source, args, str(code)), setup
+    cwd = _cwd(request, raw, str(code))
+    if cwd != str(code) and not os.path.isdir(cwd):
+        raise UserError(f"hyperparameter {OWN}cwd", f"{cwd} is not a folder", fix="name a folder inside the code")
+    return entries.of_job(program, source, args, code, cwd), None
 
 
 def _addresses(environ: Mapping[str, str]) -> dict[str, str]:
@@ -136,8 +136,13 @@ def _addresses(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: address for name, _, address in pairs}
 
 
-def read(request: Request, environ: Mapping[str, str], resources: Resources | None = None) -> JobConfig:
-    """Reads and checks everything. Raises UserError, once, for the first fault found."""
+def read(
+    request: Request, environ: Mapping[str, str], resources: Resources | None = None, *, prepared: bool = False
+) -> JobConfig:
+    """Reads and checks everything. Raises UserError, once, for the first fault found.
+
+    `prepared`: the code is here, and what it requires is installed.
+    """
     paths = Paths.of(environ)
     resources = resources or read_resources(paths, request)
     if request.layout is not None and request.layout[0] != len(resources.hosts):
@@ -147,22 +152,31 @@ def read(request: Request, environ: Mapping[str, str], resources: Resources | No
             fix=f"-j {len(resources.hosts)}x{request.layout[1]}, or algorun simulate for hosts on one machine",
         )
     raw = jobfiles.read_hyperparameters(paths.hyperparameters)
-    engine, slots = _engine(request, environ, raw), _slots(request, environ, raw)
-    entry = _entry(request, environ, raw, paths)
-    per_host = request.per_host or (entry.kind != "bundled" and engine is None and slots is None)
+    trainer = modeltrainer.read(paths) if request.from_job else None
+    engine = distribution.engine(request, environ, raw, trainer)
+    slots = distribution.slots(request, environ, raw, trainer)
+    entry, setup = _entry(request, environ, raw, paths, trainer, prepared=prepared)
+    wished = request.per_host or hp.flag(raw, f"{OWN}per_host")
+    alone = request.share_nothing or environ.get("ALGORUN_SHARE_NOTHING") == "1"
+    per_host = wished or alone or (entry.kind != "bundled" and engine is None and slots is None)
     if per_host and slots is not None and slots.value != 1:
-        raise UserError("--per-host", f"contradicts {slots.value} slots from {slots.source}", fix="drop one of the two")
+        option = "--share-nothing" if alone else "--per-host" if request.per_host else f"{OWN}per_host"
+        raise UserError(option, f"contradicts {slots.value} slots from {slots.source}", fix="drop one of the two")
     if engine is None and entry.kind == "bundled" and entry.target == "mpi-basics":
         engine = Sourced("mpirun", "mpi-basics speaks MPI")
     return JobConfig(
+        request=request,
         paths=paths,
         resources=resources,
         hyperparameters=raw,
         channels=jobfiles.read_channels(paths.inputdataconfig),
+        setup=setup,
         entry=entry,
-        engine=engine or Sourced("native", "default"),
+        engine=Sourced("native", "--share-nothing") if alone else engine or Sourced("native", "default"),
+        engine_options=distribution.engine_options(raw, trainer),
         slots=Sourced(1, "one process per host") if per_host else slots,
         per_host=per_host,
+        outside=frozenset(resources.hosts) if alone else distribution.outside(raw, resources, engine),
         limits=Limits.of(environ),
         addresses=_addresses(environ),
         control_port=count("ALGORUN_CONTROL_PORT", environ.get("ALGORUN_CONTROL_PORT", CONTROL_PORT), 65535),
@@ -172,17 +186,26 @@ def read(request: Request, environ: Mapping[str, str], resources: Resources | No
     )
 
 
+def prepared(job: JobConfig) -> JobConfig:
+    """The job once its code is here: now its program can be checked."""
+    return read(job.request, job.environ, job.resources, prepared=True)
+
+
 def broken(environ: Mapping[str, str], resources: Resources) -> JobConfig:
     """The least that is needed to tell the other hosts of a configuration error: who they are and where."""
     return JobConfig(
+        request=Request(),
         paths=Paths.of(environ),
         resources=resources,
         hyperparameters={},
         channels={},
+        setup=None,
         entry=Entry("command", "", (), "/", "configuration error"),
         engine=Sourced("native", "configuration error"),
+        engine_options=(),
         slots=Sourced(1, "configuration error"),
         per_host=True,
+        outside=frozenset(),
         limits=Limits(gate_s=ERROR_GATE_S),
         addresses=_addresses(environ),
         control_port=count("ALGORUN_CONTROL_PORT", environ.get("ALGORUN_CONTROL_PORT", CONTROL_PORT), 65535),

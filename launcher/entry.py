@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Literal
 
 from .errors import UserError
+from .usercode import is_package
 
 BUNDLED = {"ddp": "train.ddp", "mpi-basics": "train.mpi_basics"}
 
-Kind = Literal["bundled", "script", "module", "shell", "command"]
+# pending: code that must be fetched or installed first.
+Kind = Literal["bundled", "script", "module", "shell", "command", "pending"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Entry:
     args: tuple[str, ...]
     cwd: str
     source: str
+    interpreter: tuple[str, ...] = ()  # of a script without execute permission
 
     def argv(self, python: str) -> tuple[str, ...]:
         """The command line of one rank.
@@ -40,8 +43,10 @@ class Entry:
             case "module":
                 head = [python, "-u", "-m", self.target]
             case "shell":
-                head = ["/bin/sh", self.target]
-            case "command":
+                head = [*self.interpreter, self.target]
+            case "pending" if self.target.endswith(".py"):
+                head = [python, "-u", self.target]
+            case "command" | "pending":
                 head = [self.target]
         return (*head, *self.args)
 
@@ -49,9 +54,22 @@ class Entry:
 def _kind(path: Path, target: str) -> Kind:
     if target.endswith(".py"):
         return "script"
-    if target.endswith(".sh") and not os.access(path, os.X_OK):
-        return "shell"
-    return "command"
+    named = _interpreter(path)
+    if os.access(path, os.X_OK) and (named or not target.endswith(".sh")):
+        return "command"
+    return "shell" if named or target.endswith(".sh") else "command"
+
+
+def _interpreter(path: Path) -> tuple[str, ...]:
+    """What the file's first line names after `#!`, as the kernel would read it; () where it names nothing."""
+    try:
+        with open(path, "rb") as file:
+            first = file.read(256).split(b"\n")[0]
+    except OSError:
+        return ()
+    if not first.startswith(b"#!"):
+        return ()
+    return tuple(word for word in os.fsdecode(first[2:]).strip().split(None, 1) if word)
 
 
 def of_command_line(target: str, args: Sequence[str], *, module: bool, cwd: str) -> Entry:
@@ -80,7 +98,16 @@ def of_file(target: str, args: Sequence[str], cwd: str, *, where: str, source: s
     kind = _kind(path, target)
     if kind == "command" and not os.access(path, os.X_OK):
         raise UserError(where, f"{target!r} is not executable", fix=f"chmod +x {target}")
-    return Entry(kind, str(path) if kind == "command" else target, tuple(args), cwd, source)
+    # Archives and object stores lose a script's mode; its first line still says what runs it.
+    interpreter = _interpreter(path) or ("/bin/sh",)
+    return Entry(
+        kind,
+        str(path) if kind == "command" else target,
+        tuple(args),
+        cwd,
+        source,
+        interpreter if kind == "shell" else (),
+    )
 
 
 def _programs(cwd: str) -> list[str]:
@@ -90,8 +117,8 @@ def _programs(cwd: str) -> list[str]:
         return []
 
 
-def of_job(program: str, source: str, args: Sequence[str], code: Path) -> Entry:
-    """The job's own program: a file in the code folder, else a bundled name; without a name the bundled ddp.
+def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str) -> Entry:
+    """The job's own program: a file or module in the code folder, else a bundled name; without a name the bundled ddp.
 
     A file called `ddp` in the code folder wins over the bundled one: the user's code is meant where there is any.
     """
@@ -100,11 +127,36 @@ def of_job(program: str, source: str, args: Sequence[str], code: Path) -> Entry:
             raise UserError(
                 "hyperparameter sagemaker_program",
                 f"is absent, but {code} holds {', '.join(sorted(_programs(str(code)))[:5])}",
-                fix="name the entry point in sagemaker_program or SAGEMAKER_PROGRAM",
+                fix="name the entry point in sagemaker_program or SAGEMAKER_PROGRAM (SDK v3: entry_script)",
             )
-        return Entry("bundled", "ddp", tuple(args), str(code) if code.is_dir() else "/", "default program")
+        return Entry("bundled", "ddp", tuple(args), cwd if code.is_dir() else "/", "default program")
     if program in BUNDLED and not (code / program).exists():
-        return Entry("bundled", program, tuple(args), str(code) if code.is_dir() else "/", source)
-    if program.startswith(("/", "-")) or " " in program:
+        return Entry("bundled", program, tuple(args), cwd if code.is_dir() else "/", source)
+    plain = program.removeprefix("./")  # SDK v3 writes it so
+    if plain.startswith(("/", "-")) or ".." in plain.split("/") or "\0" in plain:
         raise UserError(source, f"{program!r} is no entry point", allowed="a path inside the code folder")
-    return of_file(program, args, str(code), where=source, source=source)
+    _inside(code, plain, source)
+    if is_package(code, plain):
+        return Entry("module", plain.removesuffix(".py").replace("/", "."), tuple(args), cwd, source)
+    if not (code / plain).exists() and _is_module(code, plain):
+        return Entry("module", plain, tuple(args), cwd, source)
+    if not (code / plain).is_file():
+        return of_file(plain, args, str(code), where=source, source=source)
+    return of_file(plain if cwd == str(code) else str(code / plain), args, cwd, where=source, source=source)
+
+
+def pending(program: str, source: str, args: Sequence[str], cwd: str) -> Entry:
+    """The job's own program before its code is here."""
+    return Entry("pending", program, tuple(args), cwd, source)
+
+
+def _inside(code: Path, program: str, source: str) -> None:
+    """A link must not lead the entry point out of the code folder."""
+    if not (code / program).resolve().is_relative_to(code.resolve()):
+        raise UserError(source, f"{program!r} leads out of {code}", allowed="a path inside the code folder")
+
+
+def _is_module(code: Path, name: str) -> bool:
+    """True for `package.module` below the code folder."""
+    path = code.joinpath(*name.split("."))
+    return path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file()

@@ -148,7 +148,7 @@ def shared_contract(cluster: Cluster, master: Sourced[str], port: Sourced[int], 
     torchrun = "torchrun's contract"
     return [
         Variable("WORLD_SIZE", str(cluster.world_size), ranks),
-        Variable("GROUP_WORLD_SIZE", str(cluster.nnodes), ranks),
+        Variable("GROUP_WORLD_SIZE", str(len(cluster.members)), ranks),
         Variable("ROLE_NAME", "default", torchrun),
         Variable("ROLE_WORLD_SIZE", str(cluster.world_size), ranks),
         Variable("MASTER_ADDR", master.value, master.source),
@@ -162,9 +162,11 @@ def shared_contract(cluster: Cluster, master: Sourced[str], port: Sourced[int], 
 
 def host_contract(host: Host) -> list[Variable]:
     """The part of torchrun's contract that is the same for all ranks of a host."""
+    if not host.joined:
+        return []
     return [
         Variable("LOCAL_WORLD_SIZE", str(host.slots.value), host.slots.source),
-        Variable("GROUP_RANK", str(host.node_rank), "order of hosts"),
+        Variable("GROUP_RANK", str(host.group_rank), "order of hosts"),
     ]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from .errors import UserError
 
 PLATFORM_KEYS = ("_tuning_objective_metric", "default_user_module_name")
-PLATFORM_PREFIX = "sagemaker_"
+PLATFORM_PREFIXES = ("sagemaker_", "algorun_")
 
 
 def decode(raw: object) -> object:
@@ -29,7 +29,7 @@ def decode(raw: object) -> object:
 
 def is_platform_key(key: str) -> bool:
     """True for keys that speak to the launcher and never reach the script."""
-    return key.startswith(PLATFORM_PREFIX) or key in PLATFORM_KEYS
+    return key.startswith(PLATFORM_PREFIXES) or key in PLATFORM_KEYS
 
 
 def user_values(raw: Mapping[str, object]) -> dict[str, object]:

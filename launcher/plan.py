@@ -36,11 +36,15 @@ class HostPlan:
     env: tuple[Variable, ...]
     ranks: tuple[RankPlan, ...]
     starter: tuple[str, ...]
+    joined: bool = True  # False for a host whose process stands alone, outside the world of ranks
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All hosts of one attempt. `argv` and `cwd` are every rank's; `env` is shared by all ranks."""
+    """All hosts of one attempt. `argv` and `cwd` are every rank's; `env` is shared by all ranks.
+
+    `contract` is what torchrun gives to all ranks alike; processes that stand alone don't get it.
+    """
 
     format: int
     engine: Sourced[str]
@@ -52,6 +56,7 @@ class Plan:
     cwd: str
     interface: Sourced[str]
     env: tuple[Variable, ...]
+    contract: tuple[Variable, ...]
     starter_env: tuple[Variable, ...]
     keeps_contract: bool
     limits: Limits
@@ -62,7 +67,8 @@ class Plan:
 
     def environ(self, host: HostPlan, rank: RankPlan) -> dict[str, str]:
         """All variables that the plan gives to one rank."""
-        return {v.name: v.value for v in (*self.env, *host.env, *rank.env)}
+        contract = self.contract if host.joined else ()
+        return {v.name: v.value for v in (*self.env, *contract, *host.env, *rank.env)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +80,18 @@ class Meeting:
     attempt: int = 0
 
 
+def first_host(config: JobConfig) -> str:
+    """The host that carries rank 0: the leader, unless it stands outside the world of ranks."""
+    return next((host for host in config.resources.hosts if host not in config.outside), config.resources.hosts[0])
+
+
 def offline(config: JobConfig) -> Meeting:
     """The meeting that a plan without a run assumes."""
-    leader = config.resources.hosts[0]
+    first = first_host(config)
     # A single host needs no name service; its own name may not resolve.
-    address = config.addresses.get(leader, leader if len(config.resources.hosts) > 1 else "127.0.0.1")
+    address = config.addresses.get(first, first if len(config.resources.hosts) > 1 else "127.0.0.1")
     return Meeting(
-        Sourced(address, "leader"),
+        Sourced(address, "leader" if first == config.resources.hosts[0] else f"{first} carries rank 0"),
         Sourced(ASSUMED_MASTER_PORT, "assumed; chosen at the gate"),
     )
 
@@ -90,7 +101,8 @@ def _pieces(config: JobConfig, cluster: Cluster, programs: Programs, meeting: Me
         case "torchrun":
             return torchrun.pieces(cluster, programs, meeting.master_addr.value, meeting.master_port.value)
         case "mpirun":
-            return mpirun.pieces(cluster, programs, nic, simulated=bool(config.addresses))
+            simulated = bool(config.addresses)
+            return mpirun.pieces(cluster, programs, nic, config.engine_options, simulated=simulated)
         case _:
             return native.pieces()
 
@@ -104,13 +116,17 @@ def _host(
     pieces: Pieces,
     nic: Sourced[str],
 ) -> HostPlan:
-    ranks = tuple(RankPlan(rank, local, tuple(env.rank_contract(rank, local))) for local, rank in enumerate(host.ranks))
+    ranks = tuple(
+        RankPlan(rank, local, tuple(env.rank_contract(rank, local)) if host.joined else ())
+        for local, rank in enumerate(host.ranks)
+    )
     variables = (
         *sagemaker.host(host),
         *env.host_contract(host),
         *env.defaults(nic, machine, host.slots.value, config.environ),
     )
-    return HostPlan(host.name, host.node_rank, host.slots, variables, ranks, pieces.starters.get(host.name, ()))
+    starter = pieces.starters.get(host.name, ())
+    return HostPlan(host.name, host.node_rank, host.slots, variables, ranks, starter, host.joined)
 
 
 def _python_path(config: JobConfig) -> list[Variable]:
@@ -143,7 +159,8 @@ def make(
         argv=config.entry.argv(programs.python),
         cwd=config.entry.cwd,
         interface=nic,
-        env=(*sagemaker.shared(), *contract, *_python_path(config)),
+        env=(*sagemaker.shared(), *_python_path(config)),
+        contract=tuple(contract),
         starter_env=tuple(Variable(k, v, config.engine.value) for k, v in pieces.environ.items()),
         keeps_contract=pieces.keeps_contract,
         limits=config.limits,

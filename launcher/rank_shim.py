@@ -76,7 +76,7 @@ def report(kind: type[BaseException], error: BaseException, traceback: Traceback
         import _socket
 
         fields = (
-            os.environ.get("RANK", ""),
+            os.environ.get("ALGORUN_RANK", ""),
             str(os.getpid()),
             repr(time.monotonic()),
             _name(kind),
@@ -104,6 +104,4 @@ def _install() -> None:
     sys.excepthook = hook
 
 
-if "RANK" not in os.environ and "OMPI_COMM_WORLD_RANK" in os.environ:
-    os.environ["RANK"] = os.environ["OMPI_COMM_WORLD_RANK"]
 _install()

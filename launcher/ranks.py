@@ -109,7 +109,7 @@ class Ranks:
         self._asked = 0  # the signal that ranks were asked to stop with: late ones hear it too
 
     def start(self) -> None:
-        """Starts the ranks where no engine does. Raises UserError where the program cannot start."""
+        """Starts the ranks that no engine starts. Raises UserError where the program cannot start."""
         for rank in self._ranks.values():
             out, err = self._pipes(rank)
             try:
@@ -222,7 +222,11 @@ class Ranks:
         return ends[0], ends[1]
 
     def _additions(self, rank: Rank) -> dict[str, str]:
-        shim = {"ALGORUN_RUN_DIR": self._run_dir, "ALGORUN_SHIM": f"{self._programs.home}/rank_shim.py"}
+        shim = {
+            "ALGORUN_RUN_DIR": self._run_dir,
+            "ALGORUN_SHIM": f"{self._programs.home}/rank_shim.py",
+            "ALGORUN_RANK": str(rank.plan.rank),  # a user's launcher below the rank may set RANK anew
+        }
         return self._plan.environ(self._host, rank.plan) | shim
 
     def _environ(self, rank: Rank) -> dict[str, str]:

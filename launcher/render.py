@@ -56,7 +56,9 @@ def ranks(host: HostPlan) -> str:
 
 def rank_map(plan: Plan, most: int = 16) -> str:
     """Who runs which ranks, a line per host (of a large cluster the first ones)."""
+    alone = not any(host.joined for host in plan.hosts)
     mode = "one process per host" if plan.per_host else f"world_size {plan.world_size}"
+    mode += ", each alone" if alone else ""
     head = (
         f"algorun {__version__}  engine {plan.engine.value} ({plan.engine.source})  "
         f"nnodes {plan.nnodes}  {mode}  interface {plan.interface.value}"
@@ -64,6 +66,7 @@ def rank_map(plan: Plan, most: int = 16) -> str:
     rows = [["host", "node_rank", "slots", "ranks", ""]]
     for host in plan.hosts[:most]:
         role = "leader" if host.node_rank == 0 else ""
+        role += "" if host.joined else f"{', ' if role else ''}alone"
         rows.append([host.host, str(host.node_rank), str(host.slots.value), ranks(host), role])
     more = f"\n  and {plan.nnodes - most} more hosts" if plan.nnodes > most else ""
     return f"{head}\n{table(rows)}{more}"
@@ -81,7 +84,8 @@ def _variables(variables: Sequence[Variable]) -> str:
 def plan_text(plan: Plan) -> str:
     """The whole plan, each value with its source."""
     plan = redacted(plan)
-    parts = [rank_map(plan), f"\nevery rank, in {plan.cwd}:\n    {shlex.join(plan.argv)}", _variables(plan.env)]
+    shared = (*plan.env, *plan.contract)
+    parts = [rank_map(plan), f"\nevery rank, in {plan.cwd}:\n    {shlex.join(plan.argv)}", _variables(shared)]
     if plan.starter_env:
         parts.append(f"\nthe engine's own environment:\n{_variables(plan.starter_env)}")
     for host in plan.hosts:

@@ -32,8 +32,13 @@ def write_result(paths: Paths, verdict: Verdict, line: str) -> None:
 
 def read_result(paths: Paths) -> dict[str, object]:
     """result.json, {} where there is none."""
+    return read_json(paths.output_data / RESULT)
+
+
+def read_json(path: Path | str) -> dict[str, object]:
+    """The JSON object in a small file of ours, {} where there is none."""
     try:
-        found = json.loads((paths.output_data / RESULT).read_text(encoding="utf-8"))
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import IO
 
 from . import report
-from .config import Request
 from .entry import BUNDLED
 from .errors import ExitCode, UserError, exit_code
 from .logs import Lines
 from .paths import Paths, write_aside
 from .process import end_with_parent
+from .request import Request
 from .values import Limits
 
 MOST_HOSTS = 64
@@ -74,7 +74,9 @@ def _command(wish: Request, python: str) -> list[str]:
     argv = [python, "-I", "-m", "launcher", "run", "--cwd", os.path.abspath(wish.cwd or os.getcwd())]
     if wish.engine:
         argv += ["--engine", wish.engine]
-    if wish.per_host:
+    if wish.share_nothing:
+        argv += ["--share-nothing"]
+    elif wish.per_host:
         argv += ["--per-host"]
     elif wish.layout is not None:
         argv += ["--slots", str(wish.layout[1])]
@@ -89,8 +91,9 @@ def run(
         raise UserError("simulate", "no program is named", allowed=f"a script, or one of {', '.join(BUNDLED)}")
     if wish.layout is None:
         raise UserError("simulate", "-j is missing", fix="add -j HOSTSxSLOTS, such as -j 2x2")
-    if wish.per_host and wish.layout[1] != 1:
-        raise UserError("--per-host", f"contradicts {wish.layout[1]} slots from -j", fix=f"-j {wish.layout[0]}x1")
+    if (wish.per_host or wish.share_nothing) and wish.layout[1] != 1:
+        option = "--per-host" if wish.per_host else "--share-nothing"
+        raise UserError(option, f"contradicts {wish.layout[1]} slots from -j", fix=f"-j {wish.layout[0]}x1")
     if wish.layout[0] > MOST_HOSTS:
         raise UserError("-j", f"{wish.layout[0]} hosts on one machine", allowed=f"up to {MOST_HOSTS}")
     hosts = [f"algo-{number}" for number in range(1, wish.layout[0] + 1)]

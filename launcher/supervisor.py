@@ -6,6 +6,7 @@ It turns the world's events into those of the state machines (control/) and does
 from __future__ import annotations
 
 import functools
+import json
 import os
 import shlex
 import signal
@@ -13,22 +14,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from . import __version__, cluster, plan, render, report
+from . import __version__, cluster, codec, plan, render, report
+from . import config as configs
 from .cluster import Cluster
 from .config import JobConfig
 from .control import messages
 from .control.failure import Failure, Raised
 from .control.hub import Hub
 from .control.member import Action, Conclude, Member, Signal, Start, State, ToHub, Warn
-from .control.messages import Hello, Message, Verdict
+from .control.messages import Hello, Message, Ready, Verdict
 from .daemons import Daemons, with_session
 from .engines.base import Programs
-from .errors import UserError, exit_code
+from .errors import ExitCode, UserError, exit_code
 from .logs import Console, RankLog
 from .loop import Loop, Timer
 from .plan import Meeting, Plan
 from .probe import Machine
-from .process import Owner
+from .process import Owner, kill_sessions
 from .rank_port import Peer, RankPort
 from .ranks import Pipe, Ranks
 from .values import Sourced
@@ -58,9 +60,11 @@ class Supervisor:
         self._daemons = Daemons(self._start_daemon, self.send)
         self._cluster: Cluster | None = None
         self._plan: Plan | None = None
+        self._setup = 0  # the process that prepares this host
+        self._setup_log: RankLog | None = None
         self._starter = 0
         self._engine_log: RankLog | None = None
-        self._engine_pipes: list[Pipe] = []
+        self._pipes: list[Pipe] = []  # of the engine and of the preparation
         self._interrupts = 0
         self._done_sent = False
         self._bye_sent = False
@@ -84,6 +88,8 @@ class Supervisor:
                 self._port = RankPort(self._loop, self._rank_raised, self._peer_message)
                 self.owner.clean_up(self._port.folder)
                 self._join(error)
+                if not error:
+                    self._prepare()
                 self._arm()
                 self._loop.run()
             finally:
@@ -94,16 +100,13 @@ class Supervisor:
 
     def _join(self, error: str) -> None:
         """Meets the other hosts: as the hub on the leader, over TCP elsewhere."""
-        slots = cluster.own_slots(self.config, self._machine)
-        hello = Hello(self._host, slots.value, self._digest(), error=error)
+        hello = Hello(self._host, self._digest(), error)
         hosts, limits = self.config.resources.hosts, self.config.limits
         if self._host != self._leader:
             self._join_over_tcp(hello)
             return
-        from .control.addresses import free_port, own_address
         from .control.hub_shell import HubShell
 
-        address = "127.0.0.1"
         hub = Hub(self._loop.now(), hosts, limits)
         secret = "ALGORUN_TOKEN" in self.config.environ
         self._shell = HubShell(
@@ -111,13 +114,17 @@ class Supervisor:
         )
         self._shell.on_finished = self._leave
         if len(hosts) > 1:
-            nic = cluster.interface(self.config, self._machine).value
-            address = own_address(self._host, self.config.addresses, nic)
-            self._shell.listen(address, self.config.control_port)
-        master = plan.offline(self.config).master_addr.value
-        hello = replace(hello, master_addr=master, master_port=free_port(address))
+            self._shell.listen(self._own_address(), self.config.control_port)
         self._member.joined(self._loop.now())
         self._shell.join(hello, self._received)
+
+    def _own_address(self) -> str:
+        """This host's address in the job's network."""
+        if len(self.config.resources.hosts) == 1:
+            return "127.0.0.1"
+        from .control.addresses import own_address
+
+        return own_address(self._host, self.config.addresses, cluster.interface(self.config, self._machine).value)
 
     def _join_over_tcp(self, hello: Hello) -> None:
         from .control.link import HubLink
@@ -135,16 +142,75 @@ class Supervisor:
         )
 
     def _digest(self) -> dict[str, str]:
-        """What all hosts must agree on."""
-        config = self.config
+        """What all hosts must agree on from the beginning."""
         digest = {
             "algorun version": __version__,
-            "hosts": ",".join(config.resources.hosts),
-            "engine": config.engine.value,
-            "program": _shown(config),
+            "hosts": ",".join(self.config.resources.hosts),
             "python version": self._machine.python,
         }
         return digest | {f"{name} version": version for name, version in self._machine.packages.items()}
+
+    # -- getting ready ---------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Fetches the user's code and installs what it requires, where the job needs that."""
+        if self.config.setup is None:
+            self._ready("")
+            return
+        paths = self.config.paths
+        self._setup_log = RankLog(
+            f"setup {self._host}", f"setup-{self._host}.log", paths.output_data / "logs", self._console
+        )
+        setup = json.dumps(codec.to_json(self.config.setup))
+        argv = [self._programs.python, "-I", "-u", "-m", "launcher.prepare", setup, self._setup_result]
+        out, err = self._into(self._setup_log, 1), self._into(self._setup_log, 2)
+        try:
+            self._setup = self.owner.start(argv, os.environ, "/", out, err, what="setup")
+        finally:
+            os.close(out)
+            os.close(err)
+        self.owner.adopt()
+        self._do(self._member.preparing(self._loop.now()))
+
+    @property
+    def _setup_result(self) -> str:
+        return f"{self.run_dir}/setup.json"
+
+    def _setup_ended(self, returncode: int) -> None:
+        """The preparation is over: ready, or the reason why not, with the last lines of what it printed."""
+        self._drain_pipes()
+        self._do(self._member.prepared(self._loop.now()))
+        result = report.read_json(self._setup_result)
+        error = str(result.get("error", "")) or ("" if returncode == 0 else f"ended with {exit_code(returncode)}")
+        if not error:
+            self._ready(str(result.get("source", "")))
+            return
+        code = ExitCode.CONFIGURATION if returncode >= 0 else exit_code(returncode)
+        tail = self._setup_log.tail if self._setup_log else ""
+        failure = Failure("setup", self._host, code, error, traceback=tail)
+        self._do(self._member.broken(self._loop.now(), failure))
+
+    def _ready(self, source: str) -> None:
+        """This host could start: the hub hears what it carries."""
+        try:
+            if self.config.setup is not None:
+                self.config = configs.prepared(self.config)
+                self._member.bundled = self.config.entry.kind == "bundled"
+            slots = cluster.own_slots(self.config, self._machine)
+            digest = {"engine": self.config.engine.value, "program": _shown(self.config)}
+            if source:
+                digest["source"] = source
+            ready = Ready(slots.value, digest)
+            if self._host == plan.first_host(self.config):
+                from .control.addresses import free_port
+
+                address = plan.offline(self.config).master_addr.value
+                ready = replace(ready, master_addr=address, master_port=free_port(self._own_address()))
+        except UserError as error:
+            failure = Failure("configuration", self._host, error.code, str(error))
+            self._do(self._member.broken(self._loop.now(), failure))
+        else:
+            self.send(ready.message())
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -174,7 +240,7 @@ class Supervisor:
 
     def _go(self, go: messages.Go) -> None:
         slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
-        self._cluster = cluster.resolve(self.config.resources.hosts, slots)
+        self._cluster = cluster.resolve(self.config.resources.hosts, slots, self.config.outside)
         meeting = Meeting(Sourced(go.master_addr, "leader"), Sourced(go.master_port, "free on the leader"), go.attempt)
         self._plan = plan.make(self.config, self._cluster, self._machine, self._programs, meeting)
         ranks = {rank.local_rank: rank.rank for rank in self._plan.host(self._host).ranks}
@@ -212,6 +278,10 @@ class Supervisor:
             self._do(self._member.all_ranks_gone(self._loop.now(), note))
 
     def _child_ended(self, pid: int, returncode: int) -> None:
+        if pid == self._setup:
+            self._setup = 0
+            self._setup_ended(returncode)
+            return
         if self._ranks is not None and self._ranks.exited(pid, returncode):
             return
         if self._daemons.exited(pid, returncode):
@@ -235,8 +305,7 @@ class Supervisor:
 
     def broken(self, text: str) -> None:
         """The engine or the start of a rank has failed."""
-        for pipe in self._engine_pipes:
-            pipe.drain()
+        self._drain_pipes()
         tail = self._engine_log.tail if self._engine_log else ""
         failure = Failure("engine", self._host, 1, text, traceback=tail)
         self._do(self._member.broken(self._loop.now(), failure))
@@ -251,6 +320,8 @@ class Supervisor:
                 case Start():
                     self._start()
                 case Signal(number):
+                    if self._setup:
+                        kill_sessions([self._setup])
                     if self._ranks is not None:
                         self._ranks.signal(number)
                     if number == signal.SIGKILL and self._member.state is State.LEAVE:
@@ -284,7 +355,7 @@ class Supervisor:
                     host.starter, self.engine_environ(), "/", out, out, what=self.config.engine.value
                 )
                 os.close(out)
-            elif self.config.engine.value == "native":
+            if self.config.engine.value == "native" or not host.joined:
                 self._ranks.start()
         except UserError as error:
             failure = Failure("configuration", self._host, error.code, str(error))
@@ -320,7 +391,7 @@ class Supervisor:
         for closable in (self._ranks, self._link, self._shell, self.owner, self._port):
             if closable is not None:
                 closable.close()
-        for pipe in self._engine_pipes:
+        for pipe in self._pipes:
             pipe.close()
         self._loop.close()
 
@@ -365,10 +436,18 @@ class Supervisor:
                 self.config.paths.output_data / "logs",
                 self._console,
             )
+        return self._into(self._engine_log, 2)
+
+    def _into(self, log: RankLog, stream: int) -> int:
+        """A pipe into a log; returns its writing end."""
         reader, writer = os.pipe()
-        feed = functools.partial(self._engine_log.feed, 2)
-        self._engine_pipes.append(Pipe(self._loop, reader, self._console, feed))
+        self._pipes.append(Pipe(self._loop, reader, self._console, functools.partial(log.feed, stream)))
         return writer
+
+    def _drain_pipes(self) -> None:
+        """The last words of the engine or the preparation."""
+        for pipe in self._pipes:
+            pipe.drain()
 
 
 def _shown(config: JobConfig) -> str:

@@ -24,6 +24,7 @@ class Limits:
     """Every wait of a job, in seconds. Each can be set by an environment variable `ALGORUN_<NAME>`."""
 
     gate_s: float = 600.0  # until all hosts have met
+    prepare_s: float = 1800.0  # for a host to fetch its code and install what it requires
     heartbeat_s: float = 1.0  # between two signs of life, both ways
     heartbeat_timeout_s: float = 10.0  # silence after which a host counts as lost
     blame_s: float = 1.0  # after the first failure: how long others may report an older one

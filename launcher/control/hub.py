@@ -1,6 +1,6 @@
 """The hub: meets all hosts, hears the first failure, gives one verdict to all. A pure state machine.
 
-GATE --all hosts said hello--> RUN --all done | stop | a failure--> END --all said bye--> finished
+GATE --all hosts said hello, and then ready--> RUN --all done | stop | a failure--> END --all said bye--> finished
 
 Every method takes the current time (seconds of the leader's monotonic clock) and returns the messages to send;
 `deadline` says when `tick` wants to be called. Every state has a deadline, so every state is left.
@@ -9,7 +9,7 @@ Every method takes the current time (seconds of the leader's monotonic clock) an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -17,7 +17,7 @@ from ..errors import ExitCode
 from ..values import Limits
 from . import messages
 from .failure import Failure, root
-from .messages import Go, Hello, Message, Verdict
+from .messages import Go, Hello, Message, Ready, Verdict
 
 LATE_S = 10.0  # how long a verdict at the gate waits for hosts that have not come yet
 
@@ -39,6 +39,7 @@ class Hub:
         self._hosts, self._limits = tuple(hosts), limits
         self._gate_deadline = now + limits.gate_s
         self._hellos: dict[str, Hello] = {}
+        self._ready: dict[str, Ready] = {}
         self._heard: dict[str, float] = {}
         self._beat_at = now + limits.heartbeat_s
         self._done: set[str] = set()
@@ -50,6 +51,7 @@ class Hub:
         self._leave_deadline = 0.0
         self._ended_at_gate = False
         self._unproven: set[str] = set()
+        self._preparing = False
 
     @property
     def leader(self) -> str:
@@ -90,7 +92,14 @@ class Hub:
             return [(host, messages.end(self.verdict))]
         if hello.error:
             return self._fail_at_gate(now, Failure("configuration", host, ExitCode.CONFIGURATION, hello.error))
-        return self._compare(now, hello) or self._open(now)
+        return self._compare(now, {host: each.digest for host, each in self._hellos.items()})
+
+    def ready(self, now: float, host: str, ready: Ready) -> Sends:
+        """A host has its code and could start. When all could, they do."""
+        if self.state is not State.GATE or host not in self._hellos:
+            return []
+        self._ready[host] = ready
+        return self._compare(now, {host: each.digest for host, each in self._ready.items()}) or self._open(now)
 
     def unproven(self, host: str) -> None:
         """Somebody came as this host without the job's token: no reason to end the job, but to name it at the gate."""
@@ -105,6 +114,8 @@ class Hub:
         """A host reports a failure. The first one opens the blame window; what comes within it is weighed too."""
         if self.state is State.END or host not in self._hellos:
             return []
+        if self.state is State.GATE:  # it cannot get ready; nothing runs yet that could be its cause
+            return self._fail_at_gate(now, failure)
         key = (failure.host, failure.rank)
         if key in self._failures:  # the exit code of a rank whose exception is known
             onset, known = self._failures[key]
@@ -164,44 +175,59 @@ class Hub:
                 silence = f"host lost: no sign of life for {self._limits.heartbeat_timeout_s:g} s"
                 sends += self.lost(now, host, silence)
         if self.state is State.GATE and now >= self._gate_deadline:
-            missing = [host for host in self._hosts if host not in self._hellos]
-            shown = ", ".join(missing[:16]) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
-            text = f"hosts missing after {self._limits.gate_s:g} s: {shown}"
-            came = [host for host in missing if host in self._unproven][:16]
-            if came:
-                text += f" ({', '.join(came)} came with another token: ALGORUN_TOKEN, or the training job's ARN)"
-            sends += self._end(now, _failed(Failure("gate", self.leader, ExitCode.GATE, text)))
+            sends += self._gate_closes(now)
         if self._blame_deadline is not None and now >= self._blame_deadline and self.state is not State.END:
             sends += self._end(now, _failed(root(self._failures.values())))
         if self.state is State.END and now >= self._leave_deadline:
             self._gone |= set(self._hosts)
         return sends
 
+    def _gate_closes(self, now: float) -> Sends:
+        """Names the hosts that did not come; those that came have the time for their preparation besides."""
+        limit_s = self._limits.gate_s
+        missing = [host for host in self._hosts if host not in self._hellos]
+        what = "missing"
+        if not missing and not self._preparing:
+            self._preparing, self._gate_deadline = True, now + self._limits.prepare_s + self._limits.blame_s
+            return []
+        if not missing:
+            limit_s += self._limits.prepare_s
+            missing, what = [host for host in self._hosts if host not in self._ready], "not ready"
+        shown = ", ".join(missing[:16]) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
+        text = f"hosts {what} after {limit_s:g} s: {shown}"
+        came = [host for host in missing if host in self._unproven][:16]
+        if came:
+            text += f" ({', '.join(came)} came with another token: ALGORUN_TOKEN, or the training job's ARN)"
+        return self._end(now, _failed(Failure("gate", self.leader, ExitCode.GATE, text)))
+
     def _watched(self, host: str) -> bool:
         return host not in self._gone and host != self.leader
 
-    def _compare(self, now: float, hello: Hello) -> Sends:
-        """Holds a host's digest against the leader's, key by key."""
-        mine = self._hellos.get(self.leader)
-        if mine is None or hello.host == self.leader:
+    def _compare(self, now: float, digests: Mapping[str, Mapping[str, str]]) -> Sends:
+        """Holds every digest against the leader's, key by key."""
+        mine = digests.get(self.leader)
+        if mine is None:
             return []
-        for key in sorted({*mine.digest, *hello.digest}):
-            ours, theirs = mine.digest.get(key, "absent"), hello.digest.get(key, "absent")
-            if ours != theirs:
-                text = f"{key} differs: {ours} on {self.leader}, {theirs} on {hello.host}"
-                return self._fail_at_gate(now, Failure("mismatch", hello.host, ExitCode.CONFIGURATION, text))
+        for host, digest in digests.items():
+            if digest == mine:
+                continue
+            for key in sorted({*mine, *digest}):
+                ours, theirs = mine.get(key, "absent"), digest.get(key, "absent")
+                if ours != theirs:
+                    text = f"{key} differs: {ours} on {self.leader}, {theirs} on {host}"
+                    return self._fail_at_gate(now, Failure("mismatch", host, ExitCode.CONFIGURATION, text))
         return []
 
     def _open(self, now: float) -> Sends:
-        if self.state is not State.GATE or len(self._hellos) < len(self._hosts) or self._blame_deadline is not None:
+        if self.state is not State.GATE or len(self._ready) < len(self._hosts) or self._blame_deadline is not None:
             return []
         self.state = State.RUN
-        leader = self._hellos[self.leader]
+        first = next((each for each in map(self._ready.__getitem__, self._hosts) if each.master_port), None)
         go = Go(
             attempt=0,
-            master_addr=leader.master_addr,
-            master_port=leader.master_port,
-            slots={host: self._hellos[host].slots for host in self._hosts},
+            master_addr=first.master_addr if first else "",
+            master_port=first.master_port if first else 0,
+            slots={host: self._ready[host].slots for host in self._hosts},
         )
         return [(host, go.message()) for host in self._hosts]
 

@@ -204,6 +204,8 @@ class HubShell:
         now = self._loop.now()
         sends = self._hub.heartbeat(now, host)
         match message["type"]:
+            case "ready":
+                sends += self._hub.ready(now, host, messages.parse_ready(message))
             case "fail":
                 sends += self._hub.fail(now, host, messages.parse_failure(message))
             case "stop":

@@ -34,6 +34,7 @@ class HubLink:
         self._receive, self._lost = receive, lost
         self._connection: Connection | None = None
         self._greeted = False
+        self._unsent: list[Message] = []  # what this host has to say once it has said hello
         self._tries = 0
         self._timer: Timer | None = None
         self._closed = False
@@ -42,6 +43,8 @@ class HubLink:
     def send(self, message: Message) -> None:
         if self._connection is not None and self._greeted:
             self._connection.send(message)
+        elif message["type"] != "heartbeat":
+            self._unsent.append(message)
 
     def close(self, timeout_s: float = 0.5) -> None:
         self._closed = True
@@ -102,6 +105,8 @@ class HubLink:
                 self._connection.user_timeout(self._silence_s)
                 nonce = str(message.get("nonce", ""))
                 self._connection.send(self._hello.message(messages.mac(self._token, nonce, self._hello.host)))
+                for waiting in self._unsent:
+                    self._connection.send(waiting)
             self._receive(message)
         except ValueError as error:
             self._connection.close()

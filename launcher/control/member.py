@@ -19,6 +19,7 @@ from .failure import LONGEST_TRACEBACK, Failure, Raised
 from .messages import Go, Message, Verdict
 
 FATAL_BY_HAND = {signal.SIGKILL: "not sent by the launcher: the kernel's out-of-memory killer, or somebody"}
+TELL_S = 10.0  # for a hub that is not there yet to hear of a failure of this host
 CHILD_BLAME_S = 5.0  # a rank that fails so soon after an exception below it probably fails because of it
 
 
@@ -67,7 +68,7 @@ class Member:
     def __init__(self, now: float, host: str, leader: str, limits: Limits, *, bundled: bool = False) -> None:
         self.state = State.JOIN
         self.verdict: Verdict | None = None
-        self._host, self._leader, self._limits, self._bundled = host, leader, limits, bundled
+        self._host, self._leader, self._limits, self.bundled = host, leader, limits, bundled
         self._join_deadline = now + limits.gate_s + limits.leave_s  # the hub's own gate limit speaks first
         self._beat_at = now + limits.heartbeat_s
         self._heard: float | None = None
@@ -80,6 +81,7 @@ class Member:
         self._stopping = False
         self._note: str | None = None  # given once all ranks are gone
         self._kill_at: float | None = None
+        self._prepare_deadline: float | None = None
 
     @property
     def stopping(self) -> bool:
@@ -89,11 +91,17 @@ class Member:
     def deadline(self) -> float:
         times = [self._beat_at]
         if self.state is State.JOIN:
-            times.append(self._join_deadline)
+            times.append(self._joining_until)
         if self._heard is not None and self.state in (State.JOIN, State.RUN):
             times.append(self._heard + self._limits.heartbeat_timeout_s)
-        times += [each for each in (self._kill_at, self._report_deadline) if each is not None]
+        own = (self._kill_at, self._report_deadline, self._prepare_deadline)
+        times += [each for each in own if each is not None]
         return min(times)
+
+    @property
+    def _joining_until(self) -> float:
+        """A hub that was reached waits for hosts that prepare, and speaks first."""
+        return self._join_deadline + (0.0 if self._heard is None else 2 * self._limits.prepare_s)
 
     def joined(self, now: float) -> list[Action]:
         """Connected to the hub."""
@@ -149,9 +157,19 @@ class Member:
             return [ToHub({"type": "done", "note": note})]
         return []
 
+    def preparing(self, now: float) -> list[Action]:
+        """This host fetches its code and installs what it requires."""
+        self._prepare_deadline = now + self._limits.prepare_s
+        return []
+
+    def prepared(self, now: float) -> list[Action]:
+        """That is done, well or not."""
+        self._prepare_deadline = None
+        return []
+
     def broken(self, now: float, failure: Failure) -> list[Action]:
-        """Something of this host other than a rank has failed (its engine, its plan)."""
-        if self.state is State.RUN and not self._stopping:
+        """Something of this host other than a rank has failed (its preparation, its engine, its plan)."""
+        if self.state is State.JOIN or (self.state is State.RUN and not self._stopping):
             return self._report(now, -1, failure)
         return []
 
@@ -219,10 +237,15 @@ class Member:
         if silent and self.state in (State.JOIN, State.RUN):
             reason = f"hub lost: no sign of life from {self._leader} for {self._limits.heartbeat_timeout_s:g} s"
             actions += self.hub_lost(now, reason)
-        if self.state is State.JOIN and now >= self._join_deadline:
+        if self.state is State.JOIN and now >= self._joining_until:
             text = f"hub not reached after {self._limits.gate_s:g} s: {self._leader}"
             actions += self._conclude(now, _failed(Failure("gate", self._leader, ExitCode.GATE, text)))
-        if self._report_deadline is not None and now >= self._report_deadline and self.state is State.RUN:
+        if self._prepare_deadline is not None and now >= self._prepare_deadline:
+            self._prepare_deadline = None
+            text = f"not ready after {self._limits.prepare_s:g} s (ALGORUN_PREPARE_S)"
+            actions += [Signal(signal.SIGKILL), *self.broken(now, Failure("setup", self._host, ExitCode.GATE, text))]
+        unanswered = self._report_deadline is not None and now >= self._report_deadline
+        if unanswered and self.state in (State.JOIN, State.RUN):
             actions += self._conclude(now, _failed(next(iter(self._failed.values()))))
         return actions
 
@@ -233,7 +256,8 @@ class Member:
             return []
         self._failed.setdefault(local_rank, failure)
         if self._report_deadline is None:  # the hub answers after its blame window, or not at all
-            self._report_deadline = now + self._limits.blame_s + self._limits.leave_s
+            wait_s = self._limits.blame_s + self._limits.leave_s
+            self._report_deadline = now + (wait_s if self._heard is not None else max(wait_s, TELL_S))
         return [ToHub(messages.fail(failure))]
 
     def _of_raised(self, now: float, local_rank: int, raised: Raised, code: int, rank: int | None = None) -> Failure:
@@ -254,7 +278,7 @@ class Member:
             hint = FATAL_BY_HAND.get(signal.Signals(-returncode), "") if -returncode in _KNOWN else ""
             return Failure("signal", self._host, code, hint or "ended by the signal", rank, tail[-LONGEST_TRACEBACK:])
         # A user's script may mean something else by 64; the kind tells the two apart.
-        kind = "configuration" if self._bundled and code == ExitCode.CONFIGURATION else "exit"
+        kind = "configuration" if self.bundled and code == ExitCode.CONFIGURATION else "exit"
         return Failure(kind, self._host, code, last or "no message on stderr", rank, tail[-LONGEST_TRACEBACK:])
 
     def _conclude(self, now: float, verdict: Verdict) -> list[Action]:

@@ -1,6 +1,6 @@
 """Control messages: one JSON object a line, checked on arrival. Pure.
 
-From a host to the hub: hello, heartbeat, fail, stop, done, bye, and for mpirun daemon and daemon_exit.
+From a host to the hub: hello, ready, heartbeat, fail, stop, done, bye, and for mpirun daemon and daemon_exit.
 From the hub to a host: nonce, go, stop, end, refuse, heartbeat, and daemon and daemon_exit passed on.
 """
 
@@ -31,17 +31,27 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A host's first message: who it is, what it carries, and what all hosts must agree on."""
+    """A host's first message: who it is, and what all hosts must agree on."""
 
     host: str
-    slots: int
     digest: Mapping[str, str]
-    master_addr: str = ""  # the leader's only: where rank 0 will listen
-    master_port: int = 0
     error: str = ""  # this host's configuration error, which ends the job
 
     def message(self, mac: str = "") -> Message:
         return {"type": "hello", **to_json(self), "digest": dict(self.digest), "mac": mac}
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A host has its code and could start: what it carries, and what all hosts must agree on now."""
+
+    slots: int
+    digest: Mapping[str, str]
+    master_addr: str = ""  # of the host that carries rank 0: where it will listen
+    master_port: int = 0
+
+    def message(self) -> Message:
+        return {"type": "ready", **to_json(self), "digest": dict(self.digest)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,18 +126,25 @@ def _texts(value: Any) -> dict[str, str]:
     return {str(key): from_json(str, item, key) for key, item in value.items()}
 
 
-def _rest(message: Message, *without: str) -> Message:
-    return {key: value for key, value in message.items() if key not in ("type", *without)}
+def _fields(message: Message, *without: str, **kinds: type) -> dict[str, Any]:
+    """The message's own fields, all of them and no others."""
+    rest = {key: value for key, value in message.items() if key not in ("type", "digest", *without)}
+    if set(rest) != set(kinds):
+        raise ValueError(f"{message['type']} with fields {sorted(rest)}")
+    return {name: from_json(kinds[name], value, name) for name, value in rest.items()}
 
 
 def parse_hello(message: Message) -> Hello:
     """Raises ValueError where fields are missing or of another type."""
-    digest = _texts(message.get("digest"))
-    fields = _rest(message, "mac", "digest")
-    kinds = {"host": str, "slots": int, "master_addr": str, "master_port": int, "error": str}
-    if set(fields) != set(kinds):
-        raise ValueError(f"hello with fields {sorted(fields)}")
-    return Hello(digest=digest, **{name: from_json(kinds[name], value, name) for name, value in fields.items()})
+    return Hello(digest=_texts(message.get("digest")), **_fields(message, "mac", host=str, error=str))
+
+
+def parse_ready(message: Message) -> Ready:
+    """Raises ValueError where fields are missing or of another type."""
+    fields = _fields(message, slots=int, master_addr=str, master_port=int)
+    if fields["slots"] < 1:
+        raise ValueError("no slot")
+    return Ready(digest=_texts(message.get("digest")), **fields)
 
 
 def parse_go(message: Message) -> Go:

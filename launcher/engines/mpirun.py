@@ -8,7 +8,16 @@ from __future__ import annotations
 import shlex
 
 from ..cluster import Cluster
+from ..errors import UserError
 from .base import Pieces, Programs
+
+# Options of mpirun that say where how many ranks run: the plan's, not the user's.
+PLANNED = frozenset(
+    (
+        *("-n", "-np", "--n", "--np", "-c", "-npernode", "--npernode", "-N", "-H", "-host", "--host"),
+        *("-hostfile", "--hostfile", "-machinefile", "--machinefile", "--default-hostfile", "--app"),
+    )
+)
 
 
 def parameters(interface: str, rsh: tuple[str, ...], *, simulated: bool) -> dict[str, str]:
@@ -32,17 +41,39 @@ def parameters(interface: str, rsh: tuple[str, ...], *, simulated: bool) -> dict
     }
 
 
-def pieces(cluster: Cluster, programs: Programs, interface: str, *, simulated: bool) -> Pieces:
-    """mpirun on the leader; `simulated` for hosts that are one machine.
+def pieces(
+    cluster: Cluster, programs: Programs, interface: str, options: tuple[str, ...] = (), *, simulated: bool
+) -> Pieces:
+    """mpirun on the leader, with the user's own `options`; `simulated` for hosts that are one machine.
 
-    Each rank is our rank program, which gets its environment from its own host.
+    Each rank is our rank program, which gets its environment from its own host. Raises UserError on an option that
+    contradicts the plan.
     """
-    hosts = ",".join(f"{host.name}:{host.slots.value}" for host in cluster.hosts)
+    # A single host is mpirun's own, whatever the platform calls it: no daemon has to be started, 0.1 s.
+    alone = cluster.nnodes == 1
+    hosts = ",".join(f"{'localhost' if alone else host.name}:{host.slots.value}" for host in cluster.members)
     argv = ["mpirun", "-np", str(cluster.world_size), "--host", hosts, "--map-by", "slot", "--bind-to", "none"]
     argv += ["--leave-session-attached"]
     for name, value in parameters(interface, programs.rsh, simulated=simulated).items():
         argv += ["--mca", name, value]
-    argv += programs.rank
     # Root is what a SageMaker container is; Open MPI wants to be told twice.
     environ = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return Pieces({cluster.leader.name: tuple(argv)}, environ)
+    return Pieces({cluster.leader.name: (*argv, *_own(options), *programs.rank)}, environ)
+
+
+def _own(options: tuple[str, ...]) -> list[str]:
+    """The user's options. `--NCCL_DEBUG LEVEL` is sagemaker-training's own spelling of `-x NCCL_DEBUG=LEVEL`."""
+    words: list[str] = []
+    waiting = iter(options)
+    for word in waiting:
+        name, equals, value = word.partition("=")
+        if name in PLANNED:
+            raise UserError(
+                "custom MPI options", f"{word!r} contradicts the plan", allowed="options other than hosts and counts",
+                fix="set the processes per host instead",
+            )  # fmt: skip
+        if name == "--NCCL_DEBUG":
+            words += ["-x", f"NCCL_DEBUG={value if equals else next(waiting, 'INFO')}"]
+        else:
+            words.append(word)
+    return words

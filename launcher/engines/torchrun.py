@@ -13,15 +13,15 @@ def pieces(cluster: Cluster, programs: Programs, master_addr: str, master_port: 
     shared store (pytorch issue 135712).
     """
     starters = {}
-    for host in cluster.hosts:
+    for host in cluster.members:
         starters[host.name] = (
             programs.python,
             "-I",
             "-u",
             "-m",
             "torch.distributed.run",
-            f"--nnodes={cluster.nnodes}",
-            f"--node-rank={host.node_rank}",
+            f"--nnodes={len(cluster.members)}",
+            f"--node-rank={host.group_rank}",
             f"--nproc-per-node={host.slots.value}",
             "--rdzv-backend=static",
             f"--master-addr={master_addr}",

@@ -49,8 +49,9 @@ class Running:
         ]
         with open(self.log, "w") as out:
             self.process = subprocess.Popen(
-                argv, cwd=folder, env=clean_environ(ALGORUN_TEST=marker, **environ), stdout=out, stderr=out
-            )
+                argv, cwd=folder, env=clean_environ(ALGORUN_TEST=marker, **environ), stdout=out, stderr=out,
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in a shell's background
+            )  # fmt: skip
 
     def wait_for(self, text, count, timeout=60):
         deadline = time.monotonic() + timeout

@@ -13,14 +13,19 @@ from launcher.control.failure import Failure, Raised
 from launcher.control.hub import Hub
 from launcher.control.hub import State as HubState
 from launcher.control.member import Conclude, Member, Signal, Start, State, ToHub
-from launcher.control.messages import Hello, Verdict
+from launcher.control.messages import Hello, Ready, Verdict
 from launcher.values import Limits
 
 LIMITS = Limits()
 
 
-def hello(host: str, slots: int = 2, **digest: str) -> Hello:
-    return Hello(host, slots, {"version": "1", **digest}, master_addr="algo-1", master_port=1234)
+def hello(host: str, **digest: str) -> Hello:
+    return Hello(host, {"version": "1", **digest})
+
+
+def ready(host: str, slots: int = 2, **digest: str) -> Ready:
+    leads = host == "algo-1"
+    return Ready(slots, {"program": "a", **digest}, "algo-1" if leads else "", 1234 if leads else 0)
 
 
 class Job:
@@ -58,8 +63,19 @@ class Job:
                 self.to_host[host].append(message)
 
     def join(self, host: str, **digest: str) -> None:
+        """Says hello, and is ready at once; what is under way may be overtaken by others."""
+        self.arrive(host, **digest)
+        self.get_ready(host)
+
+    def get_ready(self, host: str, **digest: str) -> None:
+        self.act(host, self.members[host].prepared(self.now))
+        self.to_hub[host].append(ready(host, **digest).message())
+
+    def arrive(self, host: str, **digest: str) -> None:
+        """Says hello, and prepares from now on."""
         self.members[host].joined(self.now)
         self.send(self.hub.hello(self.now, hello(host, **digest)))
+        self.act(host, self.members[host].preparing(self.now))
 
     def step(self) -> bool:
         """Delivers one message, of a host chosen by chance; False when none is under way."""
@@ -76,6 +92,8 @@ class Job:
     def hear(self, host: str, message: dict) -> None:
         message = messages.decode(messages.encode(message).rstrip(b"\n"))
         match message["type"]:
+            case "ready":
+                self.send(self.hub.ready(self.now, host, messages.parse_ready(message)))
             case "fail":
                 self.send(self.hub.fail(self.now, host, messages.parse_failure(message)))
             case "stop":
@@ -189,6 +207,110 @@ def test_a_mismatch_names_the_key_and_both_values():
     assert {v.code for v in job.verdicts.values()} == {64}
     assert "image differs: aaa on algo-1, bbb on algo-2" in job.verdicts["algo-2"].failure.message
     assert job.verdicts["algo-1"] == job.verdicts["algo-2"]
+
+
+def test_another_program_is_named_whoever_is_ready_first():
+    for order in (("algo-1", "algo-2", "algo-3"), ("algo-3", "algo-2", "algo-1")):
+        job = Job(3)
+        for host in job.hosts:
+            job.arrive(host)
+        for host in order:
+            job.get_ready(host, program="b" if host == "algo-2" else "a")
+            job.settle()
+        assert {v.code for v in job.verdicts.values()} == {64}
+        assert "program differs: a on algo-1, b on algo-2" in job.verdicts["algo-3"].failure.message
+
+
+def test_a_host_that_cannot_get_ready_ends_the_job_with_its_reason():
+    job = Job(3)
+    for host in job.hosts:
+        job.arrive(host)
+    job.get_ready("algo-1")
+    job.act("algo-2", job.members["algo-2"].broken(job.now, Failure("setup", "algo-2", 64, "pip failed")))
+    job.settle()
+    assert [job.verdicts[host].failure.headline() for host in job.hosts] == ["setup: algo-2, exit 64: pip failed"] * 3
+
+
+def test_hosts_may_prepare_for_longer_than_the_gate_waits():
+    job = Job(2)
+    for host in job.hosts:
+        job.arrive(host)
+    job.get_ready("algo-1")
+    job.pass_time(LIMITS.gate_s * 2)
+    assert not job.verdicts
+    job.get_ready("algo-2")
+    job.settle()
+    assert all(member.state is State.RUN for member in job.members.values())
+
+
+def test_an_endless_preparation_is_ended_and_named():
+    job = Job(2)
+    for host in job.hosts:
+        job.arrive(host)
+    job.get_ready("algo-1")
+    job.pass_time(LIMITS.prepare_s + 1)
+    assert {v.failure.headline() for v in job.verdicts.values()} == {
+        "setup: algo-2, exit 65: not ready after 1800 s (ALGORUN_PREPARE_S)"
+    }
+    assert 9 in job.signals["algo-2"]
+
+
+def test_a_silent_host_at_the_gate_is_named_by_the_hub():
+    """Its supervisor lives and beats, but never gets ready: the hub's own limit ends the job."""
+    job = Job(2)
+    job.join("algo-1")
+    job.members["algo-2"].joined(job.now)
+    job.send(job.hub.hello(job.now, hello("algo-2")))
+    job.pass_time(LIMITS.gate_s + LIMITS.prepare_s + 5)
+    assert {v.failure.message for v in job.verdicts.values()} == {"hosts not ready after 2400 s: algo-2"}
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    count=st.integers(1, 4),
+    seed=st.integers(0, 10_000),
+    events=st.lists(
+        st.tuples(
+            st.sampled_from(["arrive", "ready", "broken", "kill", "stop", "wait", "deliver"]),
+            st.integers(0, 3),
+            st.sampled_from([0.0, 0.5, 11.0, 700.0, 2000.0]),
+        ),
+        max_size=14,
+    ),
+)
+def test_whatever_happens_at_the_gate_every_living_host_gets_one_and_the_same_verdict(count, seed, events):
+    job = Job(count, seed)
+    came: set[str] = set()
+    for kind, index, seconds in [("arrive", 0, 0.0), *events]:
+        host = job.hosts[index % count]
+        if host in job.dead:
+            continue
+        if kind == "arrive" and host not in came and host not in job.verdicts:
+            came.add(host)
+            job.arrive(host)
+        elif kind == "wait":
+            job.pass_time(seconds)
+        elif kind == "deliver":
+            job.step()
+        elif host in came and kind == "ready":
+            job.get_ready(host)
+        elif host in came and kind == "broken":
+            job.act(host, job.members[host].broken(job.now, Failure("setup", host, 64, "no code")))
+        elif host in came and kind == "stop":
+            job.act(host, job.members[host].stop_asked(job.now, f"SIGTERM on {host}"))
+        elif host in came and kind == "kill":
+            job.kill(host)
+        if "algo-1" in job.dead:
+            break
+    job.settle()
+    job.pass_time(LIMITS.gate_s + 3 * LIMITS.prepare_s)
+    if all(job.members[host].state is State.RUN for host in job.hosts if host not in job.dead):
+        return  # all were ready: the job runs
+    living = [host for host in job.hosts if host not in job.dead and host in came]
+    assert set(living) <= set(job.verdicts)
+    if "algo-1" not in job.dead:
+        assert len({job.verdicts[host] for host in living}) <= 1
+        assert job.hub.finished
 
 
 @pytest.mark.parametrize(("host", "why"), [("algo-9", "not one of the job's hosts"), ("algo-2", "said hello already")])
@@ -396,7 +518,13 @@ def test_lines_that_are_no_messages_are_refused(line):
     )
 )
 def test_messages_with_wrong_fields_bring_a_value_error_only(fields):
-    for parse in (messages.parse_hello, messages.parse_go, messages.parse_failure, messages.parse_verdict):
+    for parse in (
+        messages.parse_hello,
+        messages.parse_ready,
+        messages.parse_go,
+        messages.parse_failure,
+        messages.parse_verdict,
+    ):
         with pytest.raises(ValueError, match=r"."):  # all of them need fields that none of these has
             parse({"type": "x", **fields})
 

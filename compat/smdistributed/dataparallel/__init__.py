@@ -1,0 +1,1 @@
+"""smdistributed.dataparallel: the data parallel library of scripts for `distribution={"smdistributed": ..}`."""

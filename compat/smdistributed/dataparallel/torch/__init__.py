@@ -1,0 +1,1 @@
+"""smdistributed.dataparallel.torch: import `torch_smddp` and use torch.distributed with the backend `smddp`."""

@@ -1,0 +1,39 @@
+"""Registers the torch.distributed backend `smddp`: NCCL where there are GPUs, Gloo elsewhere.
+
+AWS's documentation has scripts import this module and call `init_process_group(backend="smddp")`. The name stays, the
+collectives are torch's own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+NAME = "smddp"
+
+
+def _nccl(options: Any, wish: Any) -> Any:
+    """torch's own NCCL group (extended creator: `options` is torch's DistributedBackendOptions)."""
+    chosen = wish or dist.ProcessGroupNCCL.Options()
+    chosen._timeout = options.timeout
+    chosen.global_ranks_in_group = options.global_ranks_in_group
+    return dist.ProcessGroupNCCL(options.store, options.group_rank, options.group_size, chosen)
+
+
+def _gloo(options: Any, wish: Any) -> Any:
+    """torch's own Gloo group."""
+    return dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
+
+
+def register() -> None:
+    """Makes `smddp` known to torch.distributed; once is enough, more often does nothing."""
+    if NAME in dist.Backend.backend_list:
+        return
+    on_gpu = torch.cuda.is_available() and dist.is_nccl_available()
+    device, make = ("cuda", _nccl) if on_gpu else ("cpu", _gloo)
+    dist.Backend.register_backend(NAME, make, extended_api=True, devices=[device])
+
+
+register()

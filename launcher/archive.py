@@ -1,0 +1,104 @@
+"""Unpacks a source archive from outside: whole or not at all, and nothing outside the folder.
+
+Python 3.11 before 3.11.4 (Debian 12's among them) has no extraction filters, so every member is checked here.
+"""
+
+from __future__ import annotations
+
+import lzma
+import os
+import posixpath
+import shutil
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from .errors import UserError
+
+CHUNK = 1024 * 1024
+DAMAGE = (tarfile.TarError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError)
+MOST_MEMBERS = 1_000_000
+STAGE = ".algorun-unpacking"
+# Where Python has filters of its own, ours have checked already.
+TRUSTED: dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+
+
+def unpack(archive: Path, folder: Path, where: str) -> None:
+    """Unpacks a tar file (plain, gzip, bzip2 or xz) into an empty folder. Raises UserError; then nothing is left."""
+    stage = folder / f"{STAGE}-{os.getpid()}"
+    try:
+        with tarfile.open(archive) as tar:
+            members = _read(tar, where)
+            need, free = sum(m.size for m in members if m.isreg()), shutil.disk_usage(folder).free
+            if need > free:
+                raise UserError(where, f"holds {need} bytes, {folder} has room for {free}", fix="use a larger volume")
+            stage.mkdir()
+            tar.extractall(stage, members, **TRUSTED)
+        for item in sorted(os.listdir(stage)):
+            os.rename(stage / item, folder / item)
+    except DAMAGE as error:
+        raise UserError(where, f"is not a usable tar file: {error}", allowed="tar, tar.gz, tar.bz2, tar.xz") from None
+    except OSError as error:
+        raise UserError(where, f"cannot be unpacked: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def _read(tar: tarfile.TarFile, where: str) -> list[tarfile.TarInfo]:
+    """All members, after the whole file has been read once: what is compressed ends with a checksum."""
+    try:
+        members = _checked(tar, where)
+        while tar.fileobj is not None and tar.fileobj.read(CHUNK):
+            pass
+    except OSError as error:  # gzip's word for damaged data, and the kernel's for a member of 2^60 bytes
+        raise tarfile.ReadError(str(error.strerror or error)) from None
+    return members
+
+
+def _checked(tar: tarfile.TarFile, where: str) -> list[tarfile.TarInfo]:
+    """All members, each inside the folder and made harmless; a hostile one refuses the whole archive."""
+    members: list[tarfile.TarInfo] = []
+    links: set[str] = set()
+    files: set[str] = set()
+    for member in tar:
+        if len(members) >= MOST_MEMBERS:
+            raise UserError(where, f"has more than {MOST_MEMBERS} members")
+        name = posixpath.normpath(member.name)
+        if name == ".":
+            continue
+        if _outside(member.name) or "\0" in member.name:
+            raise UserError(where, f"member {member.name!r} lies outside the code folder", fix="pack relative paths")
+        parents = name.split("/")[:-1]
+        if any("/".join(parents[: depth + 1]) in links for depth in range(len(parents))):
+            raise UserError(where, f"member {member.name!r} lies behind a link", fix="pack the files themselves")
+        if name in links:  # a later member of the same name would be written through the link
+            raise UserError(where, f"member {member.name!r} comes twice, first as a link")
+        if member.issym():
+            target = posixpath.join(posixpath.dirname(name), member.linkname)
+            if member.linkname.startswith("/") or _outside(target):
+                raise UserError(
+                    where, f"link {member.name!r} leads out of the code folder to {member.linkname!r}", fix="remove it"
+                )
+            links.add(name)
+        elif member.islnk():
+            if posixpath.normpath(member.linkname) not in files:
+                raise UserError(where, f"link {member.name!r} leads to {member.linkname!r}, which is no file before it")
+        elif not (member.isreg() or member.isdir()):
+            raise UserError(where, f"member {member.name!r} is neither a file nor a folder nor a link")
+        else:
+            files.add(name)
+        member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+        member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
+        members.append(member)
+    return members
+
+
+def _outside(name: str) -> bool:
+    """True for a path that is absolute or climbs out of the folder."""
+    depth = 0
+    for part in name.split("/"):
+        depth += -1 if part == ".." else 0 if part in ("", ".") else 1
+        if depth < 0:
+            return True
+    return name.startswith("/")
