@@ -31,7 +31,11 @@ demo: $(VENV)/ready  ## Train a ViT on real digits on 2 simulated hosts x 2 rank
 test: $(VENV)/ready  ## Run the tests (those that need Docker are in compose-test)
 	$(BIN)/pytest -m 'not docker'
 
-compose-test: $(VENV)/ready  ## Run the tests in containers (builds the image first)
+$(VENV)/ready-push: $(VENV)/ready
+	$(BIN)/pip install --quiet -e '.[train,test,push-test]'
+	touch $@
+
+compose-test: $(VENV)/ready-push  ## Run the tests in containers (builds the image first; docker-registry and aws on PATH)
 	./build.sh build --variant cpu
 	$(BIN)/pytest -m docker tests/e2e
 
