@@ -268,7 +268,8 @@ build() {
     if revision=$(git -C "$root" rev-parse HEAD 2>/dev/null); then
         options+=(--label "org.opencontainers.image.revision=$revision")
     fi
-    run env DOCKER_BUILDKIT=1 "$docker" build "${options[@]}" "${build_args[@]}" --tag "$tag" "$root"
+    # An attestation makes the image an index, which SageMaker does not take everywhere.
+    run env DOCKER_BUILDKIT=1 BUILDX_NO_DEFAULT_ATTESTATIONS=1 "$docker" build "${options[@]}" "${build_args[@]}" --tag "$tag" "$root"
     if [[ ${options[*]} == *"WHEELHOUSE_IMAGE=$wheelhouse_tag"* ]]; then
         run "$docker" image rm "$wheelhouse_tag"
     fi
