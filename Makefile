@@ -31,7 +31,7 @@ demo: $(VENV)/ready  ## Train a ViT on real digits on 2 simulated hosts x 2 rank
 test: $(VENV)/ready  ## Run the tests (those that need Docker are in compose-test)
 	$(BIN)/pytest -m 'not docker'
 
-compose-test: $(VENV)/ready  ## Run the tests in containers (builds the image first)
+compose-test: $(VENV)/ready  ## Run the tests in containers (builds the image first; docker-registry and aws on PATH)
 	./build.sh build --variant cpu
 	$(BIN)/pytest -m docker tests/e2e
 
