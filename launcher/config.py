@@ -61,6 +61,8 @@ def read_resources(paths: Paths, request: Request) -> Resources:
     described = any(path.exists() for path in (paths.resourceconfig, paths.hyperparameters, paths.inputdataconfig))
     if described:
         return jobfiles.read_resources(paths.resourceconfig)
+    if paths.processing_resourceconfig.exists():
+        return jobfiles.read_resources(paths.processing_resourceconfig)
     return jobfiles.imagined(1, f"no job description in {paths.config}")
 
 

@@ -37,6 +37,16 @@ class Paths:
         return self.config / "resourceconfig.json"
 
     @property
+    def processing_resourceconfig(self) -> Path:
+        """Where a Processing job describes its hosts; it has no hyperparameters and no channels."""
+        return self.base / "config" / "resourceconfig.json"
+
+    @property
+    def exit_message(self) -> Path:
+        """What a Processing job shows as its ExitMessage, as `failure` is a training job's FailureReason."""
+        return self.output / "message"
+
+    @property
     def hyperparameters(self) -> Path:
         return self.config / "hyperparameters.json"
 

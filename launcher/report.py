@@ -18,7 +18,7 @@ LARGEST_SUMMARY = 64 * 1024  # bytes
 
 def clear(paths: Paths) -> None:
     """Removes what an earlier run in the same folder has left, so that it cannot be taken for this one's."""
-    for path in (paths.failure, paths.success, paths.summary, paths.output_data / RESULT):
+    for path in (paths.failure, paths.success, paths.exit_message, paths.summary, paths.output_data / RESULT):
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
 
@@ -48,7 +48,10 @@ def write(paths: Paths, verdict: Verdict) -> str:
     """Writes the outcome; returns a warning where that failed (a full disk must not change the exit code)."""
     try:
         if verdict.failure is not None:
-            write_aside(paths.failure, verdict.failure.text(SHOWN - 1) + "\n")
+            text = verdict.failure.text(SHOWN - 1) + "\n"
+            write_aside(paths.failure, text)
+            if paths.processing_resourceconfig.exists():
+                write_aside(paths.exit_message, text)
             write_aside(paths.output_data / "failure-full.txt", full_text(verdict.failure))
         else:
             write_aside(paths.success, "")
