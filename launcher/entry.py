@@ -13,18 +13,24 @@ from .errors import UserError
 
 BUNDLED = {"ddp": "train.ddp", "mpi-basics": "train.mpi_basics"}
 
+FIRST_LINE = 256  # bytes: what the kernel reads of a program to find its interpreter
+
 Kind = Literal["bundled", "script", "module", "shell", "command"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The user's program. `target` is a bundled name, a path or a module; `cwd` the folder that it starts in."""
+    """The user's program. `target` is a bundled name, a path or a module; `cwd` the folder that it starts in.
+
+    A `shell` program is one that the kernel would not start by itself; `interpreter` runs it.
+    """
 
     kind: Kind
     target: str
     args: tuple[str, ...]
     cwd: str
     source: str
+    interpreter: tuple[str, ...] = ()
 
     def argv(self, python: str) -> tuple[str, ...]:
         """The command line of one rank.
@@ -40,18 +46,32 @@ class Entry:
             case "module":
                 head = [python, "-u", "-m", self.target]
             case "shell":
-                head = ["/bin/sh", self.target]
+                head = [*self.interpreter, os.path.join(".", self.target)]
             case "command":
-                head = [self.target]
+                head = [os.path.join(".", self.target)]
         return (*head, *self.args)
 
 
-def _kind(path: Path, target: str) -> Kind:
+def _kind(path: Path, target: str) -> tuple[Kind, tuple[str, ...]]:
+    """How a file is started, and by which interpreter where the kernel would not start it.
+
+    AWS's toolkit makes an entry point executable and gives it to a shell: its first line names the interpreter, and
+    without such a line the shell runs it itself. Archives lose modes, and code folders may be read-only, so here the
+    same interpreter is called by name.
+    """
     if target.endswith(".py"):
-        return "script"
-    if target.endswith(".sh") and not os.access(path, os.X_OK):
-        return "shell"
-    return "command"
+        return "script", ()
+    with open(path, "rb") as file:
+        start = file.read(FIRST_LINE)
+    named = start.startswith(b"#!")
+    if os.access(path, os.X_OK) and (named or b"\0" in start):
+        return "command", ()
+    if named:
+        # As the kernel reads it: the interpreter, and all that follows as one argument.
+        return "shell", tuple(os.fsdecode(word) for word in start[2:].split(b"\n")[0].strip().split(None, 1))
+    if os.access(path, os.X_OK) or target.endswith(".sh"):
+        return "shell", ("/bin/sh",)
+    return "command", ()
 
 
 def of_command_line(target: str, args: Sequence[str], *, module: bool, cwd: str) -> Entry:
@@ -77,10 +97,10 @@ def of_file(target: str, args: Sequence[str], cwd: str, *, where: str, source: s
             allowed=f"a file, or one of {', '.join(BUNDLED)}",
             fix=f"did you mean {near[0]}?" if near else "",
         )
-    kind = _kind(path, target)
+    kind, interpreter = _kind(path, target)
     if kind == "command" and not os.access(path, os.X_OK):
         raise UserError(where, f"{target!r} is not executable", fix=f"chmod +x {target}")
-    return Entry(kind, str(path) if kind == "command" else target, tuple(args), cwd, source)
+    return Entry(kind, target, tuple(args), cwd, source, interpreter)
 
 
 def _programs(cwd: str) -> list[str]:
