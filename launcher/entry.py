@@ -46,10 +46,15 @@ class Entry:
             case "module":
                 head = [python, "-u", "-m", self.target]
             case "shell":
-                head = [*self.interpreter, os.path.join(".", self.target)]
+                head = [*self.interpreter, self._path]
             case "command":
-                head = [os.path.join(".", self.target)]
+                head = [self._path]
         return (*head, *self.args)
+
+    @property
+    def _path(self) -> str:
+        """The target as a path: without a slash it would be looked for on PATH."""
+        return self.target if self.target.startswith(("/", "./", "../")) else f"./{self.target}"
 
 
 def _kind(path: Path, target: str) -> tuple[Kind, tuple[str, ...]]:
