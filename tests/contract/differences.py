@@ -130,10 +130,9 @@ WANTED = [
     ),
     Difference(
         r"(SM_TRAINING_ENV\.network_interface_name|SM_NETWORK_INTERFACE_NAME)",
-        "where the file names no interface: the one of the default route; the toolkit says eth0",
+        "where the file names no interface: the one of the default route; the toolkit says eth0, or nothing",
         lambda tree, theirs, ours: (
-            (theirs or "").strip('"') == "eth0"
-            and "network_interface_name" not in tree.resources
+            (theirs or "").strip('"') == tree.resources.get("network_interface_name", "eth0") in ("", "eth0")
             and (ours or "").strip('"') == tree.default_interface
         ),
     ),
@@ -151,6 +150,16 @@ WANTED = [
         r"\(refused\)",
         "a log level that is a word ends the toolkit's job before it starts; here SM_LOG_LEVEL says INFO then",
         lambda tree, theirs, ours: tree.name == "log-level-word" and "TypeError" in (theirs or "") and ours is None,
+    ),
+    Difference(
+        r"\(refused\)",
+        "a leading './' is no danger: a program is found by its path, never on PATH",
+        lambda tree, theirs, ours: tree.name == "name-as-a-path" and "path segments" in (theirs or "") and ours is None,
+    ),
+    Difference(
+        r"\(refused\)",
+        "a job that names no program runs the bundled ddp",
+        lambda tree, theirs, ours: tree.program is None and theirs is not None and ours is None,
     ),
     # MPI.
     Difference(
@@ -181,7 +190,7 @@ WANTED = [
     # The program.
     Difference(
         r"\(program\)",
-        "a package's program runs as a script: the code folder is on the module path, nothing is installed",
+        "a package (setup.py) is not installed yet; its program runs as a script, with the code folder on the module path",
         lambda tree, theirs, ours: "setup.py" in tree.files and (theirs, ours) == ("python -m train", "python train.py"),
     ),
 ]  # fmt: skip

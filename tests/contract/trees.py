@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+FRAMEWORK = str(Path(__file__).parent / "framework")
 SCRIPT = "print('a user')\n"
 SHOW = 'echo "${BASH_VERSION:-sh} $- $0"; printf \'<%s>\' "$@"\n'
 SH, BASH = f"#!/bin/sh\n{SHOW}", f"#!/bin/bash\n{SHOW}"
@@ -181,6 +182,7 @@ TREES = [
          resources={"network_interface_name": "eth0", "current_instance_type": "local"}),
     Tree("bare-resources", resources={}),
     Tree("bare-resources-elsewhere", resources={}, default_interface="ens5"),
+    Tree("interface-without-a-name", resources={"network_interface_name": ""}, default_interface="ens5"),
     Tree("interface-that-is-not-there", resources={"network_interface_name": "ethwe"}),
     heterogeneous("groups-leader", "algo-1", 0),
     heterogeneous("groups-other", "algo-10", 1),
@@ -207,7 +209,10 @@ TREES = [
     Tree("command", {"b": "1"}, program="train", files={"train": BASH}, executable=("train",)),
     Tree("command-not-executable", program="train", files={"train": BASH}),
     Tree("package", {"lr": "1"}, files={"train.py": SCRIPT, "setup.py": ""}),
+    Tree("name-as-a-path", program="./train.py"),
+    Tree("no-program", {"lr": "1"}, program=None, files={}),
     # The environment.
+    Tree("framework-image", {"lr": "1"}, environ={"SAGEMAKER_TRAINING_MODULE": "framework_of_an_image:main", "PYTHONPATH": FRAMEWORK}),
     Tree("python-path", environ={"PYTHONPATH": "/opt/one:/opt/two"}),
     Tree("set-by-the-user", environ={"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "ib0", "OMP_NUM_THREADS": "3", "MASTER_PORT": "1234", "MY_OWN": "x"}),
     Tree("mpi-set-by-the-user", MPI, environ={"NCCL_DEBUG": "INFO", "NCCL_SOCKET_IFNAME": "ib0", "NCCL_MIN_NRINGS": "1"}),
