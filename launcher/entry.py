@@ -66,14 +66,18 @@ def _kind(path: Path, target: str) -> tuple[Kind, tuple[str, ...]]:
     """
     if target.endswith(".py"):
         return "script", ()
-    with open(path, "rb") as file:
-        start = file.read(FIRST_LINE)
+    try:
+        with open(path, "rb") as file:
+            start = file.read(FIRST_LINE)
+    except OSError:
+        return "command", ()  # a program may be executable and yet not readable
     named = start.startswith(b"#!")
     if os.access(path, os.X_OK) and (named or b"\0" in start):
         return "command", ()
     if named:
         # As the kernel reads it: the interpreter, and all that follows as one argument.
-        return "shell", tuple(os.fsdecode(word) for word in start[2:].split(b"\n")[0].strip().split(None, 1))
+        words = start[2:].split(b"\n")[0].strip().split(None, 1)
+        return "shell", tuple(map(os.fsdecode, words)) or ("/bin/sh",)
     if os.access(path, os.X_OK) or target.endswith(".sh"):
         return "shell", ("/bin/sh",)
     return "command", ()
