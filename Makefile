@@ -18,20 +18,24 @@ $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
+	$(BIN)/pip install --quiet -e '.[train]'
+	touch $@
+
+$(VENV)/ready-test: $(VENV)/ready
 	$(BIN)/pip install --quiet -e '.[train,test]'
 	touch $@
 
 $(VENV)/ready-lint: $(VENV)/ready
-	$(BIN)/pip install --quiet -e '.[train,test,lint]'
+	$(BIN)/pip install --quiet -e '.[train,lint]'
 	touch $@
 
 demo: $(VENV)/ready  ## Train a ViT on real digits on 2 simulated hosts x 2 ranks (no Docker)
 	$(BIN)/algorun simulate -j 2x2 ddp
 
-test: $(VENV)/ready  ## Run the tests (those that need Docker are in compose-test)
+test: $(VENV)/ready-test  ## Run the tests (needs gcc and Python's headers; those that need Docker are in compose-test)
 	$(BIN)/pytest -m 'not docker'
 
-compose-test: $(VENV)/ready  ## Run the tests in containers (builds the image first; docker-registry and aws on PATH)
+compose-test: $(VENV)/ready-test  ## Run the tests in containers (builds the image first; docker-registry and aws on PATH)
 	./build.sh build --variant cpu
 	$(BIN)/pytest -m docker tests/e2e
 

@@ -14,6 +14,8 @@ from .usercode import is_package
 
 BUNDLED = {"ddp": "train.ddp", "mpi-basics": "train.mpi_basics"}
 
+FIRST_LINE = 256  # bytes: what the kernel reads of a program to find its interpreter
+
 # pending: code that must be fetched or installed first.
 Kind = Literal["bundled", "script", "module", "shell", "command", "pending"]
 
@@ -43,33 +45,43 @@ class Entry:
             case "module":
                 head = [python, "-u", "-m", self.target]
             case "shell":
-                head = [*self.interpreter, self.target]
+                head = [*self.interpreter, self._path]
             case "pending" if self.target.endswith(".py"):
                 head = [python, "-u", self.target]
             case "command" | "pending":
-                head = [self.target]
+                head = [self._path]
         return (*head, *self.args)
 
+    @property
+    def _path(self) -> str:
+        """The target as a path: without a slash it would be looked for on PATH."""
+        return self.target if self.target.startswith(("/", "./", "../")) else f"./{self.target}"
 
-def _kind(path: Path, target: str) -> Kind:
+
+def _kind(path: Path, target: str) -> tuple[Kind, tuple[str, ...]]:
+    """How a file is started, and by which interpreter where the kernel would not start it.
+
+    AWS's toolkit makes an entry point executable and gives it to a shell: its first line names the interpreter, and
+    without such a line the shell runs it itself. Archives lose modes, and code folders may be read-only, so here the
+    same interpreter is called by name.
+    """
     if target.endswith(".py"):
-        return "script"
-    named = _interpreter(path)
-    if os.access(path, os.X_OK) and (named or not target.endswith(".sh")):
-        return "command"
-    return "shell" if named or target.endswith(".sh") else "command"
-
-
-def _interpreter(path: Path) -> tuple[str, ...]:
-    """What the file's first line names after `#!`, as the kernel would read it; () where it names nothing."""
+        return "script", ()
     try:
         with open(path, "rb") as file:
-            first = file.read(256).split(b"\n")[0]
+            start = file.read(FIRST_LINE)
     except OSError:
-        return ()
-    if not first.startswith(b"#!"):
-        return ()
-    return tuple(word for word in os.fsdecode(first[2:]).strip().split(None, 1) if word)
+        return "command", ()  # a program may be executable and yet not readable
+    named = start.startswith(b"#!")
+    if os.access(path, os.X_OK) and (named or b"\0" in start):
+        return "command", ()
+    if named:
+        # As the kernel reads it: the interpreter, and all that follows as one argument.
+        words = start[2:].split(b"\n")[0].strip().split(None, 1)
+        return "shell", tuple(map(os.fsdecode, words)) or ("/bin/sh",)
+    if os.access(path, os.X_OK) or target.endswith(".sh"):
+        return "shell", ("/bin/sh",)
+    return "command", ()
 
 
 def of_command_line(target: str, args: Sequence[str], *, module: bool, cwd: str) -> Entry:
@@ -95,19 +107,10 @@ def of_file(target: str, args: Sequence[str], cwd: str, *, where: str, source: s
             allowed=f"a file, or one of {', '.join(BUNDLED)}",
             fix=f"did you mean {near[0]}?" if near else "",
         )
-    kind = _kind(path, target)
+    kind, interpreter = _kind(path, target)
     if kind == "command" and not os.access(path, os.X_OK):
         raise UserError(where, f"{target!r} is not executable", fix=f"chmod +x {target}")
-    # Archives and object stores lose a script's mode; its first line still says what runs it.
-    interpreter = _interpreter(path) or ("/bin/sh",)
-    return Entry(
-        kind,
-        str(path) if kind == "command" else target,
-        tuple(args),
-        cwd,
-        source,
-        interpreter if kind == "shell" else (),
-    )
+    return Entry(kind, target, tuple(args), cwd, source, interpreter)
 
 
 def _programs(cwd: str) -> list[str]:

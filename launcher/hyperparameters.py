@@ -15,6 +15,7 @@ from .errors import UserError
 
 PLATFORM_KEYS = ("_tuning_objective_metric", "default_user_module_name")
 PLATFORM_PREFIXES = ("sagemaker_", "algorun_")
+LONGEST = 128 * 1024  # bytes of one argument or variable with its closing zero: Linux's MAX_ARG_STRLEN
 
 
 def decode(raw: object) -> object:
@@ -33,8 +34,8 @@ def is_platform_key(key: str) -> bool:
 
 
 def user_values(raw: Mapping[str, object]) -> dict[str, object]:
-    """The user's own hyperparameters, decoded, in ASCII order of their keys."""
-    return {key: decode(raw[key]) for key in sorted(raw) if not is_platform_key(key)}
+    """The user's own hyperparameters, decoded, in the order of the file."""
+    return {key: decode(value) for key, value in raw.items() if not is_platform_key(key)}
 
 
 def flag(raw: Mapping[str, object], key: str) -> bool:
@@ -66,8 +67,31 @@ def argument(value: object) -> str:
 
 
 def argv(values: Mapping[str, object]) -> list[str]:
-    """The command line of decoded hyperparameters, two elements each."""
+    """The command line of decoded hyperparameters, two elements each, keys in ASCII order.
+
+    Raises UserError on what no process can be given: a zero byte, half of a surrogate pair, 128 KiB in one element.
+    """
     out: list[str] = []
     for key in sorted(values):
-        out += [f"-{key}" if len(key) == 1 else f"--{key}", argument(values[key])]
+        name = f"--{key}" if len(key) > 1 else f"-{key}" if key else ""
+        out += [_possible(key, name), _possible(key, argument(values[key]))]
     return out
+
+
+def _possible(key: str, element: str) -> str:
+    where = f"hyperparameter {key!r}"
+    if "\0" in element:
+        raise UserError(where, "holds a zero byte, which no command line can carry", fix="remove \\u0000")
+    try:
+        size = len(element.encode())
+    except UnicodeEncodeError as error:
+        half = f"U+{ord(element[error.start]):04X}"
+        raise UserError(where, f"holds {half}, half of a surrogate pair", allowed="Unicode text") from None
+    if size >= LONGEST:
+        raise UserError(
+            where,
+            f"is {size} bytes long, more than Linux takes as one argument",
+            allowed=f"fewer than {LONGEST} bytes",
+            fix="pass it as a file in a channel",
+        )
+    return element

@@ -15,11 +15,12 @@ HOST_NAME_LENGTH = 253  # octets, RFC 1035
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One instance group of a heterogeneous cluster."""
+    """One instance group. `raw` is the object as it stands in the file."""
 
     name: str
     instance_type: str
     hosts: tuple[str, ...]
+    raw: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def _groups(where: str, raw: Mapping[str, object], hosts: tuple[str, ...]) -> tu
         strangers = [host for host in members if host not in hosts]
         if strangers:
             raise UserError(where, f"group {name!r} names {', '.join(strangers)}", allowed=f"hosts: {', '.join(hosts)}")
-        groups.append(Group(name, _text(where, item, "instance_type"), members))
+        groups.append(Group(name, _text(where, item, "instance_type"), members, item))
     return tuple(groups)
 
 

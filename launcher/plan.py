@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from . import env
+from . import env, sm_env
 from .cluster import Cluster, Host, interface
 from .config import JobConfig
 from .engines import mpirun, native, torchrun
@@ -112,7 +112,7 @@ def _host(
     cluster: Cluster,
     config: JobConfig,
     machine: Machine,
-    sagemaker: env.SageMakerEnvironment,
+    sagemaker: sm_env.SageMakerEnvironment,
     pieces: Pieces,
     nic: Sourced[str],
 ) -> HostPlan:
@@ -147,7 +147,7 @@ def make(
     meeting = meeting or offline(config)
     nic = interface(config, machine)
     pieces = _pieces(config, cluster, programs, meeting, nic.value)
-    sagemaker = env.SageMakerEnvironment(config, machine, nic.value)
+    sagemaker = sm_env.SageMakerEnvironment(config, machine, nic.value)
     contract = env.shared_contract(cluster, meeting.master_addr, meeting.master_port, meeting.attempt)
     return Plan(
         format=FORMAT,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +33,9 @@ def is_secret(name: str) -> bool:
 def redacted(plan: Plan) -> Plan:
     """The plan as it may be shown: `***` in place of every value that a secret's variable has, wherever it stands."""
     variables = (*plan.env, *(v for host in plan.hosts for v in host.env))
-    secrets = sorted({v.value for v in variables if is_secret(v.name) and v.value}, key=len, reverse=True)
+    found = {v.value for v in variables if is_secret(v.name) and v.value}
+    # SM_HPS, SM_USER_ARGS and SM_TRAINING_ENV hold them as JSON strings.
+    secrets = sorted(found | {json.dumps(value)[1:-1] for value in found}, key=len, reverse=True)
 
     def clean(text: str) -> str:
         for secret in secrets:

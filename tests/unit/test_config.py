@@ -121,6 +121,35 @@ def test_a_program_that_is_not_there(target, says):
         read(Request(target=target, cwd=str(TREES.parent.parent)), {"SAGEMAKER_BASE_DIR": str(TREES / "script")})
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "mode", "head"),
+    [
+        ("run.sh", "#!/bin/bash\n", 0o644, ("/bin/bash", "./run.sh")),
+        ("run.sh", "#! /usr/bin/env bash -eu \n", 0o644, ("/usr/bin/env", "bash -eu", "./run.sh")),
+        ("run.sh", "true\n", 0o644, ("/bin/sh", "./run.sh")),
+        ("run.sh", "true\n", 0o755, ("/bin/sh", "./run.sh")),
+        ("run.sh", "#!/bin/bash\n", 0o755, ("./run.sh",)),
+        ("bin/go", "#!/bin/bash\n", 0o644, ("/bin/bash", "./bin/go")),
+        ("bin/go", "\x7fELF\0", 0o755, ("./bin/go",)),
+        ("train.py", "#!/bin/bash\n", 0o755, ("python", "-u", "train.py")),
+    ],
+)
+def test_the_first_line_of_a_program_counts_executable_or_not(tmp_path, name, text, mode, head):
+    path = tmp_path / "code" / name
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    path.chmod(mode)
+    config = read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": name})
+    assert config.entry.argv("python") == head
+    assert config.entry.target == name
+
+
+def test_a_file_that_nothing_can_start_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello\n")
+    with pytest.raises(UserError, match="notes.txt' is not executable"):
+        read(Request(target="notes.txt", cwd=str(tmp_path)), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+
+
 def test_code_without_a_program_is_an_error(tmp_path):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("")

@@ -101,6 +101,38 @@ def test_all_hosts_make_the_same_plan():
     assert [len(host[3]) for host in plans.pop()] == [4, 1, 4]
 
 
+def test_a_name_with_a_dash_has_a_second_spelling_that_takes_nobody_elses_place():
+    config = replace(
+        job("script"), hyperparameters={"batch-size": "1", "batch_size": "2", "log-every": "3", "a=b": "4"}
+    )
+    ranks = cluster.resolve(config.resources.hosts, {"algo-1": Sourced(1, "")})
+    shown = plan.make(config, ranks, machine(), PROGRAMS)
+    environ = shown.environ(shown.hosts[0], shown.hosts[0].ranks[0])
+    assert (environ["SM_HP_BATCH-SIZE"], environ["SM_HP_BATCH_SIZE"]) == ("1", "2")
+    assert (environ["SM_HP_LOG-EVERY"], environ["SM_HP_LOG_EVERY"]) == ("3", "3")
+    assert not [name for name in environ if "=" in name], "no process can be given such a name"
+    assert json.loads(environ["SM_HPS"])["a=b"] == 4
+
+
+def test_every_host_gets_its_own_training_environment():
+    """As it would write it itself from its own resourceconfig.json: the plan of another host says the same."""
+    here = job("heterogeneous")
+    ranks = cluster.resolve(here.resources.hosts, {host: Sourced(1, "") for host in here.resources.hosts})
+    for name in here.resources.hosts:
+        group = next(group for group in here.resources.groups if name in group.hosts)
+        raw = {"current_host": name, "current_group_name": group.name, "current_instance_type": group.instance_type}
+        own = replace(
+            here.resources,
+            raw={**here.resources.raw, **raw},
+            current_host=name,
+            current_group=group.name,
+            instance_type=group.instance_type,
+        )
+        there = replace(here, resources=own)
+        plans = [plan.make(config, ranks, machine(), PROGRAMS) for config in (here, there)]
+        assert plans[0].host(name) == plans[1].host(name)
+
+
 def test_what_the_user_has_set_stays_and_the_plan_says_so():
     host = made("script", NCCL_SOCKET_IFNAME="ib0").hosts[0]
     found = {v.name: v for v in host.env}
@@ -111,17 +143,21 @@ def test_what_the_user_has_set_stays_and_the_plan_says_so():
     assert found["GLOO_SOCKET_IFNAME"].value == "eth0"
 
 
-def test_secrets_are_not_shown(tmp_path):
+@pytest.mark.parametrize("secret", ["hunter2", 'hünter"2', "back\\slash"])
+def test_secrets_are_not_shown(tmp_path, secret):
     folder = tmp_path / "input" / "config"
     folder.mkdir(parents=True)
     (folder / "resourceconfig.json").write_text('{"hosts": ["a"], "current_host": "a"}')
-    (folder / "hyperparameters.json").write_text('{"api_key": "hunter2", "lr": "1"}')
+    (folder / "hyperparameters.json").write_text(json.dumps({"api_key": secret, "lr": "1"}))
     config = job(str(tmp_path))
     ranks = cluster.resolve(("a",), {"a": Sourced(1, "")})
     shown = plan.make(config, ranks, machine(), PROGRAMS)
-    assert shown.environ(shown.hosts[0], shown.hosts[0].ranks[0])["SM_HP_API_KEY"] == "hunter2"
-    assert "hunter2" not in render.plan_text(shown)
-    assert "hunter2" not in json.dumps(codec.to_json(render.redacted(shown)))
+    assert shown.environ(shown.hosts[0], shown.hosts[0].ranks[0])["SM_HP_API_KEY"] == secret
+    redacted = render.redacted(shown)
+    values = [*redacted.argv, *redacted.environ(redacted.hosts[0], redacted.hosts[0].ranks[0]).values()]
+    for form in (secret, json.dumps(secret)[1:-1]):
+        assert form not in render.plan_text(shown)
+        assert not [value for value in values if form in value]
 
 
 def test_a_thousand_hosts_are_planned_with_every_rank():
