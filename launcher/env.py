@@ -72,5 +72,8 @@ def defaults(interface: Sourced[str], machine: Machine, slots: int, environ: Map
         Variable("OMP_NUM_THREADS", str(threads), f"{machine.cpus.value} CPUs / {slots} slots"),
         Variable("PYTHONUNBUFFERED", "1", "lines leave a rank when they are printed"),
     )
+    if machine.efa_devices:  # looked for, where AWS's launchers know instance types by name
+        source = f"EFA device {machine.efa_devices[0]}"
+        wishes = (*wishes, Variable("FI_PROVIDER", "efa", source), Variable("RDMAV_FORK_SAFE", "1", source))
     kept = "set in the environment: kept"
     return [Variable(w.name, environ[w.name], kept) if environ.get(w.name) else w for w in wishes]

@@ -168,3 +168,15 @@ def test_a_thousand_hosts_are_planned_with_every_rank():
     spent = time.process_time() - started
     assert sum(len(host.ranks) for host in found.hosts) == found.world_size == 8000
     assert spent < 5, "planning must not grow with hosts times hosts"
+
+
+def test_an_efa_device_is_used_where_there_is_one_and_the_user_can_say_otherwise():
+    config = job("script")
+    slots = cluster.assumed_slots(config, cluster.own_slots(config, machine()))
+    ranks = cluster.resolve(config.resources.hosts, slots)
+    for devices, expected in (((), None), (("efa_0",), "efa")):
+        found = plan.make(config, ranks, replace(machine(), efa_devices=devices), PROGRAMS)
+        assert found.environ(found.hosts[0], found.hosts[0].ranks[0]).get("FI_PROVIDER") == expected
+    own = replace(config, environ={"FI_PROVIDER": "tcp"})
+    found = plan.make(own, ranks, replace(machine(), efa_devices=("efa_0",)), PROGRAMS)
+    assert found.environ(found.hosts[0], found.hosts[0].ranks[0])["FI_PROVIDER"] == "tcp"
