@@ -212,9 +212,10 @@ def write_package(folder: Path) -> None:
 
 @contextlib.contextmanager
 def s3(work: Path) -> Iterator[str]:
-    """moto's S3 on the address of Docker's bridge, where both the client and its containers reach it."""
-    gateway = "{{range .IPAM.Config}}{{.Gateway}} {{end}}"
-    address = docker("network", "inspect", "bridge", "--format", gateway).split()[0]
+    """moto's server on the address of Docker's bridge, where both the client and its containers reach it."""
+    routes = docker("run", "--rm", "--entrypoint", "cat", IMAGE, "/proc/net/route").splitlines()[1:]
+    gateway = next(fields[2] for fields in map(str.split, routes) if fields[1] == "00000000")
+    address = socket.inet_ntoa(bytes.fromhex(gateway)[::-1])
     with socket.socket() as probe:
         probe.bind((address, 0))
         port = probe.getsockname()[1]
@@ -253,7 +254,7 @@ def run(
     with_s3: bool = False,
     requirements: bool = False,
     during: Callable[[Running], None] | None = None,
-    limit_s: float = 180.0,
+    limit_s: float = 120.0,
 ) -> Seen:
     """Runs the client until it returns; `during` runs beside it. AssertionError when it takes longer than `limit_s`."""
     work = work.resolve()
@@ -280,6 +281,8 @@ def run(
                 "s3": endpoint,
             }
             (work / "job.json").write_text(json.dumps(job))
+            if endpoint:
+                environ["AWS_ENDPOINT_URL"] = endpoint  # moto answers for every service that the client asks
             seconds, log = _client(work, client, environ, hosts, during, limit_s)
         result = json.loads((work / "result.json").read_text()) if (work / "result.json").exists() else None
         assert result is not None, f"the client itself broke:\n{log[-3000:]}"
@@ -336,6 +339,8 @@ def _client(
             during(Running(work, hosts, process))
         except BaseException as fault:
             faults.append(fault)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # nothing is left to wait for
 
     side = threading.Thread(target=beside)
     if during is not None:

@@ -31,7 +31,7 @@ class Row:
     requirements: bool = False
     during: Callable[[Running], None] | None = None
     quick: bool = False
-    limit_s: float = 180.0
+    limit_s: float = 120.0
 
     @property
     def id(self) -> str:
@@ -197,6 +197,22 @@ def stop(host: int) -> Callable[[Running], None]:
     return during
 
 
+# ---- both SDKs ------------------------------------------------------------------------------------------------------
+
+
+def _processing(client: str, hosts: int) -> list[Row]:
+    common: dict[str, Any] = {"client": client, "hosts": hosts, "kind": "Processing", "s3": True}
+    return [
+        Row(name="Processing by python3", check=processed(hosts, "nobody", 2), **common,
+            expects="the image runs a processing script as it is",
+            options={"command": ["python3"], "code": "process.py", "arguments": ["--factor", 2]}),
+        Row(name="Processing by algorun run", check=processed(hosts, "algorun", 3), **common,
+            expects="one rank per host of /opt/ml/config/resourceconfig.json",
+            options={"entrypoint": ["algorun", "run", "/opt/ml/processing/input/code/process.py"], "code": "process.py",
+                     "arguments": ["--factor", 3]}),
+    ]  # fmt: skip
+
+
 # ---- SDK v2 ---------------------------------------------------------------------------------------------------------
 
 
@@ -245,13 +261,7 @@ def _v2() -> list[Row]:
                expects="installed on every host before the start"),
             v2("failing script", "fails.py", hosts=hosts, check=fails(hosts), quick=hosts == 2,
                expects="exit 1, the exception in log and failure, output and model kept"),
-            Row(name="Processing by python3", client="v2", kind="Processing", hosts=hosts, check=processed(hosts, "nobody", 2),
-                expects="the image runs a processing script as it is",
-                options={"command": ["python3"], "code": "process.py", "arguments": ["--factor", 2]}),
-            Row(name="Processing by algorun run", client="v2", kind="Processing", hosts=hosts,
-                check=processed(hosts, "algorun", 3), expects="one rank per host of /opt/ml/config/resourceconfig.json",
-                options={"entrypoint": ["algorun", "run", "/opt/ml/processing/input/code/process.py"], "code": "process.py",
-                         "arguments": ["--factor", 3]}),
+            *_processing("v2", hosts),
         ]  # fmt: skip
     rows += [
         v2("script from S3 by AWS_ENDPOINT_URL_S3", "plain.py", hosts=1, check=ranks(1), s3=True,
@@ -290,10 +300,11 @@ COMMAND = "exec algorun train"
 
 def _v3() -> list[Row]:
     rows = []
+    epochs = {"hyperparameters": {"epochs": 2}}
     for hosts in (1, 2):
         rows += [
             v3("basic", {"entry_script": "plain.py"}, hosts=hosts, check=both(ranks(hosts, hosts), argv("--epochs", "2")),
-               expects=f"{hosts} process(es), one per host", options={"hyperparameters": {"epochs": 2}}),
+               expects=f"{hosts} process(es), one per host", options=epochs),
             v3("Torchrun", {"entry_script": "ddp.py"}, hosts=hosts, check=ranks(2 * hosts, hosts), quick=hosts == 2,
                expects=f"one world of {2 * hosts}",
                options={"distributed": {"type": "Torchrun", "process_count_per_node": 2}}),
@@ -306,22 +317,23 @@ def _v3() -> list[Row]:
             v3("command and entry_script", {"command": COMMAND, "entry_script": "plain.py"}, hosts=hosts,
                check=both(ranks(hosts, hosts), argv("--epochs", "2")), quick=hosts == 2,
                expects="our launcher, one rank per host, hyperparameters as arguments",
-               options={"hyperparameters": {"epochs": 2}}),
+               options=epochs),
             v3("command and Torchrun", {"command": COMMAND, "entry_script": "ddp.py"}, hosts=hosts,
-               check=both(ranks(2 * hosts, hosts), logs("engine torchrun")),
+               check=both(ranks(2 * hosts, hosts), logs("engine torchrun"), argv("--epochs", "2")),
                expects=f"our launcher by torchrun, one world of {2 * hosts}",
-               options={"distributed": {"type": "Torchrun", "process_count_per_node": 2}}),
+               options={"distributed": {"type": "Torchrun", "process_count_per_node": 2}, **epochs}),
             v3("command and MPI", {"command": COMMAND, "entry_script": "mpi.py"}, hosts=hosts,
-               check=both(ranks(2 * hosts, hosts), logs("engine mpirun")),
+               check=both(ranks(2 * hosts, hosts), logs("engine mpirun"), argv("--epochs", "2")),
                expects=f"our launcher by mpirun, one MPI world of {2 * hosts}",
-               options={"distributed": {"type": "MPI", "process_count_per_node": 2}}),
+               options={"distributed": {"type": "MPI", "process_count_per_node": 2}, **epochs}),
             Row(name="no SourceCode", client="v3", kind="ModelTrainer", hosts=hosts, check=bundled(hosts),
                 quick=hosts == 1, expects="the bundled ddp trains and leaves model.pt",
                 options={"hyperparameters": {"epochs": 1, "warmup-epochs": 0}}),
             v3("requirements", {"entry_script": "needs_package.py", "requirements": "requirements.txt"}, hosts=hosts,
                check=answered(hosts), requirements=True, expects="installed by the SDK's script with the image's pip"),
+            *_processing("v3", hosts),
             v3("failing script, command", {"command": COMMAND, "entry_script": "fails.py"}, hosts=hosts,
-               check=fails(hosts), expects="exit 1, the exception in log and failure, output and model kept"),
+               check=fails(hosts), expects="exit 1, the exception in log and failure, output and model kept", options=epochs),
         ]  # fmt: skip
     text = TEXT.replace("'", "")
     values = {"text": text, "quoted": '"', "number": "0.1", "dollar": "$(date) `date`"}
@@ -339,10 +351,13 @@ def _v3() -> list[Row]:
         *(v3(f"hosts end unevenly, command, host {first + 1} first", {"command": COMMAND, "entry_script": "uneven.py"},
              hosts=2, check=all_work_kept(2), expects="no work lost, the job succeeds",
              options={"hyperparameters": {"first": first}}) for first in (0, 1)),
+        v3("Torchrun hosts end unevenly", {"entry_script": "uneven.py"}, hosts=2, check=all_work_kept(2),
+           expects="no work lost, the job succeeds",
+           options={"distributed": {"type": "Torchrun", "process_count_per_node": 1}}),
         v3("a host fails late, command", {"command": COMMAND, "entry_script": "uneven.py"}, hosts=2, check=fails_late,
            expects="the job fails, what the other wrote is kept", options={"hyperparameters": {"fail-late": 1}}),
         *(v3(f"docker stop of host {host + 1}, command", {"command": COMMAND, "entry_script": "stops.py"}, hosts=2,
-             check=stopped(2), during=stop(host),
+             check=stopped(2), during=stop(host), options=epochs,
              expects="the handler of every rank on both hosts runs, the job ends with 0") for host in (0, 1)),
     ]  # fmt: skip
     return rows

@@ -17,7 +17,7 @@ ROLE = "arn:aws:iam::111122223333:role/algorun-test"
 
 def session(job: dict) -> LocalSession:
     """With S3, code goes there as a tar and comes back from there; without, the code folder is mounted."""
-    made = LocalSession(boto_session=boto3.Session(), s3_endpoint_url=job["s3"] or None)
+    made = LocalSession(boto_session=boto3.Session(), s3_endpoint_url=job["s3"] or None, default_bucket="algorun")
     made.config = {"local": {"local_code": not job["s3"], "container_root": job["root"]}}
     return made
 
@@ -48,15 +48,17 @@ def process(job: dict) -> None:
         "instance_count": job["hosts"],
         "sagemaker_session": session(job),
     }
-    inputs = [ProcessingInput(source=f"file://{job['data']}", destination="/opt/ml/processing/input/data")]
-    outputs = [ProcessingOutput(source="/opt/ml/processing/output", destination=f"file://{job['out']}/processed")]
+    inputs = [ProcessingInput(source=job["data"], destination="/opt/ml/processing/input/data")]
+    outputs = [ProcessingOutput(source="/opt/ml/processing/output", destination="s3://algorun/processed")]
     code = options.pop("code")
     if "entrypoint" in options:
-        inputs.append(ProcessingInput(source=f"file://{job['source']}", destination="/opt/ml/processing/input/code"))
+        inputs.append(ProcessingInput(source=job["source"], destination="/opt/ml/processing/input/code"))
         Processor(**common, **options).run(inputs=inputs, outputs=outputs, arguments=arguments)
     else:
         file = f"{job['source']}/{code}"
         ScriptProcessor(**common, **options).run(code=file, inputs=inputs, outputs=outputs, arguments=arguments)
+    # This SDK puts outputs into S3 whatever the destination says (`file://` is replaced without a word).
+    common["sagemaker_session"].download_data(f"{job['out']}/processed", "algorun", key_prefix="processed")
 
 
 def main() -> int:
