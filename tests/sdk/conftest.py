@@ -32,9 +32,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sdk-table", type=Path, metavar="FILE", help="write the table of all rows as Markdown")
 
 
+def _chosen(config: pytest.Config) -> bool:
+    return "sdk" in (config.option.markexpr or "")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     mine = [item for item in items if item.get_closest_marker("sdk")]
-    if mine and "sdk" not in (config.option.markexpr or ""):
+    if not _chosen(config):
         for item in mine:
             item.add_marker(pytest.mark.skip(reason="make sdk-test runs the SageMaker SDKs"))
 
@@ -95,7 +99,7 @@ def _table(markdown: bool) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if not OUTCOMES:
+    if not OUTCOMES or not _chosen(config):
         return
     passed = sum(not outcome.reason for outcome in OUTCOMES.values())
     terminalreporter.section("SageMaker SDKs")
@@ -130,6 +134,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    chosen = "sdk" in (session.config.option.markexpr or "")
-    if chosen and any(outcome.reason for outcome in OUTCOMES.values()):
+    if _chosen(session.config) and any(outcome.reason for outcome in OUTCOMES.values()):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
