@@ -137,6 +137,13 @@ RUN --mount=type=tmpfs,target=/mnt \
 COPY docker/openmpi-mca-params.conf /etc/openmpi/openmpi-mca-params.conf
 # Over the `train` that sagemaker-training brings, which would start AWS's launcher.
 COPY --chmod=755 docker/train /opt/venv/bin/train
+# For the drivers of the SageMaker SDK v3, which bypass the entrypoint (docs/image.md).
+COPY --chmod=755 docker/sdk-v3/mpirun /opt/venv/bin/mpirun
+COPY --chmod=755 docker/sdk-v3/authorized_host.py docker/sdk-v3/driver_mpirun.py docker/sdk-v3/sshd /usr/local/lib/algorun/
+COPY --chmod=644 docker/sdk-v3/ssh.conf /etc/ssh/ssh_config.d/algorun.conf
+COPY --chmod=644 docker/sdk-v3/sshd.conf /etc/ssh/sshd_config.d/algorun.conf
+RUN dpkg-divert --quiet --rename --divert /usr/lib/openssh/sshd.openssh --add /usr/sbin/sshd \
+    && ln -s /usr/local/lib/algorun/sshd /usr/sbin/sshd
 # -I: the program must not import from the current folder, from PYTHONPATH or from the user's site-packages.
 RUN --mount=type=bind,from=code,source=/code,target=/mnt \
     pip install --no-deps --no-index --no-cache-dir --find-links /mnt algorun \

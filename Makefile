@@ -9,7 +9,7 @@ TORCH_INDEX ?=
 IMAGE ?= algorun:cpu
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test compose-test image base lint format bench clean
+.PHONY: help demo test compose-test sdk-test sdk-test-quick image base lint format bench clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -41,6 +41,23 @@ compose-test: $(VENV)/ready-test  ## Run the tests in containers (builds the ima
 	./build.sh build --variant cpu
 	$(BIN)/pytest -m docker tests/e2e
 
+# The SageMaker SDKs exclude each other, and neither belongs to the project's own environment.
+$(VENV)-sdk%/ready: tests/sdk/requirements-v%.txt
+	$(PYTHON) -m venv $(VENV)-sdk$*
+	$(VENV)-sdk$*/bin/pip install --quiet --upgrade pip
+	$(VENV)-sdk$*/bin/pip install --quiet -r $<
+	touch $@
+
+SDK_NEEDS := $(VENV)/ready-test $(VENV)-sdk2/ready $(VENV)-sdk3/ready
+
+sdk-test: $(SDK_NEEDS)  ## Run the SageMaker SDKs v2 and v3 against the image and write docs/sdk-table.md (20 minutes)
+	./build.sh build --variant cpu --tag $(IMAGE)
+	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m sdk --sdk-table docs/sdk-table.md tests/sdk
+
+sdk-test-quick: $(SDK_NEEDS)  ## Run the rows that every change has to pass (5 minutes)
+	./build.sh build --variant cpu --tag $(IMAGE)
+	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m 'sdk and quick' tests/sdk
+
 image:  ## Build the CUDA image
 	./build.sh build
 
@@ -49,7 +66,7 @@ lint: $(VENV)/ready-lint  ## Check style, types, Dockerfile and shell scripts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/hadolint Dockerfile
-	shellcheck build.sh docker/*.sh .ci/run
+	shellcheck build.sh docker/*.sh docker/train docker/sdk-v3/mpirun docker/sdk-v3/sshd .ci/run
 
 format: $(VENV)/ready-lint  ## Format the code
 	$(BIN)/ruff format .
@@ -64,4 +81,4 @@ bench: $(VENV)/ready-bench  ## Measure the launcher and the training loop beside
 	$(BIN)/python bench/ddp.py
 
 clean:  ## Remove what the targets made
-	rm -rf $(VENV) algorun-simulate
+	rm -rf $(VENV) $(VENV)-sdk2 $(VENV)-sdk3 algorun-simulate

@@ -45,8 +45,8 @@ check 'python packages import' imports "${modules[@]}"
 check "torch is $version" python3 -I -c 'import sys, torch; sys.exit(torch.__version__ != sys.argv[1])' "$version"
 check 'package versions agree' pip check
 check 'two MPI ranks' mpirun -np 2 python3 -I -c 'from mpi4py import MPI; assert MPI.COMM_WORLD.size == 2'
+check 'mpirun on PATH passes on' bash -c 'mpirun --version | grep "Open MPI"'
 check 'torchrun' torchrun --help
-check 'sshd' /usr/sbin/sshd -V
 check 'algorun' algorun --help
 check 'algorun doctor' algorun doctor
 check 'train on PATH is ours' grep -q 'algorun train' "$(command -v train)"
@@ -54,7 +54,8 @@ check 'UTF-8' python3 -c 'import sys; assert sys.getfilesystemencoding() == "utf
 check 'root' test "$(id -u)" = 0
 check 'no PYTHONPATH, no PYTHONSAFEPATH' test -z "${PYTHONPATH:-}${PYTHONSAFEPATH:-}"
 check 'no compiler' absent bash -c 'command -v gcc cc g++ clang ld as'
-check 'no ssh host keys' absent find /etc/ssh /root -name '*key*' -type f
+check 'no ssh keys' absent find /etc/ssh /root \( -name '*key*' -o -name 'id_*' \) -type f
+check 'sshd makes its keys when it starts' bash -c '/usr/sbin/sshd -t && ls /etc/ssh/ssh_host_*_key /root/.ssh/id_ed25519'
 check 'no package lists or archives' absent find /var/lib/apt/lists /var/cache/apt/archives -name '*.deb' -o -name '*Packages*'
 check 'no settings of the building machine' absent find /etc /root \
     -name pip.conf -o -name .netrc -o -name auth.conf -o -name 99mmdebstrap -path '*apt*'

@@ -1,0 +1,81 @@
+"""Repairs the command line with which the MPI driver of the SageMaker SDK v3 (3.27.0) calls mpirun, then runs it.
+
+Two faults of that driver, both measured:
+
+- It names the interface of resourceconfig.json, which the SDK's local mode always calls `ethwe`. No container has one,
+  and every MPI job died of it. Here: an interface that does not exist becomes that of the default route.
+- `-np` is the number of processes of one host, so that two hosts with one process each ran one rank and reported
+  success. Here: that number for every host.
+
+A command line without these faults, such as a later SDK's, is left as it is. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+MPIRUN = "/usr/bin/mpirun"
+RESOURCES = Path("/opt/ml/input/config/resourceconfig.json")
+INTERFACE_PARAMETERS = ("btl_tcp_if_include", "oob_tcp_if_include")
+
+
+def slots(hosts: str) -> list[int]:
+    """The slots of `--host algo-1:2,algo-2`: [2, 1]."""
+    return [int(host.partition(":")[2] or 1) for host in hosts.split(",")]
+
+
+def with_all_hosts(argv: Sequence[str]) -> list[str]:
+    """The driver's own `--host LIST -np N` with N for every host. `-np` of the user, which comes later, stays."""
+    fixed = list(argv)
+    if fixed[:1] != ["--host"] or fixed[2:3] != ["-np"] or len(fixed) < 4:
+        return fixed
+    each = slots(fixed[1])
+    if len(each) > 1 and all(fixed[3] == str(count) for count in each):
+        fixed[3] = str(sum(each))
+    return fixed
+
+
+def with_interface(argv: Sequence[str], named: str, interfaces: Collection[str], default: str) -> list[str]:
+    """`named`, the interface of the job's description, replaced by `default` where this machine has none such."""
+    if not named or named in interfaces or not default:
+        return list(argv)
+    fixed = list(argv)
+    for at, word in enumerate(argv):
+        if word == named and at and argv[at - 1] in INTERFACE_PARAMETERS:
+            fixed[at] = default
+        elif word == f"NCCL_SOCKET_IFNAME={named}" and at and argv[at - 1] == "-x":
+            fixed[at] = f"NCCL_SOCKET_IFNAME={default}"
+    return fixed
+
+
+def default_interface(routes: str) -> str:
+    """The interface of the default route in the text of /proc/net/route, or nothing."""
+    for line in routes.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) > 1 and fields[1] == "00000000":
+            return fields[0]
+    return ""
+
+
+def main() -> int:
+    described = json.loads(RESOURCES.read_text())
+    given = sys.argv[1:]
+    argv = with_interface(
+        with_all_hosts(given),
+        str(described.get("network_interface_name", "")),
+        os.listdir("/sys/class/net"),
+        default_interface(Path("/proc/net/route").read_text()),
+    )
+    for before, after in zip(given, argv, strict=True):
+        if before != after:
+            print(f"algorun: mpirun of the SDK's driver: {before} becomes {after}", flush=True)
+    # As the driver called it: by name, because a path would mean `--prefix`.
+    os.execv(MPIRUN, ["mpirun", *argv])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""`make sdk-test` asks for the marker; then rows fail, not skip, where something is missing, and a skip is a failure."""
+
+from __future__ import annotations
+
+import platform
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from client import IMAGE, Seen, alone, compose_version, docker, why_not
+from rows import ROWS, Row
+
+
+@dataclass
+class Outcome:
+    """What became of one row."""
+
+    row: Row
+    seconds: float | None
+    reason: str
+    """empty for a row that passed"""
+
+
+OUTCOMES: dict[str, Outcome] = {}
+VERSIONS: dict[str, str] = {}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--sdk-table", type=Path, metavar="FILE", help="write the table of all rows as Markdown")
+
+
+def _chosen(config: pytest.Config) -> bool:
+    return "sdk" in (config.option.markexpr or "")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    mine = [item for item in items if item.get_closest_marker("sdk")]
+    if not _chosen(config):
+        for item in mine:
+            item.add_marker(pytest.mark.skip(reason="make sdk-test runs the SageMaker SDKs"))
+
+
+@pytest.fixture(scope="session")
+def ready() -> Iterator[None]:
+    """This machine can run rows, and no other run of them is busy."""
+    reason = why_not()
+    assert not reason, reason
+    with alone():
+        yield
+
+
+@pytest.fixture
+def note(request: pytest.FixtureRequest) -> object:
+    """Notes what a client said of itself and how long it took."""
+
+    def noted(seen: Seen) -> None:
+        VERSIONS.update(
+            seen.versions if "sagemaker-train" in seen.versions else {"sagemaker 2": seen.versions["sagemaker"]}
+        )
+        request.node.sdk_seconds = seen.seconds
+
+    return noted
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if (row := getattr(item, "callspec", None) and item.callspec.params.get("row")) is not None:
+        reason = ""
+        if call.excinfo is not None:
+            # Of a pytest-rewritten assertion the first line says what matters; logs follow.
+            lines = [line for line in str(call.excinfo.value).splitlines() if line.strip()]
+            reason = ("skipped: " if report.skipped else "") + (lines[0] if lines else call.excinfo.typename)
+        before = OUTCOMES.get(row.id)
+        if reason or before is None:
+            OUTCOMES[row.id] = Outcome(row, getattr(item, "sdk_seconds", None), reason)
+        elif before.seconds is None:
+            before.seconds = getattr(item, "sdk_seconds", None)
+    return report
+
+
+def _table(markdown: bool) -> list[str]:
+    heads = ["row", "instances", "client", "expectation", "seconds", "passed"]
+    cells = [heads]
+    for row in ROWS:
+        if (outcome := OUTCOMES.get(row.id)) is None:
+            continue
+        seconds = "" if outcome.seconds is None else f"{outcome.seconds:.0f}"
+        reason = re.sub(r"\s+", " ", outcome.reason)[:160]
+        cells.append([row.name, str(row.hosts), row.client, row.expects, seconds, f"no: {reason}" if reason else "yes"])
+    if markdown:
+        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in cells]
+        return [lines[0], "|---|---|---|---|---|---|", *lines[1:]]
+    widths = [max(len(line[at]) for line in cells) for at in range(len(heads))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not OUTCOMES or not _chosen(config):
+        return
+    passed = sum(not outcome.reason for outcome in OUTCOMES.values())
+    terminalreporter.section("SageMaker SDKs")
+    for line in _table(markdown=False):
+        terminalreporter.write_line(line)
+    terminalreporter.write_line(f"{passed} of {len(OUTCOMES)} rows passed, {len(ROWS)} rows in the table")
+    if (path := config.getoption("sdk_table", default=None)) is None:
+        return
+    if len(OUTCOMES) < len(ROWS):
+        terminalreporter.write_line(f"{path} is not written: {len(ROWS) - len(OUTCOMES)} rows did not run")
+        return
+    revision = docker(
+        "image", "inspect", "--format", '{{index .Config.Labels "org.opencontainers.image.revision"}}', IMAGE
+    )
+    engine = docker("version", "--format", "{{.Server.Version}}")
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(VERSIONS.items()))
+    text = [
+        "# The image under the SageMaker SDKs",
+        "",
+        "`make sdk-test` writes this file: both SDKs drive the built image in their local modes, offline, with a network",
+        "and an /opt/ml of their own for every job (tests/sdk). What they cannot show: real instances, GPUs, EFA.",
+        "",
+        f"{passed} of {len(OUTCOMES)} rows passed on {time.strftime('%Y-%m-%d')}: image of revision {revision[:12]}, {versions}, "
+        f"Docker {engine}, {compose_version()}, {platform.machine()}. Seconds are those of the whole client.",
+        "",
+        *_table(markdown=True),
+        "",
+    ]
+    Path(path).write_text("\n".join(text))
+    terminalreporter.write_line(f"written: {path}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _chosen(session.config) and any(outcome.reason for outcome in OUTCOMES.values()):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
