@@ -5,7 +5,7 @@ set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 readonly root
 readonly local_base=algorun-base:bookworm
-readonly wheelhouse_tag=algorun-wheelhouse:build
+readonly wheelhouse_tag=algorun-wheelhouse:build-$$ # two builds at once must not share it
 readonly bad_usage=64
 readonly answer_limit_s=60 # for one answer of AWS or of a registry, its retries included
 
