@@ -298,6 +298,7 @@ def run(
         )
     finally:
         clean(work, network_was_there)
+        shutil.rmtree(work)
         assert containers(work) == []
         assert network_was_there or not has_network(), f"network {NETWORK} is left"
 

@@ -89,7 +89,7 @@ def _table(markdown: bool) -> list[str]:
         if (outcome := OUTCOMES.get(row.id)) is None:
             continue
         seconds = "" if outcome.seconds is None else f"{outcome.seconds:.0f}"
-        reason = re.sub(r"\s+", " ", outcome.reason)[:160]
+        reason = re.sub(r"(/[\w.-]+){3,}/", "../", re.sub(r"\s+", " ", outcome.reason))[:160]  # no path of this machine
         cells.append([row.name, str(row.hosts), row.client, row.expects, seconds, f"no: {reason}" if reason else "yes"])
     if markdown:
         lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in cells]

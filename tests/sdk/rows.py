@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +36,7 @@ class Row:
 
     @property
     def id(self) -> str:
-        return f"{self.client}-{self.name.replace(' ', '-')}-x{self.hosts}"
+        return re.sub(r"[^\w.]+", "-", f"{self.client} {self.name} x{self.hosts}")
 
 
 # ---- checks ---------------------------------------------------------------------------------------------------------
@@ -53,7 +54,8 @@ def ranks(world: int, hosts: int = 1, *, model: bool = True) -> Check:
     def check(seen: Seen) -> None:
         succeeded(seen)
         facts = seen.facts
-        assert [fact["rank"] for fact in facts] == list(range(world)), facts
+        ran = [fact["rank"] for fact in facts]
+        assert ran == list(range(world)), f"ranks {ran} of the script ran, not all of {world}"
         assert {fact["world_size"] for fact in facts} == {world}, facts
         assert {fact["total"] for fact in facts} == {world * (world + 1) / 2}, facts
         names = sorted(fact["host"] for fact in facts)
@@ -95,8 +97,8 @@ def fails(kept: int, text: str = "ValueError: bad batch 17") -> Check:
     """The client raises with the script's code, shows why, and keeps what was written before."""
 
     def check(seen: Seen) -> None:
-        assert not seen.ok, seen.log[-3000:]
-        assert seen.code == 1, seen.error
+        assert not seen.ok, f"the job succeeded\n{seen.log[-3000:]}"
+        assert seen.code == 1, f"exit {seen.code}, not 1\n{seen.failure}\n{seen.error}"
         assert text in seen.log
         assert text in seen.failure, f"output/failure: {seen.failure!r}"
         assert len(seen.facts) == kept, seen.output.keys()
@@ -107,7 +109,7 @@ def fails(kept: int, text: str = "ValueError: bad batch 17") -> Check:
 
 def fails_late(seen: Seen) -> None:
     assert not seen.ok, "the job succeeded although a host failed"
-    assert seen.code == 1, seen.error
+    assert seen.code == 1, f"exit {seen.code}, not 1\n{seen.failure}\n{seen.error}"
     assert "the last evaluation failed" in seen.log
     assert [fact["rank"] for fact in seen.facts] == [0], "what the first host wrote is lost"
 
