@@ -50,7 +50,7 @@ $(VENV)-sdk%/ready: tests/sdk/requirements-v%.txt
 
 SDK_NEEDS := $(VENV)/ready-test $(VENV)-sdk2/ready $(VENV)-sdk3/ready
 
-sdk-test: $(SDK_NEEDS)  ## Run the SageMaker SDKs v2 and v3 against the image and write docs/sdk-table.md (20 minutes)
+sdk-test: $(SDK_NEEDS)  ## Run the SageMaker SDKs v2 and v3 against the image and write docs/sdk-table.md (25 minutes)
 	./build.sh build --variant cpu --tag $(IMAGE)
 	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m sdk --sdk-table docs/sdk-table.md tests/sdk
 
