@@ -77,6 +77,7 @@ class Meeting:
 
     master_addr: Sourced[str]
     master_port: Sourced[int]
+    engine_port: Sourced[int]
     attempt: int = 0
 
 
@@ -93,13 +94,18 @@ def offline(config: JobConfig) -> Meeting:
     return Meeting(
         Sourced(address, "leader" if first == config.resources.hosts[0] else f"{first} carries rank 0"),
         Sourced(ASSUMED_MASTER_PORT, "assumed; chosen at the gate"),
+        Sourced(ASSUMED_MASTER_PORT + 1, "assumed; chosen at the gate"),
     )
 
 
 def _pieces(config: JobConfig, cluster: Cluster, programs: Programs, meeting: Meeting, nic: str) -> Pieces:
     match config.engine.value:
         case "torchrun":
-            return torchrun.pieces(cluster, programs, meeting.master_addr.value, meeting.master_port.value)
+            # One process per host: scripts that count hosts may set MASTER_PORT themselves. With torchrun's own contract
+            # no rank would then listen there, because torchrun offers its rendezvous as the ranks' store.
+            port = meeting.engine_port if config.per_host else meeting.master_port
+            keeps = not config.per_host
+            return torchrun.pieces(cluster, programs, meeting.master_addr.value, port.value, keeps_contract=keeps)
         case "mpirun":
             simulated = bool(config.addresses)
             return mpirun.pieces(cluster, programs, nic, config.engine_options, simulated=simulated)

@@ -202,10 +202,11 @@ class Supervisor:
                 digest["source"] = source
             ready = Ready(slots.value, digest)
             if self._host == plan.first_host(self.config):
-                from .control.addresses import free_port
+                from .control.addresses import free_ports
 
                 address = plan.offline(self.config).master_addr.value
-                ready = replace(ready, master_addr=address, master_port=free_port(self._own_address()))
+                port, engine_port = free_ports(self._own_address(), 2)
+                ready = replace(ready, master_addr=address, master_port=port, engine_port=engine_port)
         except UserError as error:
             failure = Failure("configuration", self._host, error.code, str(error))
             self._do(self._member.broken(self._loop.now(), failure))
@@ -241,7 +242,8 @@ class Supervisor:
     def _go(self, go: messages.Go) -> None:
         slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
         self._cluster = cluster.resolve(self.config.resources.hosts, slots, self.config.outside)
-        meeting = Meeting(Sourced(go.master_addr, "leader"), Sourced(go.master_port, "free on the leader"), go.attempt)
+        port, engine_port = (Sourced(number, "free on the leader") for number in (go.master_port, go.engine_port))
+        meeting = Meeting(Sourced(go.master_addr, "leader"), port, engine_port, go.attempt)
         self._plan = plan.make(self.config, self._cluster, self._machine, self._programs, meeting)
         ranks = {rank.local_rank: rank.rank for rank in self._plan.host(self._host).ranks}
         self._do(self._member.go(self._loop.now(), go, ranks))

@@ -49,9 +49,11 @@ def interface_address(interface: str) -> str:
             ) from None
 
 
-def free_port(address: str) -> int:
-    """A port that is free on this address now."""
+def free_ports(address: str, count: int) -> list[int]:
+    """Different ports that are free on this address now."""
     (family, where), *_ = look_up(address, 0)
-    with socket.socket(family, socket.SOCK_STREAM) as sock:
-        sock.bind(where)
-        return int(sock.getsockname()[1])
+    with contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(socket.socket(family, socket.SOCK_STREAM)) for _ in range(count)]
+        for sock in socks:
+            sock.bind(where)
+        return [int(sock.getsockname()[1]) for sock in socks]

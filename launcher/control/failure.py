@@ -20,6 +20,9 @@ SECONDARY = re.compile(
     re.IGNORECASE,
 )
 
+# What a program may still say behind its failure: Hydra's advice, torch's warnings at exit.
+AFTERWORD = re.compile(r"set the environment variable hydra_full_error|(\[rank\d+\]:)?\s*\[W\d{4} ", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -76,6 +79,13 @@ class Raised:
     type: str
     message: str
     traceback: str
+
+
+def last_words(tail: str) -> str:
+    """The line to quote of a program that ended by itself: its last one, but for afterwords."""
+    lines = [line for line in tail.splitlines() if line.strip()]
+    told = next((line for line in reversed(lines) if not AFTERWORD.match(line)), None)
+    return (told or (lines or [""])[-1]).strip()
 
 
 def how(code: int) -> str:

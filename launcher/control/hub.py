@@ -228,6 +228,7 @@ class Hub:
             master_addr=first.master_addr if first else "",
             master_port=first.master_port if first else 0,
             slots={host: self._ready[host].slots for host in self._hosts},
+            engine_port=first.engine_port if first else 0,
         )
         return [(host, go.message()) for host in self._hosts]
 

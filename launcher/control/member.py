@@ -15,7 +15,7 @@ from enum import Enum
 from ..errors import ExitCode, exit_code
 from ..values import Limits
 from . import messages
-from .failure import LONGEST_TRACEBACK, Failure, Raised
+from .failure import LONGEST_TRACEBACK, Failure, Raised, last_words
 from .messages import Go, Message, Verdict
 
 FATAL_BY_HAND = {signal.SIGKILL: "not sent by the launcher: the kernel's out-of-memory killer, or somebody"}
@@ -273,13 +273,15 @@ class Member:
         )
 
     def _of_status(self, rank: int, returncode: int, tail: str) -> Failure:
-        code, last = exit_code(returncode), (tail.strip().splitlines() or [""])[-1]
+        code = exit_code(returncode)
         if returncode < 0:
             hint = FATAL_BY_HAND.get(signal.Signals(-returncode), "") if -returncode in _KNOWN else ""
             return Failure("signal", self._host, code, hint or "ended by the signal", rank, tail[-LONGEST_TRACEBACK:])
         # A user's script may mean something else by 64; the kind tells the two apart.
         kind = "configuration" if self.bundled and code == ExitCode.CONFIGURATION else "exit"
-        return Failure(kind, self._host, code, last or "no message on stderr", rank, tail[-LONGEST_TRACEBACK:])
+        return Failure(
+            kind, self._host, code, last_words(tail) or "no message on stderr", rank, tail[-LONGEST_TRACEBACK:]
+        )
 
     def _conclude(self, now: float, verdict: Verdict) -> list[Action]:
         if self.state in (State.LEAVE, State.LEFT):

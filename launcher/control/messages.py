@@ -49,6 +49,7 @@ class Ready:
     digest: Mapping[str, str]
     master_addr: str = ""  # of the host that carries rank 0: where it will listen
     master_port: int = 0
+    engine_port: int = 0  # another one there, for an engine's own rendezvous
 
     def message(self) -> Message:
         return {"type": "ready", **to_json(self), "digest": dict(self.digest)}
@@ -62,6 +63,7 @@ class Go:
     master_addr: str
     master_port: int
     slots: Mapping[str, int] = field(default_factory=dict)
+    engine_port: int = 0
 
     def message(self) -> Message:
         return {
@@ -70,6 +72,7 @@ class Go:
             "master_addr": self.master_addr,
             "master_port": self.master_port,
             "slots": dict(self.slots),
+            "engine_port": self.engine_port,
         }
 
 
@@ -141,7 +144,7 @@ def parse_hello(message: Message) -> Hello:
 
 def parse_ready(message: Message) -> Ready:
     """Raises ValueError where fields are missing or of another type."""
-    fields = _fields(message, slots=int, master_addr=str, master_port=int)
+    fields = _fields(message, slots=int, master_addr=str, master_port=int, engine_port=int)
     if fields["slots"] < 1:
         raise ValueError("no slot")
     return Ready(digest=_texts(message.get("digest")), **fields)
@@ -153,6 +156,7 @@ def parse_go(message: Message) -> Go:
         from_json(str, message.get("master_addr"), "master_addr"),
         from_json(int, message.get("master_port"), "master_port"),
         _numbers(message.get("slots")),
+        from_json(int, message.get("engine_port"), "engine_port"),
     )
 
 

@@ -6,6 +6,7 @@ The one place that knows Open MPI 4.1's parameter names (Open MPI 5 renames them
 from __future__ import annotations
 
 import shlex
+from itertools import pairwise
 
 from ..cluster import Cluster
 from ..errors import UserError
@@ -18,6 +19,11 @@ PLANNED = frozenset(
         *("-hostfile", "--hostfile", "-machinefile", "--machinefile", "--default-hostfile", "--app"),
     )
 )
+
+# How mpirun's options spell an MCA parameter: this word, its name, its value.
+MCA = frozenset(("-mca", "--mca", "-gmca", "--gmca"))
+# Parameters that start the job: ours in every case.
+OURS = frozenset(("plm", "plm_rsh_agent", "plm_rsh_no_tree_spawn"))
 
 
 def parameters(interface: str, rsh: tuple[str, ...], *, simulated: bool) -> dict[str, str]:
@@ -54,11 +60,14 @@ def pieces(
     hosts = ",".join(f"{'localhost' if alone else host.name}:{host.slots.value}" for host in cluster.members)
     argv = ["mpirun", "-np", str(cluster.world_size), "--host", hosts, "--map-by", "slot", "--bind-to", "none"]
     argv += ["--leave-session-attached"]
+    own = _own(options)
+    users = {name for word, name in pairwise(own) if word in MCA}
     for name, value in parameters(interface, programs.rsh, simulated=simulated).items():
-        argv += ["--mca", name, value]
+        if name not in users:  # mpirun refuses a parameter that is there twice
+            argv += ["--mca", name, value]
     # Root is what a SageMaker container is; Open MPI wants to be told twice.
     environ = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    return Pieces({cluster.leader.name: (*argv, *_own(options), *programs.rank)}, environ)
+    return Pieces({cluster.leader.name: (*argv, *own, *programs.rank)}, environ)
 
 
 def _own(options: tuple[str, ...]) -> list[str]:
@@ -67,7 +76,7 @@ def _own(options: tuple[str, ...]) -> list[str]:
     waiting = iter(options)
     for word in waiting:
         name, equals, value = word.partition("=")
-        if name in PLANNED:
+        if name in PLANNED or (name in OURS and words and words[-1] in MCA):
             raise UserError(
                 "custom MPI options", f"{word!r} contradicts the plan", allowed="options other than hosts and counts",
                 fix="set the processes per host instead",

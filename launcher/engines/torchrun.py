@@ -6,11 +6,11 @@ from ..cluster import Cluster
 from .base import Pieces, Programs
 
 
-def pieces(cluster: Cluster, programs: Programs, master_addr: str, master_port: int) -> Pieces:
+def pieces(cluster: Cluster, programs: Programs, master_addr: str, master_port: int, *, keeps_contract: bool) -> Pieces:
     """torchrun on every host. Restarts are the hub's (max-restarts 0), and its ranks are our rank programs.
 
     Each attempt is a new torchrun with a new port, so that no rank can read addresses of an earlier attempt from a
-    shared store (pytorch issue 135712).
+    shared store (pytorch issue 135712). `keeps_contract`: ranks meet in torchrun's own store, at this port.
     """
     starters = {}
     for host in cluster.members:
@@ -31,4 +31,4 @@ def pieces(cluster: Cluster, programs: Programs, master_addr: str, master_port: 
             "--",
             *programs.rank,
         )
-    return Pieces(starters, {}, keeps_contract=True)
+    return Pieces(starters, {}, keeps_contract=keeps_contract)

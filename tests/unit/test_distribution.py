@@ -109,7 +109,34 @@ def test_options_for_mpirun_arrive_before_the_program(tmp_path):
     assert at < starter.index("/algorun/rank_exec.py")
 
 
-@pytest.mark.parametrize("option", ["-np 3", "--host a", "-hostfile=x"])
+@pytest.mark.parametrize("word", ["--mca", "-mca", "--gmca"])
+def test_the_users_mca_parameter_takes_the_place_of_ours(word, tmp_path):
+    """AWS's documentation recommends this very one; mpirun ends at a parameter that it is given twice."""
+    raw = {
+        "sagemaker_program": '"train.py"', "sagemaker_mpi_enabled": "true",
+        "sagemaker_mpi_custom_mpi_options": json.dumps(f"{word} btl_vader_single_copy_mechanism cma -x btl"),
+    }  # fmt: skip
+    starter = made(read(write(tmp_path, raw))).hosts[0].starter
+    at = starter.index("btl_vader_single_copy_mechanism")
+    assert starter[at - 1 : at + 2] == (word, "btl_vader_single_copy_mechanism", "cma")
+    assert starter.count("btl_vader_single_copy_mechanism") == 1
+    assert "btl_tcp_if_include" in starter
+    assert starter[starter.index("btl") - 1] == "--mca", "a variable of that name is no parameter"
+
+
+def test_torchrun_meets_elsewhere_than_its_ranks_where_they_count_hosts(tmp_path):
+    """A script that sets MASTER_PORT itself would wait for ever in torchrun's own store."""
+    raw = {"sagemaker_program": '"train.py"', "algorun_engine": "torchrun"}
+    ranks = made(read(write(tmp_path, raw)))
+    hosts = made(read(write(tmp_path / "hosts", {**raw, "algorun_per_host": "true"})))
+    assert (ranks.keeps_contract, hosts.keeps_contract) == (True, False)
+    for made_plan, ours in ((ranks, True), (hosts, False)):
+        contract = {variable.name: variable.value for variable in made_plan.contract}
+        assert (f"--master-port={contract['MASTER_PORT']}" in made_plan.hosts[0].starter) == ours
+        assert contract["TORCHELASTIC_USE_AGENT_STORE"] == "False"
+
+
+@pytest.mark.parametrize("option", ["-np 3", "--host a", "-hostfile=x", "--mca plm_rsh_agent ssh", "-mca plm slurm"])
 def test_options_that_contradict_the_plan_are_refused(option, tmp_path):
     raw = {"sagemaker_program": '"train.py"', "sagemaker_mpi_enabled": "true"}
     raw["sagemaker_mpi_custom_mpi_options"] = json.dumps(option)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.control.failure import SHOWN, Failure, root
+from launcher.control.failure import SHOWN, Failure, last_words, root
 
 ROOT = Failure("exception", "algo-2", 1, "ValueError: bad", rank=3, traceback="Traceback ..\nValueError: bad")
 PEER = Failure(
@@ -22,6 +23,27 @@ def test_a_vanished_peer_is_never_the_root():
 def test_the_earliest_of_equals_is_the_root():
     other = Failure("exit", "algo-1", 7, "no message", rank=1)
     assert root([(2.0, ROOT), (1.0, other)]) is other
+
+
+@pytest.mark.parametrize(
+    ("tail", "told"),
+    [
+        (
+            "Traceback (most recent call last):\n  File ..\nKeyError: 'lr'\n\n"
+            "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.\n",
+            "KeyError: 'lr'",
+        ),
+        (
+            "bad data\n[rank0]:[W1121 10:45:16.1 ProcessGroupNCCL.cpp:1553] Warning: destroy_process_group() was not ..",
+            "bad data",
+        ),
+        ("one\n  two  \n \n", "two"),
+        ("[W1121 10:45:16.1 socket.cpp:464] waiting\n", "[W1121 10:45:16.1 socket.cpp:464] waiting"),
+        ("", ""),
+    ],
+)
+def test_what_a_program_says_behind_its_failure_is_not_quoted(tail, told):
+    assert last_words(tail) == told
 
 
 def test_the_headline_names_kind_rank_host_exit_and_attempt():
