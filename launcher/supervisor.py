@@ -163,9 +163,14 @@ class Supervisor:
         )
         setup = json.dumps(codec.to_json(self.config.setup))
         argv = [self._programs.python, "-I", "-u", "-m", "launcher.prepare", setup, self._setup_result]
+        environ = {**os.environ, "TMPDIR": self.run_dir}  # half a download goes with it, however the preparation ends
         out, err = self._into(self._setup_log, 1), self._into(self._setup_log, 2)
         try:
-            self._setup = self.owner.start(argv, os.environ, "/", out, err, what="setup")
+            self._setup = self.owner.start(argv, environ, "/", out, err, what="setup")
+        except UserError as error:  # an address of 128 KiB
+            failure = Failure("setup", self._host, error.code, str(error))
+            self._do(self._member.broken(self._loop.now(), failure))
+            return
         finally:
             os.close(out)
             os.close(err)
@@ -242,7 +247,12 @@ class Supervisor:
         slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
         self._cluster = cluster.resolve(self.config.resources.hosts, slots, self.config.outside)
         meeting = Meeting(Sourced(go.master_addr, "leader"), Sourced(go.master_port, "free on the leader"), go.attempt)
-        self._plan = plan.make(self.config, self._cluster, self._machine, self._programs, meeting)
+        try:
+            self._plan = plan.make(self.config, self._cluster, self._machine, self._programs, meeting)
+        except UserError as error:  # the same on every host, but all are to name the same one
+            failure = Failure("configuration", self._host, error.code, str(error))
+            self._do(self._member.broken(self._loop.now(), failure))
+            return
         ranks = {rank.local_rank: rank.rank for rank in self._plan.host(self._host).ranks}
         self._do(self._member.go(self._loop.now(), go, ranks))
 
