@@ -10,7 +10,6 @@ from .errors import UserError
 from .probe import Machine
 from .values import Sourced
 
-
 ALONE = Sourced(1, "outside the world of ranks: one process")
 
 

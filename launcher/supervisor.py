@@ -26,7 +26,7 @@ from .control.messages import Hello, Message, Ready, Verdict
 from .daemons import Daemons, with_session
 from .engines.base import Programs
 from .errors import ExitCode, UserError, exit_code
-from .logs import Console, RankLog
+from .logs import Console, RankLog, without_secrets
 from .loop import Loop, Timer
 from .plan import Meeting, Plan
 from .probe import Machine
@@ -159,7 +159,11 @@ class Supervisor:
             return
         paths = self.config.paths
         self._setup_log = RankLog(
-            f"setup {self._host}", f"setup-{self._host}.log", paths.output_data / "logs", self._console
+            f"setup {self._host}",
+            f"setup-{self._host}.log",
+            paths.output_data / "logs",
+            self._console,
+            clean=without_secrets,
         )
         setup = json.dumps(codec.to_json(self.config.setup))
         argv = [self._programs.python, "-I", "-u", "-m", "launcher.prepare", setup, self._setup_result]

@@ -214,6 +214,20 @@ def test_a_failed_install_is_the_root_cause_with_the_last_lines_of_pip(tmp_path,
     assert len(text) <= 1024
 
 
+def test_no_password_of_an_address_is_shown(tmp_path, nothing_left, site):
+    code = tree(tmp_path, "algo-1", ("algo-1",), sagemaker_program="train.py") / "code"
+    code.mkdir()
+    (code / "train.py").write_text(PRINTS)
+    signed = "http://user:hidden@127.0.0.1:9/it-1-py3-none-any.whl?X-Amz-Date=1&X-Amz-Signature=hidden"
+    (code / "requirements.txt").write_text(f"it @ {signed}\n")
+    codes, outs = Cluster(tmp_path, nothing_left, ("algo-1",), PIP_RETRIES="0", **site).end()
+    assert codes == [64], outs
+    output = tmp_path / "algo-1" / "output"
+    texts = [path.read_text() for path in output.rglob("*") if path.is_file()]
+    assert "hidden" not in "".join([*outs.values(), *texts])
+    assert "X-Amz-Date=1&X-Amz-Signature=***" in outs["algo-1"]
+
+
 @pytest.mark.parametrize("who", HOSTS)
 def test_a_host_whose_preparation_cannot_even_start_tells_the_others(who, tmp_path, nothing_left):
     """An address longer than a command line may be; without a word from this host the others wait for the gate."""
