@@ -5,42 +5,54 @@ Python 3.11 before 3.11.4 (Debian 12's among them) has no extraction filters, so
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import lzma
 import os
 import posixpath
 import shutil
 import tarfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError
+from .usercode import STAGE
 
 CHUNK = 1024 * 1024
 DAMAGE = (tarfile.TarError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError)
 MOST_MEMBERS = 1_000_000
-STAGE = ".algorun-unpacking"
 # Where Python has filters of its own, ours have checked already.
 TRUSTED: dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 
 
 def unpack(archive: Path, folder: Path, where: str) -> None:
     """Unpacks a tar file (plain, gzip, bzip2 or xz) into an empty folder. Raises UserError; then nothing is left."""
-    stage = folder / f"{STAGE}-{os.getpid()}"
     try:
-        with tarfile.open(archive) as tar:
+        with tarfile.open(archive) as tar, staged(folder) as stage:
             members = _read(tar, where)
             need, free = sum(m.size for m in members if m.isreg()), shutil.disk_usage(folder).free
             if need > free:
                 raise UserError(where, f"holds {need} bytes, {folder} has room for {free}", fix="use a larger volume")
-            stage.mkdir()
             tar.extractall(stage, members, **TRUSTED)
-        for item in sorted(os.listdir(stage)):
-            os.rename(stage / item, folder / item)
     except DAMAGE as error:
         raise UserError(where, f"is not a usable tar file: {error}", allowed="tar, tar.gz, tar.bz2, tar.xz") from None
     except OSError as error:
         raise UserError(where, f"cannot be unpacked: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """A folder within `folder` to make files in. At the end they move into `folder`; after an error none is left."""
+    stage = folder / f"{STAGE}-{os.getpid()}"
+    for left in folder.glob(f"{STAGE}-*"):  # by a preparation that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        stage.mkdir()
+        yield stage
+        for item in sorted(os.listdir(stage)):
+            os.rename(stage / item, folder / item)
     finally:
         shutil.rmtree(stage, ignore_errors=True)
 
@@ -76,18 +88,21 @@ def _checked(tar: tarfile.TarFile, where: str) -> list[tarfile.TarInfo]:
             raise UserError(where, f"member {member.name!r} comes twice, first as a link")
         if member.issym():
             target = posixpath.join(posixpath.dirname(name), member.linkname)
-            if member.linkname.startswith("/") or _outside(target):
+            if member.linkname.startswith("/") or _outside(target) or _turns_back(member.linkname):
                 raise UserError(
                     where, f"link {member.name!r} leads out of the code folder to {member.linkname!r}", fix="remove it"
                 )
             links.add(name)
+            files.discard(name)
         elif member.islnk():
-            if posixpath.normpath(member.linkname) not in files:
+            member.linkname = posixpath.normpath(member.linkname)
+            if member.linkname not in files:
                 raise UserError(where, f"link {member.name!r} leads to {member.linkname!r}, which is no file before it")
         elif not (member.isreg() or member.isdir()):
             raise UserError(where, f"member {member.name!r} is neither a file nor a folder nor a link")
         else:
             files.add(name)
+        member.name = name  # as it was checked: to the kernel, `link/..` is where the link leads
         member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
         member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
         members.append(member)
@@ -102,3 +117,9 @@ def _outside(name: str) -> bool:
         if depth < 0:
             return True
     return name.startswith("/")
+
+
+def _turns_back(target: str) -> bool:
+    """True where `..` follows a name, which may be a link: only the kernel knows where that leads."""
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    return ".." in itertools.dropwhile(lambda part: part == "..", parts)

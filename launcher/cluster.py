@@ -10,6 +10,8 @@ from .errors import UserError
 from .probe import Machine
 from .values import Sourced
 
+ALONE = Sourced(1, "outside the world of ranks: one process")
+
 
 @dataclass(frozen=True, slots=True)
 class Host:
@@ -63,7 +65,12 @@ class Cluster:
 
 
 def own_slots(config: JobConfig, machine: Machine) -> Sourced[int]:
-    """The ranks that this host carries: what was asked for, else one per GPU, else one on a CPU host."""
+    """The ranks that this host carries: what was asked for, else one per GPU, else one on a CPU host.
+
+    A host outside the world of ranks runs the program once.
+    """
+    if config.resources.current_host in config.outside:
+        return ALONE
     if config.slots is not None:
         return config.slots
     if machine.gpus.value:
@@ -73,11 +80,9 @@ def own_slots(config: JobConfig, machine: Machine) -> Sourced[int]:
 
 def assumed_slots(config: JobConfig, own: Sourced[int]) -> dict[str, Sourced[int]]:
     """Slots of all hosts for a plan made offline: a host knows only its own GPUs and takes the others for equal."""
-    known = config.slots is not None
-    return {
-        host: own if known or host == config.resources.current_host else Sourced(own.value, "assumed equal")
-        for host in config.resources.hosts
-    }
+    others = config.slots or Sourced(own.value, "assumed equal")
+    slots = {host: ALONE if host in config.outside else others for host in config.resources.hosts}
+    return slots | {config.resources.current_host: own}
 
 
 def resolve(

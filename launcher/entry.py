@@ -97,9 +97,9 @@ def of_command_line(target: str, args: Sequence[str], *, module: bool, cwd: str)
 def of_file(target: str, args: Sequence[str], cwd: str, *, where: str, source: str) -> Entry:
     """A program file, relative to `cwd`."""
     path = Path(cwd, target)
-    if path.is_dir():
+    if os.path.isdir(path):  # Path's own raise on names that no file can have
         raise UserError(where, f"{target!r} is a folder", allowed="a .py, a .sh or an executable file")
-    if not path.is_file():
+    if not os.path.isfile(path):
         near = difflib.get_close_matches(target, [*BUNDLED, *_programs(cwd)], n=1)
         raise UserError(
             where,
@@ -133,7 +133,7 @@ def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str)
                 fix="name the entry point in sagemaker_program or SAGEMAKER_PROGRAM (SDK v3: entry_script)",
             )
         return Entry("bundled", "ddp", tuple(args), cwd if code.is_dir() else "/", "default program")
-    if program in BUNDLED and not (code / program).exists():
+    if program in BUNDLED and not os.path.exists(code / program):
         return Entry("bundled", program, tuple(args), cwd if code.is_dir() else "/", source)
     plain = program.removeprefix("./")  # SDK v3 writes it so
     if plain.startswith(("/", "-")) or ".." in plain.split("/") or "\0" in plain:
@@ -141,9 +141,9 @@ def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str)
     _inside(code, plain, source)
     if is_package(code, plain):
         return Entry("module", plain.removesuffix(".py").replace("/", "."), tuple(args), cwd, source)
-    if not (code / plain).exists() and _is_module(code, plain):
+    if not os.path.exists(code / plain) and _is_module(code, plain):
         return Entry("module", plain, tuple(args), cwd, source)
-    if not (code / plain).is_file():
+    if not os.path.isfile(code / plain):
         return of_file(plain, args, str(code), where=source, source=source)
     return of_file(plain if cwd == str(code) else str(code / plain), args, cwd, where=source, source=source)
 
@@ -155,11 +155,15 @@ def pending(program: str, source: str, args: Sequence[str], cwd: str) -> Entry:
 
 def _inside(code: Path, program: str, source: str) -> None:
     """A link must not lead the entry point out of the code folder."""
-    if not (code / program).resolve().is_relative_to(code.resolve()):
+    try:
+        real = os.path.realpath(code / program)
+    except ValueError:  # half of a surrogate pair: no file is called so
+        return
+    if not Path(real).is_relative_to(os.path.realpath(code)):
         raise UserError(source, f"{program!r} leads out of {code}", allowed="a path inside the code folder")
 
 
 def _is_module(code: Path, name: str) -> bool:
     """True for `package.module` below the code folder."""
     path = code.joinpath(*name.split("."))
-    return path.with_name(f"{path.name}.py").is_file() or (path / "__main__.py").is_file()
+    return os.path.isfile(path.with_name(f"{path.name}.py")) or os.path.isfile(path / "__main__.py")

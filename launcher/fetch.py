@@ -10,13 +10,12 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from .archive import unpack
+from .archive import staged, unpack
 from .errors import UserError
-from .usercode import Setup
+from .usercode import OPTION, Setup, address
 
-OPTION = "sagemaker_submit_directory"
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
 RETRIES = 4
@@ -45,14 +44,12 @@ def fetch(setup: Setup, environ: Mapping[str, str]) -> str:
         code.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(str(code), f"cannot be made: {error.strerror}") from None
-    parts = urlsplit(setup.uri)
+    parts = address(setup.uri)
     if parts.scheme == "s3":
         with tempfile.TemporaryDirectory(prefix="algorun-fetch-") as folder:
             return _place(_download(setup.uri, Path(folder), setup.region, environ), code, setup.uri)
-    if parts.scheme not in ("", "file"):
-        raise UserError(OPTION, f"{setup.uri!r} has the scheme {parts.scheme!r}", allowed="s3://, file:// or a path")
     source = Path(unquote(parts.netloc + parts.path) if parts.scheme == "file" else setup.uri)
-    if not source.exists():
+    if not os.path.exists(source):  # Path's own raises on names that no file can have
         raise UserError(OPTION, f"{setup.uri!r} does not exist on this host", fix="name a folder or a tar file")
     return _place(source, code, setup.uri)
 
@@ -62,31 +59,30 @@ def _place(source: Path, code: Path, uri: str) -> str:
     if source.is_dir():
         if source.resolve() == code.resolve():
             return ""
+        if code.resolve().is_relative_to(source.resolve()):
+            raise UserError(OPTION, f"{uri!r} holds the code folder itself, {code}", fix="name a folder beside it")
         try:
-            shutil.copytree(source, code, dirs_exist_ok=True, symlinks=True)
+            with staged(code) as stage:
+                shutil.copytree(source, stage, dirs_exist_ok=True, symlinks=True)
         except (OSError, shutil.Error) as error:
-            _empty(code)
             raise UserError(OPTION, f"{uri!r} cannot be copied: {error}") from None
         return ""
+    if not source.is_file():
+        raise UserError(OPTION, f"{uri!r} is neither a file nor a folder")
     try:
         digest = _sha256(source)
-        if not tarfile.is_tarfile(source) and not source.name.endswith((".py", ".sh")):
-            raise UserError(OPTION, f"{uri!r} is not a tar file", allowed="a folder, a .py, a .sh or a tar file")
+        if not tarfile.is_tarfile(source):
+            if not source.name.endswith((".py", ".sh")):
+                raise UserError(OPTION, f"{uri!r} is not a tar file", allowed="a folder, a .py, a .sh or a tar file")
+            with staged(code) as stage:
+                shutil.copy2(source, stage / source.name)
+            return digest
+    except EOFError as error:  # is_tarfile's own word for a gzip file that is cut early
+        raise UserError(OPTION, f"{uri!r} is not a usable tar file: {error}") from None
     except OSError as error:
-        raise UserError(OPTION, f"{uri!r} cannot be read: {error.strerror}") from None
-    if tarfile.is_tarfile(source):
-        unpack(source, code, f"{OPTION} {uri!r}")
-    else:
-        shutil.copy2(source, code / source.name)
+        raise UserError(OPTION, f"{uri!r} cannot be copied: {error.strerror}") from None
+    unpack(source, code, f"{OPTION} {uri!r}")
     return digest
-
-
-def _empty(folder: Path) -> None:
-    for item in folder.iterdir():
-        if item.is_dir() and not item.is_symlink():
-            shutil.rmtree(item, ignore_errors=True)
-        else:
-            item.unlink(missing_ok=True)
 
 
 def _sha256(path: Path) -> str:
@@ -113,7 +109,7 @@ def _client(region: str, environ: Mapping[str, str]) -> Any:
 
 def _download(uri: str, folder: Path, region: str, environ: Mapping[str, str]) -> Path:
     """One object, or all objects below a prefix; returns the file or the folder that they make."""
-    parts = urlsplit(uri)
+    parts = address(uri)
     bucket, key = parts.netloc, parts.path.lstrip("/")
     if not bucket or not key:
         raise UserError(OPTION, f"{uri!r} names no object", allowed="s3://bucket/path/sourcedir.tar.gz")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 LONGEST_LINE = 64 * 1024  # bytes; a longer one is broken here, so that a rank without newlines cannot fill memory
@@ -105,10 +107,27 @@ class Console:
                 self._waiting -= len(data)
 
 
-class RankLog:
-    """The output of one process: both of its streams, its file, and the last lines for a failure report."""
+# What pip shows of addresses in requirements.txt: user and password before a host, and the keys of a signed one.
+SECRET = re.compile(
+    rb"(?<=://)[^\s/@]+(?=@)|(?<=[?&])((?:[\w.-]*(?:signature|credential|token|password|secret)|sig)=)[^\s&'\")]+", re.I
+)
 
-    def __init__(self, label: str, file_name: str, folder: Path, console: Console) -> None:
+
+def without_secrets(lines: bytes) -> bytes:
+    """`***` in place of passwords and signatures in addresses."""
+    return SECRET.sub(lambda found: (found[1] or b"") + b"***", lines)
+
+
+class RankLog:
+    """The output of one process: both of its streams, its file, and the last lines for a failure report.
+
+    `clean` changes whole lines before anybody sees them.
+    """
+
+    def __init__(
+        self, label: str, file_name: str, folder: Path, console: Console, clean: Callable[[bytes], bytes] = bytes
+    ) -> None:
+        self._clean = clean
         self._prefix = f"[{label}] ".encode()
         self._console = console
         self._streams = {1: Lines(), 2: Lines()}
@@ -127,6 +146,7 @@ class RankLog:
         lines = self._streams[stream].feed(data) if data else self._streams[stream].end()
         if not lines:
             return
+        lines = self._clean(lines)
         self._console.put(stream, prefixed(self._prefix, lines))
         if stream == 2:
             self._tail.extend(lines.splitlines()[-TAIL_LINES:])

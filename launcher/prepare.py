@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from . import codec
-from .errors import ExitCode, UserError
+from .errors import ExitCode, UserError, exit_code
 from .fetch import fetch
 from .paths import write_aside
 from .usercode import REQUIREMENTS, Setup, has_files, is_package
@@ -26,7 +26,8 @@ REPOSITORY = re.compile(
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    sys.stdout.buffer.write(f"{text}\n".encode(errors="backslashreplace"))  # not every path is Unicode text
+    sys.stdout.flush()
 
 
 def package_index(arn: str) -> str:
@@ -61,7 +62,9 @@ def _pip(words: list[str], code: Path, environ: Mapping[str, str], what: str) ->
         environ["PIP_INDEX_URL"] = package_index(environ["CA_REPOSITORY_ARN"])
     done = subprocess.run(argv, cwd=code, env=environ, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
-        raise UserError(f"pip install {' '.join(words)}", f"exit {done.returncode}", fix="see pip's own lines")
+        raise UserError(
+            f"pip install {' '.join(words)}", f"exit {exit_code(done.returncode)}", fix="see pip's own lines"
+        )
 
 
 def prepare(setup: Setup, environ: Mapping[str, str]) -> str:

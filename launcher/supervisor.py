@@ -26,7 +26,7 @@ from .control.messages import Hello, Message, Ready, Verdict
 from .daemons import Daemons, with_session
 from .engines.base import Programs
 from .errors import ExitCode, UserError, exit_code
-from .logs import Console, RankLog
+from .logs import Console, RankLog, without_secrets
 from .loop import Loop, Timer
 from .plan import Meeting, Plan
 from .probe import Machine
@@ -159,13 +159,22 @@ class Supervisor:
             return
         paths = self.config.paths
         self._setup_log = RankLog(
-            f"setup {self._host}", f"setup-{self._host}.log", paths.output_data / "logs", self._console
+            f"setup {self._host}",
+            f"setup-{self._host}.log",
+            paths.output_data / "logs",
+            self._console,
+            clean=without_secrets,
         )
         setup = json.dumps(codec.to_json(self.config.setup))
         argv = [self._programs.python, "-I", "-u", "-m", "launcher.prepare", setup, self._setup_result]
+        environ = {**os.environ, "TMPDIR": self.run_dir}  # half a download goes with it, however the preparation ends
         out, err = self._into(self._setup_log, 1), self._into(self._setup_log, 2)
         try:
-            self._setup = self.owner.start(argv, os.environ, "/", out, err, what="setup")
+            self._setup = self.owner.start(argv, environ, "/", out, err, what="setup")
+        except UserError as error:  # an address of 128 KiB
+            failure = Failure("setup", self._host, error.code, str(error))
+            self._do(self._member.broken(self._loop.now(), failure))
+            return
         finally:
             os.close(out)
             os.close(err)
@@ -244,7 +253,12 @@ class Supervisor:
         self._cluster = cluster.resolve(self.config.resources.hosts, slots, self.config.outside)
         port, engine_port = (Sourced(number, "free on the leader") for number in (go.master_port, go.engine_port))
         meeting = Meeting(Sourced(go.master_addr, "leader"), port, engine_port, go.attempt)
-        self._plan = plan.make(self.config, self._cluster, self._machine, self._programs, meeting)
+        try:
+            self._plan = plan.make(self.config, self._cluster, self._machine, self._programs, meeting)
+        except UserError as error:  # the same on every host, but all are to name the same one
+            failure = Failure("configuration", self._host, error.code, str(error))
+            self._do(self._member.broken(self._loop.now(), failure))
+            return
         ranks = {rank.local_rank: rank.rank for rank in self._plan.host(self._host).ranks}
         self._do(self._member.go(self._loop.now(), go, ranks))
 

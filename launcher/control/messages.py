@@ -16,6 +16,9 @@ from .failure import Failure
 
 LONGEST = 64 * 1024  # bytes of one message, newline included; `go` of 1,000 hosts is below 32 KiB
 
+LONGEST_ERROR = 1000  # characters of a text in a message that would be too long; each may take 12 bytes
+MOST_SLOTS = 4096  # as for --slots; every host plans each of them
+
 Message = dict[str, Any]
 
 
@@ -91,13 +94,18 @@ def same(left: str, right: str) -> bool:
 
 
 def encode(message: Message) -> bytes:
-    """One line. A traceback that makes it too long loses its beginning."""
+    """One line. A traceback that makes it too long loses its beginning, an error its end."""
     line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
     if len(line) <= LONGEST:
         return line
+    if message.get("type") == "hello" and len(message["error"]) > LONGEST_ERROR:
+        return encode(dict(message, error=message["error"][:LONGEST_ERROR]))
     for holder in (message.get("failure"), (message.get("verdict") or {}).get("failure")):
         if isinstance(holder, dict):
-            cut = dict(holder, traceback=holder["traceback"][-2000:], message=holder["message"][:1000])
+            cut = {key: text[:LONGEST_ERROR] if isinstance(text, str) else text for key, text in holder.items()}
+            cut["traceback"] = holder["traceback"][-2000:]
+            if cut == holder:
+                break
             if holder is message.get("failure"):
                 return encode(dict(message, failure=cut))
             return encode(dict(message, verdict=dict(message["verdict"], failure=cut)))
@@ -145,8 +153,11 @@ def parse_hello(message: Message) -> Hello:
 def parse_ready(message: Message) -> Ready:
     """Raises ValueError where fields are missing or of another type."""
     fields = _fields(message, slots=int, master_addr=str, master_port=int, engine_port=int)
-    if fields["slots"] < 1:
-        raise ValueError("no slot")
+    if not 1 <= fields["slots"] <= MOST_SLOTS:
+        raise ValueError(f"{fields['slots']} slots")
+    for port in (fields["master_port"], fields["engine_port"]):
+        if not 0 <= port < 1 << 16:
+            raise ValueError(f"port {port}")
     return Ready(digest=_texts(message.get("digest")), **fields)
 
 

@@ -214,6 +214,74 @@ def test_a_failed_install_is_the_root_cause_with_the_last_lines_of_pip(tmp_path,
     assert len(text) <= 1024
 
 
+def test_no_password_of_an_address_is_shown(tmp_path, nothing_left, site):
+    code = tree(tmp_path, "algo-1", ("algo-1",), sagemaker_program="train.py") / "code"
+    code.mkdir()
+    (code / "train.py").write_text(PRINTS)
+    signed = "http://user:hidden@127.0.0.1:9/it-1-py3-none-any.whl?X-Amz-Date=1&X-Amz-Signature=hidden"
+    (code / "requirements.txt").write_text(f"it @ {signed}\n")
+    codes, outs = Cluster(tmp_path, nothing_left, ("algo-1",), PIP_RETRIES="0", **site).end()
+    assert codes == [64], outs
+    output = tmp_path / "algo-1" / "output"
+    texts = [path.read_text() for path in output.rglob("*") if path.is_file()]
+    assert "hidden" not in "".join([*outs.values(), *texts])
+    assert "X-Amz-Date=1&X-Amz-Signature=***" in outs["algo-1"]
+
+
+@pytest.mark.parametrize("who", HOSTS)
+def test_a_host_whose_preparation_cannot_even_start_tells_the_others(who, tmp_path, nothing_left):
+    """An address longer than a command line may be; without a word from this host the others wait for the gate."""
+    for host in HOSTS:
+        uri = {"sagemaker_submit_directory": "s3://b/" + "x" * 200_000} if host == who else {}
+        code = tree(tmp_path, host, HOSTS, sagemaker_program="train.py", **uri) / "code"
+        if host != who:
+            code.mkdir()
+            (code / "train.py").write_text(PRINTS)
+    job = Cluster(tmp_path, nothing_left)
+    codes, outs = job.end(timeout=30)
+    assert codes == [64, 64], outs
+    (text,) = job.failures()
+    assert text.startswith(f"setup: {who}, exit 64: ")
+    assert "Argument list too long" in text
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"algorun_args": "'" + "x" * 90_000},
+        {"sagemaker_program": "x" * 300},
+        {"sagemaker_program": "\ud800.py"},
+        {"sagemaker_program": "loop.py"},
+    ],
+    ids=["a text longer than a message", "a name that no file has", "half a character", "a link to itself"],
+)
+def test_a_strange_hyperparameter_of_one_host_ends_all(wrong, tmp_path, nothing_left):
+    for host in HOSTS:
+        one = {"sagemaker_program": "train.py"} | (wrong if host == "algo-2" else {})
+        code = tree(tmp_path, host, HOSTS, **one) / "code"
+        code.mkdir()
+        (code / "train.py").write_text(PRINTS)
+        (code / "loop.py").symlink_to("loop.py")
+    job = Cluster(tmp_path, nothing_left)
+    codes, outs = job.end(timeout=30)
+    assert codes == [64, 64], outs
+    (text,) = job.failures()
+    assert text.startswith("configuration: algo-2, exit 64: hyperparameter ")
+
+
+def test_options_that_contradict_the_plan_are_one_error_for_all(tmp_path, nothing_left):
+    wishes = {"sagemaker_mpi_enabled": True, "sagemaker_mpi_custom_mpi_options": "-np 7"}
+    for host in HOSTS:
+        code = tree(tmp_path, host, HOSTS, sagemaker_program="train.py", **wishes) / "code"
+        code.mkdir()
+        (code / "train.py").write_text(PRINTS)
+    job = Cluster(tmp_path, nothing_left)
+    codes, outs = job.end(timeout=30)
+    assert codes == [64, 64], outs
+    (text,) = job.failures()
+    assert "'-np' contradicts the plan" in text
+
+
 @pytest.mark.parametrize("kind", ["setup.py", "pyproject.toml"])
 def test_a_package_is_installed_and_run_as_a_module(kind, tmp_path, nothing_left, site):
     base = tree(tmp_path, "algo-1", ("algo-1",), sagemaker_program="algorun_test_pkg", depth=2)
@@ -226,6 +294,8 @@ def test_a_package_is_installed_and_run_as_a_module(kind, tmp_path, nothing_left
 
 
 def test_a_stop_while_pip_works_ends_the_job_at_once(tmp_path, nothing_left, site):
+    site |= {"TMPDIR": str(tmp_path / "tmp")}
+    (tmp_path / "tmp").mkdir()
     for host in HOSTS:
         base = tree(tmp_path, host, HOSTS, sagemaker_program="train.py")
         (base / "code").mkdir()
@@ -245,6 +315,7 @@ def test_a_stop_while_pip_works_ends_the_job_at_once(tmp_path, nothing_left, sit
     assert codes == [0, 0], outs
     assert time.monotonic() - started < 5
     assert all("stopped nnodes=2" in out for out in outs.values())
+    assert list((tmp_path / "tmp").iterdir()) == []  # nothing of pip's, which was killed
 
 
 def test_an_endless_install_ends_at_its_limit(tmp_path, nothing_left, site):

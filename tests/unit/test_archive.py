@@ -67,6 +67,13 @@ HOSTILE = {
     ],
     "hard link outside": [member("a", kind=tarfile.LNKTYPE, link="/etc/passwd")],
     "hard link to what is not there": [member("a", kind=tarfile.LNKTYPE, link="b")],
+    "link that leads out by way of another link": [
+        member("z", kind=tarfile.DIRTYPE), member("p/q/l", kind=tarfile.SYMTYPE, link="../../z"),
+        member("out", kind=tarfile.SYMTYPE, link="p/q/l/../../evil"),
+    ],
+    "hard link to a file that has become a link": [
+        member("f", "x"), member("f", kind=tarfile.SYMTYPE, link="g"), member("y", kind=tarfile.LNKTYPE, link="f"),
+    ],
     "device": [member("a", kind=tarfile.CHRTYPE)],
     "fifo": [member("a", kind=tarfile.FIFOTYPE)],
 }  # fmt: skip
@@ -80,6 +87,21 @@ def test_a_hostile_archive_is_refused_whole(members, tmp_path, code):
         unpack(source, code, "s")
     assert sorted(tmp_path.rglob("*")) == before
     assert not Path("/tmp/evil-of-algorun").exists()
+
+
+def test_no_name_climbs_out_through_a_link(tmp_path, code):
+    """To the kernel `p/q/link/../..` is above the folder that the link leads to, not above p/q."""
+    (tmp_path / "opt" / "victim").write_text("safe")
+    climb = "p/q/r/link/../../.."
+    source = archive(
+        tmp_path / "s.tar.gz", member("z", kind=tarfile.DIRTYPE), member("p/victim", "x"), member("p/q/r/f", "x"),
+        member("p/q/r/link", kind=tarfile.SYMTYPE, link="../../../z"), member(f"{climb}/evil", "x"),
+        member("hard", kind=tarfile.LNKTYPE, link=f"{climb}/victim"), member("hard", "overwritten"),
+    )  # fmt: skip
+    unpack(source, code, "s")
+    assert sorted(path.name for path in (tmp_path / "opt").iterdir()) == ["code", "victim"]
+    assert (tmp_path / "opt" / "victim").read_text() == "safe"
+    assert (code / "p" / "evil").read_text() == "x"
 
 
 def damaged(path: Path, how: str) -> Path:

@@ -538,6 +538,24 @@ def test_a_long_traceback_still_fits_a_message():
     assert len(line) <= messages.LONGEST
 
 
+def test_texts_that_are_too_long_are_cut_until_a_message_fits():
+    """A configuration error may show a whole hyperparameter; the others must hear of it all the same."""
+    error = "hyperparameter algorun_args: " + "\U0001f600" * 90_000
+    line = messages.encode(Hello("algo-2", {}, error).message("mac"))
+    assert len(line) <= messages.LONGEST
+    assert messages.parse_hello(messages.decode(line)).error == error[: messages.LONGEST_ERROR]
+    long = "\U0001f600" * 20_000
+    strange = Failure(kind=long, host=long, code=1, message=long, traceback=long, hint="h" * 60_000)
+    assert len(messages.encode(messages.fail(strange))) <= messages.LONGEST
+
+
+@pytest.mark.parametrize(("slots", "port"), [(0, 0), (-1, 0), (10**9, 0), (1, -1), (1, 65536)])
+def test_slots_that_no_host_can_plan_are_no_message(slots, port):
+    message = messages.decode(messages.encode(Ready(slots, {}, "h", port).message()))
+    with pytest.raises(ValueError, match="slots|port"):
+        messages.parse_ready(message)
+
+
 def test_a_proof_depends_on_token_nonce_and_host():
     proof = messages.mac("token", "nonce", "algo-1")
     assert messages.same(proof, messages.mac("token", "nonce", "algo-1"))

@@ -198,6 +198,22 @@ def test_groups_outside_the_distribution_stand_alone(key, tmp_path):
         assert "--node-rank=0" in first.starter
 
 
+@pytest.mark.parametrize(("current", "expected"), [("algo-1", [1, 2, 2]), ("algo-2", [1, 2, 2])])
+def test_a_host_that_stands_alone_runs_the_program_once(current, expected, tmp_path):
+    """However many processes per host the distribution asks for, and whatever GPUs there are."""
+    raw = {
+        "sagemaker_program": '"train.py"', "sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "2",
+        "sagemaker_distribution_instance_groups": '["gpu"]',
+    }  # fmt: skip
+    group = "data" if current == "algo-1" else "gpu"
+    base = write(tmp_path, raw, ["algo-1", "algo-2", "algo-3"], instance_groups=GROUPS, current_group_name=group)
+    path = base / "input" / "config" / "resourceconfig.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"current_host": current}))
+    found = made(read(base))
+    assert [host.slots.value for host in found.hosts] == expected
+    assert found.world_size == 4
+
+
 def test_a_group_that_is_not_there_is_refused(tmp_path):
     raw = {"sagemaker_program": '"train.py"', SMDDP: "true", "sagemaker_distribution_instance_groups": '["tpu"]'}
     with pytest.raises(UserError, match="there is no group tpu; allowed: data, gpu"):

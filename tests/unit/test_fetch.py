@@ -16,7 +16,8 @@ import pytest
 
 from launcher.errors import UserError
 from launcher.fetch import fetch
-from launcher.usercode import Setup, is_package
+from launcher.paths import Paths
+from launcher.usercode import STAGE, Setup, has_files, is_package, wished
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
 pytest.importorskip("moto.server", reason="moto[server] is not installed")
@@ -191,8 +192,52 @@ def test_other_addresses_are_refused(uri, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "uri", ["https://user:hidden@host/x?X-Amz-Signature=hidden", "s3://hidden:hidden@bucket/key", "s3://[hidden"]
+)
+def test_an_address_with_a_key_in_it_is_refused_before_any_program_sees_it(uri, tmp_path):
+    with pytest.raises(UserError, match=r"^sagemaker_submit_directory: ") as refused:
+        wished({"sagemaker_submit_directory": uri}, {}, Paths(tmp_path), "train.py")
+    assert "hidden" not in str(refused.value)
+
+
+def test_what_is_no_code_brings_one_clear_error_at_once(tmp_path):
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "cut.tar.gz").write_bytes(source()[:20])
+    code = tmp_path / "code"
+    for uri in (tmp_path / "fifo", tmp_path / "cut.tar.gz", tmp_path, "/dev/zero", "/" + "x" * 300, "/a\ud800"):
+        with pytest.raises(UserError, match="^sagemaker_submit_directory"):
+            fetch(Setup(str(uri), str(code), "train.py"), {})
+        assert list(code.iterdir()) == []
+
+
+def test_a_file_that_does_not_fit_leaves_nothing(tmp_path, monkeypatch):
+    def full(source, target):
+        Path(target).write_text("half")
+        raise OSError(28, "No space left on device")
+
+    (tmp_path / "train.py").write_text("x")
+    monkeypatch.setattr("shutil.copy2", full)
+    with pytest.raises(UserError, match="No space left"):
+        fetch(Setup(str(tmp_path / "train.py"), str(tmp_path / "code"), "train.py"), {})
+    assert list((tmp_path / "code").iterdir()) == []
+
+
+def test_what_a_killed_preparation_has_left_is_not_taken_for_code(tmp_path):
+    code = tmp_path / "code"
+    (code / f"{STAGE}-1").mkdir(parents=True)
+    (code / f"{STAGE}-1" / "half.py").write_text("x")
+    assert not has_files(code)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "train.py").write_text("x")
+    fetch(Setup(str(tmp_path / "source"), str(code), "train.py"), {})
+    assert [path.name for path in code.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize(
     ("files", "program", "expected"),
     [
+        ({"pyproject.toml": "a = " + "[" * 100_000}, "pkg", False),
+        ({"pyproject.toml": ""}, "x" * 300, False),
         ({"setup.py": ""}, "train.py", True),
         ({"setup.py": ""}, "go.sh", False),
         ({"pyproject.toml": "[tool.ruff]\n"}, "pkg", False),
