@@ -6,15 +6,13 @@ It turns the world's events into those of the state machines (control/) and does
 from __future__ import annotations
 
 import functools
-import json
 import os
-import shlex
 import signal
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from . import __version__, cluster, codec, plan, render, report
+from . import agreement, cluster, plan, render, report
 from . import config as configs
 from .cluster import Cluster
 from .config import JobConfig
@@ -25,19 +23,19 @@ from .control.member import Action, Conclude, Member, Signal, Start, State, ToHu
 from .control.messages import Hello, Message, Ready, Verdict
 from .daemons import Daemons, with_session
 from .engines.base import Programs
-from .errors import ExitCode, UserError, exit_code
+from .errors import UserError, exit_code
 from .logs import Console, RankLog, without_secrets
 from .loop import Loop, Timer
 from .plan import Meeting, Plan
+from .preparation import Preparation, Prepared
 from .probe import Machine
-from .process import Owner, kill_sessions
+from .process import Owner
 from .rank_port import Peer, RankPort
 from .ranks import Pipe, Ranks
 from .values import Sourced
 
 ENGINE_WORD_S = 0.5  # an engine's own end is news only if no rank explains it by then
 DRAIN_POLL_S = 0.05  # between two looks at what stopped shells have left
-LONGEST_PROGRAM = 500  # characters of the command line in a message
 STOP_SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT", signal.SIGHUP: "SIGHUP"}
 
 
@@ -60,8 +58,7 @@ class Supervisor:
         self._daemons = Daemons(self._start_daemon, self.send)
         self._cluster: Cluster | None = None
         self._plan: Plan | None = None
-        self._setup = 0  # the process that prepares this host
-        self._setup_log: RankLog | None = None
+        self._preparation: Preparation | None = None
         self._starter = 0
         self._engine_log: RankLog | None = None
         self._pipes: list[Pipe] = []  # of the engine and of the preparation
@@ -100,7 +97,7 @@ class Supervisor:
 
     def _join(self, error: str) -> None:
         """Meets the other hosts: as the hub on the leader, over TCP elsewhere."""
-        hello = Hello(self._host, self._digest(), error)
+        hello = Hello(self._host, agreement.at_first(self.config, self._machine), error)
         hosts, limits = self.config.resources.hosts, self.config.limits
         if self._host != self._leader:
             self._join_over_tcp(hello)
@@ -141,62 +138,33 @@ class Supervisor:
             config.limits.heartbeat_timeout_s,
         )
 
-    def _digest(self) -> dict[str, str]:
-        """What all hosts must agree on from the beginning."""
-        digest = {
-            "algorun version": __version__,
-            "hosts": ",".join(self.config.resources.hosts),
-            "python version": self._machine.python,
-        }
-        return digest | {f"{name} version": version for name, version in self._machine.packages.items()}
-
     # -- getting ready ---------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
         """Fetches the user's code and installs what it requires, where the job needs that."""
-        if self.config.setup is None:
+        setup = self.config.setup
+        if setup is None:
             self._ready("")
             return
-        paths = self.config.paths
-        self._setup_log = RankLog(
-            f"setup {self._host}",
-            f"setup-{self._host}.log",
-            paths.output_data / "logs",
-            self._console,
-            clean=without_secrets,
-        )
-        setup = json.dumps(codec.to_json(self.config.setup))
-        argv = [self._programs.python, "-I", "-u", "-m", "launcher.prepare", setup, self._setup_result]
-        environ = {**os.environ, "TMPDIR": self.run_dir}  # half a download goes with it, however the preparation ends
-        out, err = self._into(self._setup_log, 1), self._into(self._setup_log, 2)
+        log = self._log(f"setup {self._host}", f"setup-{self._host}.log", without_secrets)
+        self._preparation = Preparation(self.owner, log, functools.partial(self._into, log), self.run_dir)
         try:
-            self._setup = self.owner.start(argv, environ, "/", out, err, what="setup")
-        except UserError as error:  # an address of 128 KiB
-            failure = Failure("setup", self._host, error.code, str(error))
-            self._do(self._member.broken(self._loop.now(), failure))
+            self._preparation.start(setup, self._programs.python)
+        except UserError as error:
+            self._cannot_start(Failure("setup", self._host, error.code, str(error)))
             return
-        finally:
-            os.close(out)
-            os.close(err)
         self.owner.adopt()
         self._do(self._member.preparing(self._loop.now()))
 
-    @property
-    def _setup_result(self) -> str:
-        return f"{self.run_dir}/setup.json"
-
-    def _setup_ended(self, returncode: int) -> None:
+    def _prepared(self, found: Prepared) -> None:
         """The preparation is over: ready, or the reason why not, with the last lines of what it printed."""
-        self._drain_pipes()
         self._do(self._member.prepared(self._loop.now()))
-        result = report.read_json(self._setup_result)
-        error = str(result.get("error", "")) or ("" if returncode == 0 else f"ended with {exit_code(returncode)}")
-        if not error:
-            self._ready(str(result.get("source", "")))
-            return
-        code = ExitCode.CONFIGURATION if returncode >= 0 else exit_code(returncode)
-        tail = self._setup_log.tail if self._setup_log else ""
-        failure = Failure("setup", self._host, code, error, traceback=tail)
+        if found.error:
+            self._cannot_start(Failure("setup", self._host, found.code, found.error, traceback=found.tail))
+        else:
+            self._ready(found.source)
+
+    def _cannot_start(self, failure: Failure) -> None:
         self._do(self._member.broken(self._loop.now(), failure))
 
     def _ready(self, source: str) -> None:
@@ -206,10 +174,7 @@ class Supervisor:
                 self.config = configs.prepared(self.config)
                 self._member.bundled = self.config.entry.kind == "bundled"
             slots = cluster.own_slots(self.config, self._machine)
-            digest = {"engine": self.config.engine.value, "program": _shown(self.config)}
-            if source:
-                digest["source"] = source
-            ready = Ready(slots.value, digest)
+            ready = Ready(slots.value, agreement.at_the_start(self.config, source))
             if self._host == plan.first_host(self.config):
                 from .control.addresses import free_ports
 
@@ -217,8 +182,7 @@ class Supervisor:
                 port, engine_port = free_ports(self._own_address(), 2)
                 ready = replace(ready, master_addr=address, master_port=port, engine_port=engine_port)
         except UserError as error:
-            failure = Failure("configuration", self._host, error.code, str(error))
-            self._do(self._member.broken(self._loop.now(), failure))
+            self._cannot_start(Failure("configuration", self._host, error.code, str(error)))
         else:
             self.send(ready.message())
 
@@ -256,8 +220,7 @@ class Supervisor:
         try:
             self._plan = plan.make(self.config, self._cluster, self._machine, self._programs, meeting)
         except UserError as error:  # the same on every host, but all are to name the same one
-            failure = Failure("configuration", self._host, error.code, str(error))
-            self._do(self._member.broken(self._loop.now(), failure))
+            self._cannot_start(Failure("configuration", self._host, error.code, str(error)))
             return
         ranks = {rank.local_rank: rank.rank for rank in self._plan.host(self._host).ranks}
         self._do(self._member.go(self._loop.now(), go, ranks))
@@ -294,9 +257,9 @@ class Supervisor:
             self._do(self._member.all_ranks_gone(self._loop.now(), note))
 
     def _child_ended(self, pid: int, returncode: int) -> None:
-        if pid == self._setup:
-            self._setup = 0
-            self._setup_ended(returncode)
+        if self._preparation is not None and pid == self._preparation.pid:
+            self._drain_pipes()
+            self._prepared(self._preparation.ended(returncode))
             return
         if self._ranks is not None and self._ranks.exited(pid, returncode):
             return
@@ -336,8 +299,8 @@ class Supervisor:
                 case Start():
                     self._start()
                 case Signal(number):
-                    if self._setup:
-                        kill_sessions([self._setup])
+                    if self._preparation is not None:
+                        self._preparation.kill()
                     if self._ranks is not None:
                         self._ranks.signal(number)
                     if number == signal.SIGKILL and self._member.state is State.LEAVE:
@@ -374,8 +337,7 @@ class Supervisor:
             if self.config.engine.value == "native" or not host.joined:
                 self._ranks.start()
         except UserError as error:
-            failure = Failure("configuration", self._host, error.code, str(error))
-            self._do(self._member.broken(self._loop.now(), failure))
+            self._cannot_start(Failure("configuration", self._host, error.code, str(error)))
         self.owner.adopt()
 
     def _conclude(self, verdict: Verdict) -> None:
@@ -446,13 +408,11 @@ class Supervisor:
         """A pipe into the engine's log; returns its writing end."""
         if self._engine_log is None:
             name = self.config.engine.value
-            self._engine_log = RankLog(
-                f"{name} {self._host}",
-                f"{name}-{self._host}.log",
-                self.config.paths.output_data / "logs",
-                self._console,
-            )
+            self._engine_log = self._log(f"{name} {self._host}", f"{name}-{self._host}.log")
         return self._into(self._engine_log, 2)
+
+    def _log(self, label: str, name: str, clean: Callable[[bytes], bytes] = bytes) -> RankLog:
+        return RankLog(label, name, self.config.paths.output_data / "logs", self._console, clean)
 
     def _into(self, log: RankLog, stream: int) -> int:
         """A pipe into a log; returns its writing end."""
@@ -464,20 +424,3 @@ class Supervisor:
         """The last words of the engine or the preparation."""
         for pipe in self._pipes:
             pipe.drain()
-
-
-def _shown(config: JobConfig) -> str:
-    """The command line as hosts compare it and a failure may show it: short, and without secrets."""
-    words = config.entry.argv("python")
-    shown, hidden = list(words), False
-    for index, word in enumerate(words):
-        hide, hidden = hidden, word.startswith("-") and render.is_secret(word)
-        if hide or (hidden and "=" in word):
-            shown[index] = "***"
-    text = shlex.join(shown)
-    whole = shlex.join(words)
-    if text == whole and len(text) <= LONGEST_PROGRAM:
-        return text
-    import hashlib  # 3 ms that few command lines need
-
-    return f"{text[:LONGEST_PROGRAM]}.. (sha256 {hashlib.sha256(whole.encode('utf-8', 'replace')).hexdigest()[:16]})"
