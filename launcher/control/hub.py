@@ -148,7 +148,9 @@ class Hub:
         return []
 
     def bye(self, now: float, host: str) -> Sends:
-        """A host has ended its processes and leaves."""
+        """A host has ended its processes and leaves. Before a verdict it has given up, and nobody else would say so."""
+        if self.state is not State.END:
+            return self.lost(now, host, "host lost: it left before the end")
         self._gone.add(host)
         return []
 

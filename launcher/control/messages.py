@@ -172,7 +172,10 @@ def parse_go(message: Message) -> Go:
 
 
 def parse_failure(message: Message) -> Failure:
+    """Raises ValueError where fields are missing, of another type, or no failure's."""
     failure: Failure = from_json(Failure, message.get("failure"), "failure")
+    if not 0 < failure.code < 256:
+        raise ValueError(f"a failure with code {failure.code}")
     return failure
 
 

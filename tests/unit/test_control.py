@@ -538,6 +538,22 @@ def test_a_long_traceback_still_fits_a_message():
     assert len(line) <= messages.LONGEST
 
 
+@pytest.mark.parametrize("started", [False, True])
+def test_a_host_that_leaves_without_a_verdict_ends_the_job(started):
+    """It no longer heard the hub, which heard it all the time: it is gone, and its ranks will never be done."""
+    hub = Hub(0.0, ("algo-1", "algo-2"), Limits())
+    for host in ("algo-1", "algo-2"):
+        hub.hello(0.0, hello(host))
+        if started:
+            hub.ready(0.0, host, ready(host))
+    hub.bye(1.0, "algo-2")
+    hub.lost(1.0, "algo-2", "host lost: connection closed")
+    sends = hub.tick(1.0 + Limits().blame_s)
+    assert hub.verdict is not None
+    assert hub.verdict.failure == Failure("lost", "algo-2", 66, "host lost: it left before the end")
+    assert [host for host, message in sends if message["type"] == "end"] == ["algo-1"]
+
+
 def test_texts_that_are_too_long_are_cut_until_a_message_fits():
     """A configuration error may show a whole hyperparameter; the others must hear of it all the same."""
     error = "hyperparameter algorun_args: " + "\U0001f600" * 90_000
@@ -547,6 +563,13 @@ def test_texts_that_are_too_long_are_cut_until_a_message_fits():
     long = "\U0001f600" * 20_000
     strange = Failure(kind=long, host=long, code=1, message=long, traceback=long, hint="h" * 60_000)
     assert len(messages.encode(messages.fail(strange))) <= messages.LONGEST
+
+
+@pytest.mark.parametrize("code", [0, -9, 256])
+def test_a_failure_cannot_end_a_job_with_success(code):
+    message = messages.decode(messages.encode(messages.fail(Failure("exit", "algo-2", code, ""))))
+    with pytest.raises(ValueError, match="code"):
+        messages.parse_failure(message)
 
 
 @pytest.mark.parametrize(("slots", "port"), [(0, 0), (-1, 0), (10**9, 0), (1, -1), (1, 65536)])
