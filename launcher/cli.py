@@ -162,10 +162,15 @@ def _hand_over() -> int:
     """ALGORUN_ENGINE=toolkit: AWS's own launcher takes this process, and does what it does."""
     import importlib.util
 
+    from .paths import Paths
+    from .report import write_error
+
     if importlib.util.find_spec("sagemaker_training") is None:
-        raise UserError(
+        error = UserError(
             "ALGORUN_ENGINE", f"{TOOLKIT!r}, but sagemaker-training is not installed", fix="pip install sagemaker-training"
         )  # fmt: skip
+        write_error(Paths.of(os.environ), error)
+        raise error
     os.execv(sys.executable, [sys.executable, "-c", "from sagemaker_training.cli.train import main; main()"])
 
 
