@@ -36,6 +36,7 @@ class JobConfig:
     channels: Mapping[str, Mapping[str, object]]
     setup: Setup | None
     entry: Entry
+    code: str  # the folder of the user's code
     engine: Sourced[str]
     engine_options: tuple[str, ...]  # the user's own for mpirun
     slots: Sourced[int] | None  # None: as many as the machine offers GPUs
@@ -174,6 +175,7 @@ def read(
         channels=jobfiles.read_channels(paths.inputdataconfig),
         setup=setup,
         entry=entry,
+        code=str(trainer.code if trainer else paths.code),
         engine=Sourced("native", "--share-nothing") if alone else engine or Sourced("native", "default"),
         engine_options=distribution.engine_options(raw, trainer),
         slots=Sourced(1, "one process per host") if per_host else slots,
@@ -203,6 +205,7 @@ def broken(environ: Mapping[str, str], resources: Resources) -> JobConfig:
         channels={},
         setup=None,
         entry=Entry("command", "", (), "/", "configuration error"),
+        code="/",
         engine=Sourced("native", "configuration error"),
         engine_options=(),
         slots=Sourced(1, "configuration error"),

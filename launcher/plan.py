@@ -140,7 +140,7 @@ def _python_path(config: JobConfig) -> list[Variable]:
     if config.entry.kind == "bundled" or config.entry.source == "command line":
         return []
     before = config.environ.get("PYTHONPATH", "")
-    return [Variable("PYTHONPATH", f"{config.entry.cwd}:{before}" if before else config.entry.cwd, "code folder")]
+    return [Variable("PYTHONPATH", f"{config.code}:{before}" if before else config.code, "code folder")]
 
 
 def make(

@@ -168,6 +168,17 @@ def test_the_working_folder_can_be_chosen(tmp_path):
     assert job.entry.argv("python") == ("python", "-u", str(base / "code" / "train.py"))
 
 
+def test_the_code_stays_on_the_module_path_of_a_job_that_works_elsewhere(tmp_path):
+    raw = {"sagemaker_program": '"package.train"', "algorun_cwd": f'"{tmp_path}/checkpoints"'}
+    base = write(tmp_path / "ml", raw)
+    (base / "code" / "package").mkdir()
+    (base / "code" / "package" / "train.py").write_text("pass")
+    (tmp_path / "checkpoints").mkdir()
+    plan_ = made(read(base, PYTHONPATH="/before"))
+    assert (plan_.cwd, plan_.argv) == (str(tmp_path / "checkpoints"), ("python", "-u", "-m", "package.train"))
+    assert [v.value for v in plan_.env if v.name == "PYTHONPATH"] == [f"{base}/code:/before"]
+
+
 GROUPS = [
     {"instance_group_name": "data", "instance_type": "ml.c5.xlarge", "hosts": ["algo-1"]},
     {"instance_group_name": "gpu", "instance_type": "ml.g5.xlarge", "hosts": ["algo-2", "algo-3"]},

@@ -26,7 +26,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 def made(tree: str, gpus: int = 0, **environ: str) -> Plan:
     config = job(tree, **environ)
     base = Paths(Path("/opt/ml"))  # so that golden files hold wherever the tests lie
-    config = replace(config, paths=base, entry=replace(config.entry, cwd=str(base.code)))
+    config = replace(config, paths=base, code=str(base.code), entry=replace(config.entry, cwd=str(base.code)))
     found = machine(gpus)
     slots = cluster.assumed_slots(config, cluster.own_slots(config, found))
     return plan.make(config, cluster.resolve(config.resources.hosts, slots), found, PROGRAMS)
