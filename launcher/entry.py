@@ -141,7 +141,7 @@ def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str)
     _inside(code, plain, source)
     if is_package(code, plain):
         return Entry("module", plain.removesuffix(".py").replace("/", "."), tuple(args), cwd, source)
-    if not os.path.exists(code / plain) and _is_module(code, plain):
+    if not os.path.isfile(code / plain) and _is_module(code, plain):
         return Entry("module", plain, tuple(args), cwd, source)
     if not os.path.isfile(code / plain):
         return of_file(plain, args, str(code), where=source, source=source)

@@ -107,6 +107,21 @@ def test_code_comes_from_where_the_sdk_put_it(form, tmp_path, nothing_left):
         assert sorted(path.name for path in code.iterdir()) == ["lib", "train.py"]
 
 
+@pytest.mark.parametrize("name", ["pkg.work", "pkg"])
+def test_a_module_is_an_entry_point(name, tmp_path, nothing_left):
+    base = tree(tmp_path, "algo-1", ("algo-1",), sagemaker_program=name, lr=0.1)
+    (base / "code" / "pkg").mkdir(parents=True)
+    (base / "code" / "pkg" / "part.py").write_text("VALUE = 7\n")
+    for module in ("work", "__main__"):
+        (base / "code" / "pkg" / f"{module}.py").write_text(
+            f"import sys\nfrom .part import VALUE\nprint('{module}', VALUE, sys.argv[1:], flush=True)\n"
+        )
+    codes, outs = Cluster(tmp_path, nothing_left, ("algo-1",)).end()
+    assert codes == [0], outs
+    said = "work" if name == "pkg.work" else "__main__"
+    assert f"[0 algo-1] {said} 7 ['--lr', '0.1']" in outs["algo-1"]
+
+
 def test_a_code_folder_with_files_is_never_unpacked_into(tmp_path, nothing_left):
     source = tarball(tmp_path / "sourcedir.tar.gz", {"train.py": "raise SystemExit('fetched')"})
     for host in HOSTS:
