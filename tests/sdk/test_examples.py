@@ -1,0 +1,45 @@
+"""The files of examples/ run as their first lines say, in the local modes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from client import IMAGE, PYTHON, REPOSITORY, clean, containers, environment, has_network
+
+pytestmark = [pytest.mark.sdk, pytest.mark.docker, pytest.mark.quick]
+LIMIT_S = 180.0
+
+EXAMPLES = {
+    "v2_pytorch.py": ("v2", ["epoch: 3/3 train_loss: ", "ok nnodes=2 world_size=2"]),
+    "v2_estimator.py": ("v2", ["epoch: 5/5 ", "ok nnodes=2 world_size=4"]),
+    "v3_model_trainer.py": ("v3", ["epoch: 3/3 train_loss: ", "ok nnodes=2 world_size=4"]),
+}
+
+
+@pytest.mark.usefixtures("ready")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_runs(name: str, tmp_path: Path) -> None:
+    client, expected = EXAMPLES[name]
+    shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
+    had_network = has_network()
+    try:
+        done = subprocess.run(
+            [PYTHON[client], f"examples/{name}", "--image-uri", IMAGE, "--local"],
+            cwd=tmp_path,
+            env=environment(tmp_path / "work", client),
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+            check=False,
+        )
+        said = done.stdout + done.stderr
+        assert done.returncode == 0, said[-4000:]
+        for text in expected:
+            assert text in said, said[-4000:]
+        left = containers(tmp_path)
+    finally:
+        clean(tmp_path, had_network)
+    assert left == []
