@@ -8,7 +8,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from . import report
+from .control.addresses import free_ports
 from .entry import BUNDLED
 from .errors import ExitCode, UserError, exit_code
 from .logs import Lines
@@ -64,9 +64,7 @@ def _prepare(out: Path, hosts: Sequence[str], inputs: Mapping[str, Path], resume
 
 
 def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    return free_ports("127.0.0.1", 1)[0]
 
 
 def _command(wish: Request, python: str) -> list[str]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from collections.abc import Mapping
 from typing import Any
 
 from ..errors import UserError
+
+LOWEST_PORT, HIGHEST_PORT = 12000, 29400  # above well-known services, below torchrun's defaults and our own
+PORT_TRIES = 200
 
 Address = tuple[int, tuple[Any, ...]]  # family and socket address
 
@@ -50,10 +54,40 @@ def interface_address(interface: str) -> str:
 
 
 def free_ports(address: str, count: int) -> list[int]:
-    """Different ports that are free on this address now."""
-    (family, where), *_ = look_up(address, 0)
-    with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(socket.socket(family, socket.SOCK_STREAM)) for _ in range(count)]
-        for sock in socks:
-            sock.bind(where)
-        return [int(sock.getsockname()[1]) for sock in socks]
+    """Different ports that are free now, on this address and on all others of this host.
+
+    Below the range that the kernel gives to outgoing connections: one of those could take the port before its listener
+    is there, even a client's own retry, which would then be connected to itself.
+    """
+    (family, _), *_ = look_up(address, 0)
+    top = min(HIGHEST_PORT, _first_ephemeral_port())
+    found: list[int] = []
+    for _ in range(PORT_TRIES):
+        if len(found) == count or top <= LOWEST_PORT:
+            break
+        port = LOWEST_PORT + int.from_bytes(os.urandom(4), "big") % (top - LOWEST_PORT)
+        if port not in found and _is_free(family, port):
+            found.append(port)
+    with contextlib.ExitStack() as stack:  # a kernel whose own range begins that low
+        for _ in range(count - len(found)):
+            sock = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            sock.bind(("", 0))
+            found.append(int(sock.getsockname()[1]))
+    return found
+
+
+def _first_ephemeral_port() -> int:
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+            return int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return HIGHEST_PORT
+
+
+def _is_free(family: int, port: int) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        try:
+            sock.bind(("", port))
+        except OSError:
+            return False
+        return True
