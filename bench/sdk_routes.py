@@ -24,15 +24,22 @@ from launch import MPI, Launch, containers, has_image, in_containers, job_folder
 
 FRAMEWORK = "sagemaker-pytorch-training==3.0.0"
 TORCH = {"sagemaker_torch_distributed_enabled": "true"}
+MPI_MARKS = {**MPI, "sagemaker_mpi_custom_mpi_options": "-x MARKS"}  # the toolkit's mpirun passes on what it is told
 # hyperparameters of the route, hosts, ranks; whether the toolkit's hosts outlast the job by minutes
 ROUTES = {
     "plain script, 1 host": ({}, 1, 1, False),
     "plain script, 2 hosts": ({}, 2, 2, False),
     "torch_distributed, 1 host x 1": (TORCH, 1, 1, False),
     "torch_distributed, 2 hosts x 1": (TORCH, 2, 2, False),
-    "mpi, 1 host x 2": (MPI, 1, 2, True),
-    "mpi, 2 hosts x 2": (MPI, 2, 4, True),
+    "mpi, 1 host x 2": (MPI_MARKS, 1, 2, True),
+    "mpi, 2 hosts x 2": (MPI_MARKS, 2, 4, True),
 }
+# The toolkit gives no rank to the one process of a host.
+BY_HOST = launch.PROGRAM.replace(
+    'os.environ.get("OMPI_COMM_WORLD_RANK", "0")',
+    'os.environ.get("OMPI_COMM_WORLD_RANK") or __import__("json").loads(os.environ["SM_HOSTS"]).index('
+    'os.environ["SM_CURRENT_HOST"])',
+)
 TOOLKIT = "python -c 'from sagemaker_training.cli.train import main; main()'"
 
 
@@ -52,7 +59,8 @@ def routes(scratch: Path, names: dict[str, str]) -> list[Launch]:
         for who, command in (("algorun", "train"), ("toolkit", TOOLKIT)):
             trees = scratch / f"{who}-{title.replace(' ', '-')}"
             for host in hosts:
-                job_folder(trees / host, host, hosts, dict(hyperparameters))
+                tree = job_folder(trees / host, host, hosts, dict(hyperparameters))
+                (tree / "code" / "program.py").write_text(BY_HOST)
             extra = {}
             if who == "toolkit" and hyperparameters is TORCH:
                 if not has_framework:
