@@ -4,7 +4,7 @@ What the SDK leaves in /opt/ml, run by the image's `train` under our launcher an
 same image and the same rounds. The end of a job is the end of its last host. torch_distributed needs
 sagemaker-pytorch-training beside the toolkit, which is installed for the toolkit alone. Needs the image algorun:cpu.
 
-    python bench/sdk_routes.py [--rounds 3] [--json FILE]
+    python bench/sdk_routes.py [--rounds 3] [--route TEXT] [--json FILE]
 """
 
 from __future__ import annotations
@@ -49,12 +49,14 @@ def framework(folder: Path) -> bool:
     return subprocess.run(argv, check=False, timeout=launch.LIMIT_S).returncode == 0
 
 
-def routes(scratch: Path, names: dict[str, str]) -> list[Launch]:
-    """Each route under both launchers."""
+def routes(scratch: Path, names: dict[str, str], wish: str) -> list[Launch]:
+    """Each route whose title begins with `wish`, under both launchers."""
     module = scratch / "framework"
     has_framework = framework(module)
     found = []
     for title, (hyperparameters, count, ranks, slow) in ROUTES.items():
+        if not title.startswith(wish):
+            continue
         hosts = list(names)[:count]
         for who, command in (("algorun", "train"), ("toolkit", TOOLKIT)):
             trees = scratch / f"{who}-{title.replace(' ', '-')}"
@@ -82,6 +84,7 @@ def routes(scratch: Path, names: dict[str, str]) -> list[Launch]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--route", default="", help="only routes that begin so, such as plain or 'mpi, 1'")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
     if not has_image():
@@ -91,7 +94,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="algorun-bench-") as folder:
         scratch = Path(folder)
         with containers(scratch) as names:
-            launches = routes(scratch, names)
+            launches = routes(scratch, names, options.route)
             measure(launches, options.rounds, scratch)
         rows = report(launches)
     if options.json:
