@@ -141,11 +141,11 @@ def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str)
     _inside(code, plain, source)
     if is_package(code, plain):
         return Entry("module", plain.removesuffix(".py").replace("/", "."), tuple(args), cwd, source)
-    if not os.path.isfile(code / plain) and _is_module(code, plain):
+    if os.path.isfile(code / plain):
+        return of_file(plain if cwd == str(code) else str(code / plain), args, cwd, where=source, source=source)
+    if _is_module(code, plain):
         return Entry("module", plain, tuple(args), cwd, source)
-    if not os.path.isfile(code / plain):
-        return of_file(plain, args, str(code), where=source, source=source)
-    return of_file(plain if cwd == str(code) else str(code / plain), args, cwd, where=source, source=source)
+    return of_file(plain, args, str(code), where=source, source=source)  # says what is there instead
 
 
 def pending(program: str, source: str, args: Sequence[str], cwd: str) -> Entry:

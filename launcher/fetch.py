@@ -20,7 +20,6 @@ CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
 RETRIES = 4
 MOST_OBJECTS = 100_000
-CHUNK = 1024 * 1024
 
 # What S3's error codes mean to the owner of a job.
 ADVICE = {
@@ -86,11 +85,8 @@ def _place(source: Path, code: Path, uri: str) -> str:
 
 
 def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
     with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            found.update(chunk)
-    return found.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _client(region: str, environ: Mapping[str, str]) -> Any:

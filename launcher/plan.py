@@ -115,7 +115,6 @@ def _pieces(config: JobConfig, cluster: Cluster, programs: Programs, meeting: Me
 
 def _host(
     host: Host,
-    cluster: Cluster,
     config: JobConfig,
     machine: Machine,
     sagemaker: sm_env.SageMakerEnvironment,
@@ -170,7 +169,7 @@ def make(
         starter_env=tuple(Variable(k, v, config.engine.value) for k, v in pieces.environ.items()),
         keeps_contract=pieces.keeps_contract,
         limits=config.limits,
-        hosts=tuple(_host(h, cluster, config, machine, sagemaker, pieces, nic) for h in cluster.hosts),
+        hosts=tuple(_host(h, config, machine, sagemaker, pieces, nic) for h in cluster.hosts),
     )
 
 

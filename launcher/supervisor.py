@@ -21,7 +21,7 @@ from .control.failure import Failure, Raised
 from .control.hub import Hub
 from .control.member import Action, Conclude, Member, Signal, Start, State, ToHub, Warn
 from .control.messages import Hello, Message, Ready, Verdict
-from .daemons import Daemons, with_session
+from .engine_processes import EngineProcesses
 from .engines.base import Programs
 from .errors import UserError, exit_code
 from .logs import Console, RankLog, without_secrets
@@ -55,12 +55,10 @@ class Supervisor:
         self._link: Any = None  # HubLink on the others
         self._port: RankPort | None = None
         self._ranks: Ranks | None = None
-        self._daemons = Daemons(self._start_daemon, self.send)
+        self._engine: EngineProcesses  # made with the run folder
         self._cluster: Cluster | None = None
         self._plan: Plan | None = None
         self._preparation: Preparation | None = None
-        self._starter = 0
-        self._engine_log: RankLog | None = None
         self._pipes: list[Pipe] = []  # of the engine and of the preparation
         self._interrupts = 0
         self._done_sent = False
@@ -84,6 +82,8 @@ class Supervisor:
             try:
                 self._port = RankPort(self._loop, self._rank_raised, self._peer_message)
                 self.owner.clean_up(self._port.folder)
+                pipe = functools.partial(self._into, stream=2)
+                self._engine = EngineProcesses(self.owner, self.run_dir, self._engine_log, pipe, self.send)
                 self._join(error)
                 if not error:
                     self._prepare()
@@ -202,11 +202,11 @@ class Supervisor:
             case "refuse":
                 self._do(member.refused(now, str(message.get("why", ""))))
             case "daemon":
-                trouble = self._daemons.start(message, expected=self.config.engine.value == "mpirun")
+                trouble = self._engine.start_daemon(message, expected=self.config.engine.value == "mpirun")
                 if trouble:
                     self.broken(trouble)
             case "daemon_exit":
-                self._daemons.ended(message)
+                self._engine.daemon_ended(message)
             case "nonce" | "heartbeat":
                 self._arm()
             case other:
@@ -263,11 +263,9 @@ class Supervisor:
             return
         if self._ranks is not None and self._ranks.exited(pid, returncode):
             return
-        if self._daemons.exited(pid, returncode):
+        if self._engine.is_daemon(pid, returncode):
             self._leave()
-            return
-        if pid == self._starter:
-            self._starter = 0
+        elif self._engine.is_starter(pid):
             if self._member.state is State.LEAVE:
                 self._leave()
             else:
@@ -277,7 +275,7 @@ class Supervisor:
 
     def _peer_message(self, peer: Peer, message: dict[str, Any] | None) -> None:
         if message is not None and "daemon" in message:
-            self._daemons.wanted(peer, message)
+            self._engine.daemon_wanted(peer, message)
         elif self._ranks is not None:
             self._ranks.peer_message(peer, message)
             self._look_whether_done()
@@ -285,8 +283,7 @@ class Supervisor:
     def broken(self, text: str) -> None:
         """The engine or the start of a rank has failed."""
         self._drain_pipes()
-        tail = self._engine_log.tail if self._engine_log else ""
-        failure = Failure("engine", self._host, 1, text, traceback=tail)
+        failure = Failure("engine", self._host, 1, text, traceback=self._engine.tail)
         self._do(self._member.broken(self._loop.now(), failure))
 
     # -- actions ---------------------------------------------------------------------------------------------------
@@ -323,17 +320,14 @@ class Supervisor:
         if self._host == self._leader:
             self._console.say(render.rank_map(self._plan))
         host = self._plan.host(self._host)
+        self._engine.environ = self._plan.starter_env
         try:
             self._ranks = Ranks(
                 self._loop, self.owner, self._console, self.config.paths, self._plan, host, self.run_dir,
                 self._programs, self._rank_exited, self.broken,
             )  # fmt: skip
             if host.starter:
-                out = self.engine_output()
-                self._starter = self.owner.start(
-                    host.starter, self.engine_environ(), "/", out, out, what=self.config.engine.value
-                )
-                os.close(out)
+                self._engine.start(host.starter, what=self.config.engine.value)
             if self.config.engine.value == "native" or not host.joined:
                 self._ranks.start()
         except UserError as error:
@@ -355,7 +349,7 @@ class Supervisor:
         verdict = self._member.verdict
         orderly = verdict is not None and verdict.kind == "ok"
         ranks_here = self._ranks is not None and not self._ranks.all_ended
-        if not forced and not self._bye_sent and (ranks_here or (orderly and (self._starter or self._daemons.busy))):
+        if not forced and not self._bye_sent and (ranks_here or (orderly and self._engine.busy)):
             return
         if not self._bye_sent:
             self._bye_sent = True
@@ -378,38 +372,16 @@ class Supervisor:
             self._timer.cancel()
         self._timer = self._loop.at(self._member.deadline, lambda: self._do(self._member.tick(self._loop.now())))
 
-    # -- for the engine --------------------------------------------------------------------------------------------
+    # -- folders and logs ------------------------------------------------------------------------------------------
 
     @property
     def run_dir(self) -> str:
         assert self._port is not None
         return self._port.folder
 
-    def engine_environ(self) -> dict[str, str]:
-        """The environment of torchrun, mpirun and orted: this process's, and where to find this supervisor."""
-        extra = {v.name: v.value for v in self._plan.starter_env} if self._plan else {}
-        threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # silences torchrun's own default
-        # Open MPI's session files: apart from those of other simulated hosts, and gone with the run folder.
-        # torchrun's log folder (PET_LOG_DIR is its --log-dir) likewise.
-        session = {"OMPI_MCA_orte_tmpdir_base": self.run_dir, "PET_LOG_DIR": self.run_dir}
-        return {**os.environ, **threads, **session, **extra, "ALGORUN_RUN_DIR": self.run_dir}
-
-    def _start_daemon(self, argv: list[str]) -> int:
-        """Starts orted on this host."""
-        out = self.engine_output()
-        try:
-            return self.owner.start(
-                with_session(argv, self.run_dir), self.engine_environ(), "/", out, out, what="orted"
-            )
-        finally:
-            os.close(out)
-
-    def engine_output(self) -> int:
-        """A pipe into the engine's log; returns its writing end."""
-        if self._engine_log is None:
-            name = self.config.engine.value
-            self._engine_log = self._log(f"{name} {self._host}", f"{name}-{self._host}.log")
-        return self._into(self._engine_log, 2)
+    def _engine_log(self) -> RankLog:
+        name = self.config.engine.value
+        return self._log(f"{name} {self._host}", f"{name}-{self._host}.log")
 
     def _log(self, label: str, name: str, clean: Callable[[bytes], bytes] = bytes) -> RankLog:
         return RankLog(label, name, self.config.paths.output_data / "logs", self._console, clean)

@@ -7,7 +7,7 @@ Two faults of that driver, both measured:
 - `-np` is the number of processes of one host, so that two hosts with one process each ran one rank and reported
   success. Here: that number for every host.
 
-A command line without these faults, such as a later SDK's, is left as it is. Standard library only.
+A command line without these faults, such as a later SDK's, is left as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import os
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
+
+from launcher.probe import default_interface
 
 MPIRUN = "/usr/bin/mpirun"
 RESOURCES = Path("/opt/ml/input/config/resourceconfig.json")
@@ -52,15 +54,6 @@ def with_interface(argv: Sequence[str], named: str, interfaces: Collection[str],
     return fixed
 
 
-def default_interface(routes: str) -> str:
-    """The interface of the default route in the text of /proc/net/route, or nothing."""
-    for line in routes.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) > 1 and fields[1] == "00000000":
-            return fields[0]
-    return ""
-
-
 def main() -> int:
     described = json.loads(RESOURCES.read_text())
     given = sys.argv[1:]
@@ -68,7 +61,7 @@ def main() -> int:
         with_all_hosts(given),
         str(described.get("network_interface_name", "")),
         os.listdir("/sys/class/net"),
-        default_interface(Path("/proc/net/route").read_text()),
+        default_interface(),
     )
     for before, after in zip(given, argv, strict=True):
         if before != after:

@@ -74,12 +74,6 @@ def test_interfaces_that_exist_stay(named: str, interfaces: list[str], default: 
     assert mpirun.with_interface(TAIL, named, interfaces, default) == TAIL
 
 
-def test_the_default_route_of_the_kernels_table() -> None:
-    head = "Iface\tDestination\tGateway\tFlags\n"
-    assert mpirun.default_interface(f"{head}eth1\t000012AC\t0\t1\neth0\t00000000\t010012AC\t3\n") == "eth0"
-    assert mpirun.default_interface(head) == ""
-
-
 def test_addresses_of_hosts_that_resolve() -> None:
     found = authorized.addresses(["localhost", "no-such-host.invalid"])
     assert found

@@ -1,0 +1,93 @@
+"""The engine's own processes on this host: torchrun or mpirun (the plan's starter), and orted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .control.messages import Message
+from .daemons import Daemons, with_session
+from .env import Variable
+from .logs import RankLog
+from .process import Owner
+from .rank_port import Peer
+
+
+class EngineProcesses:
+    """Starts and follows them. Their log is made when the first one starts; `pipe(log)` leads into it.
+
+    `run_dir` is where they find this host's supervisor, `send` goes to the hub.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        run_dir: str,
+        make_log: Callable[[], RankLog],
+        pipe: Callable[[RankLog], int],
+        send: Callable[[Message], None],
+    ) -> None:
+        self._owner, self._run_dir, self._make_log, self._pipe = owner, run_dir, make_log, pipe
+        self._daemons = Daemons(self._start_daemon, send)
+        self._log: RankLog | None = None
+        self.environ: tuple[Variable, ...] = ()  # the plan's own for them, once there is a plan
+        self._starter = 0
+
+    @property
+    def tail(self) -> str:
+        """The last lines that they wrote to stderr."""
+        return self._log.tail if self._log else ""
+
+    @property
+    def busy(self) -> bool:
+        """True while one of them runs."""
+        return bool(self._starter) or self._daemons.busy
+
+    def start(self, argv: Sequence[str], *, what: str) -> None:
+        """Starts the plan's starter. Raises UserError where the program cannot start."""
+        self._starter = self._run(argv, what=what)
+
+    def start_daemon(self, message: Message, *, expected: bool) -> str:
+        """Starts orted as the leader asks; "" or the reason why not."""
+        return self._daemons.start(message, expected=expected)
+
+    def daemon_wanted(self, peer: Peer, message: dict[str, Any]) -> None:
+        """mpirun asks for orted on a host."""
+        self._daemons.wanted(peer, message)
+
+    def daemon_ended(self, message: Message) -> None:
+        """orted has ended, on whatever host."""
+        self._daemons.ended(message)
+
+    def is_starter(self, pid: int) -> bool:
+        """True if this child that has ended was the starter; it is forgotten then."""
+        if pid != self._starter:
+            return False
+        self._starter = 0
+        return True
+
+    def is_daemon(self, pid: int, returncode: int) -> bool:
+        """True if this child that has ended was orted; the leader hears of its end then."""
+        return self._daemons.exited(pid, returncode)
+
+    def _start_daemon(self, argv: list[str]) -> int:
+        return self._run(with_session(argv, self._run_dir), what="orted")
+
+    def _run(self, argv: Sequence[str], *, what: str) -> int:
+        if self._log is None:
+            self._log = self._make_log()
+        out = self._pipe(self._log)
+        try:
+            return self._owner.start(argv, self._all_environ(), "/", out, out, what=what)
+        finally:
+            os.close(out)
+
+    def _all_environ(self) -> dict[str, str]:
+        """This process's environment, the engine's own variables, and where to find this supervisor."""
+        extra = {variable.name: variable.value for variable in self.environ}
+        threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # silences torchrun's own default
+        # Open MPI's session files: apart from those of other simulated hosts, and gone with the run folder.
+        # torchrun's log folder (PET_LOG_DIR is its --log-dir) likewise.
+        session = {"OMPI_MCA_orte_tmpdir_base": self._run_dir, "PET_LOG_DIR": self._run_dir}
+        return {**os.environ, **threads, **session, **extra, "ALGORUN_RUN_DIR": self._run_dir}
