@@ -23,7 +23,7 @@ def at_first(config: JobConfig, machine: Machine) -> dict[str, str]:
 
 def at_the_start(config: JobConfig, source: str) -> dict[str, str]:
     """What will run. `source` is the checksum of the fetched code, "" where none was fetched."""
-    digest = {"engine": config.engine.value, "program": shown(config)}
+    digest = {"engine": config.engine.value, "program": shown(config), "restarts": str(config.restarts)}
     return digest | ({"source": source} if source else {})
 
 

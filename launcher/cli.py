@@ -14,7 +14,7 @@ from typing import NoReturn
 from . import __version__
 from .errors import ExitCode, UserError
 from .request import ENGINES, Request
-from .values import count
+from .values import MOST_RESTARTS, count
 
 TOOLKIT = "toolkit"
 HOME_BASE = "algorun-run"  # stands for /opt/ml where there is none
@@ -41,6 +41,7 @@ def _entry_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", metavar="E", default="", help=f"what starts the ranks: {', '.join(ENGINES)}")
     parser.add_argument("-j", dest="layout", metavar="HxS", help="hosts x ranks per host, such as 2x4")
     parser.add_argument("--slots", metavar="N", help="ranks on each host")
+    parser.add_argument("--restarts", metavar="N", help="attempts that may follow a failed one")
     parser.add_argument("--per-host", action="store_true", help="one process per host, which counts hosts as ranks")
     parser.add_argument("--share-nothing", action="store_true", help="one process per host, each alone: no ranks")
     parser.add_argument("--cwd", metavar="DIR", default="", help="folder that the program starts in")
@@ -116,6 +117,7 @@ def request(options: argparse.Namespace) -> Request:
         engine=options.engine,
         layout=chosen,
         slots=slots,
+        restarts=None if options.restarts is None else count("--restarts", options.restarts, MOST_RESTARTS, least=0),
         per_host=options.per_host,
         share_nothing=options.share_nothing,
         cwd=options.cwd,

@@ -16,9 +16,10 @@ from .modeltrainer import ModelTrainer
 from .paths import Paths
 from .request import OWN, Request
 from .usercode import Setup
-from .values import Limits, Sourced, count
+from .values import MOST_RESTARTS, Limits, Sourced, count
 
 CONTROL_PORT = 29600  # below the ephemeral range, away from torchrun's 29400 and 29500
+RESTARTS_VARIABLE = "ALGORUN_RESTARTS"
 ERROR_GATE_S = 10.0  # how long a host with a configuration error waits for the others, to tell them
 
 
@@ -41,6 +42,7 @@ class JobConfig:
     engine_options: tuple[str, ...]  # the user's own for mpirun
     slots: Sourced[int] | None  # None: as many as the machine offers GPUs
     per_host: bool  # one process per host, which counts hosts as its ranks
+    restarts: int  # attempts that may follow a failed one
     outside: frozenset[str]  # hosts whose process stands alone, outside the world of ranks
     limits: Limits
     addresses: Mapping[str, str]  # host to IP address where names don't resolve (simulated hosts)
@@ -104,6 +106,20 @@ def _cwd(request: Request, raw: Mapping[str, object], base: str) -> str:
     key = f"{OWN}cwd"
     wish = request.cwd or hp.text(raw, key)
     return os.path.normpath(os.path.join(base, wish)) if wish else base
+
+
+def _restarts(request: Request, environ: Mapping[str, str], raw: Mapping[str, object]) -> int:
+    """--restarts, algorun_restarts or ALGORUN_RESTARTS; none where nobody asks: a script may not be able to resume."""
+    if request.restarts is not None:
+        return request.restarts
+    key = f"{OWN}restarts"
+    for where, wish in (
+        (f"hyperparameter {key}", hp.text(raw, key)),
+        (RESTARTS_VARIABLE, environ.get(RESTARTS_VARIABLE, "")),
+    ):
+        if wish:
+            return count(where, wish, MOST_RESTARTS, least=0)
+    return 0
 
 
 def _entry(
@@ -180,6 +196,7 @@ def read(
         engine_options=distribution.engine_options(raw, trainer),
         slots=Sourced(1, "one process per host") if per_host else slots,
         per_host=per_host,
+        restarts=_restarts(request, environ, raw),
         outside=frozenset(resources.hosts) if alone else distribution.outside(raw, resources, engine),
         limits=Limits.of(environ),
         addresses=_addresses(environ),
@@ -210,6 +227,7 @@ def broken(environ: Mapping[str, str], resources: Resources) -> JobConfig:
         engine_options=(),
         slots=Sourced(1, "configuration error"),
         per_host=True,
+        restarts=0,
         outside=frozenset(),
         limits=Limits(gate_s=ERROR_GATE_S),
         addresses=_addresses(environ),

@@ -23,7 +23,9 @@ class Variable:
     source: str
 
 
-def shared_contract(cluster: Cluster, master: Sourced[str], port: Sourced[int], attempt: int) -> list[Variable]:
+def shared_contract(
+    cluster: Cluster, master: Sourced[str], port: Sourced[int], attempt: int, restarts: int
+) -> list[Variable]:
     """The part of torchrun's contract that is the same for all ranks."""
     ranks = f"{cluster.nnodes} hosts' slots"
     torchrun = "torchrun's contract"
@@ -37,7 +39,7 @@ def shared_contract(cluster: Cluster, master: Sourced[str], port: Sourced[int], 
         Variable("SM_MASTER_ADDR", master.value, master.source),
         Variable("SM_MASTER_PORT", str(port.value), port.source),
         Variable("TORCHELASTIC_RESTART_COUNT", str(attempt), "attempt"),
-        Variable("TORCHELASTIC_MAX_RESTARTS", "0", "restarts are the hub's"),
+        Variable("TORCHELASTIC_MAX_RESTARTS", str(restarts), "restarts are the hub's"),
         Variable("TORCHELASTIC_RUN_ID", "algorun", torchrun),
         Variable("TORCHELASTIC_USE_AGENT_STORE", "False", "no agent store"),
     ]

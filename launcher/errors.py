@@ -12,6 +12,8 @@ class ExitCode(IntEnum):
     CONFIGURATION = 64  # bad input, or hosts that do not agree on it
     GATE = 65  # a host did not come within the gate limit
     LOST = 66  # a host or the hub was lost
+    HANG = 67  # a rank hangs
+    BUDGET = 68  # restarts are spent, or bring no newer checkpoint
     PREFLIGHT = 69  # this machine cannot run the job
     DEFECT = 70  # a defect of the launcher
 

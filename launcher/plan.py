@@ -153,7 +153,7 @@ def make(
     nic = interface(config, machine)
     pieces = _pieces(config, cluster, programs, meeting, nic.value)
     sagemaker = sm_env.SageMakerEnvironment(config, machine, nic.value)
-    contract = env.shared_contract(cluster, meeting.master_addr, meeting.master_port, meeting.attempt)
+    contract = env.shared_contract(cluster, meeting.master_addr, meeting.master_port, meeting.attempt, config.restarts)
     return Plan(
         format=FORMAT,
         engine=config.engine,
@@ -181,6 +181,11 @@ CONTRACT = frozenset(
 )
 
 
+OURS = ("RESTART_COUNT", "MAX_RESTARTS")
+
+
 def contract_names(plan: Plan, host: HostPlan, rank: RankPlan) -> list[str]:
-    """The variables of one rank that torchrun computes itself when it is the engine."""
-    return [name for name in plan.environ(host, rank) if name in CONTRACT or name.startswith("TORCHELASTIC_")]
+    """The variables of one rank that torchrun computes itself when it is the engine. Attempts are the hub's to count."""
+    names = plan.environ(host, rank)
+    theirs = [name for name in names if name.startswith("TORCHELASTIC_") and not name.endswith(OURS)]
+    return [name for name in names if name in CONTRACT] + theirs

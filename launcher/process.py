@@ -187,14 +187,21 @@ class Owner:
                 found.append(stat)
         return found
 
+    def kill_left(self) -> bool:
+        """Kills whatever is left; False once nothing is, and everything started so far is forgotten."""
+        left = self.left()
+        for stat in left:
+            send(stat.pid, signal.SIGKILL)
+        if not left:
+            self._sessions.clear()
+            self._tell_guard("=\n")
+        return bool(left)
+
     def close(self) -> None:
         """Kills and collects whatever is left."""
         for _ in range(50):
-            left = self.left()
-            if not left:
+            if not self.kill_left():
                 break
-            for stat in left:
-                send(stat.pid, signal.SIGKILL)
             select.select([], [], [], 0.02)
             self.reap()
         if self._guard is not None:
@@ -227,6 +234,8 @@ def _watch_over(reader: int) -> None:
         for line in lines:
             if line == b"q":
                 os._exit(0)
+            elif line == b"=":
+                sessions.clear()
             elif line.startswith(b"-"):
                 folders.add(os.fsdecode(line[1:]))
             else:

@@ -60,6 +60,12 @@ def write(paths: Paths, verdict: Verdict) -> str:
     return ""
 
 
+def write_attempt(paths: Paths, attempt: int, cause: Failure) -> None:
+    """What ended an attempt that another one follows, beside the output data."""
+    with contextlib.suppress(OSError):
+        write_aside(paths.output_data / f"failure-attempt-{attempt}.txt", full_text(cause))
+
+
 def write_error(paths: Paths, error: UserError, host: str = "this host") -> None:
     """output/failure for an error before the hosts could meet."""
     clear(paths)

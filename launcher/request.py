@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ENGINES = ("native", "torchrun", "mpirun")
-OWN = "algorun_"  # our own hyperparameters: algorun_engine, _slots, _per_host, _args, _cwd
+OWN = "algorun_"  # our own hyperparameters: algorun_engine, _slots, _restarts, _per_host, _args, _cwd
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class Request:
     engine: str = ""
     layout: tuple[int, int] | None = None
     slots: int | None = None
+    restarts: int | None = None
     per_host: bool = False
     share_nothing: bool = False
     cwd: str = ""

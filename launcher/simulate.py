@@ -78,6 +78,8 @@ def _command(wish: Request, python: str) -> list[str]:
         argv += ["--per-host"]
     elif wish.layout is not None:
         argv += ["--slots", str(wish.layout[1])]
+    if wish.restarts is not None:
+        argv += ["--restarts", str(wish.restarts)]
     return [*argv, *(["-m", wish.target] if wish.module else [wish.target]), *wish.args]
 
 

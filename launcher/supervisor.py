@@ -14,6 +14,7 @@ from typing import Any
 
 from . import agreement, cluster, plan, render, report
 from . import config as configs
+from .checkpoints import newest_stamp
 from .cluster import Cluster
 from .config import JobConfig
 from .control import messages
@@ -61,6 +62,7 @@ class Supervisor:
         self._preparation: Preparation | None = None
         self._pipes: list[Pipe] = []  # of the engine and of the preparation
         self._interrupts = 0
+        self._source = ""  # checksum of the fetched code
         self._done_sent = False
         self._bye_sent = False
 
@@ -82,8 +84,7 @@ class Supervisor:
             try:
                 self._port = RankPort(self._loop, self._rank_raised, self._peer_message)
                 self.owner.clean_up(self._port.folder)
-                pipe = functools.partial(self._into, stream=2)
-                self._engine = EngineProcesses(self.owner, self.run_dir, self._engine_log, pipe, self.send)
+                self._engine = self._new_engine()
                 self._join(error)
                 if not error:
                     self._prepare()
@@ -104,7 +105,7 @@ class Supervisor:
             return
         from .control.hub_shell import HubShell
 
-        hub = Hub(self._loop.now(), hosts, limits)
+        hub = Hub(self._loop.now(), hosts, limits, self.config.restarts)
         secret = "ALGORUN_TOKEN" in self.config.environ
         self._shell = HubShell(
             self._loop, hub, self.config.token, secret, self.config.addresses, limits.heartbeat_timeout_s
@@ -144,7 +145,7 @@ class Supervisor:
         """Fetches the user's code and installs what it requires, where the job needs that."""
         setup = self.config.setup
         if setup is None:
-            self._ready("")
+            self._ready()
             return
         log = self._log(f"setup {self._host}", f"setup-{self._host}.log", without_secrets)
         self._preparation = Preparation(self.owner, log, functools.partial(self._into, log), self.run_dir)
@@ -162,25 +163,28 @@ class Supervisor:
         if found.error:
             self._cannot_start(Failure("setup", self._host, found.code, found.error, traceback=found.tail))
         else:
-            self._ready(found.source)
+            self._source = found.source
+            self._ready()
 
     def _cannot_start(self, failure: Failure) -> None:
         self._do(self._member.broken(self._loop.now(), failure))
 
-    def _ready(self, source: str) -> None:
-        """This host could start: the hub hears what it carries."""
+    def _ready(self) -> None:
+        """This host could start, or start again: the hub hears what it carries."""
         try:
             if self.config.setup is not None:
                 self.config = configs.prepared(self.config)
                 self._member.bundled = self.config.entry.kind == "bundled"
             slots = cluster.own_slots(self.config, self._machine)
-            ready = Ready(slots.value, agreement.at_the_start(self.config, source))
+            ready = Ready(slots.value, agreement.at_the_start(self.config, self._source))
             if self._host == plan.first_host(self.config):
                 from .control.addresses import free_ports
 
                 address = plan.offline(self.config).master_addr.value
                 port, engine_port = free_ports(self._own_address(), 2)
                 ready = replace(ready, master_addr=address, master_port=port, engine_port=engine_port)
+            if self.config.restarts:
+                ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))
         except UserError as error:
             self._cannot_start(Failure("configuration", self._host, error.code, str(error)))
         else:
@@ -195,6 +199,8 @@ class Supervisor:
         match message["type"]:
             case "go":
                 self._go(messages.parse_go(message))
+            case "restart":
+                self._restart(*messages.parse_restart(message))
             case "stop":
                 self._do(member.stop(now, str(message.get("why", ""))))
             case "end":
@@ -224,6 +230,34 @@ class Supervisor:
             return
         ranks = {rank.local_rank: rank.rank for rank in self._plan.host(self._host).ranks}
         self._do(self._member.go(self._loop.now(), go, ranks))
+
+    def _restart(self, attempt: int, cause: Failure) -> None:
+        """This attempt's ranks end, then this host is ready once more."""
+        actions = self._member.restart(self._loop.now(), attempt)
+        if not actions:
+            return
+        report.write_attempt(self.config.paths, attempt, cause)
+        if self._host == self._leader:
+            self._console.say(f"algorun: {cause.headline()}\nalgorun: attempt {attempt + 1}/{cause.attempts} follows")
+        self._do(actions)
+        self._look_whether_cleared()
+
+    def _look_whether_cleared(self) -> None:
+        """Once the ranks of the failed attempt have ended, nothing else of it may live on."""
+        if self._member.state is not State.RESTART:
+            return
+        ranks_here = self._ranks is not None and not self._ranks.all_ended
+        if ranks_here or self.owner.kill_left():
+            self._loop.after(DRAIN_POLL_S, self._look_whether_cleared)
+            return
+        self.owner.reap()
+        if self._ranks is not None:
+            self._ranks.close()
+            self._ranks = None
+        self._engine = self._new_engine()
+        self._done_sent = False
+        self._do(self._member.cleared(self._loop.now()))
+        self._ready()
 
     def _asked_to_stop(self, name: str) -> None:
         self._do(self._member.stop_asked(self._loop.now(), f"{name} on {self._host}"))
@@ -271,7 +305,7 @@ class Supervisor:
             else:
                 engine = self.config.engine.value
                 word = f"{engine} ended with {exit_code(returncode)} before its ranks"
-                self._loop.after(ENGINE_WORD_S, lambda: self.broken(word))
+                self._loop.after(ENGINE_WORD_S, functools.partial(self._engine_broken, self._engine, word))
 
     def _peer_message(self, peer: Peer, message: dict[str, Any] | None) -> None:
         if message is not None and "daemon" in message:
@@ -279,6 +313,10 @@ class Supervisor:
         elif self._ranks is not None:
             self._ranks.peer_message(peer, message)
             self._look_whether_done()
+
+    def _engine_broken(self, engine: EngineProcesses, text: str) -> None:
+        if engine is self._engine:  # and not that of an attempt which is over
+            self.broken(text)
 
     def broken(self, text: str) -> None:
         """The engine or the start of a rank has failed."""
@@ -317,7 +355,7 @@ class Supervisor:
 
     def _start(self) -> None:
         assert self._plan is not None
-        if self._host == self._leader:
+        if self._host == self._leader and not self._plan.attempt:
             self._console.say(render.rank_map(self._plan))
         host = self._plan.host(self._host)
         self._engine.environ = self._plan.starter_env
@@ -378,6 +416,10 @@ class Supervisor:
     def run_dir(self) -> str:
         assert self._port is not None
         return self._port.folder
+
+    def _new_engine(self) -> EngineProcesses:
+        pipe = functools.partial(self._into, stream=2)
+        return EngineProcesses(self.owner, self.run_dir, self._engine_log, pipe, self.send)
 
     def _engine_log(self) -> RankLog:
         name = self.config.engine.value

@@ -10,6 +10,8 @@ from .errors import UserError
 
 T = TypeVar("T")
 
+MOST_RESTARTS = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Sourced(Generic[T]):
@@ -30,6 +32,7 @@ class Limits:
     blame_s: float = 1.0  # after the first failure: how long others may report an older one
     grace_s: float = 100.0  # from a stop until SIGKILL; SageMaker itself kills after 120
     kill_s: float = 1.5  # from SIGTERM to SIGKILL when the job has already failed
+    restart_s: float = 60.0  # from the end of an attempt's ranks until all hosts are ready for the next one
     leave_s: float = 5.0  # how long the leader waits for the others to leave
 
     @classmethod
@@ -54,12 +57,12 @@ def seconds(where: str, raw: str) -> float:
     return value
 
 
-def count(where: str, raw: object, most: int = 4096) -> int:
-    """A whole number from 1 to `most`."""
+def count(where: str, raw: object, most: int = 4096, least: int = 1) -> int:
+    """A whole number from `least` to `most`."""
     try:
         value = int(str(raw).strip())
     except ValueError:
-        value = 0
-    if not 1 <= value <= most:
-        raise UserError(where, f"{raw!r} is not a whole number from 1 to {most}", allowed=f"1 to {most}")
+        value = least - 1
+    if not least <= value <= most:
+        raise UserError(where, f"{raw!r} is not a whole number from {least} to {most}", allowed=f"{least} to {most}")
     return value

@@ -28,8 +28,8 @@ AFTERWORD = re.compile(r"set the environment variable hydra_full_error|(\[rank\d
 class Failure:
     """One thing that went wrong. `age_s` is how long ago it was when its host reported it, by the host's own clock.
 
-    kind: exception, exit, signal, lost, gate, configuration, mismatch, engine or defect. `message` is one line,
-    `traceback` the user's own (or the last lines of the log).
+    kind: exception, exit, signal, hang, budget, lost, gate, configuration, mismatch, setup, preflight, engine or
+    defect. `message` is one line, `traceback` the user's own (or the last lines of the log).
     """
 
     kind: str
@@ -40,6 +40,8 @@ class Failure:
     traceback: str = ""
     hint: str = ""
     attempt: int = 0
+    attempts: int = 1  # the most there may be
+    step: int = 0  # optimizer steps that the rank had made, 0 where nobody counts
     age_s: float = 0.0
 
     @property
@@ -52,7 +54,10 @@ class Failure:
         who = f"rank {self.rank} on {self.host}" if self.rank is not None else self.host
         parts = [f"{self.kind}: {who}", how(self.code)]
         if self.rank is not None:
-            parts.append(f"attempt {self.attempt + 1}")
+            most = f"/{self.attempts}" if self.attempts > 1 else ""
+            parts.append(f"attempt {self.attempt + 1}{most}")
+        if self.step:
+            parts.append(f"step {self.step}")
         return f"{', '.join(parts)}: {self.message}" if self.message else ", ".join(parts)
 
     def text(self, most: int = SHOWN) -> str:

@@ -1,6 +1,8 @@
 """One host's part of the job: joins, runs its ranks, reports, obeys the verdict. A pure state machine.
 
 JOIN --go--> RUN --end | hub lost--> LEAVE --ranks gone--> LEFT
+  ^           v
+  '------- RESTART (until nothing of the attempt is left)
 
 Methods take the time (seconds, this host's monotonic clock) and return actions for the supervisor; `deadline` says
 when `tick` is due. A stop is a phase of RUN: ranks have been told, and the grace is running.
@@ -24,10 +26,16 @@ CHILD_BLAME_S = 5.0  # a rank that fails so soon after an exception below it pro
 
 
 class State(Enum):
+    """`IN_JOB` are those before the verdict."""
+
     JOIN = "join"
     RUN = "run"
+    RESTART = "restart"
     LEAVE = "leave"
     LEFT = "left"
+
+
+IN_JOB = frozenset({State.JOIN, State.RUN, State.RESTART})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +100,7 @@ class Member:
         times = [self._beat_at]
         if self.state is State.JOIN:
             times.append(self._joining_until)
-        if self._heard is not None and self.state in (State.JOIN, State.RUN):
+        if self._heard is not None and self.state in IN_JOB:
             times.append(self._heard + self._limits.heartbeat_timeout_s)
         own = (self._kill_at, self._report_deadline, self._prepare_deadline)
         times += [each for each in own if each is not None]
@@ -167,6 +175,24 @@ class Member:
         self._prepare_deadline = None
         return []
 
+    def restart(self, now: float, attempt: int) -> list[Action]:
+        """The attempt has failed and another one follows: this one's ranks end first."""
+        if self.state is not State.RUN or self._stopping:  # the hub hears of the stop, and ends the job
+            return []
+        self.state, self._attempt = State.RESTART, attempt
+        self._report_deadline, self._note = None, None
+        for memory in (self._running, self._raised, self._own, self._failed):
+            memory.clear()
+        self._kill_at = now + self._limits.kill_s
+        return [Signal(signal.SIGTERM)]
+
+    def cleared(self, now: float) -> list[Action]:
+        """Nothing of the failed attempt is left: this host waits for `go` once more."""
+        if self.state is State.RESTART:
+            self.state, self._kill_at = State.JOIN, None
+            self._join_deadline = now + self._limits.restart_s + self._limits.leave_s
+        return []
+
     def broken(self, now: float, failure: Failure) -> list[Action]:
         """Something of this host other than a rank has failed (its preparation, its engine, its plan)."""
         if self.state is State.JOIN or (self.state is State.RUN and not self._stopping):
@@ -208,7 +234,7 @@ class Member:
 
     def hub_lost(self, now: float, reason: str) -> list[Action]:
         """No hub, no job: this host ends itself."""
-        if self.state not in (State.JOIN, State.RUN):
+        if self.state not in IN_JOB:
             return []
         return self._conclude(now, _failed(Failure("lost", self._leader, ExitCode.LOST, reason)))
 
@@ -234,7 +260,7 @@ class Member:
                 actions.append(Warn(f"ranks that outlasted the grace of {self._limits.grace_s:g} s are killed"))
             actions.append(Signal(signal.SIGKILL))
         silent = self._heard is not None and now - self._heard >= self._limits.heartbeat_timeout_s
-        if silent and self.state in (State.JOIN, State.RUN):
+        if silent and self.state in IN_JOB:
             reason = f"hub lost: no sign of life from {self._leader} for {self._limits.heartbeat_timeout_s:g} s"
             actions += self.hub_lost(now, reason)
         if self.state is State.JOIN and now >= self._joining_until:

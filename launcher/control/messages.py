@@ -1,7 +1,7 @@
 """Control messages: one JSON object a line, checked on arrival. Pure.
 
 From a host to the hub: hello, ready, heartbeat, fail, stop, done, bye, and for mpirun daemon and daemon_exit.
-From the hub to a host: nonce, go, stop, end, refuse, heartbeat, and daemon and daemon_exit passed on.
+From the hub to a host: nonce, go, restart, stop, end, refuse, heartbeat, and daemon and daemon_exit passed on.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ class Ready:
     master_addr: str = ""  # of the host that carries rank 0: where it will listen
     master_port: int = 0
     engine_port: int = 0  # another one there, for an engine's own rendezvous
+    newest: float = 0.0  # stamp of this host's newest checkpoint, by its own clock
 
     def message(self) -> Message:
         return {"type": "ready", **to_json(self), "digest": dict(self.digest)}
@@ -152,7 +153,7 @@ def parse_hello(message: Message) -> Hello:
 
 def parse_ready(message: Message) -> Ready:
     """Raises ValueError where fields are missing or of another type."""
-    fields = _fields(message, slots=int, master_addr=str, master_port=int, engine_port=int)
+    fields = _fields(message, slots=int, master_addr=str, master_port=int, engine_port=int, newest=float)
     if not 1 <= fields["slots"] <= MOST_SLOTS:
         raise ValueError(f"{fields['slots']} slots")
     for port in (fields["master_port"], fields["engine_port"]):
@@ -182,6 +183,15 @@ def parse_failure(message: Message) -> Failure:
 def parse_verdict(message: Message) -> Verdict:
     verdict: Verdict = from_json(Verdict, message.get("verdict"), "verdict")
     return verdict
+
+
+def parse_restart(message: Message) -> tuple[int, Failure]:
+    """The number of the attempt that follows, and what ended the one before."""
+    return from_json(int, message.get("attempt"), "attempt"), parse_failure(message)
+
+
+def restart(attempt: int, cause: Failure) -> Message:
+    return {"type": "restart", "attempt": attempt, "failure": to_json(cause)}
 
 
 def fail(failure: Failure) -> Message:

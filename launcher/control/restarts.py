@@ -1,0 +1,55 @@
+"""Whether a failed attempt is followed by another one. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ..errors import ExitCode
+from .failure import Failure
+
+# Nothing that another attempt on the same hosts could mend. A lost host comes back only with a new training job.
+FINAL = frozenset({"lost", "gate", "configuration", "mismatch", "setup", "preflight", "defect"})
+MOST_BARREN = 3  # attempts in a row that leave no newer checkpoint
+
+
+class Restarts:
+    """Counts attempts. `budget` is how many may follow the first one."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.attempt = 0
+        self._newest: Mapping[str, float] = {}
+        self._barren = 0
+
+    def counted(self, failure: Failure) -> Failure:
+        """The failure, which also says how many attempts there may be."""
+        return replace(failure, attempts=self.budget + 1)
+
+    def final(self, failure: Failure) -> Failure | None:
+        """The failure that ends the job, None where another attempt may help."""
+        if not self.budget or failure.kind in FINAL:
+            return failure
+        if self.attempt < self.budget:
+            return None
+        return _spent(f"{self.budget} of {self.budget} restarts spent", failure)
+
+    def begins(self, newest: Mapping[str, float], cause: Failure | None) -> Failure | None:
+        """All hosts are ready for an attempt; `newest` is the age stamp of each one's newest checkpoint.
+
+        Returns the failure that ends the job where the attempts before it, the last one ended by `cause`, got nowhere.
+        Stamps are compared with the same host's own only.
+        """
+        if self.attempt:
+            newer = any(stamp > self._newest.get(host, 0.0) for host, stamp in newest.items())
+            self._barren = 0 if newer else self._barren + 1
+        self._newest = dict(newest)
+        if cause is None or self._barren < MOST_BARREN:
+            return None
+        return _spent(f"no newer checkpoint in {MOST_BARREN} attempts", cause)
+
+
+def _spent(why: str, last: Failure) -> Failure:
+    return Failure(
+        "budget", last.host, ExitCode.BUDGET, f"{why}; the last: {last.headline()}", None, last.traceback, last.hint
+    )
