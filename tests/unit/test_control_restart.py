@@ -1,0 +1,185 @@
+"""Restarts: when, how often, and what ends them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.control.failure import Failure
+from launcher.control.hub import State as HubState
+from launcher.control.member import State
+
+from .jobs import LIMITS, Job, finish, running
+
+
+def fail(job: Job, host: str, code: int = 3) -> None:
+    """The first rank of a host fails; what is under way arrives, and the blame window passes."""
+    job.act(host, job.members[host].rank_exited(job.now, 0, code))
+    job.settle()
+    job.pass_time(LIMITS.blame_s + 0.1)
+
+
+def test_a_failure_is_followed_by_another_attempt_on_every_host():
+    job = running(3, restarts=2)
+    fail(job, "algo-2")
+    assert not job.verdicts
+    assert all(begun == [0, 1] for begun in job.begun.values())
+    assert all(signals == [15] for signals in job.signals.values()), "the ranks of the first attempt are ended"
+    for host in job.hosts:
+        finish(job, host)
+    job.settle()
+    assert {(v.kind, v.code, v.why) for v in job.verdicts.values()} == {("ok", 0, "restarts=1")}
+
+
+def test_the_last_failure_is_named_once_the_budget_is_spent():
+    job = running(2, restarts=1)
+    fail(job, "algo-2")
+    fail(job, "algo-1", 7)
+    (failure,) = {v.failure for v in job.verdicts.values()}
+    assert (failure.kind, failure.code) == ("budget", 68)
+    assert "1 of 1 restarts spent; the last: exit: rank 0 on algo-1, exit 7, attempt 2/2" in failure.headline()
+
+
+def test_three_attempts_without_a_newer_checkpoint_are_the_last():
+    job = running(2, restarts=100)
+    for _ in range(3):
+        fail(job, "algo-2")
+    assert {v.code for v in job.verdicts.values()} == {68}
+    assert "no newer checkpoint in 3 attempts" in job.verdicts["algo-1"].failure.message
+    assert job.begun["algo-1"] == [0, 1, 2]
+
+
+def test_a_newer_checkpoint_on_any_host_keeps_the_job_going():
+    job = running(2, restarts=100)
+    for number in range(1, 10):
+        job.checkpoints["algo-2"] = float(number)
+        fail(job, "algo-1")
+    assert not job.verdicts
+    assert job.begun["algo-2"] == list(range(10))
+
+
+@pytest.mark.parametrize("kind", ["lost", "configuration", "mismatch", "setup", "preflight", "defect"])
+def test_what_another_attempt_cannot_mend_ends_the_job(kind):
+    job = running(2, restarts=5)
+    job.send(job.hub.fail(job.now, "algo-2", Failure(kind, "algo-2", 64, "once and for all")))
+    job.pass_time(LIMITS.blame_s + 0.1)
+    assert {v.failure.kind for v in job.verdicts.values()} == {kind}
+
+
+def test_a_lost_host_is_not_waited_for():
+    job = running(3, restarts=5)
+    job.kill("algo-3")
+    job.pass_time(LIMITS.blame_s + 0.1)
+    assert {(h, v.code) for h, v in job.verdicts.items()} == {("algo-1", 66), ("algo-2", 66)}
+
+
+def test_a_stop_beats_a_restart():
+    """It comes in the blame window: the failure decides, and no attempt follows."""
+    job = running(2, restarts=5)
+    job.act("algo-2", job.members["algo-2"].rank_exited(job.now, 0, 3))
+    job.settle()
+    job.act("algo-1", job.members["algo-1"].stop_asked(job.now, "SIGTERM on algo-1"))
+    job.settle()
+    job.pass_time(LIMITS.blame_s + LIMITS.grace_s)
+    assert all(begun == [0] for begun in job.begun.values())
+    assert len(set(job.verdicts.values())) == 1
+
+
+def test_a_stop_while_hosts_get_ready_again_ends_the_job_with_0():
+    job = running(2, restarts=5)
+    job.act("algo-2", job.members["algo-2"].rank_exited(job.now, 0, 3))
+    while job.hub.state is not HubState.RESTART:
+        job.now += 0.1
+        job.send(job.hub.tick(job.now))
+        while job.to_hub["algo-2"]:
+            job.hear("algo-2", job.to_hub["algo-2"].pop(0))
+    job.act("algo-1", job.members["algo-1"].stop_asked(job.now, "SIGTERM on algo-1"))
+    job.settle()
+    job.pass_time(LIMITS.kill_s + 1)
+    assert {(v.kind, v.code) for v in job.verdicts.values()} == {("stopped", 0)}
+
+
+def test_a_host_that_does_not_get_ready_again_is_named():
+    job = running(2, restarts=5)
+    job.act("algo-1", job.members["algo-1"].rank_exited(job.now, 0, 3))
+    job.get_ready = lambda host, **_: None  # its processes cannot be ended
+    job.settle()
+    job.pass_time(LIMITS.blame_s + LIMITS.kill_s + LIMITS.restart_s + 0.1)
+    assert {v.code for v in job.verdicts.values()} == {3}
+    assert "not ready again after 60 s: algo-1, algo-2" in job.verdicts["algo-2"].failure.hint
+
+
+def test_a_failure_that_was_under_way_when_the_attempt_ended_is_not_the_next_ones():
+    job = running(2, restarts=5)
+    job.act("algo-1", job.members["algo-1"].rank_exited(job.now, 0, 3))
+    job.hear("algo-1", job.to_hub["algo-1"].pop())
+    job.now += LIMITS.blame_s
+    job.send(job.hub.tick(job.now))
+    assert job.hub.state is HubState.RESTART
+    job.act("algo-2", job.members["algo-2"].rank_exited(job.now, 0, 4))  # before it hears of the restart
+    job.settle()
+    job.pass_time(5)
+    assert not job.verdicts
+    assert job.begun == {"algo-1": [0, 1], "algo-2": [0, 1]}
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    count=st.integers(1, 4),
+    seed=st.integers(0, 10_000),
+    budget=st.integers(0, 3),
+    events=st.lists(
+        st.tuples(
+            st.sampled_from(["done", "fail", "kill", "stop", "wait", "deliver", "save"]),
+            st.integers(0, 3),
+            st.sampled_from([0.0, 0.1, 0.9, 1.1, 5.0]),
+        ),
+        max_size=16,
+    ),
+)
+def test_whatever_happens_attempts_are_common_and_there_is_one_verdict(count, seed, budget, events):
+    job = running(count, seed, budget)
+    stopped_at: dict[str, int] | None = None
+    for kind, index, seconds in events:
+        host = job.hosts[index % count]
+        if host in job.dead:
+            continue
+        match kind:
+            case "done":
+                finish(job, host)
+            case "fail":
+                job.act(host, job.members[host].rank_exited(job.now, 0, 3))
+            case "kill":
+                job.kill(host)
+            case "stop":
+                job.act(host, job.members[host].stop_asked(job.now, f"SIGTERM on {host}"))
+            case "save":
+                job.checkpoints[host] = job.now + 1
+            case "wait":
+                job.pass_time(seconds)
+            case "deliver":
+                job.step()
+        if job.hub._stopping and stopped_at is None:
+            stopped_at = {name: len(job.begun[name]) for name in job.hosts}
+        if "algo-1" in job.dead:
+            break
+    for _ in range(2 * budget + 2):  # whoever still runs, ends well
+        for host in job.hosts:
+            if host not in job.dead and job.members[host].state is State.RUN:
+                finish(job, host)
+        job.settle()
+        job.pass_time(LIMITS.blame_s + LIMITS.kill_s + 1)
+    job.pass_time(LIMITS.gate_s + LIMITS.grace_s + LIMITS.restart_s)
+    living = [host for host in job.hosts if host not in job.dead]
+    assert set(living) <= set(job.verdicts), "every state has an exit"
+    for begun in job.begun.values():
+        assert begun == list(range(len(begun)))
+        assert len(begun) <= budget + 1
+    if "algo-1" not in job.dead:
+        assert len({job.verdicts[host] for host in living}) <= 1
+        assert job.hub.finished
+    if stopped_at is not None:
+        assert all(len(job.begun[host]) <= stopped_at[host] + (job.hub._restarts.attempt > 0) for host in job.hosts)
+    for host in living:
+        assert (job.verdicts[host].code == 0) == (job.verdicts[host].failure is None)
