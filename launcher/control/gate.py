@@ -31,11 +31,9 @@ class Gate:
         if host in self.hosts:
             self._unproven.add(host)
 
-    def mismatch(self) -> Failure | None:
-        """The first difference of what hosts have said, each held against the leader's."""
-        return self._compare({host: each.digest for host, each in self.hellos.items()}) or self._compare(
-            {host: each.digest for host, each in self.ready.items()}
-        )
+    def mismatch(self, newest: str) -> Failure | None:
+        """The first difference of what hosts have said, each held against the leader's, once `newest` has spoken."""
+        return self._compare(newest, self.hellos) or self._compare(newest, self.ready)
 
     @property
     def all_came(self) -> bool:
@@ -68,12 +66,13 @@ class Gate:
             text += f" ({', '.join(came)} came with another token: ALGORUN_TOKEN, or the training job's ARN)"
         return Failure("gate", self.hosts[0], ExitCode.GATE, text)
 
-    def _compare(self, digests: Mapping[str, Mapping[str, str]]) -> Failure | None:
+    def _compare(self, newest: str, said: Mapping[str, Hello] | Mapping[str, Ready]) -> Failure | None:
         leader = self.hosts[0]
-        mine = digests.get(leader)
-        if mine is None:
+        if leader not in said or newest not in said:
             return None
-        for host, digest in digests.items():
+        mine = said[leader].digest
+        for host in said if newest == leader else (newest,):
+            digest = said[host].digest
             if digest == mine:
                 continue
             for key in sorted({*mine, *digest}):

@@ -96,14 +96,14 @@ class Hub:
             return [(host, messages.end(self.verdict))]
         if hello.error:
             return self._fail(now, Failure("configuration", host, ExitCode.CONFIGURATION, hello.error))
-        return self._compare(now)
+        return self._compare(now, host)
 
     def ready(self, now: float, host: str, ready: Ready) -> Sends:
         """A host has its code and could start, or could start again. When all could, they do."""
         if self.state not in (State.GATE, State.RESTART) or host not in self._gate.hellos:
             return []
         self._gate.ready[host] = ready
-        return self._compare(now) or self._open(now)
+        return self._compare(now, host) or self._open(now)
 
     def unproven(self, host: str) -> None:
         """Somebody came as this host without the job's token: no reason to end the job, but to name it at the gate."""
@@ -210,8 +210,8 @@ class Hub:
             return []
         return self._fail(now, self._gate.absent(limits.gate_s + (limits.prepare_s if self._preparing else 0.0)))
 
-    def _compare(self, now: float) -> Sends:
-        mismatch = self._gate.mismatch()
+    def _compare(self, now: float, host: str) -> Sends:
+        mismatch = self._gate.mismatch(host)
         return self._fail(now, mismatch) if mismatch else []
 
     def _open(self, now: float) -> Sends:

@@ -86,12 +86,16 @@ class HubShell:
                 self._loop.post(functools.partial(self._local, message))
             elif host in self._by_host:
                 self._by_host[host].send(message)
-        if self._timer:
-            self._timer.cancel()
         if self._hub.finished:
+            if self._timer:
+                self._timer.cancel()
             self._loop.post(self.on_finished)
-        else:
-            self._timer = self._loop.at(self._hub.deadline, lambda: self._send(self._hub.tick(self._loop.now())))
+            return
+        due = self._hub.deadline
+        if self._timer is None or self._timer.deadline != due or self._timer.callback is None:
+            if self._timer:
+                self._timer.cancel()
+            self._timer = self._loop.at(due, lambda: self._send(self._hub.tick(self._loop.now())))
 
     def _accept(self, _: int) -> None:
         assert self._listener is not None
