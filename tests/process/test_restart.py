@@ -1,0 +1,130 @@
+"""Attempts that follow a failed one, with real processes under every engine."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+
+import psutil
+import pytest
+import torch
+
+from tests.conftest import ENGINES, algorun
+
+from .running import PROGRAMS, Running
+
+AGAIN = str(PROGRAMS / "again.py")
+
+
+def simulate(engine, *words, folder, marker, restarts, **environ):
+    return algorun(
+        "simulate", "-j", "2x2", "--engine", engine, "--restarts", str(restarts), *map(str, words), cwd=folder,
+        ALGORUN_TEST=marker, **environ,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_attempts_follow_each_other_until_one_succeeds(engine, tmp_path, nothing_left):
+    done = simulate(engine, AGAIN, 2, 3, folder=tmp_path, marker=nothing_left, restarts=2)
+    assert done.code == 0, done.text
+    assert done.last == "ok nnodes=2 world_size=4 restarts=2"
+    ports = re.findall(r"attempt (\d) of 2 port (\d+)", done.out)
+    assert sorted(attempt for attempt, _ in ports) == sorted("0001111222" + "02")
+    assert len({port for _, port in ports}) == 3, "each attempt has a port of its own, the same on all ranks"
+    assert "attempt 2/3 follows" in done.out
+    for host in ("algo-1", "algo-2"):
+        data = done.folder / host / "output" / "data"
+        first = (data / "failure-attempt-1.txt").read_text()
+        assert first.startswith("exception: rank 3 on algo-2, exit 1, attempt 1/3: ValueError: bad batch in attempt 0\n")
+        assert 'raise ValueError(f"bad batch' in first
+        assert not (data.parent / "failure").exists()
+
+
+@pytest.mark.parametrize(
+    ("restarts", "words", "why"),
+    [(1, (9, 0), "1 of 1 restarts spent"), (50, (9, 0), "no newer checkpoint in 3 attempts")],
+)
+def test_a_failure_that_stays_ends_with_68_and_its_traceback(restarts, words, why, tmp_path, nothing_left):
+    done = simulate("native", AGAIN, *words, folder=tmp_path, marker=nothing_left, restarts=restarts)
+    assert done.code == 68, done.text
+    failures = {done.failure(host) for host in ("algo-1", "algo-2")}
+    (failure,) = failures
+    assert failure.startswith(f"budget: algo-1, exit 68: {why}; the last: exception: rank 0 on algo-1, exit 1, attempt")
+    assert "ValueError: bad batch in attempt" in failure.splitlines()[-1]
+
+
+def test_newer_checkpoints_allow_more_than_three_attempts(tmp_path, nothing_left):
+    done = simulate("native", AGAIN, 5, 1, "save", folder=tmp_path, marker=nothing_left, restarts=9)
+    assert done.code == 0, done.text
+    assert done.last.endswith("restarts=5")
+
+
+def test_a_stop_in_a_later_attempt_ends_with_0_and_no_further_attempt(tmp_path, nothing_left):
+    job = Running("native", "--restarts", "5", AGAIN, 1, 3, folder=tmp_path, marker=nothing_left)
+    job.wait_for("attempt 2/6 follows", 1)
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 0
+    assert job.log.read_text().strip().splitlines()[-1].startswith(("stopped", "ok"))
+    assert "attempt 3/6" not in job.log.read_text()
+
+
+def test_a_mistake_is_made_once(tmp_path, nothing_left):
+    done = simulate("native", "ddp", "--epohcs", 1, folder=tmp_path, marker=nothing_left, restarts=5)
+    assert done.code == 64
+    assert "follows" not in done.out
+
+
+@pytest.mark.parametrize("word", ["-1", "many", "1001"])
+def test_a_budget_that_is_none_is_refused(word, tmp_path):
+    done = algorun("simulate", "-j", "1x1", "--restarts", word, AGAIN, cwd=tmp_path)
+    assert done.code == 64
+    assert f"--restarts: {word!r} is not a whole number from 0 to 1000" in done.err
+
+
+SMALL = ["--width", "16", "--depth", "1", "--epochs", "3", "--batch-size", "8", "--image-size", "8"]
+
+
+def weights(job_folder):
+    (file,) = (job_folder / "algo-1" / "model").glob("*.pt")
+    return torch.load(file, weights_only=True)
+
+
+def flattened(value, name=""):
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from flattened(item, f"{name}.{key}")
+    elif isinstance(value, torch.Tensor):
+        yield name, value
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ddp_comes_out_bit_identical_after_a_killed_rank(engine, tmp_path, nothing_left):
+    """Restarted and resumed against never interrupted: every weight is equal, on 2 x 2 ranks."""
+    (tmp_path / "whole").mkdir()
+    whole = simulate(engine, "ddp", *SMALL, folder=tmp_path / "whole", marker=nothing_left, restarts=0)
+    assert whole.code == 0, whole.text
+    folder = tmp_path / "killed"
+    folder.mkdir()
+    words = ["--restarts", "3", "ddp", *SMALL, "--checkpoint-interval-s", "0.2"]
+    job = Running(engine, *words, folder=folder, marker=nothing_left)
+    job.wait_for("checkpoint: ", 2)
+    victim = next(
+        process
+        for process in psutil.Process(job.process.pid).children(recursive=True)
+        if process.environ().get("RANK") == "3" and "train.ddp" in " ".join(process.cmdline())
+    )
+    os.kill(victim.pid, signal.SIGKILL)
+    killed_at = time.monotonic()
+    assert job.end(120) == 0, job.log.read_text()
+    text = job.log.read_text()
+    assert "signal: rank 3 on algo-2, exit 137 (SIGKILL), attempt 1/4" in text
+    assert "resumed: " in text
+    assert text.strip().splitlines()[-1].startswith("ok nnodes=2 world_size=4")
+    assert "restarts=1" in text.splitlines()[-1], f"{time.monotonic() - killed_at:.1f} s"
+    ours, theirs = (dict(flattened(weights(base / "algorun-simulate"))) for base in (folder, tmp_path / "whole"))
+    assert ours.keys() == theirs.keys()
+    assert len(ours) > 5
+    for name, tensor in ours.items():
+        assert torch.equal(tensor, theirs[name]), name
