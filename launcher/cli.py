@@ -130,6 +130,9 @@ def _programs() -> tuple[str, str]:
 
 def _execute(wish: Request) -> int:
     """`train` and `run`: read, look, run. A job whose hosts are known tells them all of its own error."""
+    from .loop import hold_signals
+
+    hold_signals()  # a stop that comes while this reads must not end it: the other hosts are to hear of it
     from . import config, probe, run
     from .engines.base import Programs
     from .paths import DEFAULT_BASE, Paths

@@ -39,6 +39,11 @@ class EngineProcesses:
         """The last lines that they wrote to stderr."""
         return self._log.tail if self._log else ""
 
+    def hush(self) -> None:
+        """The job is over: what an engine may still say, such as torchrun on peers that left first, is for its file."""
+        if self._log:
+            self._log.aside = True
+
     @property
     def busy(self) -> bool:
         """True while one of them runs."""

@@ -133,6 +133,7 @@ class RankLog:
         self._streams = {1: Lines(), 2: Lines()}
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._label = label
+        self.aside = False  # True: only into the file
         self._file: int | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -147,7 +148,8 @@ class RankLog:
         if not lines:
             return
         lines = self._clean(lines)
-        self._console.put(stream, prefixed(self._prefix, lines))
+        if not self.aside:
+            self._console.put(stream, prefixed(self._prefix, lines))
         if stream == 2:
             self._tail.extend(lines.splitlines()[-TAIL_LINES:])
         if self._file is not None:

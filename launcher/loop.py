@@ -21,6 +21,14 @@ from typing import Any
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
+STOP_SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT", signal.SIGHUP: "SIGHUP"}
+
+
+def hold_signals() -> None:
+    """Signals to stop wait from now on, until a loop listens to them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+
 class Timer:
     """One call at one moment of the loop's clock; `cancel` forgets it."""
 
@@ -96,14 +104,16 @@ class Loop:
 
     @contextlib.contextmanager
     def signals(self, handlers: dict[int, Callable[[], None]]) -> Iterator[None]:
-        """Turns signals into calls of the loop for the length of a `with` block."""
+        """Turns signals into calls of the loop for the length of a `with` block, those that wait included."""
         self._on_signal = handlers
         # The handlers note the signal, the bytes only wake the loop: some get lost when the socket is full.
         before = {number: signal.signal(number, lambda n, _: self._signalled.append(n)) for number in handlers}
         wakeup = signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        held = signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         try:
             yield
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, held)
             signal.set_wakeup_fd(wakeup)
             for number, handler in before.items():
                 signal.signal(number, handler)

@@ -26,7 +26,7 @@ from .engine_processes import EngineProcesses
 from .engines.base import Programs
 from .errors import UserError, exit_code
 from .logs import Console, RankLog, without_secrets
-from .loop import Loop, Timer
+from .loop import STOP_SIGNALS, Loop, Timer
 from .plan import Meeting, Plan
 from .preparation import Preparation, Prepared
 from .probe import Machine
@@ -37,7 +37,6 @@ from .values import Sourced
 
 ENGINE_WORD_S = 0.5  # an engine's own end is news only if no rank explains it by then
 DRAIN_POLL_S = 0.05  # between two looks at what stopped shells have left
-STOP_SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT", signal.SIGHUP: "SIGHUP"}
 
 
 class Supervisor:
@@ -376,6 +375,8 @@ class Supervisor:
         warning = report.write(self.config.paths, verdict)
         if warning:
             self._console.say(warning)
+        if verdict.kind == "ok":
+            self._engine.hush()
         if self._ranks is not None:
             self._ranks.leave(0)
         self._loop.post(self._leave)

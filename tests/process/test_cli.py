@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 
 from launcher import metrics
-from tests.conftest import TREES, algorun
+from tests.conftest import TREES, algorun, clean_environ
 
 
 def prepared(base, resources='{"hosts": ["algo-1"], "current_host": "algo-1"}', hyperparameters="{}", channels="{}"):
@@ -206,3 +211,20 @@ def test_a_reader_that_goes_away_does_not_end_the_job(tmp_path, nothing_left):
     argv = f"{sys.executable} -I -m launcher run job.py | head -3"
     subprocess.run(["bash", "-c", argv], cwd=tmp_path, env=environ, timeout=60, check=False, stdout=subprocess.DEVNULL)
     assert (tmp_path / "done").exists()
+
+
+def test_a_stop_while_the_job_is_being_read_is_not_lost(tmp_path, nothing_left):
+    """SIGTERM as soon as the process holds its signals, before any host could have met: an orderly stop."""
+    (tmp_path / "script.py").write_text("import time\ntime.sleep(60)\n")
+    environ = clean_environ(ALGORUN_TEST=nothing_left, SAGEMAKER_BASE_DIR=str(tmp_path / "ml"), ALGORUN_KILL_S="0.5")
+    argv = [sys.executable, "-I", "-m", "launcher", "run", "script.py"]
+    job = subprocess.Popen(argv, cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True)
+    status = Path(f"/proc/{job.pid}/status")
+    deadline = time.monotonic() + 30
+    while not int(re.search(r"^SigBlk:\s+(\w+)", status.read_text(), re.M)[1], 16) >> (signal.SIGTERM - 1) & 1:
+        assert time.monotonic() < deadline
+        assert job.poll() is None
+    job.send_signal(signal.SIGTERM)
+    out, _ = job.communicate(timeout=60)
+    assert job.returncode == 0, out
+    assert out.strip().splitlines()[-1].startswith("stopped")

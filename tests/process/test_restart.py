@@ -37,7 +37,9 @@ def test_attempts_follow_each_other_until_one_succeeds(engine, tmp_path, nothing
     for host in ("algo-1", "algo-2"):
         data = done.folder / host / "output" / "data"
         first = (data / "failure-attempt-1.txt").read_text()
-        assert first.startswith("exception: rank 3 on algo-2, exit 1, attempt 1/3: ValueError: bad batch in attempt 0\n")
+        assert first.startswith(
+            "exception: rank 3 on algo-2, exit 1, attempt 1/3: ValueError: bad batch in attempt 0\n"
+        )
         assert 'raise ValueError(f"bad batch' in first
         assert not (data.parent / "failure").exists()
 
