@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from . import agreement, cluster, plan, render, report
+from . import agreement, cluster, evidence, plan, render, report
 from . import config as configs
 from .cluster import Cluster
 from .config import JobConfig
@@ -49,7 +49,11 @@ class Supervisor:
         self._loop = Loop()
         self.owner = Owner(self._child_ended)
         now = self._loop.now()
-        self._member = Member(now, self._host, self._leader, config.limits, bundled=config.entry.kind == "bundled")
+        bundled = config.entry.kind == "bundled"
+        self._member = Member(
+            now, self._host, self._leader, config.limits, bundled=bundled, explain=self._explained
+        )  # fmt: skip
+        self._before = evidence.snapshot()
         self._timer: Timer | None = None
         self._shell: Any = None  # HubShell on the leader
         self._link: Any = None  # HubLink on the others
@@ -286,6 +290,12 @@ class Supervisor:
         failure = Failure("engine", self._host, 1, text, traceback=self._engine.tail)
         self._do(self._member.broken(self._loop.now(), failure))
 
+    def _explained(self, failure: Failure) -> Failure:
+        """The failure with what this machine knows of it."""
+        from . import hints  # only a failure needs them
+
+        return hints.explain(failure, evidence.look(self._before, self.config.paths.written))
+
     # -- actions ---------------------------------------------------------------------------------------------------
 
     def _do(self, actions: list[Action]) -> None:
@@ -320,6 +330,7 @@ class Supervisor:
         if self._host == self._leader:
             self._console.say(render.rank_map(self._plan))
         host = self._plan.host(self._host)
+        self._before = evidence.snapshot()
         self._engine.environ = self._plan.starter_env
         try:
             self._ranks = Ranks(
