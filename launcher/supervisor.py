@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from . import agreement, cluster, evidence, plan, render, report
+from . import agreement, cluster, evidence, plan, preflight, probe, render, report
 from . import config as configs
 from .cluster import Cluster
 from .config import JobConfig
@@ -23,7 +23,7 @@ from .control.member import Action, Conclude, Member, Signal, Start, State, ToHu
 from .control.messages import Hello, Message, Ready, Verdict
 from .engine_processes import EngineProcesses
 from .engines.base import Programs
-from .errors import UserError, exit_code
+from .errors import ExitCode, UserError, exit_code
 from .logs import Console, RankLog, without_secrets
 from .loop import Loop, Timer
 from .plan import Meeting, Plan
@@ -178,6 +178,8 @@ class Supervisor:
                 self.config = configs.prepared(self.config)
                 self._member.bundled = self.config.entry.kind == "bundled"
             slots = cluster.own_slots(self.config, self._machine)
+            if self._preflight(slots):
+                return
             ready = Ready(slots.value, agreement.at_the_start(self.config, source))
             if self._host == plan.first_host(self.config):
                 from .control.addresses import free_ports
@@ -189,6 +191,20 @@ class Supervisor:
             self._cannot_start(Failure("configuration", self._host, error.code, str(error)))
         else:
             self.send(ready.message())
+
+    def _preflight(self, slots: Sourced[int]) -> bool:
+        """True where this machine cannot run the job, which is then every host's failure."""
+        paths, hosts = self.config.paths, len(self.config.resources.hosts)
+        written = [probe.folder(str(path)) for path in (paths.model, paths.output)] if paths.base.is_dir() else []
+        kept = probe.folder(str(paths.checkpoints)) if written else None
+        found = preflight.examine(
+            self._machine, slots, written, kept, hosts=hosts, engine=self.config.engine.value
+        )  # fmt: skip
+        self._do([Warn(str(each)) for each in found if each.state == "warn"])
+        failed = " | ".join(str(each) for each in found if each.state == "fail")
+        if failed:
+            self._cannot_start(Failure("preflight", self._host, ExitCode.PREFLIGHT, failed))
+        return bool(failed)
 
     # -- events ----------------------------------------------------------------------------------------------------
 
