@@ -18,6 +18,8 @@ def at_first(config: JobConfig, machine: Machine) -> dict[str, str]:
         "hosts": ",".join(config.resources.hosts),
         "python version": machine.python,
     }
+    if machine.image:  # two images can hold the same versions and different programs
+        digest["image"] = machine.image
     return digest | {f"{name} version": version for name, version in machine.packages.items()}
 
 

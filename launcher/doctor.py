@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 
-from . import __version__, jobfiles, probe, render
+from . import __version__, jobfiles, preflight, probe, render
 from .errors import ExitCode, UserError
 from .paths import Paths
+from .preflight import Finding
 
-GIB = 1024**3
-LITTLE_SHM = 256 * 1024**2  # bytes; DataLoader workers and NCCL put their buffers there
-LITTLE_DISK = 2 * GIB  # bytes
 TOOL_TIMEOUT_S = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report. state: ok, warn or fail."""
-
-    topic: str
-    value: str
-    state: str = "ok"
-    fix: str = ""
 
 
 def _first_line(*argv: str) -> str:
@@ -54,16 +40,9 @@ def _gpus(machine: probe.Machine) -> list[Finding]:
 
 
 def _memory(machine: probe.Machine) -> list[Finding]:
-    found = [Finding("memory", f"{machine.memory_bytes / GIB:.1f} GiB")]
-    shm = f"/dev/shm has {machine.shm_bytes / GIB:.2f} GiB free"
-    if machine.shm_bytes < LITTLE_SHM:
-        found.append(Finding("shared memory", shm, "warn", "docker run --shm-size 1g, or --workers 0"))
-    else:
-        found.append(Finding("shared memory", shm))
-    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-    if machine.efa_devices and soft != resource.RLIM_INFINITY:
-        found.append(Finding("memlock", f"{soft} bytes", "fail", "docker run --ulimit memlock=-1: EFA pins memory"))
-    return found
+    """As for a job of several hosts with several ranks each."""
+    total = Finding("memory", f"{machine.memory_bytes / preflight.GIB:.1f} GiB")
+    return [total, preflight.memory(machine, ranks=2), *preflight.memlock(machine, hosts=2)]
 
 
 def _network(machine: probe.Machine) -> list[Finding]:
@@ -98,13 +77,8 @@ def _job(paths: Paths) -> list[Finding]:
     if not base.is_dir():
         return [Finding("job folder", f"{base} does not exist: not inside a SageMaker container")]
     found = [Finding("job folder", str(base))]
-    for folder in (paths.model, paths.output):
-        parent = folder if folder.exists() else base
-        if not os.access(parent, os.W_OK):
-            found.append(Finding(str(folder), "cannot be written", "fail", "run as root or change its owner"))
-    free = probe.free_bytes(str(base))
-    state = "warn" if free < LITTLE_DISK else "ok"
-    found.append(Finding("disk", f"{free / GIB:.1f} GiB free", state, "free some space" if state == "warn" else ""))
+    found += preflight.results(probe.folder(str(path)) for path in (paths.model, paths.output))
+    found += preflight.checkpoints(probe.folder(str(paths.checkpoints)))
     if paths.config.is_dir() and any(Path(paths.config).iterdir()):
         try:
             resources = jobfiles.read_resources(paths.resourceconfig)

@@ -91,6 +91,11 @@ class Paths:
         """Written by the training program when it likes: the figures of the closing line."""
         return self.output_data / "summary.json"
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The folders that a job writes to: those of results first, then checkpoints and temporary files."""
+        return (*map(str, (self.model, self.output, self.checkpoints)), "/tmp")
+
     def channel(self, name: str) -> Path:
         return self.input / "data" / name
 

@@ -1,15 +1,23 @@
-"""Looks at this machine: the only module that does. Cheap enough for every start (no subprocess, no torch import)."""
+"""Looks at this machine. Cheap enough for every start (no subprocess, no torch import).
+
+`root` is the folder that /dev, /proc, /sys and /etc are read below: another one describes another machine.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from .values import Sourced
+
+SHM = "/dev/shm"
+IMAGE = "/etc/algorun-image"  # written by the image's build
+LONGEST_IMAGE = 64  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +33,19 @@ class Machine:
     shm_bytes: int
     python: str
     packages: Mapping[str, str]  # distribution name to version, of the few that hosts must agree on
+    memlock_bytes: int | None = None  # that a process may pin; None: no limit
+    image: str = ""  # the id that the build wrote into the image; "" outside of one
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """A folder (or, where it does not exist yet, what it would be made in) and its file system. Sizes in bytes."""
+
+    path: str
+    writable: bool
+    free_bytes: int
+    size_bytes: int  # 0: the file system does not say
+    free_files: int = 1  # files that can still be made there
 
 
 def _read(path: str) -> str:
@@ -41,9 +62,9 @@ def _listing(path: str) -> tuple[str, ...]:
         return ()
 
 
-def gpus(environ: Mapping[str, str]) -> Sourced[int]:
+def gpus(environ: Mapping[str, str], root: str = "") -> Sourced[int]:
     """GPUs that a rank could open: NVIDIA's device files, narrowed by CUDA_VISIBLE_DEVICES."""
-    found = sum(1 for name in _listing("/dev") if re.fullmatch(r"nvidia\d+", name))
+    found = sum(1 for name in _listing(f"{root}/dev") if re.fullmatch(r"nvidia\d+", name))
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         # CUDA stops at the first entry that it does not know, -1 by convention.
@@ -57,13 +78,13 @@ def gpus(environ: Mapping[str, str]) -> Sourced[int]:
     return Sourced(found, "/dev/nvidia*")
 
 
-def cpus() -> Sourced[int]:
+def cpus(root: str = "") -> Sourced[int]:
     """CPUs by the affinity mask, lowered to the cgroup's quota where there is one."""
     mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota, period = ([*_read("/sys/fs/cgroup/cpu.max").split(), "", ""])[:2]
+    quota, period = ([*_read(f"{root}/sys/fs/cgroup/cpu.max").split(), "", ""])[:2]
     if not period:
-        quota = _read("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-        period = _read("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+        quota = _read(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+        period = _read(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_period_us")
     if quota.isdigit() and period.isdigit() and int(period) > 0:
         allowed = max(1, -(-int(quota) // int(period)))
         if allowed < mask:
@@ -71,20 +92,20 @@ def cpus() -> Sourced[int]:
     return Sourced(mask, "affinity mask")
 
 
-def memory_bytes() -> int:
+def memory_bytes(root: str = "") -> int:
     """The smaller of the machine's memory and the cgroup's limit, 0 where neither is known."""
-    match = re.search(r"^MemTotal:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    match = re.search(r"^MemTotal:\s+(\d+) kB", _read(f"{root}/proc/meminfo"), re.MULTILINE)
     sizes = [int(match[1]) * 1024] if match else []
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limit = _read(path)
+        limit = _read(f"{root}{path}")
         if limit.isdigit():
             sizes.append(int(limit))
     return min(sizes, default=0)
 
 
-def default_interface() -> str:
+def default_interface(root: str = "") -> str:
     """The interface of the IPv4 default route, "" without one."""
-    for line in _read("/proc/net/route").splitlines()[1:]:
+    for line in _read(f"{root}/proc/net/route").splitlines()[1:]:
         fields = line.split()
         if len(fields) > 3 and fields[1] == "00000000" and int(fields[3], 16) & 1:
             return fields[0]
@@ -103,25 +124,43 @@ def packages(names: tuple[str, ...] = ("torch", "nvidia_nccl_cu12", "mpi4py", "n
     return found
 
 
-def free_bytes(path: str) -> int:
-    """Free bytes of the file system that holds `path`, 0 where it does not exist."""
+def folder(path: str) -> Folder:
+    """What can be written to a folder."""
+    existing = path
+    while existing != "/" and not os.path.isdir(existing):
+        existing = os.path.dirname(existing) or "/"
     try:
-        stat = os.statvfs(path)
+        stat = os.statvfs(existing)
     except OSError:
-        return 0
-    return stat.f_frsize * stat.f_bavail
+        return Folder(path, writable=False, free_bytes=0, size_bytes=0)
+    return Folder(
+        path,
+        writable=os.access(existing, os.W_OK | os.X_OK),
+        free_bytes=stat.f_frsize * stat.f_bavail,
+        size_bytes=stat.f_frsize * stat.f_blocks,
+        free_files=stat.f_favail if stat.f_files else 1,  # some file systems do not count them
+    )
 
 
-def look(environ: Mapping[str, str]) -> Machine:
+def memlock_bytes() -> int | None:
+    """What a process may pin, None without a limit."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def look(environ: Mapping[str, str], root: str = "") -> Machine:
     """One look at this machine."""
+    root = root.rstrip("/")
     return Machine(
-        gpus=gpus(environ),
-        cpus=cpus(),
-        interfaces=_listing("/sys/class/net"),
-        default_interface=default_interface(),
-        efa_devices=tuple(name for name in _listing("/sys/class/infiniband") if name.startswith("efa")),
-        memory_bytes=memory_bytes(),
-        shm_bytes=free_bytes("/dev/shm"),
+        gpus=gpus(environ, root),
+        cpus=cpus(root),
+        interfaces=_listing(f"{root}/sys/class/net"),
+        default_interface=default_interface(root),
+        efa_devices=tuple(name for name in _listing(f"{root}/sys/class/infiniband") if name.startswith("efa")),
+        memory_bytes=memory_bytes(root),
+        shm_bytes=folder(f"{root}{SHM}").free_bytes if os.path.isdir(f"{root}{SHM}") else 0,
         python=".".join(map(str, sys.version_info[:3])),
         packages=packages(),
+        memlock_bytes=memlock_bytes(),
+        image=_read(f"{root}{IMAGE}")[:LONGEST_IMAGE],
     )

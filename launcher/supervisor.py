@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from . import agreement, cluster, plan, render, report
+from . import agreement, cluster, evidence, plan, preflight, probe, render, report
 from . import config as configs
 from .checkpoints import newest_stamp
 from .cluster import Cluster
@@ -24,7 +24,7 @@ from .control.member import Action, Conclude, Member, Signal, Start, State, ToHu
 from .control.messages import Hello, Message, Ready, Verdict
 from .engine_processes import EngineProcesses
 from .engines.base import Programs
-from .errors import UserError, exit_code
+from .errors import ExitCode, UserError, exit_code
 from .logs import Console, RankLog, without_secrets
 from .loop import STOP_SIGNALS, Loop, Timer
 from .plan import Meeting, Plan
@@ -49,7 +49,11 @@ class Supervisor:
         self._loop = Loop()
         self.owner = Owner(self._child_ended)
         now = self._loop.now()
-        self._member = Member(now, self._host, self._leader, config.limits, bundled=config.entry.kind == "bundled")
+        bundled = config.entry.kind == "bundled"
+        self._member = Member(
+            now, self._host, self._leader, config.limits, bundled=bundled, explain=self._explained
+        )  # fmt: skip
+        self._before = evidence.snapshot()
         self._timer: Timer | None = None
         self._shell: Any = None  # HubShell on the leader
         self._link: Any = None  # HubLink on the others
@@ -175,6 +179,8 @@ class Supervisor:
                 self.config = configs.prepared(self.config)
                 self._member.bundled = self.config.entry.kind == "bundled"
             slots = cluster.own_slots(self.config, self._machine)
+            if self._preflight(slots):
+                return
             ready = Ready(slots.value, agreement.at_the_start(self.config, self._source))
             if self._host == plan.first_host(self.config):
                 from .control.addresses import free_ports
@@ -188,6 +194,20 @@ class Supervisor:
             self._cannot_start(Failure("configuration", self._host, error.code, str(error)))
         else:
             self.send(ready.message())
+
+    def _preflight(self, slots: Sourced[int]) -> bool:
+        """True where this machine cannot run the job, which is then every host's failure."""
+        paths, hosts = self.config.paths, len(self.config.resources.hosts)
+        written = [probe.folder(str(path)) for path in (paths.model, paths.output)] if paths.base.is_dir() else []
+        kept = probe.folder(str(paths.checkpoints)) if written else None
+        found = preflight.examine(
+            self._machine, slots, written, kept, hosts=hosts, engine=self.config.engine.value
+        )  # fmt: skip
+        self._do([Warn(str(each)) for each in found if each.state == "warn"])
+        failed = " | ".join(str(each) for each in found if each.state == "fail")
+        if failed:
+            self._cannot_start(Failure("preflight", self._host, ExitCode.PREFLIGHT, failed))
+        return bool(failed)
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -323,6 +343,12 @@ class Supervisor:
         failure = Failure("engine", self._host, 1, text, traceback=self._engine.tail)
         self._do(self._member.broken(self._loop.now(), failure))
 
+    def _explained(self, failure: Failure) -> Failure:
+        """The failure with what this machine knows of it."""
+        from . import hints  # only a failure needs them
+
+        return hints.explain(failure, evidence.look(self._before, self.config.paths.written))
+
     # -- actions ---------------------------------------------------------------------------------------------------
 
     def _do(self, actions: list[Action]) -> None:
@@ -357,6 +383,7 @@ class Supervisor:
         if self._host == self._leader and not self._plan.attempt:
             self._console.say(render.rank_map(self._plan))
         host = self._plan.host(self._host)
+        self._before = evidence.snapshot()
         self._engine.environ = self._plan.starter_env
         try:
             self._ranks = Ranks(

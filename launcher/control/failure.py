@@ -7,18 +7,13 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from . import symptoms
+from .symptoms import Distance
+
 SHOWN = 1024  # characters of output/failure that SageMaker shows as the job's FailureReason
 LONGEST_TRACEBACK = 24 * 1024  # characters, so that a failure fits a control message
 
-# What a rank sees when another one has died: never the root where anything else is on offer. Collected from torch
-# 2.10 to 2.15 (gloo, nccl, TCPStore) and Open MPI 4.1.
-SECONDARY = re.compile(
-    r"connection closed by (remote )?peer|connection reset by peer|broken pipe|connection refused"
-    r"|socket timeout|recvvalue failed|sendbytes failed|remote process exited|ncclremoteerror"
-    r"|client socket has failed to connect|dist(network|store|backend)error.*(peer|connect|closed|reset)"
-    r"|timed out (after )?waiting .* for (recv|send)|mpi_abort was invoked",
-    re.IGNORECASE,
-)
+ABORTED = (128 + signal.SIGABRT, 128 + signal.SIGTERM)  # signals that a library or an engine uses for a peer's end
 
 # What a program may still say behind its failure: Hydra's advice, torch's warnings at exit.
 AFTERWORD = re.compile(r"set the environment variable hydra_full_error|(\[rank\d+\]:)?\s*\[W\d{4} ", re.IGNORECASE)
@@ -45,9 +40,37 @@ class Failure:
     age_s: float = 0.0
 
     @property
+    def distance(self) -> Distance:
+        """How far from the cause of it all this is. What ended by a fault of its own did not end by a peer's."""
+        if self.kind == "signal" and self.code not in ABORTED:
+            return Distance.CAUSE
+        words = symptoms.own_words(self.kind, self.message, self.traceback)
+        return max(symptoms.distance(words), Distance.WAITED if self.kind == "engine" else Distance.CAUSE)
+
+    @property
     def secondary(self) -> bool:
-        """True where the failure only says that another process has gone."""
-        return SECONDARY.search(f"{self.message}\n{self.traceback[-2000:]}") is not None
+        """True where the failure is only a consequence of another one."""
+        return self.distance is not Distance.CAUSE
+
+    @property
+    def crash(self) -> bool:
+        """True for a rank that a signal ended."""
+        return self.kind == "signal" and not self.secondary
+
+    @property
+    def silent(self) -> bool:
+        """True for a rank that left without a word, as MPI_Abort lets it."""
+        return self.kind == "exit" and not self.traceback.strip()
+
+    def spoils_a_stop(self, *, bundled: bool) -> bool:
+        """True where a job that was told to stop has failed nevertheless: what was to be saved is not.
+
+        Of a script of the user's only a write that failed counts, as many leave with an exception when they are told
+        to stop. The `bundled` programs leave with 0 when all is well.
+        """
+        if self.kind != "exception" or self.secondary:
+            return False
+        return bundled or symptoms.failed_write(self.message, self.traceback)
 
     def headline(self) -> str:
         """The first line of output/failure."""
@@ -107,6 +130,11 @@ def root(reported: Iterable[tuple[float, Failure]]) -> Failure:
     """The failure to blame, of (onset, failure) pairs with onsets on one clock.
 
     What only names a vanished peer comes last, then the earliest onset wins. A lost host beats the exceptions of ranks
-    that were connected to it, as those are secondary.
+    that were connected to it, as those are secondary. A crash beats a silent exit: the rank that calls MPI_Abort over
+    a crashed peer can be reported before the peer.
     """
-    return min(reported, key=lambda pair: (pair[1].secondary, pair[0]))[1]
+    ordered = sorted(reported, key=lambda pair: (pair[1].distance, pair[0]))
+    first = ordered[0][1]
+    if first.silent:
+        return next((failure for _, failure in ordered if failure.crash), first)
+    return first

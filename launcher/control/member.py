@@ -11,6 +11,7 @@ when `tick` is due. A stop is a phase of RUN: ranks have been told, and the grac
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -68,12 +69,20 @@ class Warn:
 
 
 Action = ToHub | Start | Signal | Conclude | Warn
+Explain = Callable[[Failure], Failure]  # adds what this machine knows of a failure
+
+
+def _same(failure: Failure) -> Failure:
+    return failure
 
 
 class Member:
     """State of this host. `leader` is the hub's host; `bundled` says that the program is ours, with our exit codes."""
 
-    def __init__(self, now: float, host: str, leader: str, limits: Limits, *, bundled: bool = False) -> None:
+    def __init__(
+        self, now: float, host: str, leader: str, limits: Limits, *, bundled: bool = False, explain: Explain = _same
+    ) -> None:
+        self._explain = explain
         self.state = State.JOIN
         self.verdict: Verdict | None = None
         self._host, self._leader, self._limits, self.bundled = host, leader, limits, bundled
@@ -280,6 +289,7 @@ class Member:
         known = self._failed.get(local_rank)
         if known is not None and known.code == failure.code:
             return []
+        failure = self._explain(failure)
         self._failed.setdefault(local_rank, failure)
         if self._report_deadline is None:  # the hub answers after its blame window, or not at all
             wait_s = self._limits.blame_s + self._limits.leave_s

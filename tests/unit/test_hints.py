@@ -1,0 +1,136 @@
+"""Hints: from a failure's own words and from what the machine knows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from launcher.control.failure import SHOWN, Failure
+from launcher.evidence import Evidence
+from launcher.hints import TABLE, explain
+from launcher.probe import Folder
+
+GIB, MIB = 1024**3, 1024**2
+ROOMY = Folder("/opt/ml/model", writable=True, free_bytes=9 * GIB, size_bytes=30 * GIB)
+CALM = Evidence(0, 2 * GIB, 8 * GIB, Folder("/dev/shm", True, 8 * GIB, 8 * GIB), (ROOMY,))
+OOM = replace(CALM, oom_kills=1, peak_bytes=int(7.9 * GIB))
+SMALL_SHM = replace(CALM, shm=Folder("/dev/shm", True, 0, 64 * MIB))
+FULL = replace(CALM, folders=(ROOMY, Folder("/opt/ml/checkpoints", True, 0, 4 * GIB)))
+KILLED = Failure("signal", "algo-1", 137, "not sent by the launcher: ..", 0)
+BUS = Failure("signal", "algo-1", 135, "ended by the signal", 0)
+
+
+def raised(words: str) -> Failure:
+    trace = f"Traceback (most recent call last):\n  File 'x', line 1, in y\n    z\n{words}"
+    return Failure("exception", "algo-1", 1, words, 0, trace)
+
+
+def hint(failure: Failure, evidence: Evidence = CALM) -> str:
+    return explain(failure, evidence).hint
+
+
+def test_a_kill_by_the_kernel_names_peak_and_limit():
+    told = explain(KILLED, OOM)
+    assert told.message == "killed by the kernel: out of memory"
+    assert told.hint == (
+        "out of memory: the kernel killed it (peak 7.9 GiB of a limit of 8.0 GiB); "
+        "use a smaller batch, fewer DataLoader workers, or a larger instance"
+    )
+    assert told.text().splitlines()[-1] == f"hint: {told.hint}"
+
+
+def test_a_kill_by_somebody_else_has_no_hint():
+    assert explain(KILLED, CALM) == KILLED
+
+
+def test_a_shell_passes_its_childs_kill_on():
+    told = explain(Failure("exit", "algo-1", 137, "Killed", 0, "Killed\n"), OOM)
+    assert told.hint.startswith("out of memory: the kernel killed it")
+
+
+def test_a_segfault_beside_a_kill_for_memory_is_a_segfault():
+    assert hint(Failure("signal", "algo-1", 139, "ended by the signal", 0), OOM) == ""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "RuntimeError: DataLoader worker (pid 93) is killed by signal: Killed. ",
+        "RuntimeError: DataLoader worker (pid(s) 93, 94) exited unexpectedly",
+        "subprocess.CalledProcessError: Command '['tar']' died with <Signals.SIGKILL: 9>.",
+        "concurrent.futures.process.BrokenProcessPool: A process in the process pool was terminated abruptly while ..",
+    ],
+)
+def test_a_childs_kill_is_explained_where_the_kernel_counted_one(words):
+    assert hint(raised(words), OOM).startswith("out of memory: the kernel killed it (peak 7.9 GiB")
+    assert hint(raised(words)) == ""
+
+
+def test_a_bus_error_is_explained_by_a_small_shared_memory():
+    expected = "shared memory: /dev/shm has 0 MiB free of 64 MiB; docker run --shm-size 1g, or fewer DataLoader workers"
+    worker = "RuntimeError: DataLoader worker (pid 93) is killed by signal: Bus error. It is possible that ..."
+    assert hint(BUS, SMALL_SHM) == expected
+    assert hint(raised(worker), SMALL_SHM) == expected
+    assert hint(BUS) == ""
+    assert hint(BUS, Evidence()) == ""  # /dev/shm could not be looked at
+
+
+@pytest.mark.parametrize(
+    ("words", "evidence", "expected"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/x'", FULL, "disk full: /opt/ml/checkpoints has 0 MiB free of 4.0 GiB"),
+        ("RuntimeError: PytorchStreamWriter failed writing file data/0", FULL, "disk full: /opt/ml/checkpoints"),
+        ("OSError: [Errno 28] No space left on device", CALM, "disk full, and free again by now"),
+        ("OSError: [Errno 28] No space left on device", SMALL_SHM, "disk full: /dev/shm has 0 MiB free of 64 MiB"),
+        ("OSError: [Errno 122] Disk quota exceeded", CALM, "disk quota"),
+        ("OSError: [Errno 30] Read-only file system: '/opt/ml/input/data/train/x'", CALM, "the inputs cannot be written"),
+        ("OSError: [Errno 30] Read-only file system", replace(CALM, folders=(replace(ROOMY, writable=False),)),
+         "cannot be written: /opt/ml/model"),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 64. GiB\nMemoryError", CALM,
+         "out of memory (a limit of 8.0 GiB)"),
+        ("RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+         "tried to allocate 64 bytes. Error code 12 (Cannot allocate memory)", CALM, "out of memory"),
+        ("RuntimeError: unable to mmap 400 bytes from file </torch_1_2>: Cannot allocate memory (12)", SMALL_SHM,
+         "shared memory: /dev/shm has 0 MiB"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.", CALM, "GPU memory: "),
+        ("AssertionError: Torch not compiled with CUDA enabled", CALM, "this is a torch without CUDA"),
+        ("torch.AcceleratorError: CUDA error: invalid device ordinal", CALM, "there are more ranks"),
+        ("RuntimeError: No CUDA GPUs are available", CALM, "no GPU can be used here"),
+        ("torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device", CALM,
+         "this torch has no code"),
+        ("torch.distributed.DistBackendError: NCCL error in: .. unhandled system error\nncclSystemError: ..", CALM, "NCCL_DEBUG=INFO"),
+        ("OSError: [Errno 98] Address already in use", CALM, "another process has that port"),
+        ("ModuleNotFoundError: No module named 'einops'", CALM, "name its package in requirements.txt"),
+        ("OSError: [Errno 24] Too many open files: 'x'", CALM, "docker run --ulimit nofile=65536"),
+        ("PermissionError: [Errno 13] Permission denied: '/opt/ml/input/data/x'", CALM, "the inputs cannot be written"),
+        ("socket.gaierror: [Errno -3] Temporary failure in name resolution", CALM, "without a way to the Internet"),
+        ("botocore.exceptions.NoCredentialsError: Unable to locate credentials", CALM, "no AWS credentials"),
+        ("ValueError: bad", CALM, ""),
+        ("KeyError: 'killed'", OOM, ""),
+        ("ConnectionRefusedError: [Errno 111] Connection refused", CALM, ""),
+    ],
+)  # fmt: skip
+def test_words_and_their_hints(words, evidence, expected):
+    told = hint(raised(words), evidence)
+    assert told.startswith(expected)
+    assert bool(told) == bool(expected)
+    assert "\n" not in told
+
+
+def test_source_lines_and_old_log_lines_do_not_count():
+    trace = "Traceback (most recent call last):\n  File 'x', line 1, in y\n    fail('No space left on device')\nValueError: bad"
+    assert hint(Failure("exception", "algo-1", 1, "ValueError: bad", 0, trace), FULL) == ""
+    log = "warning: Address already in use, trying the next\n" + "step\n" * 30 + "bad data\n"
+    assert hint(Failure("exit", "algo-1", 1, "bad data", 0, log)) == ""
+    assert hint(Failure("exit", "algo-1", 1, "bad data", 0, "x: Address already in use\nbad data\n")) != ""
+
+
+def test_a_hint_that_is_there_already_stays():
+    assert hint(replace(KILLED, hint="mine"), OOM) == "mine"
+
+
+@pytest.mark.parametrize("text", [told for _, told in TABLE])
+def test_every_hint_leaves_room_for_the_failure(text):
+    assert len(text) < SHOWN // 4
+    assert text == text.strip()

@@ -1,0 +1,159 @@
+"""Real texts of failures: which only say that a peer has gone, and which merely look like it."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.control.failure import Failure, root
+from launcher.control.symptoms import Distance
+
+TYPICAL = "This is typically caused by a remote worker crashing. Check the logs of the remote worker .. GLHF! 🏖️"
+GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
+CLOSED = f"RuntimeError: {GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:907. {TYPICAL}"
+STORE = "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?"
+WATCHDOG = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated with exception: "
+)
+FRAMES = "".join(f"frame #{n}: <unknown function> + 0xd44a3 (0x7f6b3c2d44a3 in /lib/libc10.so)\n" for n in range(30))
+
+
+def traceback(*chain: str, source: str = "dist.all_reduce(x)") -> str:
+    """As the rank's own hook sends it: the oldest exception first."""
+    head = f'Traceback (most recent call last):\n  File "train.py", line 9, in step\n    {source}\n'
+    return "\n\n".join(head + words for words in chain)
+
+
+def raised(*chain: str, source: str = "dist.all_reduce(x)", host: str = "algo-1") -> Failure:
+    return Failure("exception", host, 1, chain[-1].splitlines()[0], 0, traceback(*chain, source=source))
+
+
+def ended(code: int, tail: str, kind: str = "") -> Failure:
+    lines = [line for line in tail.splitlines() if line.strip()]
+    return Failure(kind or ("signal" if code > 128 else "exit"), "algo-1", code, lines[-1] if lines else "", 0, tail)
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        # torch 2.13 with gloo: all_reduce, barrier, broadcast, recv, send, all_gather_object, DDP's backward
+        (raised(CLOSED), Distance.PEER),
+        (raised(f"RuntimeError: {GLOO}pair.cc:534] Connection closed by peer [10.0.0.7]:907"), Distance.PEER),
+        (raised(f"RuntimeError: {GLOO}pair.cc:547] Read error [10.0.0.7]:907: Connection reset by peer"), Distance.PEER),
+        (raised(f"RuntimeError: {GLOO}pair.cc:446] writev [10.0.0.7]:907: Broken pipe"), Distance.PEER),
+        (raised(f"RuntimeError: {GLOO}unbound_buffer.cc:78] Timed out waiting 6000ms for recv operation to complete"),
+         Distance.WAITED),
+        (raised(f"RuntimeError: {GLOO}unbound_buffer.cc:129] Timed out waiting 6000ms for send operation to complete"),
+         Distance.WAITED),
+        (raised("RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 1800000 ms\n Original exception: \n"
+                f"{GLOO}pair.cc:553] Connection closed by peer [127.0.0.1]:44259."), Distance.PEER),
+        # TCPStore: get, wait, new_group and init, when rank 0 has gone or a key never comes
+        (raised(STORE), Distance.PEER),
+        (raised("torch.distributed.DistNetworkError: The client socket has failed to connect to any network address of "
+                "(algo-1, 29500). The client socket has failed to connect to 10.0.0.7:29500 (errno: 111 - Connection "
+                "refused)."), Distance.PEER),
+        (raised("torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to "
+                "connect to (algo-1, 29500)."), Distance.PEER),
+        (raised("torch.distributed.DistStoreError: wait timeout after 6000ms, keys: /default_pg/0//never"),
+         Distance.WAITED),
+        # NCCL by way of torch
+        (raised("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, remote process exited or "
+                "there was a network error, NCCL version 2.27.5\nncclRemoteError: A call failed possibly due to a network "
+                "error or a remote process exiting prematurely."), Distance.PEER),
+        (raised("torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1. "), Distance.PEER),
+        (ended(134, WATCHDOG + "NCCL error: remote process exited or there was a network error\n" + FRAMES),
+         Distance.PEER),
+        (ended(134, WATCHDOG + "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)\n" + FRAMES),
+         Distance.WAITED),
+        # Open MPI 4.1 and mpi4py
+        (ended(1, "ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[9373,0],0] on node algo-1\n",
+               "engine"), Distance.PEER),
+        (ended(1, "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 11 (Segmentation fault).\n",
+               "engine"), Distance.PEER),
+        (ended(1, "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n"), Distance.PEER),
+        (raised("mpi4py.MPI.Exception: MPI_ERR_PROC_FAILED: Process Failure"), Distance.PEER),
+        (ended(1, "", "engine"), Distance.WAITED),
+        # caught and raised again by the user's own code, whose chain begins with the peer's end
+        (raised(CLOSED, "train.Failed: step 17 failed"), Distance.PEER),
+        # a log with two tracebacks that are not linked: the last one counts
+        (ended(1, traceback("KeyError: 'retried'") + "\nretry\n" + traceback(CLOSED) + "\n"), Distance.PEER),
+        (ended(1, traceback(CLOSED) + "\nretry\n" + traceback("KeyError: 'lr'") + "\n"), Distance.CAUSE),
+        (ended(1, traceback(CLOSED) + "\n\nDuring handling of the above exception, another exception occurred:\n\n"
+               + traceback("KeyError: 'lr'") + "\n"), Distance.PEER),
+        # ---- none of these is a peer's end
+        (raised("ConnectionRefusedError: [Errno 111] Connection refused", source="db.connect()"), Distance.CAUSE),
+        (raised("redis.exceptions.ConnectionError: Error 111 connecting to db:6379. Connection refused."), Distance.CAUSE),
+        (raised("botocore.exceptions.ConnectionClosedError: Connection was closed before we received a valid response "
+                "from endpoint URL"), Distance.CAUSE),
+        (raised("BrokenPipeError: [Errno 32] Broken pipe", source="pool.map(decode, names)"), Distance.CAUSE),
+        (raised("TimeoutError: timed out", source="socket.create_connection(database)"), Distance.CAUSE),
+        (raised("torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
+                "port: 29500, code: -98, name: EADDRINUSE, message: address already in use"), Distance.CAUSE),
+        (raised("ValueError: bad", source='raise ValueError("bad")  # gloo/transport: Connection closed by peer'),
+         Distance.CAUSE),
+        (raised("ValueError: bad", CLOSED), Distance.CAUSE),  # the user's error first, then the barrier in a finally:
+        (raised("RuntimeError: The size of tensor a (3) must match the size of tensor b (4)"), Distance.CAUSE),
+        (ended(139, f"{CLOSED}\nFatal Python error: Segmentation fault\n"), Distance.CAUSE),
+        (ended(137, f"WARNING retrying after {STORE}\n"), Distance.CAUSE),
+        (ended(7, ""), Distance.CAUSE),
+        (Failure("lost", "algo-2", 66, "host lost: connection closed"), Distance.CAUSE),
+    ],
+)  # fmt: skip
+def test_where_a_failure_stands(failure, expected):
+    assert failure.distance is expected
+    assert failure.secondary == (expected is not Distance.CAUSE)
+
+
+def test_what_waited_in_vain_goes_before_what_saw_a_peer_vanish():
+    waited = ended(134, WATCHDOG + "[Rank 1] Watchdog caught collective operation timeout\n")
+    assert root([(1.0, raised(CLOSED)), (9.0, waited)]) is waited
+    assert root([(1.0, waited), (9.0, raised("ValueError: bad"))]).message == "ValueError: bad"
+
+
+def test_the_crash_is_the_root_and_not_the_abort_that_it_led_to():
+    aborting, crash = ended(1, ""), ended(139, "*** Process received signal ***\n")
+    assert root([(1.0, aborting), (1.2, crash)]) is crash
+    assert root([(1.0, aborting), (1.2, raised(CLOSED))]) is aborting
+    assert root([(1.0, ended(7, "bad input\n")), (1.2, crash)]).code == 7
+
+
+def test_a_segfault_of_one_rank_beats_mpi_abort_by_another():
+    told = ended(1, "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n")
+    crash = ended(139, "[vm:18123] Signal: Segmentation fault (11)\n")
+    assert root([(1.0, told), (1.4, crash)]) is crash
+
+
+@pytest.mark.parametrize(
+    ("words", "bundled", "spoilt"),
+    [
+        ("OSError: [Errno 28] No space left on device: '/opt/ml/model/model.pt'", False, True),
+        ("OSError: [Errno 122] Disk quota exceeded", False, True),
+        ("OSError: [Errno 30] Read-only file system: '/opt/ml/input/x'", False, True),
+        ("OSError: [Errno 5] Input/output error", False, True),
+        ("OSError: 1000000 requested and 253952 written", False, True),
+        ("RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0", False, True),
+        ("RuntimeError: PytorchStreamWriter failed writing file data/0: file write failed", False, True),
+        ("RuntimeError: Parent directory /opt/ml/checkpoints/9 does not exist.", False, True),
+        ("safetensors_rust.SafetensorError: I/O error: No space left on device (os error 28)", False, True),
+        ("ValueError: bad", False, False),
+        ("ValueError: bad", True, True),
+        (CLOSED, True, False),
+        (CLOSED, False, False),
+        ("KeyError: 28", False, False),
+    ],
+)
+def test_only_a_write_that_failed_spoils_a_stop(words, bundled, spoilt):
+    assert raised(words).spoils_a_stop(bundled=bundled) is spoilt
+
+
+def test_a_write_that_failed_counts_wherever_it_is_in_the_chain():
+    full = "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0"
+    assert raised("RuntimeError: PytorchStreamWriter failed writing file data/0", full).spoils_a_stop(bundled=False)
+    assert raised("OSError: [Errno 28] No space left on device", "train.Failed: save").spoils_a_stop(bundled=False)
+    source = 'raise ValueError("bad")  # no space left on device'
+    assert not raised("ValueError: bad", source=source).spoils_a_stop(bundled=False)
+
+
+def test_leaving_with_a_code_or_by_a_signal_during_a_stop_is_no_failed_save():
+    assert not ended(143, "").spoils_a_stop(bundled=True)
+    assert not ended(1, "OSError: [Errno 28] No space left on device").spoils_a_stop(bundled=False)
