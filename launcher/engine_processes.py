@@ -10,28 +10,29 @@ from .control.messages import Message
 from .daemons import Daemons, with_session
 from .env import Variable
 from .logs import RankLog
-from .process import Owner
+from .pipes import Pipes
 from .rank_port import Peer
+from .tools import Tools
 
 
 class EngineProcesses:
-    """Starts and follows them. Their log is made when the first one starts; `pipe(log)` leads into it.
+    """Starts and follows them. Their log is made when the first one starts.
 
-    `run_dir` is where they find this host's supervisor, `send` goes to the hub.
+    `environ` is the plan's own for them, `send` goes to the hub.
     """
 
     def __init__(
         self,
-        owner: Owner,
-        run_dir: str,
-        make_log: Callable[[], RankLog],
-        pipe: Callable[[RankLog], int],
+        tools: Tools,
+        pipes: Pipes,
+        engine: str,
+        host: str,
+        environ: tuple[Variable, ...],
         send: Callable[[Message], None],
     ) -> None:
-        self._owner, self._run_dir, self._make_log, self._pipe = owner, run_dir, make_log, pipe
+        self._tools, self._pipes, self._engine, self._host, self._environ = tools, pipes, engine, host, environ
         self._daemons = Daemons(self._start_daemon, send)
         self._log: RankLog | None = None
-        self.environ: tuple[Variable, ...] = ()  # the plan's own for them, once there is a plan
         self._starter = 0
 
     @property
@@ -77,22 +78,23 @@ class EngineProcesses:
         return self._daemons.exited(pid, returncode)
 
     def _start_daemon(self, argv: list[str]) -> int:
-        return self._run(with_session(argv, self._run_dir), what="orted")
+        return self._run(with_session(argv, self._tools.run_dir), what="orted")
 
     def _run(self, argv: Sequence[str], *, what: str) -> int:
         if self._log is None:
-            self._log = self._make_log()
-        out = self._pipe(self._log)
+            name = f"{self._engine}-{self._host}.log"
+            self._log = RankLog(f"{self._engine} {self._host}", name, self._tools.logs, self._tools.console)
+        out = self._pipes.into(self._log, 2)
         try:
-            return self._owner.start(argv, self._all_environ(), "/", out, out, what=what)
+            return self._tools.owner.start(argv, self._all_environ(), "/", out, out, what=what)
         finally:
             os.close(out)
 
     def _all_environ(self) -> dict[str, str]:
         """This process's environment, the engine's own variables, and where to find this supervisor."""
-        extra = {variable.name: variable.value for variable in self.environ}
+        extra = {variable.name: variable.value for variable in self._environ}
         threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # silences torchrun's own default
         # Open MPI's session files: apart from those of other simulated hosts, and gone with the run folder.
         # torchrun's log folder (PET_LOG_DIR is its --log-dir) likewise.
-        session = {"OMPI_MCA_orte_tmpdir_base": self._run_dir, "PET_LOG_DIR": self._run_dir}
-        return {**os.environ, **threads, **session, **extra, "ALGORUN_RUN_DIR": self._run_dir}
+        session = {"OMPI_MCA_orte_tmpdir_base": self._tools.run_dir, "PET_LOG_DIR": self._tools.run_dir}
+        return {**os.environ, **threads, **session, **extra, "ALGORUN_RUN_DIR": self._tools.run_dir}

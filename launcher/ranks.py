@@ -8,65 +8,12 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from .engines.base import Programs
-from .logs import Console, RankLog
-from .loop import READ, Loop
-from .paths import Paths
+from .logs import RankLog
+from .pipes import Pipe
 from .plan import HostPlan, Plan, RankPlan, contract_names
-from .process import Owner, alive_in, ask_to_stop, kill_sessions, send
+from .process import alive_in, ask_to_stop, kill_sessions, send
 from .rank_port import Peer
-
-CHUNK = 256 * 1024  # bytes read from a rank at a time
-BUSY_RETRY_S = 0.02  # pause while the console is full
-LAST_CHUNKS = 64  # read after a rank's end; a child of its own may go on writing for ever
-
-
-class Pipe:
-    """Reads one stream of one process into a log until its end."""
-
-    def __init__(self, loop: Loop, fd: int, console: Console, feed: Callable[[bytes], None]) -> None:
-        self._loop, self.fd, self._console, self._feed = loop, fd, console, feed
-        self.open = True
-        os.set_blocking(fd, False)
-        loop.watch(fd, READ, self._read)
-
-    def _read(self, _: int) -> None:
-        if self._console.full:  # the ranks wait, the heartbeats don't
-            self._loop.forget(self.fd)
-            self._loop.after(BUSY_RETRY_S, self._resume)
-            return
-        self.take()
-
-    def _resume(self) -> None:
-        if self.open:
-            self._loop.watch(self.fd, READ, self._read)
-
-    def take(self) -> bool:
-        """Reads what is there, at most one chunk; False at the end or when nothing is."""
-        try:
-            data = os.read(self.fd, CHUNK) if self.open else b""
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        if data:
-            self._feed(data)
-            return True
-        self.close()
-        return False
-
-    def drain(self) -> None:
-        """Reads what is there now, within bounds."""
-        for _ in range(LAST_CHUNKS):
-            if not self.take():
-                break
-
-    def close(self) -> None:
-        if self.open:
-            self.open = False
-            self._loop.forget(self.fd)
-            os.close(self.fd)
-            self._feed(b"")
+from .tools import Tools
 
 
 class Rank:
@@ -84,27 +31,15 @@ class Ranks:
 
     def __init__(
         self,
-        loop: Loop,
-        owner: Owner,
-        console: Console,
-        paths: Paths,
+        tools: Tools,
         plan: Plan,
         host: HostPlan,
-        run_dir: str,
-        programs: Programs,
         on_exit: Callable[[int, int, str], None],
         on_broken: Callable[[str], None],
     ) -> None:
-        self._loop, self._owner, self._console, self._paths = loop, owner, console, paths
-        self._plan, self._host, self._run_dir, self._programs = plan, host, run_dir, programs
+        self._tools, self._plan, self._host = tools, plan, host
         self._on_exit, self._on_broken = on_exit, on_broken
-        folder = paths.output_data / "logs"
-        self._ranks = {
-            rank.local_rank: Rank(
-                rank, RankLog(f"{rank.rank} {host.host}", f"rank-{rank.rank:05d}.log", folder, console)
-            )
-            for rank in host.ranks
-        }
+        self._ranks = {rank.local_rank: Rank(rank, self._log(rank)) for rank in host.ranks}
         self._ended: set[int] = set()
         self._asked = 0  # the signal that ranks were asked to stop with: late ones hear it too
 
@@ -113,7 +48,7 @@ class Ranks:
         for rank in self._ranks.values():
             out, err = self._pipes(rank)
             try:
-                rank.pid = self._owner.start(
+                rank.pid = self._tools.owner.start(
                     self._plan.argv, self._environ(rank), self._plan.cwd, out, err, what=f"rank {rank.plan.rank}"
                 )
             finally:
@@ -127,6 +62,11 @@ class Ranks:
                 self._end(local_rank, rank, returncode)
                 return True
         return False
+
+    def running(self) -> list[tuple[int, int, int]]:
+        """Local rank, rank and process of each rank that has started and not ended."""
+        found = ((local, rank.plan.rank, rank.pid) for local, rank in self._ranks.items() if rank.pid)
+        return [each for each in found if each[0] not in self._ended]
 
     def local_rank_of(self, rank_number: int) -> int | None:
         """The local rank of a global one, None if it is not here."""
@@ -182,7 +122,7 @@ class Ranks:
             local_rank, rank = found
             if "started" in message:
                 rank.pid = int(message["started"])
-                self._owner.own(rank.pid)
+                self._tools.owner.own(rank.pid)
                 if self._asked:
                     ask_to_stop(rank.pid, self._asked)
             elif "failed" in message:
@@ -204,6 +144,10 @@ class Ranks:
         os.close(out)
         os.close(err)
 
+    def _log(self, rank: RankPlan) -> RankLog:
+        label, name = f"{rank.rank} {self._host.host}", f"rank-{rank.rank:05d}.log"
+        return RankLog(label, name, self._tools.logs, self._tools.console)
+
     def _peer_gone(self, peer: Peer) -> None:
         for local_rank, rank in self._ranks.items():
             if rank.peer is peer and local_rank not in self._ended:
@@ -217,14 +161,15 @@ class Ranks:
         ends = []
         for stream in (1, 2):
             reader, writer = os.pipe()
-            rank.pipes.append(Pipe(self._loop, reader, self._console, functools.partial(rank.log.feed, stream)))
+            feed = functools.partial(rank.log.feed, stream)
+            rank.pipes.append(Pipe(self._tools.loop, reader, self._tools.console, feed))
             ends.append(writer)
         return ends[0], ends[1]
 
     def _additions(self, rank: Rank) -> dict[str, str]:
         shim = {
-            "ALGORUN_RUN_DIR": self._run_dir,
-            "ALGORUN_SHIM": f"{self._programs.home}/rank_shim.py",
+            "ALGORUN_RUN_DIR": self._tools.run_dir,
+            "ALGORUN_SHIM": f"{self._tools.programs.home}/rank_shim.py",
             "ALGORUN_RANK": str(rank.plan.rank),  # a user's launcher below the rank may set RANK anew
         }
         return self._plan.environ(self._host, rank.plan) | shim

@@ -1,0 +1,124 @@
+"""This host gets ready for an attempt: the user's code is here, the machine will do, ports are free."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+
+from . import agreement, cluster, plan, preflight, probe
+from . import config as configs
+from .checkpoints import newest_stamp
+from .config import JobConfig
+from .control.failure import Failure
+from .control.messages import Ready
+from .errors import ExitCode, UserError
+from .logs import RankLog, without_secrets
+from .pipes import Pipes
+from .preparation import Preparation
+from .probe import Machine
+from .tools import Tools
+from .values import Sourced
+
+
+class Readiness:
+    """`on_ready(ready)` or `on_failed(failure)` answer every `prepare` and `ready`; `warn` hears the rest.
+
+    `config` is the job as far as it is known: its program only once its code is here.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        config: JobConfig,
+        machine: Machine,
+        own_address: Callable[[], str],
+        on_ready: Callable[[Ready], None],
+        on_failed: Callable[[Failure], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.config = config
+        self._tools, self._machine, self._own_address = tools, machine, own_address
+        self._on_ready, self._on_failed, self._warn = on_ready, on_failed, warn
+        self._host = config.resources.current_host
+        self._pipes = Pipes(tools.loop, tools.console)
+        self._preparation: Preparation | None = None
+        self._source = ""  # checksum of the fetched code
+        self._warned = False
+
+    def prepare(self) -> bool:
+        """Fetches the user's code and installs what it requires; True where that takes time, and `prepared` follows."""
+        setup = self.config.setup
+        if setup is None:
+            self.ready()
+            return False
+        log = RankLog(
+            f"setup {self._host}", f"setup-{self._host}.log", self._tools.logs, self._tools.console, without_secrets
+        )
+        into = functools.partial(self._pipes.into, log)
+        self._preparation = Preparation(self._tools.owner, log, into, self._tools.run_dir)
+        try:
+            self._preparation.start(setup, self._tools.programs.python)
+        except UserError as error:
+            self._on_failed(Failure("setup", self._host, error.code, str(error)))
+            return False
+        self._tools.owner.adopt()
+        return True
+
+    def is_preparation(self, pid: int) -> bool:
+        return self._preparation is not None and pid == self._preparation.pid
+
+    def prepared(self, returncode: int) -> None:
+        """The preparation is over: ready, or the reason why not, with the last lines of what it printed."""
+        assert self._preparation is not None
+        self._pipes.drain()
+        found = self._preparation.ended(returncode)
+        if found.error:
+            self._on_failed(Failure("setup", self._host, found.code, found.error, traceback=found.tail))
+        else:
+            self._source = found.source
+            self.ready()
+
+    def ready(self) -> None:
+        """This host could start, or start again: what it carries."""
+        try:
+            if self.config.setup is not None:
+                self.config = configs.prepared(self.config)
+            slots = cluster.own_slots(self.config, self._machine)
+            unfit = self._unfit(slots)
+            if unfit:
+                self._on_failed(Failure("preflight", self._host, ExitCode.PREFLIGHT, unfit))
+                return
+            ready = Ready(slots.value, agreement.at_the_start(self.config, self._source))
+            if self._host == plan.first_host(self.config):
+                from .control.addresses import free_ports
+
+                address = plan.offline(self.config).master_addr.value
+                port, engine_port = free_ports(self._own_address(), 2)
+                ready = replace(ready, master_addr=address, master_port=port, engine_port=engine_port)
+            if self.config.restarts:
+                ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))
+        except UserError as error:
+            self._on_failed(Failure("configuration", self._host, error.code, str(error)))
+        else:
+            self._on_ready(ready)
+
+    def kill(self) -> None:
+        """Ends a preparation under way."""
+        if self._preparation is not None:
+            self._preparation.kill()
+
+    def close(self) -> None:
+        self._pipes.close()
+
+    def _unfit(self, slots: Sourced[int]) -> str:
+        """Why this machine cannot run the job, "" if it can; the rest is warned of once."""
+        paths, hosts = self.config.paths, len(self.config.resources.hosts)
+        written = [probe.folder(str(path)) for path in (paths.model, paths.output)] if paths.base.is_dir() else []
+        kept = probe.folder(str(paths.checkpoints)) if written else None
+        found = preflight.examine(self._machine, slots, written, kept, hosts=hosts, engine=self.config.engine.value)
+        for each in found:
+            if each.state == "warn" and not self._warned:
+                self._warn(str(each))
+        self._warned = True
+        return " | ".join(str(each) for each in found if each.state == "fail")
