@@ -226,6 +226,7 @@ class Ranks:
             "ALGORUN_RUN_DIR": self._run_dir,
             "ALGORUN_SHIM": f"{self._programs.home}/rank_shim.py",
             "ALGORUN_RANK": str(rank.plan.rank),  # a user's launcher below the rank may set RANK anew
+            "ALGORUN_LOCAL_RANK": str(rank.plan.local_rank),
         }
         return self._plan.environ(self._host, rank.plan) | shim
 

@@ -12,7 +12,7 @@ import pytest
 LAUNCHER = Path(__file__).resolve().parents[2] / "launcher"
 PURE = [
     "agreement", "cluster", "plan", "env", "sm_env", "render", "codec", "hyperparameters", "values", "engines/base", "engines/native",
-    "engines/torchrun", "engines/mpirun", "control/failure", "control/messages", "control/hub", "control/member",
+    "engines/torchrun", "engines/mpirun", "control/failure", "control/hang", "control/messages", "control/hub", "control/member",
 ]  # fmt: skip
 WORLD = {
     "subprocess",
