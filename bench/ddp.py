@@ -32,6 +32,8 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from algorun.agreement import Agreement
+from algorun.flag import StopFlag
 from train.config import DdpConfig
 from train.data import Data
 from train.data.augment import Augment
@@ -43,7 +45,6 @@ from train.models import build, specify
 from train.optim import optimizer, schedule
 from train.parallel.ddp import DataParallel
 from train.sinks import Sinks
-from train.stop import Agreement, StopFlag
 
 WARM_UP = 10  # steps at the start of a round that do not count: bucket layouts, caches, frameworks' first calls
 CLASSES = 10

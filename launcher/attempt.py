@@ -126,6 +126,7 @@ class Attempt:
         self._ranks.close()
         self._pipes.close()
         self._board.close()
+        stacks.forget(self._tools.run_dir)
 
     # -- what is known ---------------------------------------------------------------------------------------------
 
@@ -144,6 +145,14 @@ class Attempt:
             if stalled(steps, now, limit_s):
                 found.append((steps.last_at, rank, steps))
         return min(found)[1:] if found else None
+
+    def silent(self, now: float, limit_s: float) -> list[int]:
+        """Running ranks that nobody counts steps of, and that have printed nothing for so long."""
+        found = []
+        for local_rank, rank, _ in self._ranks.running():
+            if not self._board.read(local_rank).last_at and now - self._ranks.heard_at(local_rank) > limit_s:
+                found.append(rank)
+        return found
 
     def ask_for_stacks(self) -> None:
         """Has every process of every running rank write down what it is doing; `stacks` reads it moments later."""

@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -134,6 +135,7 @@ class RankLog:
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._label = label
         self.aside = False  # True: only into the file
+        self.fed_at = time.monotonic()
         self._file: int | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -144,6 +146,7 @@ class RankLog:
 
     def feed(self, stream: int, data: bytes) -> None:
         """Bytes from the rank's stdout (1) or stderr (2); b"" at its end."""
+        self.fed_at = time.monotonic()
         lines = self._streams[stream].feed(data) if data else self._streams[stream].end()
         if not lines:
             return

@@ -1,4 +1,5 @@
-"""Runs inside every Python process of a rank, before its first line: reports an exception at the moment it is raised.
+"""Runs inside every Python process of a rank, before its first line: reports an exception at the moment it is raised,
+and lets rank_steps know when torch is there.
 
 Executed by a .pth file of the interpreter, by its path: a launcher.py of the user's must not stand in for it. The
 user's code folder is on the module path here, and it may hold a json.py or a socket.py, so nothing is imported that
@@ -14,7 +15,9 @@ import time
 
 TYPE_CHECKING = False  # typing itself must not be imported here
 if TYPE_CHECKING:
-    from types import TracebackType
+    from collections.abc import Sequence
+    from types import ModuleType, TracebackType
+    from typing import Any
 
 LONGEST_REPORT = 32 * 1024  # bytes; a datagram on a Unix socket carries more than this
 FRAMES = 60
@@ -104,4 +107,48 @@ def _install() -> None:
     sys.excepthook = hook
 
 
-_install()
+class Finder:
+    """Waits on sys.meta_path for one import, that of torch's optimizers, and is gone: torch is never imported for us."""
+
+    MODULE = "torch.optim.optimizer"
+
+    def __init__(self, steps: str) -> None:
+        self._steps = steps
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+        if name != self.MODULE:
+            return None
+        sys.meta_path.remove(self)
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                self._follow(spec.loader)
+                return spec
+        return None
+
+    def _follow(self, loader: Any) -> None:
+        """Has the loader's next execution of a module followed by ours; the module keeps its own loader."""
+        try:
+            execute = loader.exec_module
+
+            def execute_and_begin(module: ModuleType) -> None:
+                loader.__dict__.pop("exec_module", None)
+                execute(module)
+                try:
+                    with open(self._steps, encoding="utf-8") as file:
+                        code = compile(file.read(), self._steps, "exec")
+                    space: dict[str, Any] = {"__name__": "algorun_rank_steps"}
+                    exec(code, space)
+                    space["begin"](module)
+                except Exception:
+                    pass  # no steps are counted then
+
+            loader.exec_module = execute_and_begin
+        except Exception:
+            pass
+
+
+if getattr(sys.excepthook, "__module__", "") != __name__:  # a virtual environment's .pth files run twice
+    _install()
+    _steps = os.environ.get("ALGORUN_SHIM", "").removesuffix("shim.py") + "steps.py"  # beside this file
+    sys.meta_path.insert(0, Finder(_steps))

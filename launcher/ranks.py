@@ -68,6 +68,10 @@ class Ranks:
         found = ((local, rank.plan.rank, rank.pid) for local, rank in self._ranks.items() if rank.pid)
         return [each for each in found if each[0] not in self._ended]
 
+    def heard_at(self, local_rank: int) -> float:
+        """When this rank last printed something, or began."""
+        return self._ranks[local_rank].log.fed_at
+
     def local_rank_of(self, rank_number: int) -> int | None:
         """The local rank of a global one, None if it is not here."""
         return next((local for local, rank in self._ranks.items() if rank.plan.rank == rank_number), None)
@@ -171,6 +175,7 @@ class Ranks:
             "ALGORUN_RUN_DIR": self._tools.run_dir,
             "ALGORUN_SHIM": f"{self._tools.programs.home}/rank_shim.py",
             "ALGORUN_RANK": str(rank.plan.rank),  # a user's launcher below the rank may set RANK anew
+            "ALGORUN_LOCAL_RANK": str(rank.plan.local_rank),
         }
         return self._plan.environ(self._host, rank.plan) | shim
 

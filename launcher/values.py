@@ -11,6 +11,7 @@ from .errors import UserError
 T = TypeVar("T")
 
 MOST_RESTARTS = 1000
+NEVER_S = 1e9  # 30 years
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class Limits:
     heartbeat_s: float = 1.0  # between two signs of life, both ways
     heartbeat_timeout_s: float = 10.0  # silence after which a host counts as lost
     blame_s: float = 1.0  # after the first failure: how long others may report an older one
+    hang_s: float = 600.0  # without a step of an optimizer, or ten times the longest step; "off" for never
     grace_s: float = 100.0  # from a stop until SIGKILL; SageMaker itself kills after 120
     kill_s: float = 1.5  # from SIGTERM to SIGKILL when the job has already failed
     restart_s: float = 60.0  # from the end of an attempt's ranks until all hosts are ready for the next one
@@ -42,7 +44,8 @@ class Limits:
         for field in fields(cls):
             name = f"ALGORUN_{field.name.upper()}"
             if name in environ:
-                wishes[field.name] = seconds(name, environ[name])
+                off = field.name == "hang_s" and environ[name] == "off"
+                wishes[field.name] = NEVER_S if off else seconds(name, environ[name])
         return cls(**wishes)
 
 
@@ -52,7 +55,7 @@ def seconds(where: str, raw: str) -> float:
         value = float(raw)
     except ValueError:
         value = -1.0
-    if not 0 < value < 1e9:
+    if not 0 < value < NEVER_S:
         raise UserError(where, f"{raw!r} is not a positive number of seconds", allowed="a number above 0")
     return value
 

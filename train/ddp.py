@@ -6,7 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .stop import Agreement, StopFlag
+from algorun.agreement import Agreement
+from algorun.flag import StopFlag
 
 STOP = StopFlag()
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ from typing import Protocol
 
 import torch
 
+from algorun.agreement import Agreement
+
 from .config import TrainConfig
 from .data import Batch, Data
 from .data.sampler import Sharding, Step, steps_in
@@ -16,7 +18,6 @@ from .mesh import Mesh
 from .meter import Meter, Reading, Window
 from .metrics import EpochReport, Pace, StepReport
 from .optim import Schedule
-from .stop import Agreement
 
 
 class Stepper(Protocol):

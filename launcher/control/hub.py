@@ -21,6 +21,8 @@ from ..values import Limits
 from . import messages
 from .failure import Failure, root
 from .gate import Gate, listed
+from .inquiry import Inquiry
+from .hang import Stack
 from .messages import Hello, Message, Ready, Verdict
 from .restarts import Restarts
 
@@ -56,6 +58,7 @@ class Hub:
         self._failures: dict[tuple[str, int | None], tuple[float, Failure]] = {}
         self._blame_deadline: float | None = None
         self._cause: Failure | None = None  # of the restart under way
+        self._inquiry: Inquiry | None = None  # into a hang
         self._stopping = ""
         self._note = ""
         self._leave_deadline = 0.0
@@ -81,6 +84,8 @@ class Hub:
             due = min(due, self._ready_deadline)
         if self._blame_deadline is not None:
             due = min(due, self._blame_deadline)
+        if self._inquiry is not None:
+            due = min(due, self._inquiry.deadline)
         if self.state is State.END:
             due = min(due, self._leave_deadline)
         return due
@@ -133,11 +138,30 @@ class Hub:
             self._blame_deadline = now + self._limits.blame_s
         return []
 
+    def hang(self, now: float, idle_s: float) -> Sends:
+        """A rank somewhere makes no steps: all hosts are asked what their ranks are doing."""
+        if self.state is not State.RUN or self._stopping or self._inquiry or self._blame_deadline is not None:
+            return []
+        self._inquiry = Inquiry(now, idle_s)
+        return [(host, {"type": "stacks"}) for host in self._hosts if host not in self._gone]
+
+    def stack(self, stack: Stack) -> None:
+        """What one rank is doing."""
+        if self._inquiry is not None:
+            self._inquiry.stacks.append(stack)
+
+    def stacked(self, now: float, host: str) -> Sends:
+        """A host has told of all its ranks."""
+        if self._inquiry is None:
+            return []
+        self._inquiry.answered.add(host)
+        return self._hangs(now) if self._inquiry.answered >= set(self._hosts) - self._gone else []
+
     def stop(self, now: float, host: str, why: str) -> Sends:
         """A host was told to stop: all stop. A failure that was reported before still decides, but not a restart."""
         if self.state is State.END or self._stopping:
             return []
-        self._stopping = why
+        self._stopping, self._inquiry = why, None
         if self.state is not State.RUN:  # no rank runs that could save anything
             return self._end(now, Verdict("stopped", ExitCode.OK, None, why))
         return [(each, {"type": "stop", "why": why}) for each in self._gate.hellos]
@@ -181,6 +205,8 @@ class Hub:
             sends += self._beat(now)
         if self.state in (State.GATE, State.RESTART) and now >= self._ready_deadline:
             sends += self._overdue(now)
+        if self._inquiry is not None and now >= self._inquiry.deadline:
+            sends += self._hangs(now)
         if self._blame_deadline is not None and now >= self._blame_deadline and self.state is not State.END:
             sends += self._judge(now, root(self._failures.values()))
         if self.state is State.END and now >= self._leave_deadline:
@@ -228,6 +254,13 @@ class Hub:
         self.state = State.RUN
         return [(host, self._gate.go(self._restarts.attempt).message()) for host in self._hosts]
 
+    def _hangs(self, now: float) -> Sends:
+        """The rank that holds the others up is blamed, unless something else has failed before."""
+        assert self._inquiry is not None
+        failure = self._inquiry.failure(self.leader, self._restarts.attempt)
+        self._failures[failure.host, failure.rank] = (self._inquiry.since, failure)
+        return self._judge(now, root(self._failures.values()))
+
     def _judge(self, now: float, failure: Failure) -> Sends:
         """Another attempt where one may help, else the end."""
         failure = self._restarts.counted(failure)
@@ -239,7 +272,7 @@ class Hub:
         self._restarts.attempt += 1
         self.state, self._cause = State.RESTART, failure
         self._ready_deadline = now + self._limits.kill_s + self._limits.restart_s
-        self._blame_deadline, self._note = None, ""
+        self._blame_deadline, self._inquiry, self._note = None, None, ""
         self._failures.clear()
         self._done.clear()
         self._gate.ready.clear()
@@ -257,6 +290,6 @@ class Hub:
         if self._ended_at_gate:  # hosts that come a little later hear it too, not only that nobody is there
             leave_s = max(leave_s, min(LATE_S, self._ready_deadline - now))
         self.state, self.verdict = State.END, verdict
-        self._blame_deadline = None
+        self._blame_deadline = self._inquiry = None
         self._leave_deadline = now + leave_s
         return [(host, messages.end(verdict)) for host in self._gate.hellos if host not in self._gone]

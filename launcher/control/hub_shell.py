@@ -212,6 +212,12 @@ class HubShell:
                 sends += self._hub.ready(now, host, messages.parse_ready(message))
             case "fail":
                 sends += self._hub.fail(now, host, messages.parse_failure(message))
+            case "hang":
+                sends += self._hub.hang(now, messages.parse_hang(message))
+            case "stack":
+                self._hub.stack(messages.parse_stack(message))
+            case "stacked":
+                sends += self._hub.stacked(now, host)
             case "stop":
                 sends += self._hub.stop(now, host, str(message.get("why", "")))
             case "done":

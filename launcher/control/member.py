@@ -99,6 +99,7 @@ class Member:
         self._note: str | None = None  # given once all ranks are gone
         self._kill_at: float | None = None
         self._prepare_deadline: float | None = None
+        self._hang_said = False
 
     @property
     def stopping(self) -> bool:
@@ -189,7 +190,7 @@ class Member:
         if self.state is not State.RUN or self._stopping:  # the hub hears of the stop, and ends the job
             return []
         self.state, self._attempt = State.RESTART, attempt
-        self._report_deadline, self._note = None, None
+        self._report_deadline, self._note, self._hang_said = None, None, False
         for memory in (self._running, self._raised, self._own, self._failed):
             memory.clear()
         self._kill_at = now + self._limits.kill_s
@@ -207,6 +208,13 @@ class Member:
         if self.state is State.JOIN or (self.state is State.RUN and not self._stopping):
             return self._report(now, -1, failure)
         return []
+
+    def hangs(self, now: float, idle_s: float) -> list[Action]:
+        """A rank of this host has made no step for so long. Said once for each attempt: the hub decides."""
+        if self.state is not State.RUN or self._stopping or self._hang_said:
+            return []
+        self._hang_said = True
+        return [ToHub(messages.hang(idle_s))]
 
     def stop_asked(self, now: float, why: str) -> list[Action]:
         """This host was told to stop, by a signal."""

@@ -1,22 +1,26 @@
 """Control messages: one JSON object a line, checked on arrival. Pure.
 
-From a host to the hub: hello, ready, heartbeat, fail, stop, done, bye, and for mpirun daemon and daemon_exit.
-From the hub to a host: nonce, go, restart, stop, end, refuse, heartbeat, and daemon and daemon_exit passed on.
+From a host to the hub: hello, ready, heartbeat, fail, hang, stack, stacked, stop, done, bye, and for
+mpirun daemon and daemon_exit.
+From the hub to a host: nonce, go, stacks, restart, stop, end, refuse, heartbeat, and daemon and daemon_exit passed on.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..codec import from_json, to_json
 from .failure import Failure
+from .hang import Stack
 
 LONGEST = 64 * 1024  # bytes of one message, newline included; `go` of 1,000 hosts is below 32 KiB
 
 LONGEST_ERROR = 1000  # characters of a text in a message that would be too long; each may take 12 bytes
+MOST_FRAMES = 60  # of a stack, innermost first
+MOST_NAME = 150  # characters of a file or a function there
 MOST_SLOTS = 4096  # as for --slots; every host plans each of them
 
 Message = dict[str, Any]
@@ -192,6 +196,28 @@ def parse_restart(message: Message) -> tuple[int, Failure]:
 
 def restart(attempt: int, cause: Failure) -> Message:
     return {"type": "restart", "attempt": attempt, "failure": to_json(cause)}
+
+
+def hang(idle_s: float) -> Message:
+    """A rank of this host has made no step for so long."""
+    return {"type": "hang", "idle_s": idle_s}
+
+
+def parse_hang(message: Message) -> float:
+    idle_s: float = from_json(float, message.get("idle_s"), "idle_s")
+    return idle_s
+
+
+def stack(found: Stack) -> Message:
+    """What one rank is doing, as much as fits a message; its host keeps all of it."""
+    frames = tuple(replace(f, file=f.file[-MOST_NAME:], function=f.function[-MOST_NAME:]) for f in found.frames)
+    short = replace(found, frames=frames[:MOST_FRAMES], text="", source=found.source[:MOST_NAME])
+    return {"type": "stack", "stack": to_json(short)}
+
+
+def parse_stack(message: Message) -> Stack:
+    found: Stack = from_json(Stack, message.get("stack"), "stack")
+    return found
 
 
 def fail(failure: Failure) -> Message:

@@ -10,9 +10,9 @@ import pytest
 import torch
 from training_runs import ROOT, SMALL, clean_environ, epochs, once, write_images
 
+from algorun.agreement import Verdict
 from train.data import digits
 from train.errors import UserError
-from train.stop import Verdict
 
 
 def run(tmp_path, *args, **popen):

@@ -7,13 +7,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from algorun.agreement import Agreement, Verdict
+from algorun.flag import StopFlag
 from train.config import DdpConfig
 from train.errors import UserError
 from train.metrics import EpochReport, Pace, StepReport, clock, record
 from train.models import build, specify
 from train.models.transfer import start_from
 from train.optim import schedule
-from train.stop import Agreement, StopFlag, Verdict
 
 
 def rates(**options):

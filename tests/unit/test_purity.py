@@ -12,7 +12,8 @@ import pytest
 LAUNCHER = Path(__file__).resolve().parents[2] / "launcher"
 PURE = [
     "agreement", "cluster", "plan", "env", "sm_env", "render", "codec", "hints", "hyperparameters", "preflight", "values", "engines/base", "engines/native",
-    "engines/torchrun", "engines/mpirun", "control/failure", "control/symptoms", "control/messages", "control/hub", "control/member",
+    "engines/torchrun", "engines/mpirun", "control/failure", "control/symptoms", "control/hang", "control/gate",
+    "control/restarts", "control/messages", "control/hub", "control/member",
 ]  # fmt: skip
 WORLD = {
     "subprocess",

@@ -1,33 +1,18 @@
-"""The wish to stop (SIGTERM), and how all ranks agree on the step at which they do.
+"""How all ranks agree on the step at which they stop or save."""
 
-Imported before torch: a stop that arrives while torch loads must not be lost.
-"""
+from __future__ import annotations
 
-import signal
 import time
-from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from .flag import StopFlag
 
 # A stop is answered within this time plus one step; a tenth of the grace that orchestrators give at the least.
 AGREE_EVERY_S = 0.25
 MAX_STEPS_BETWEEN = 256
 
 
-class StopFlag:
-    """Set by SIGTERM. The handler only sets it: whatever the rank is doing goes on to the end of its step."""
-
-    def __init__(self) -> None:
-        self.wanted = False
-
-    def install(self) -> None:
-        signal.signal(signal.SIGTERM, self._set)
-
-    def _set(self, signum: int, frame: object) -> None:
-        self.wanted = True
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What all ranks do after this step."""
 
     stop: bool = False
@@ -38,6 +23,8 @@ NOTHING = Verdict()
 
 
 class Exchange(Protocol):
+    """Whatever can show every rank's numbers to every rank: row r holds rank r's."""
+
     def exchange(self, values: list[float]) -> list[list[float]]: ...
 
 
@@ -48,8 +35,8 @@ class Agreement:
     negligible with steps of a millisecond and the answer stays quick with steps of a minute.
     """
 
-    def __init__(self, mesh: Exchange, flag: StopFlag) -> None:
-        self._mesh, self._flag = mesh, flag
+    def __init__(self, peers: Exchange, flag: StopFlag) -> None:
+        self._peers, self._flag = peers, flag
         self._every, self._since, self._at = 1, 0, time.monotonic()
 
     def poll(self, save_due: bool = False) -> Verdict:
@@ -60,6 +47,6 @@ class Agreement:
         now = time.monotonic()
         step_s = max((now - self._at) / self._since, 1e-6)
         every = min(max(int(AGREE_EVERY_S / step_s), 1), MAX_STEPS_BETWEEN)
-        rows = self._mesh.exchange([float(self._flag.wanted), float(save_due), float(every)])
+        rows = self._peers.exchange([float(self._flag.wanted), float(save_due), float(every)])
         self._every, self._since, self._at = int(min(row[2] for row in rows)), 0, now
         return Verdict(stop=any(row[0] for row in rows), save=bool(rows[0][1]))

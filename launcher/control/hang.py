@@ -1,0 +1,141 @@
+"""Which rank holds all the others up, judged by what every rank is doing. Pure.
+
+What is known of torch and mpi4py here comes from real dumps: gloo, DDP, FSDP, ZeRO and functional collectives of torch
+2.13, mpi4py 4.1. In a job on GPUs the collectives return at once, and ranks wait where they need a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Not the user's own code; the bundled entry points stand for it.
+LIBRARY = re.compile(
+    r"/(site|dist)-packages/(?!train/)|/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen |/compat/(algorun|smdistributed)/"
+)
+STANDARD = re.compile(r"/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen ")
+# Between a wait and whoever called it: the standard library, torch's wrappers.
+WRAPPER = re.compile(
+    STANDARD.pattern + r"|/torch/(_ops|_tensor|autograd/function|_dynamo/eval_frame|utils/\w+|optim/optimizer)\.py$"
+)
+# Where Python code of libraries waits for other ranks, or for a GPU that does.
+WAIT = re.compile(
+    r"/torch/distributed/|/torch/autograd/(graph|__init__)\.py$|/torch/nn/parallel/distributed\.py$"
+    r"|/torch/cuda/(__init__|streams)\.py$|/horovod/|/deepspeed/comm/|/algorun/\w+\.py$"
+)
+# The same where compiled code is called by the user's own line: mpi4py, a Work object, a tensor's value.
+WAITING_CALL = re.compile(
+    r"\.(i?(?:all_?)?(?:reduce|gatherv?)|reduce_scatter|bcast|scatterv?|i?barrier|alltoall[vw]?|s?send(?:recv)?|recv"
+    r"|probe|wait(?:all|any|some)?|item|tolist|cpu|synchronize)\(",
+    re.IGNORECASE,
+)
+# A process that only looks after its children: the parent of mp.spawn, a launcher below the rank.
+PARENT = re.compile(r"/(multiprocessing/(popen_\w+|connection|process|spawn)|subprocess|elastic/.*)\.py$")
+LONGEST_SOURCE = 60  # characters of a line of source in the message
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One line of a stack."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """What one rank (or one process of a rank) is doing. `steps` is its step count, `frames` its main thread's stack,
+    innermost first (none where it cannot be asked), `frozen` true where it was asked and did not answer, `text` the
+    whole dump, `source` the line of the user's innermost frame, where it could be read."""
+
+    rank: int
+    host: str
+    steps: int
+    frames: tuple[Frame, ...] = ()
+    frozen: bool = False
+    text: str = ""
+    source: str = ""
+
+    @property
+    def own(self) -> Frame | None:
+        """The innermost frame of the user's code, else the innermost of all."""
+        inside = next(iter(self.frames), None)
+        return next((frame for frame in self.frames if not LIBRARY.search(frame.file)), inside)
+
+    @property
+    def wait(self) -> str:
+        """What the main thread waits in for others, as in `all_reduce (distributed_c10d.py:3252)`; empty if it works."""
+        waits: list[Frame] = []
+        for frame in self.frames:
+            if WAIT.search(frame.file):
+                waits.append(frame)
+            elif not WRAPPER.search(frame.file):
+                break
+        named = [frame for frame in waits if not re.match(r"[_<]|wrapper$", frame.function)]
+        for frame in (*named, *waits):
+            return f"{frame.function} ({frame.where})"
+        if self.frames and self.own == self.frames[0] and (call := WAITING_CALL.search(self.source)):
+            return f"{call.group(1)} ({self.frames[0].where})"
+        return ""
+
+
+def odd(stacks: Sequence[Stack]) -> Stack:
+    """The rank to blame. `stacks` holds one of each rank of the job, at least one.
+
+    In this order: it does not answer; it is behind the others in steps; it works while others wait; the fewest are
+    where it is; the lowest rank.
+    """
+    if frozen := [stack for stack in stacks if stack.frozen]:
+        return min(frozen, key=lambda stack: stack.rank)
+    known = [stack for stack in stacks if stack.frames] or list(stacks)
+    waiting = {id(stack) for stack in known if stack.wait}
+    least = min(stack.steps for stack in known)
+    behind = [stack for stack in known if stack.steps == least]
+    busy = [stack for stack in known if id(stack) not in waiting]
+    busy_behind = [stack for stack in behind if id(stack) not in waiting]
+    suspects = busy_behind or busy or behind
+    places = Counter(_place(stack) for stack in suspects)
+    return min(suspects, key=lambda stack: (places[_place(stack)], stack.rank))
+
+
+def of_one_rank(processes: Sequence[Stack]) -> Stack:
+    """The process that speaks for a rank of several: not a parent that waits for its children."""
+    workers = [one for one in processes if not (one.frames and PARENT.search(one.frames[0].file))]
+    return odd(workers or processes)
+
+
+def message(blamed: Stack, stacks: Sequence[Stack], idle_s: float) -> str:
+    """One line: since when, where the blamed rank is, and where the others wait."""
+    others = [stack for stack in stacks if stack is not blamed]
+    waits = Counter(stack.wait for stack in others if not stack.frozen and stack.wait)
+    ahead = max((stack.steps for stack in others), default=0)
+    elsewhere = f" (others: {ahead})" if ahead > blamed.steps else ""
+    text = f"no step for {idle_s:.0f} s after step {blamed.steps}{elsewhere}: {_doing(blamed)}"
+    if not waits:
+        return text
+    label, count = waits.most_common(1)[0]
+    more = f" of {len(others)}" if count < len(others) else ""
+    return f"{text} while {count}{more} {'other waits' if count == 1 and not more else 'others wait'} in {label}"
+
+
+def _place(stack: Stack) -> tuple[str, int]:
+    return (stack.own.file, stack.own.line) if stack.own else ("", 0)
+
+
+def _doing(stack: Stack) -> str:
+    if stack.frozen:
+        return "the process does not answer (stopped, or held in the kernel)"
+    if stack.own is None:
+        return "a process whose stack cannot be read"
+    inside = next((frame for frame in stack.frames if not STANDARD.search(frame.file)), stack.frames[0])
+    if stack.own != inside:
+        return f"{inside.function} ({inside.where}), called at {stack.own.where} in {stack.own.function}"
+    shown = stack.source[:LONGEST_SOURCE]
+    return f"{inside.function} at {inside.where}{f': {shown}' if shown else ''}"
