@@ -16,7 +16,7 @@ from .pipes import Pipes
 from .plan import Plan
 from .rank_port import Peer
 from .ranks import Ranks
-from .steps import StepBoard, Steps, stalled
+from .steps import StepBoard, stalled
 from .tools import Tools
 
 ENGINE_WORD_S = 0.5  # an engine's own end is news only if no rank explains it by then
@@ -137,14 +137,10 @@ class Attempt:
             failure = replace(failure, step=self._board.read(local_rank).count)
         return explained(failure, self._before, self._folders)
 
-    def stalled(self, now: float, limit_s: float) -> tuple[int, Steps] | None:
-        """A running rank, by its global number, that has made no step for too long; the longest such."""
-        found = []
-        for local_rank, rank, _ in self._ranks.running():
-            steps = self._board.read(local_rank)
-            if stalled(steps, now, limit_s):
-                found.append((steps.last_at, rank, steps))
-        return min(found)[1:] if found else None
+    def stalled(self, now: float, limit_s: float) -> float:
+        """For how long a running rank has made no step, where that is too long; 0.0 where all go on."""
+        steps = [self._board.read(local_rank) for local_rank, _, _ in self._ranks.running()]
+        return max((now - each.last_at for each in steps if stalled(each, now, limit_s)), default=0.0)
 
     def silent(self, now: float, limit_s: float) -> list[int]:
         """Running ranks that nobody counts steps of, and that have printed nothing for so long."""

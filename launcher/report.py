@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 
 from .control.failure import SHOWN, Failure
+from .control.hang import Stack
 from .control.messages import Verdict
 from .errors import UserError
 from .paths import Paths, write_aside
@@ -64,6 +65,14 @@ def write_attempt(paths: Paths, attempt: int, cause: Failure) -> None:
     """What ended an attempt that another one follows, beside the output data."""
     with contextlib.suppress(OSError):
         write_aside(paths.output_data / f"failure-attempt-{attempt}.txt", full_text(cause))
+
+
+def write_stack(paths: Paths, stack: Stack) -> None:
+    """What a hanging job's rank was doing, all of its threads, beside the output data."""
+    head = f"rank {stack.rank} on {stack.host}, step {stack.steps}"
+    text = stack.text or ("the process does not answer" if stack.frozen else "this process cannot be asked")
+    with contextlib.suppress(OSError):
+        write_aside(paths.output_data / f"stacks-rank-{stack.rank:05d}.txt", f"{head}\n{text}\n")
 
 
 def write_error(paths: Paths, error: UserError, host: str = "this host") -> None:

@@ -6,15 +6,12 @@ It turns the world's events into those of the state machines (control/) and does
 from __future__ import annotations
 
 import functools
-import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
-from . import agreement, cluster, evidence, plan, preflight, probe, render, report
-from . import config as configs
-from .checkpoints import newest_stamp
+from . import agreement, cluster, evidence, plan, render, report
+from .attempt import Attempt, explained
 from .cluster import Cluster
 from .config import JobConfig
 from .control import messages
@@ -22,34 +19,32 @@ from .control.failure import Failure, Raised
 from .control.hub import Hub
 from .control.member import Action, Conclude, Member, Signal, Start, State, ToHub, Warn
 from .control.messages import Hello, Message, Ready, Verdict
-from .engine_processes import EngineProcesses
 from .engines.base import Programs
-from .errors import ExitCode, UserError, exit_code
-from .logs import Console, RankLog, without_secrets
+from .errors import UserError
+from .logs import Console
 from .loop import STOP_SIGNALS, Loop, Timer
 from .plan import Meeting, Plan
-from .preparation import Preparation, Prepared
 from .probe import Machine
 from .process import Owner
 from .rank_port import Peer, RankPort
-from .ranks import Pipe, Ranks
+from .readiness import Readiness
+from .tools import Tools
 from .values import Sourced
 
-ENGINE_WORD_S = 0.5  # an engine's own end is news only if no rank explains it by then
 DRAIN_POLL_S = 0.05  # between two looks at what stopped shells have left
+STACKS_S = 0.7  # from the question to the ranks until their answers are read
 
 
 class Supervisor:
     """One host's main process."""
 
     def __init__(self, config: JobConfig, machine: Machine, programs: Programs, console: Console) -> None:
-        self.config, self._machine, self._programs, self._console = config, machine, programs, console
+        self._job, self._machine, self._programs, self._console = config, machine, programs, console
         self._host = config.resources.current_host
         self._leader = config.resources.hosts[0]
         self._loop = Loop()
         self.owner = Owner(self._child_ended)
-        now = self._loop.now()
-        bundled = config.entry.kind == "bundled"
+        now, bundled = self._loop.now(), config.entry.kind == "bundled"
         self._member = Member(
             now, self._host, self._leader, config.limits, bundled=bundled, explain=self._explained
         )  # fmt: skip
@@ -58,16 +53,20 @@ class Supervisor:
         self._shell: Any = None  # HubShell on the leader
         self._link: Any = None  # HubLink on the others
         self._port: RankPort | None = None
-        self._ranks: Ranks | None = None
-        self._engine: EngineProcesses  # made with the run folder
+        self._tools: Tools  # made with the run folder, as the next one is
+        self._readiness: Readiness
+        self._attempt: Attempt | None = None
         self._cluster: Cluster | None = None
         self._plan: Plan | None = None
-        self._preparation: Preparation | None = None
-        self._pipes: list[Pipe] = []  # of the engine and of the preparation
         self._interrupts = 0
-        self._source = ""  # checksum of the fetched code
         self._done_sent = False
         self._bye_sent = False
+        self._silence_told = False
+
+    @property
+    def config(self) -> JobConfig:
+        """The job as far as it is known."""
+        return self._readiness.config
 
     # -- the run ---------------------------------------------------------------------------------------------------
 
@@ -76,7 +75,7 @@ class Supervisor:
 
         `error` is a configuration error of this host that the other hosts must hear.
         """
-        report.clear(self.config.paths)
+        report.clear(self._job.paths)
         self.owner.guard()
         handlers: dict[int, Callable[[], None]] = {signal.SIGCHLD: self.owner.reap}
         for number, name in STOP_SIGNALS.items():
@@ -85,12 +84,10 @@ class Supervisor:
             handlers[number] = functools.partial(self._asked_to_stop, name)
         with self._loop.signals(handlers):
             try:
-                self._port = RankPort(self._loop, self._rank_raised, self._peer_message)
-                self.owner.clean_up(self._port.folder)
-                self._engine = self._new_engine()
+                self._settle_in()
                 self._join(error)
-                if not error:
-                    self._prepare()
+                if not error and self._readiness.prepare():
+                    self._do(self._member.preparing(self._loop.now()))
                 self._arm()
                 self._loop.run()
             finally:
@@ -98,6 +95,15 @@ class Supervisor:
         verdict = self._member.verdict
         assert verdict is not None
         return verdict, self._cluster.world_size if self._cluster else 0
+
+    def _settle_in(self) -> None:
+        self._port = RankPort(self._loop, self._rank_raised, self._peer_message)
+        self.owner.clean_up(self._port.folder)
+        logs = self._job.paths.output_data / "logs"
+        self._tools = Tools(self._loop, self.owner, self._console, self._programs, self._port.folder, logs)
+        self._readiness = Readiness(
+            self._tools, self._job, self._machine, self._own_address, self._ready, self._cannot_start, self._warn
+        )
 
     def _join(self, error: str) -> None:
         """Meets the other hosts: as the hub on the leader, over TCP elsewhere."""
@@ -121,11 +127,11 @@ class Supervisor:
 
     def _own_address(self) -> str:
         """This host's address in the job's network."""
-        if len(self.config.resources.hosts) == 1:
+        if len(self._job.resources.hosts) == 1:
             return "127.0.0.1"
         from .control.addresses import own_address
 
-        return own_address(self._host, self.config.addresses, cluster.interface(self.config, self._machine).value)
+        return own_address(self._host, self._job.addresses, cluster.interface(self._job, self._machine).value)
 
     def _join_over_tcp(self, hello: Hello) -> None:
         from .control.link import HubLink
@@ -144,70 +150,15 @@ class Supervisor:
 
     # -- getting ready ---------------------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
-        """Fetches the user's code and installs what it requires, where the job needs that."""
-        setup = self.config.setup
-        if setup is None:
-            self._ready()
-            return
-        log = self._log(f"setup {self._host}", f"setup-{self._host}.log", without_secrets)
-        self._preparation = Preparation(self.owner, log, functools.partial(self._into, log), self.run_dir)
-        try:
-            self._preparation.start(setup, self._programs.python)
-        except UserError as error:
-            self._cannot_start(Failure("setup", self._host, error.code, str(error)))
-            return
-        self.owner.adopt()
-        self._do(self._member.preparing(self._loop.now()))
-
-    def _prepared(self, found: Prepared) -> None:
-        """The preparation is over: ready, or the reason why not, with the last lines of what it printed."""
-        self._do(self._member.prepared(self._loop.now()))
-        if found.error:
-            self._cannot_start(Failure("setup", self._host, found.code, found.error, traceback=found.tail))
-        else:
-            self._source = found.source
-            self._ready()
+    def _ready(self, ready: Ready) -> None:
+        self._member.bundled = self.config.entry.kind == "bundled"
+        self.send(ready.message())
 
     def _cannot_start(self, failure: Failure) -> None:
         self._do(self._member.broken(self._loop.now(), failure))
 
-    def _ready(self) -> None:
-        """This host could start, or start again: the hub hears what it carries."""
-        try:
-            if self.config.setup is not None:
-                self.config = configs.prepared(self.config)
-                self._member.bundled = self.config.entry.kind == "bundled"
-            slots = cluster.own_slots(self.config, self._machine)
-            if self._preflight(slots):
-                return
-            ready = Ready(slots.value, agreement.at_the_start(self.config, self._source))
-            if self._host == plan.first_host(self.config):
-                from .control.addresses import free_ports
-
-                address = plan.offline(self.config).master_addr.value
-                port, engine_port = free_ports(self._own_address(), 2)
-                ready = replace(ready, master_addr=address, master_port=port, engine_port=engine_port)
-            if self.config.restarts:
-                ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))
-        except UserError as error:
-            self._cannot_start(Failure("configuration", self._host, error.code, str(error)))
-        else:
-            self.send(ready.message())
-
-    def _preflight(self, slots: Sourced[int]) -> bool:
-        """True where this machine cannot run the job, which is then every host's failure."""
-        paths, hosts = self.config.paths, len(self.config.resources.hosts)
-        written = [probe.folder(str(path)) for path in (paths.model, paths.output)] if paths.base.is_dir() else []
-        kept = probe.folder(str(paths.checkpoints)) if written else None
-        found = preflight.examine(
-            self._machine, slots, written, kept, hosts=hosts, engine=self.config.engine.value
-        )  # fmt: skip
-        self._do([Warn(str(each)) for each in found if each.state == "warn"])
-        failed = " | ".join(str(each) for each in found if each.state == "fail")
-        if failed:
-            self._cannot_start(Failure("preflight", self._host, ExitCode.PREFLIGHT, failed))
-        return bool(failed)
+    def _warn(self, text: str) -> None:
+        self._console.say(f"algorun: warning: {text}")
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -220,19 +171,19 @@ class Supervisor:
                 self._go(messages.parse_go(message))
             case "restart":
                 self._restart(*messages.parse_restart(message))
+            case "stacks":
+                self._ask_for_stacks()
             case "stop":
                 self._do(member.stop(now, str(message.get("why", ""))))
             case "end":
                 self._do(member.end(now, messages.parse_verdict(message)))
             case "refuse":
                 self._do(member.refused(now, str(message.get("why", ""))))
-            case "daemon":
-                trouble = self._engine.start_daemon(message, expected=self.config.engine.value == "mpirun")
-                if trouble:
-                    self.broken(trouble)
-            case "daemon_exit":
-                self._engine.daemon_ended(message)
+            case "daemon" | "daemon_exit":
+                if self._attempt is not None:
+                    self._attempt.daemon(message)
             case "nonce" | "heartbeat":
+                self._look_after_ranks()
                 self._arm()
             case other:
                 raise ValueError(f"type {other!r}")
@@ -265,18 +216,16 @@ class Supervisor:
         """Once the ranks of the failed attempt have ended, nothing else of it may live on."""
         if self._member.state is not State.RESTART:
             return
-        ranks_here = self._ranks is not None and not self._ranks.all_ended
-        if ranks_here or self.owner.kill_left():
+        if (self._attempt is not None and not self._attempt.ended) or self.owner.kill_left():
             self._loop.after(DRAIN_POLL_S, self._look_whether_cleared)
             return
         self.owner.reap()
-        if self._ranks is not None:
-            self._ranks.close()
-            self._ranks = None
-        self._engine = self._new_engine()
+        if self._attempt is not None:
+            self._attempt.close()
+            self._attempt = None
         self._done_sent = False
         self._do(self._member.cleared(self._loop.now()))
-        self._ready()
+        self._readiness.ready()
 
     def _asked_to_stop(self, name: str) -> None:
         self._do(self._member.stop_asked(self._loop.now(), f"{name} on {self._host}"))
@@ -285,9 +234,10 @@ class Supervisor:
             self._do(self._member.hurry(self._loop.now()))
 
     def _rank_raised(self, raised: Raised) -> None:
-        local_rank = self._ranks.local_rank_of(raised.rank) if self._ranks else None
-        if self._ranks is not None and local_rank is not None:
-            is_rank = self._ranks.is_rank(local_rank, raised.pid)
+        if self._attempt is None:
+            return
+        local_rank, is_rank = self._attempt.place(raised.rank, raised.pid)
+        if local_rank is not None:
             self._do(self._member.rank_raised(self._loop.now(), local_rank, raised, is_rank=is_rank))
 
     def _rank_exited(self, local_rank: int, returncode: int, tail: str) -> None:
@@ -298,11 +248,11 @@ class Supervisor:
 
     def _look_whether_done(self) -> None:
         """All ranks of this host have ended: the hub hears it, and in a stop only once their sessions are empty."""
-        if self._ranks is None or not self._ranks.all_ended:
+        if self._attempt is None or not self._attempt.ended:
             return
         if self._member.state is State.LEAVE:
             self._leave()
-        elif self._member.stopping and not self._ranks.quiet:
+        elif self._member.stopping and not self._attempt.quiet:
             self._loop.after(DRAIN_POLL_S, self._look_whether_done)
         elif not self._done_sent:
             self._done_sent = True
@@ -310,44 +260,52 @@ class Supervisor:
             self._do(self._member.all_ranks_gone(self._loop.now(), note))
 
     def _child_ended(self, pid: int, returncode: int) -> None:
-        if self._preparation is not None and pid == self._preparation.pid:
-            self._drain_pipes()
-            self._prepared(self._preparation.ended(returncode))
-            return
-        if self._ranks is not None and self._ranks.exited(pid, returncode):
-            return
-        if self._engine.is_daemon(pid, returncode):
-            self._leave()
-        elif self._engine.is_starter(pid):
-            if self._member.state is State.LEAVE:
-                self._leave()
-            else:
-                engine = self.config.engine.value
-                word = f"{engine} ended with {exit_code(returncode)} before its ranks"
-                self._loop.after(ENGINE_WORD_S, functools.partial(self._engine_broken, self._engine, word))
+        if self._readiness.is_preparation(pid):
+            self._do(self._member.prepared(self._loop.now()))
+            self._readiness.prepared(returncode)
+        elif self._attempt is not None:
+            self._attempt.child_ended(pid, returncode)
 
     def _peer_message(self, peer: Peer, message: dict[str, Any] | None) -> None:
-        if message is not None and "daemon" in message:
-            self._engine.daemon_wanted(peer, message)
-        elif self._ranks is not None:
-            self._ranks.peer_message(peer, message)
+        if self._attempt is not None:
+            self._attempt.peer_message(peer, message)
             self._look_whether_done()
 
-    def _engine_broken(self, engine: EngineProcesses, text: str) -> None:
-        if engine is self._engine:  # and not that of an attempt which is over
-            self.broken(text)
-
-    def broken(self, text: str) -> None:
+    def _broken(self, text: str, tail: str) -> None:
         """The engine or the start of a rank has failed."""
-        self._drain_pipes()
-        failure = Failure("engine", self._host, 1, text, traceback=self._engine.tail)
-        self._do(self._member.broken(self._loop.now(), failure))
+        self._do(self._member.broken(self._loop.now(), Failure("engine", self._host, 1, text, traceback=tail)))
 
     def _explained(self, failure: Failure) -> Failure:
-        """The failure with what this machine knows of it."""
-        from . import hints  # only a failure needs them
+        if self._attempt is not None:
+            return self._attempt.explain(failure)
+        return explained(failure, self._before, self.config.paths.written)
 
-        return hints.explain(failure, evidence.look(self._before, self.config.paths.written))
+    # -- ranks that hang -------------------------------------------------------------------------------------------
+
+    def _look_after_ranks(self) -> None:
+        """With every sign of life of the hub: does each rank still make steps, or at least print?"""
+        if self._attempt is None or self._member.state is not State.RUN:
+            return
+        now, limit_s = self._loop.now(), self.config.limits.hang_s
+        idle_s = self._attempt.stalled(now, limit_s)
+        if idle_s:
+            self._do(self._member.hangs(now, idle_s))
+        silent = [] if self._silence_told else self._attempt.silent(now, limit_s)
+        if silent:
+            self._silence_told = True
+            ranks = ", ".join(map(str, silent))
+            self._warn(f"rank {ranks}: no output for {limit_s:.0f} s, and no steps of an optimizer to go by")
+
+    def _ask_for_stacks(self) -> None:
+        if self._attempt is not None:
+            self._attempt.ask_for_stacks()
+        self._loop.after(STACKS_S, self._send_stacks)
+
+    def _send_stacks(self) -> None:
+        for stack in self._attempt.stacks() if self._attempt is not None else ():
+            report.write_stack(self.config.paths, stack)
+            self.send(messages.stack(stack))
+        self.send({"type": "stacked"})
 
     # -- actions ---------------------------------------------------------------------------------------------------
 
@@ -359,14 +317,13 @@ class Supervisor:
                 case Start():
                     self._start()
                 case Signal(number):
-                    if self._preparation is not None:
-                        self._preparation.kill()
-                    if self._ranks is not None:
-                        self._ranks.signal(number)
+                    self._readiness.kill()
+                    if self._attempt is not None:
+                        self._attempt.signal(number)
                     if number == signal.SIGKILL and self._member.state is State.LEAVE:
                         self._leave(forced=True)
                 case Warn(text):
-                    self._console.say(f"algorun: warning: {text}")
+                    self._warn(text)
                 case Conclude(verdict):
                     self._conclude(verdict)
         self._arm()
@@ -382,18 +339,12 @@ class Supervisor:
         assert self._plan is not None
         if self._host == self._leader and not self._plan.attempt:
             self._console.say(render.rank_map(self._plan))
-        host = self._plan.host(self._host)
-        self._before = evidence.snapshot()
-        self._engine.environ = self._plan.starter_env
         try:
-            self._ranks = Ranks(
-                self._loop, self.owner, self._console, self.config.paths, self._plan, host, self.run_dir,
-                self._programs, self._rank_exited, self.broken,
+            self._attempt = Attempt(
+                self._tools, self._plan, self._host, self.config.paths.written,
+                self._rank_exited, self._broken, self._leave, self.send,
             )  # fmt: skip
-            if host.starter:
-                self._engine.start(host.starter, what=self.config.engine.value)
-            if self.config.engine.value == "native" or not host.joined:
-                self._ranks.start()
+            self._attempt.start()
         except UserError as error:
             self._cannot_start(Failure("configuration", self._host, error.code, str(error)))
         self.owner.adopt()
@@ -402,20 +353,18 @@ class Supervisor:
         warning = report.write(self.config.paths, verdict)
         if warning:
             self._console.say(warning)
-        if verdict.kind == "ok":
-            self._engine.hush()
-        if self._ranks is not None:
-            self._ranks.leave(0)
+        if self._attempt is not None:
+            self._attempt.leave(well=verdict.kind == "ok")
         self._loop.post(self._leave)
 
     def _leave(self, forced: bool = False) -> None:
         """Leaves once nothing is left to wait for: own ranks, the engine's orderly end, the other hosts."""
         if self._member.state is not State.LEAVE:
             return
-        verdict = self._member.verdict
+        verdict, attempt = self._member.verdict, self._attempt
         orderly = verdict is not None and verdict.kind == "ok"
-        ranks_here = self._ranks is not None and not self._ranks.all_ended
-        if not forced and not self._bye_sent and (ranks_here or (orderly and self._engine.busy)):
+        busy = attempt is not None and (not attempt.ended or (orderly and attempt.engine_busy))
+        if busy and not forced and not self._bye_sent:
             return
         if not self._bye_sent:
             self._bye_sent = True
@@ -426,43 +375,12 @@ class Supervisor:
             self._loop.stop()
 
     def _close(self) -> None:
-        for closable in (self._ranks, self._link, self._shell, self.owner, self._port):
+        for closable in (self._attempt, self._link, self._shell, self.owner, self._readiness, self._port):
             if closable is not None:
                 closable.close()
-        for pipe in self._pipes:
-            pipe.close()
         self._loop.close()
 
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.at(self._member.deadline, lambda: self._do(self._member.tick(self._loop.now())))
-
-    # -- folders and logs ------------------------------------------------------------------------------------------
-
-    @property
-    def run_dir(self) -> str:
-        assert self._port is not None
-        return self._port.folder
-
-    def _new_engine(self) -> EngineProcesses:
-        pipe = functools.partial(self._into, stream=2)
-        return EngineProcesses(self.owner, self.run_dir, self._engine_log, pipe, self.send)
-
-    def _engine_log(self) -> RankLog:
-        name = self.config.engine.value
-        return self._log(f"{name} {self._host}", f"{name}-{self._host}.log")
-
-    def _log(self, label: str, name: str, clean: Callable[[bytes], bytes] = bytes) -> RankLog:
-        return RankLog(label, name, self.config.paths.output_data / "logs", self._console, clean)
-
-    def _into(self, log: RankLog, stream: int) -> int:
-        """A pipe into a log; returns its writing end."""
-        reader, writer = os.pipe()
-        self._pipes.append(Pipe(self._loop, reader, self._console, functools.partial(log.feed, stream)))
-        return writer
-
-    def _drain_pipes(self) -> None:
-        """The last words of the engine or the preparation."""
-        for pipe in self._pipes:
-            pipe.drain()

@@ -21,8 +21,8 @@ from ..values import Limits
 from . import messages
 from .failure import Failure, root
 from .gate import Gate, listed
-from .inquiry import Inquiry
 from .hang import Stack
+from .inquiry import Inquiry
 from .messages import Hello, Message, Ready, Verdict
 from .restarts import Restarts
 
