@@ -132,10 +132,8 @@ class Hub:
             self._failures[key] = (onset, replace(known, code=failure.code))
             return []
         self._failures[key] = (now - max(0.0, failure.age_s), failure)
-        if self._stopping:  # ranks elsewhere may see stopped peers vanish before they hear of the stop
-            return []
-        if self._blame_deadline is None:
-            self._blame_deadline = now + self._limits.blame_s
+        if not self._stopping:  # ranks elsewhere may see stopped peers vanish before they hear of the stop
+            self._weigh_from(now)
         return []
 
     def hang(self, now: float, idle_s: float) -> Sends:
@@ -162,6 +160,8 @@ class Hub:
         if self.state is State.END or self._stopping:
             return []
         self._stopping, self._inquiry = why, None
+        if self._failures:  # they were to be weighed with the answers
+            self._weigh_from(now)
         if self.state is not State.RUN:  # no rank runs that could save anything
             return self._end(now, Verdict("stopped", ExitCode.OK, None, why))
         return [(each, {"type": "stop", "why": why}) for each in self._gate.hellos]
@@ -173,11 +173,12 @@ class Hub:
         self._done.add(host)
         if host == self.leader:
             self._note = note
-        if self._blame_deadline is None and self._done == set(self._hosts):
-            kind = "stopped" if self._stopping else "ok"
-            again = f" restarts={self._restarts.attempt}" if self._restarts.attempt else ""
-            return self._end(now, Verdict(kind, ExitCode.OK, None, self._stopping or f"{self._note}{again}".strip()))
-        return []
+        weighing = self._blame_deadline is not None or (self._inquiry is not None and self._failures)
+        if weighing or self._done != set(self._hosts):
+            return []
+        kind = "stopped" if self._stopping else "ok"
+        again = f" restarts={self._restarts.attempt}" if self._restarts.attempt else ""
+        return self._end(now, Verdict(kind, ExitCode.OK, None, self._stopping or f"{self._note}{again}".strip()))
 
     def bye(self, now: float, host: str) -> Sends:
         """A host has ended its processes and leaves. Before a verdict it has given up, and nobody else would say so."""
@@ -194,8 +195,7 @@ class Hub:
         if self.state is State.END:
             return []
         self._failures.setdefault((host, None), (now, Failure("lost", host, ExitCode.LOST, reason)))
-        if self._blame_deadline is None:
-            self._blame_deadline = now + self._limits.blame_s
+        self._weigh_from(now)
         return []
 
     def tick(self, now: float) -> Sends:
@@ -253,6 +253,11 @@ class Hub:
             return self._fail(now, futile)
         self.state = State.RUN
         return [(host, self._gate.go(self._restarts.attempt).message()) for host in self._hosts]
+
+    def _weigh_from(self, now: float) -> None:
+        """The first failure opens the blame window; a hang that is being looked into has begun before it."""
+        if self._blame_deadline is None and self._inquiry is None:
+            self._blame_deadline = now + self._limits.blame_s
 
     def _hangs(self, now: float) -> Sends:
         """The rank that holds the others up is blamed, unless something else has failed before."""

@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 from launcher.control import messages
+from launcher.control.hang import Frame, Stack
 from launcher.control.hub import Hub
 from launcher.control.member import Conclude, Member, Signal, Start, State, ToHub
 from launcher.control.messages import Hello, Ready, Verdict
@@ -38,6 +39,7 @@ class Job:
         self.signals: dict[str, list[int]] = {host: [] for host in self.hosts}
         self.dead: set[str] = set()
         self.begun: dict[str, list[int]] = {host: [] for host in self.hosts}  # the attempts that each host has started
+        self.mute: set[str] = set()  # hosts that do not tell what their ranks do
         self.checkpoints = dict.fromkeys(self.hosts, 0.0)
 
     def act(self, host: str, actions: list) -> None:
@@ -93,6 +95,12 @@ class Job:
                 self.send(self.hub.ready(self.now, host, messages.parse_ready(message)))
             case "fail":
                 self.send(self.hub.fail(self.now, host, messages.parse_failure(message)))
+            case "hang":
+                self.send(self.hub.hang(self.now, messages.parse_hang(message)))
+            case "stack":
+                self.hub.stack(messages.parse_stack(message))
+            case "stacked":
+                self.send(self.hub.stacked(self.now, host))
             case "stop":
                 self.send(self.hub.stop(self.now, host, message["why"]))
             case "done":
@@ -110,6 +118,11 @@ class Job:
             case "go":
                 first = 2 * self.hosts.index(host)
                 self.act(host, member.go(self.now, messages.parse_go(message), {0: first, 1: first + 1}))
+            case "stacks":
+                for stack in () if host in self.mute else self.stacks(host):
+                    self.to_hub[host].append(messages.stack(stack))
+                if host not in self.mute:
+                    self.to_hub[host].append({"type": "stacked"})
             case "restart":
                 attempt, _ = messages.parse_restart(message)
                 actions = member.restart(self.now, attempt)
@@ -121,6 +134,14 @@ class Job:
                 self.act(host, member.stop(self.now, message["why"]))
             case "end":
                 self.act(host, member.end(self.now, messages.parse_verdict(message)))
+
+    def stacks(self, host: str) -> list[Stack]:
+        """What the two ranks of a host do: all wait but the last rank of all, which sleeps."""
+        first = 2 * self.hosts.index(host)
+        last = 2 * len(self.hosts) - 1
+        waits = Frame("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
+        own = Frame("/opt/ml/code/train.py", 17, "step")
+        return [Stack(r, host, 41, (own,) if r == last else (waits, own)) for r in (first, first + 1)]
 
     def settle(self) -> None:
         while self.step():

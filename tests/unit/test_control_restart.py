@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from launcher.control.failure import Failure
@@ -125,13 +125,14 @@ def test_a_failure_that_was_under_way_when_the_attempt_ended_is_not_the_next_one
 
 
 @settings(max_examples=400, deadline=None)
+@example(count=2, seed=0, budget=0, events=[("hang", 0, 0.0), ("stop", 0, 0.0), ("deliver", 0, 0.0), ("kill", 1, 0.0)])
 @given(
     count=st.integers(1, 4),
     seed=st.integers(0, 10_000),
     budget=st.integers(0, 3),
     events=st.lists(
         st.tuples(
-            st.sampled_from(["done", "fail", "kill", "stop", "wait", "deliver", "save"]),
+            st.sampled_from(["done", "fail", "hang", "kill", "stop", "wait", "deliver", "save"]),
             st.integers(0, 3),
             st.sampled_from([0.0, 0.1, 0.9, 1.1, 5.0]),
         ),
@@ -150,6 +151,8 @@ def test_whatever_happens_attempts_are_common_and_there_is_one_verdict(count, se
                 finish(job, host)
             case "fail":
                 job.act(host, job.members[host].rank_exited(job.now, 0, 3))
+            case "hang":
+                job.act(host, job.members[host].hangs(job.now, 600.0))
             case "kill":
                 job.kill(host)
             case "stop":
