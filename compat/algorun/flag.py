@@ -14,6 +14,7 @@ class StopFlag:
         self.wanted = False
         self.installed = False
         self._before: object = signal.SIG_DFL
+        self._blocked = self._registered = False
 
     def install(self) -> None:
         """Takes SIGTERM over; a handler that is there already is called too. Raises ValueError outside the main thread.
@@ -22,8 +23,9 @@ class StopFlag:
         end. One that is a rank itself installs its own.
         """
         self._before = signal.signal(signal.SIGTERM, self._set)
-        if not self.installed:
-            os.register_at_fork(after_in_child=self._leave)
+        if not self._registered:
+            self._registered = True
+            os.register_at_fork(before=self._hold, after_in_parent=self._release, after_in_child=self._leave)
         self.installed = True
 
     def _set(self, signum: int, frame: FrameType | None) -> None:
@@ -31,7 +33,16 @@ class StopFlag:
         if callable(self._before):
             self._before(signum, frame)
 
+    def _hold(self) -> None:
+        """A signal that a child gets while it still has this handler would be lost: Python forgets it at the fork."""
+        self._blocked = signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    def _release(self) -> None:
+        if not self._blocked:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+
     def _leave(self) -> None:
         if self.installed and signal.getsignal(signal.SIGTERM) == self._set:
             signal.signal(signal.SIGTERM, self._before)  # type: ignore[arg-type]
         self.installed = self.wanted = False
+        self._release()

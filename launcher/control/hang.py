@@ -11,11 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Not the user's own code; the bundled entry points stand for it.
-LIBRARY = re.compile(
-    r"/(site|dist)-packages/(?!train/)|/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen |/compat/(algorun|smdistributed)/"
-)
 STANDARD = re.compile(r"/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen ")
+# Not the user's own code; the bundled entry points stand for it.
+LIBRARY = re.compile(STANDARD.pattern + r"|/(site|dist)-packages/(?!train/)|/compat/(algorun|smdistributed)/")
 # Between a wait and whoever called it: the standard library, torch's wrappers.
 WRAPPER = re.compile(
     STANDARD.pattern + r"|/torch/(_ops|_tensor|autograd/function|_dynamo/eval_frame|utils/\w+|optim/optimizer)\.py$"
