@@ -81,8 +81,12 @@ def test_a_bus_error_is_explained_by_a_small_shared_memory():
     [
         ("OSError: [Errno 28] No space left on device: '/x'", FULL, "disk full: /opt/ml/checkpoints has 0 MiB free of 4.0 GiB"),
         ("RuntimeError: PytorchStreamWriter failed writing file data/0", FULL, "disk full: /opt/ml/checkpoints"),
-        ("OSError: [Errno 28] No space left on device", CALM, "disk full, and free again by now"),
+        ("OSError: [Errno 28] No space left on device", CALM, "a write failed, though no folder of the job is full now"),
         ("OSError: [Errno 28] No space left on device", SMALL_SHM, "disk full: /dev/shm has 0 MiB free of 64 MiB"),
+        ("RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598", FULL,
+         "disk full: /opt/ml/checkpoints has"),
+        ("RuntimeError: unable to allocate shared memory(shm) for file </torch_10_1>: No space left on device (28)", SMALL_SHM,
+         "shared memory: /dev/shm has 0 MiB free of 64 MiB"),
         ("OSError: [Errno 122] Disk quota exceeded", CALM, "disk quota"),
         ("OSError: [Errno 30] Read-only file system: '/opt/ml/input/data/train/x'", CALM, "the inputs cannot be written"),
         ("OSError: [Errno 30] Read-only file system", replace(CALM, folders=(replace(ROOMY, writable=False),)),
