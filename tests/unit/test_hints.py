@@ -10,6 +10,7 @@ from launcher.control.failure import SHOWN, Failure
 from launcher.evidence import Evidence
 from launcher.hints import TABLE, explain
 from launcher.probe import Folder
+from tests.conftest import ROOT
 
 GIB, MIB = 1024**3, 1024**2
 ROOMY = Folder("/opt/ml/model", writable=True, free_bytes=9 * GIB, size_bytes=30 * GIB)
@@ -132,6 +133,11 @@ def test_source_lines_and_old_log_lines_do_not_count():
 
 def test_a_hint_that_is_there_already_stays():
     assert hint(replace(KILLED, hint="mine"), OOM) == "mine"
+
+
+@pytest.mark.parametrize("text", [told for _, told in TABLE])
+def test_every_hint_is_documented(text):
+    assert f"| {text} |" in (ROOT / "docs" / "troubleshooting.md").read_text()
 
 
 @pytest.mark.parametrize("text", [told for _, told in TABLE])
