@@ -20,7 +20,7 @@ INPUTS = "the inputs cannot be written: use /opt/ml/checkpoints, /opt/ml/model o
 # What a process of a rank's says when one of its own was killed.
 CHILD_KILLED = (
     r"DataLoader worker \(pid\S* [\d, ]+\) (is killed by signal: Killed|exited unexpectedly)|died with <Signals\.SIGKILL"
-    r"|terminated abruptly|terminated by signal SIGKILL|terminated with signal SIGKILL"
+    r"|terminated abruptly|terminated (by|with) signal SIGKILL|ended with 137 before"
 )
 NO_MEMORY = r"\bMemoryError\b|DefaultCPUAllocator: (can't|not enough)|\[Errno 12\]|Cannot allocate memory"
 NO_SHM = (

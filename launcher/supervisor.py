@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from . import agreement, cluster, evidence, plan, preflight, probe, render, report
+from . import agreement, cluster, plan, preflight, probe, render, report
 from . import config as configs
 from .cluster import Cluster
 from .config import JobConfig
@@ -53,7 +53,7 @@ class Supervisor:
         self._member = Member(
             now, self._host, self._leader, config.limits, bundled=bundled, explain=self._explained
         )  # fmt: skip
-        self._before = evidence.snapshot()
+        self._before: Any = None  # what the kernel had counted when the ranks began
         self._timer: Timer | None = None
         self._shell: Any = None  # HubShell on the leader
         self._link: Any = None  # HubLink on the others
@@ -308,7 +308,7 @@ class Supervisor:
 
     def _explained(self, failure: Failure) -> Failure:
         """The failure with what this machine knows of it."""
-        from . import hints  # only a failure needs them
+        from . import evidence, hints  # only a failure needs them
 
         return hints.explain(failure, evidence.look(self._before, self.config.paths.written))
 
@@ -346,7 +346,6 @@ class Supervisor:
         if self._host == self._leader:
             self._console.say(render.rank_map(self._plan))
         host = self._plan.host(self._host)
-        self._before = evidence.snapshot()
         self._engine.environ = self._plan.starter_env
         try:
             self._ranks = Ranks(
@@ -360,6 +359,9 @@ class Supervisor:
         except UserError as error:
             self._cannot_start(Failure("configuration", self._host, error.code, str(error)))
         self.owner.adopt()
+        from . import evidence  # the ranks start meanwhile
+
+        self._before = evidence.snapshot()
 
     def _conclude(self, verdict: Verdict) -> None:
         warning = report.write(self.config.paths, verdict)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from launcher.control import messages
 from launcher.control.failure import Failure, Raised
 from launcher.control.hub import Hub
 from launcher.control.hub import State as HubState
-from launcher.control.member import Conclude, Member, Signal, Start, State, ToHub
+from launcher.control.member import TELL_S, Conclude, Member, Signal, Start, State, ToHub
 from launcher.control.messages import Hello, Ready, Verdict
 from launcher.values import Limits
 
@@ -198,6 +199,16 @@ def test_a_host_that_never_reaches_the_hub_gives_up():
     member = Member(0.0, "algo-2", "algo-1", LIMITS)
     actions = member.tick(LIMITS.gate_s + LIMITS.leave_s + 1)
     assert [a.verdict.code for a in actions if isinstance(a, Conclude)] == [65]
+
+
+def test_what_the_host_knows_of_a_failure_goes_to_the_hub_and_into_its_own_verdict():
+    member = Member(0.0, "algo-2", "algo-1", LIMITS, explain=lambda failure: replace(failure, hint="look there"))
+    actions = member.broken(0.0, Failure("setup", "algo-2", 64, "pip failed"))
+    assert [a.message["failure"]["hint"] for a in actions if isinstance(a, ToHub)] == ["look there"]
+    actions = member.tick(TELL_S)
+    assert [a.verdict.failure.hint for a in actions if isinstance(a, Conclude) and a.verdict.code == 64] == [
+        "look there"
+    ]
 
 
 def test_a_mismatch_names_the_key_and_both_values():

@@ -50,6 +50,11 @@ def test_a_shell_passes_its_childs_kill_on():
     assert told.hint.startswith("out of memory: the kernel killed it")
 
 
+def test_an_engine_that_the_kernel_killed_is_explained():
+    told = explain(Failure("engine", "algo-1", 1, "torchrun ended with 137 before its ranks"), OOM)
+    assert told.hint.startswith("out of memory: the kernel killed it")
+
+
 def test_a_segfault_beside_a_kill_for_memory_is_a_segfault():
     assert hint(Failure("signal", "algo-1", 139, "ended by the signal", 0), OOM) == ""
 
