@@ -145,9 +145,11 @@ COPY --chmod=644 docker/sdk-v3/sshd.conf /etc/ssh/sshd_config.d/algorun.conf
 RUN dpkg-divert --quiet --rename --divert /usr/lib/openssh/sshd.openssh --add /usr/sbin/sshd \
     && ln -s /usr/local/lib/algorun/sshd /usr/sbin/sshd
 # -I: the program must not import from the current folder, from PYTHONPATH or from the user's site-packages.
+# The id, new whenever this layer is, is what the hosts of a job compare: no container can see its image's digest.
 RUN --mount=type=bind,from=code,source=/code,target=/mnt \
     pip install --no-deps --no-index --no-cache-dir --find-links /mnt algorun \
-    && sed -i '1s/$/ -I/' /opt/venv/bin/algorun
+    && sed -i '1s/$/ -I/' /opt/venv/bin/algorun \
+    && cat /proc/sys/kernel/random/uuid > /etc/algorun-image
 ARG VARIANT
 LABEL org.opencontainers.image.title="algorun" \
       org.opencontainers.image.description="Distributed training on Amazon SageMaker: native, torchrun and mpirun" \

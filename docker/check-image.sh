@@ -51,6 +51,7 @@ check 'algorun' algorun --help
 check 'algorun doctor' algorun doctor
 check 'train on PATH is ours' grep -q 'algorun train' "$(command -v train)"
 check 'UTF-8' python3 -c 'import sys; assert sys.getfilesystemencoding() == "utf-8"'
+check 'image id' grep -E '^[0-9a-f-]{36}$' /etc/algorun-image
 check 'root' test "$(id -u)" = 0
 check 'no PYTHONPATH, no PYTHONSAFEPATH' test -z "${PYTHONPATH:-}${PYTHONSAFEPATH:-}"
 check 'no compiler' absent bash -c 'command -v gcc cc g++ clang ld as'

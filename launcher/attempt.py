@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from . import evidence, stacks
+from . import stacks
 from .control.failure import Failure
 from .control.hang import Stack, of_one_rank
 from .control.messages import Message
@@ -18,6 +18,9 @@ from .rank_port import Peer
 from .ranks import Ranks
 from .steps import StepBoard, stalled
 from .tools import Tools
+
+if TYPE_CHECKING:
+    from .evidence import Snapshot
 
 ENGINE_WORD_S = 0.5  # an engine's own end is news only if no rank explains it by then
 
@@ -40,7 +43,7 @@ class Attempt:
     ) -> None:
         self._tools, self._plan, self._host, self._folders = tools, plan, plan.host(host), folders
         self._on_broken, self._on_idle = on_broken, on_idle
-        self._before = evidence.snapshot()
+        self._before: Snapshot | None = None
         self._over = False
         self._pipes = Pipes(tools.loop, tools.console)
         self._board = StepBoard(tools.run_dir, len(self._host.ranks))
@@ -53,6 +56,9 @@ class Attempt:
             self._engine.start(self._host.starter, what=self._plan.engine.value)
         if self._plan.engine.value == "native" or not self._host.joined:
             self._ranks.start()
+        from . import evidence  # while the ranks start
+
+        self._before = evidence.snapshot()
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -173,8 +179,8 @@ class Attempt:
         return replace(stack, source=stacks.source(stack.own)) if stack.own else stack
 
 
-def explained(failure: Failure, before: evidence.Snapshot, folders: Sequence[str]) -> Failure:
+def explained(failure: Failure, before: Snapshot | None, folders: Sequence[str]) -> Failure:
     """The failure with what this machine knows of it. `before` was taken when things were still well."""
-    from . import hints  # only a failure needs them
+    from . import evidence, hints  # only a failure needs them
 
     return hints.explain(failure, evidence.look(before, folders))

@@ -6,7 +6,6 @@ A snapshot when an attempt starts, and a look when a rank has failed. `root` as 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -56,7 +55,8 @@ def _text(path: str) -> str:
 
 def _cgroup(root: str) -> _Cgroup | None:
     """/proc/self/cgroup names it from outside; in a container its own lies at the mount's root."""
-    paths = dict(re.findall(r"^\d+:([^:]*):(.*)$", _text(f"{root}/proc/self/cgroup"), re.MULTILINE))
+    lines = [line.split(":", 2) for line in _text(f"{root}/proc/self/cgroup").splitlines()]
+    paths = {line[1]: line[2] for line in lines if len(line) == 3}
     kinds = (
         ("memory", "/sys/fs/cgroup/memory", "memory.oom_control", "memory.max_usage_in_bytes", "memory.limit_in_bytes"),
         ("", "/sys/fs/cgroup", "memory.events", "memory.peak", "memory.max"),
@@ -68,17 +68,21 @@ def _cgroup(root: str) -> _Cgroup | None:
     return None
 
 
-def _number(pattern: str, text: str) -> int | None:
-    found = re.search(pattern, text, re.MULTILINE)
-    return int(found[1]) if found else None
+def _number(path: str, name: str = "") -> int | None:
+    """The number in a file, or behind a name in it."""
+    for line in _text(path).splitlines():
+        value = line.removeprefix(f"{name} ") if name else line
+        if value.isdigit():
+            return int(value)
+    return None
 
 
 def _oom_kills(cgroup: _Cgroup | None, root: str) -> Snapshot:
     if cgroup is not None:
-        count = _number(r"^oom_kill (\d+)$", _text(f"{cgroup.folder}/{cgroup.events}"))
+        count = _number(f"{cgroup.folder}/{cgroup.events}", "oom_kill")
         if count is not None:
             return Snapshot(count, of_machine=False)
-    return Snapshot(_number(r"^oom_kill (\d+)$", _text(f"{root}/proc/vmstat")) or 0, of_machine=True)
+    return Snapshot(_number(f"{root}/proc/vmstat", "oom_kill") or 0, of_machine=True)
 
 
 def snapshot(root: str = "") -> Snapshot:
@@ -87,19 +91,19 @@ def snapshot(root: str = "") -> Snapshot:
     return _oom_kills(_cgroup(root), root)
 
 
-def look(before: Snapshot, folders: Iterable[str] = (), root: str = "") -> Evidence:
-    """When a rank has failed. `folders` are those that the job writes to."""
+def look(before: Snapshot | None, folders: Iterable[str] = (), root: str = "") -> Evidence:
+    """When something has failed, `before` is None where no attempt had begun. `folders` are what the job writes to."""
     root = root.rstrip("/")
     cgroup = _cgroup(root)
     now = _oom_kills(cgroup, root)
     peak = limit = 0
     if cgroup is not None:
-        peak = _number(r"^(\d+)$", _text(f"{cgroup.folder}/{cgroup.peak}")) or 0
-        limit = _number(r"^(\d+)$", _text(f"{cgroup.folder}/{cgroup.limit}")) or 0
+        peak = _number(f"{cgroup.folder}/{cgroup.peak}") or 0
+        limit = _number(f"{cgroup.folder}/{cgroup.limit}") or 0
     if not 0 < limit < NO_LIMIT or now.of_machine:
         limit = probe.memory_bytes(root)
     return Evidence(
-        oom_kills=now.oom_kills - before.oom_kills if now.of_machine == before.of_machine else 0,
+        oom_kills=now.oom_kills - before.oom_kills if before and now.of_machine == before.of_machine else 0,
         peak_bytes=0 if now.of_machine else peak,
         limit_bytes=limit,
         shm=probe.folder(f"{root}{probe.SHM}"),

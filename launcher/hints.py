@@ -20,14 +20,17 @@ INPUTS = "the inputs cannot be written: use /opt/ml/checkpoints, /opt/ml/model o
 # What a process of a rank's says when one of its own was killed.
 CHILD_KILLED = (
     r"DataLoader worker \(pid\S* [\d, ]+\) (is killed by signal: Killed|exited unexpectedly)|died with <Signals\.SIGKILL"
-    r"|terminated abruptly|terminated by signal SIGKILL|terminated with signal SIGKILL"
+    r"|terminated abruptly|terminated (by|with) signal SIGKILL|ended with 137 before"
 )
 NO_MEMORY = r"\bMemoryError\b|DefaultCPUAllocator: (can't|not enough)|\[Errno 12\]|Cannot allocate memory"
 NO_SHM = (
-    r"is killed by signal: Bus error|shared memory object|unable to (mmap|write to file|open shared memory)"
+    r"is killed by signal: Bus error|shared memory object|unable to (mmap|write to file|open shared memory)|shared memory\(shm\)"
     r"|shared memory segment|/dev/shm/nccl|insufficient shared memory"
 )
-DISK_FULL = r"\[Errno 28\]|No space left on device|not enough free space to write|PytorchStreamWriter failed writing"
+DISK_FULL = (
+    r"\[Errno 28\]|No space left on device|not enough free space to write|\d+ requested and \d+ written"
+    r"|PytorchStreamWriter failed writing|enforce fail at inline_container\.cc|basic_ios::clear"
+)
 QUOTA = r"\[Errno 122\]|Disk quota exceeded"
 READ_ONLY = r"\[Errno 30\]|Read-only file system"
 
@@ -139,7 +142,7 @@ def _disk(evidence: Evidence) -> str:
         if each.size_bytes and (each.free_bytes <= FULL or each.free_files == 0):
             full.setdefault((each.free_bytes, each.size_bytes), each)
     if not full:
-        return f"disk full, and free again by now: {LESS_DISK}"
+        return f"a write failed, though no folder of the job is full now; {LESS_DISK}"
     told = [
         f"{each.path} has {size(each.free_bytes)} free of {size(each.size_bytes)}"
         + (" and room for no more files" if each.free_files == 0 else "")

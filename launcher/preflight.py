@@ -50,7 +50,9 @@ def results(folders: Iterable[Folder]) -> list[Finding]:
     found = []
     for each in folders:
         if not each.writable:
-            found.append(Finding(each.path, "cannot be written", "fail", "run as root or change its owner"))
+            found.append(
+                Finding(each.path, "cannot be written", "fail", "mount it writable, run as root or change its owner")
+            )
         elif each.size_bytes and each.free_bytes <= FULL:
             found.append(Finding(each.path, _free(each), "fail", "free some space"))
     return found

@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from . import agreement, cluster, evidence, plan, render, report
+from . import agreement, cluster, plan, render, report
 from .attempt import Attempt, explained
 from .cluster import Cluster
 from .config import JobConfig
@@ -48,7 +48,7 @@ class Supervisor:
         self._member = Member(
             now, self._host, self._leader, config.limits, bundled=bundled, explain=self._explained
         )  # fmt: skip
-        self._before = evidence.snapshot()
+        self._before: Any = None  # what the kernel had counted when the ranks began
         self._timer: Timer | None = None
         self._shell: Any = None  # HubShell on the leader
         self._link: Any = None  # HubLink on the others
@@ -278,7 +278,7 @@ class Supervisor:
     def _explained(self, failure: Failure) -> Failure:
         if self._attempt is not None:
             return self._attempt.explain(failure)
-        return explained(failure, self._before, self.config.paths.written)
+        return explained(failure, None, self.config.paths.written)
 
     # -- ranks that hang -------------------------------------------------------------------------------------------
 

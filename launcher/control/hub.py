@@ -60,6 +60,7 @@ class Hub:
         self._cause: Failure | None = None  # of the restart under way
         self._inquiry: Inquiry | None = None  # into a hang
         self._stopping = ""
+        self._spoilt: list[tuple[float, Failure]] = []  # saves that failed in a stop
         self._note = ""
         self._leave_deadline = 0.0
         self._ended_at_gate = False
@@ -155,6 +156,10 @@ class Hub:
         self._inquiry.answered.add(host)
         return self._hangs(now) if self._inquiry.answered >= set(self._hosts) - self._gone else []
 
+    def spoilt(self, now: float, failure: Failure) -> None:
+        """A rank could not save while stopping: the others still do, and then the job has failed."""
+        self._spoilt.append((now - max(0.0, failure.age_s), failure))
+
     def stop(self, now: float, host: str, why: str) -> Sends:
         """A host was told to stop: all stop. A failure that was reported before still decides, but not a restart."""
         if self.state is State.END or self._stopping:
@@ -176,6 +181,8 @@ class Hub:
         weighing = self._blame_deadline is not None or (self._inquiry is not None and self._failures)
         if weighing or self._done != set(self._hosts):
             return []
+        if self._stopping and self._spoilt:
+            return self._fail(now, self._restarts.counted(root(self._spoilt)))
         kind = "stopped" if self._stopping else "ok"
         again = f" restarts={self._restarts.attempt}" if self._restarts.attempt else ""
         return self._end(now, Verdict(kind, ExitCode.OK, None, self._stopping or f"{self._note}{again}".strip()))

@@ -212,6 +212,8 @@ class HubShell:
                 sends += self._hub.ready(now, host, messages.parse_ready(message))
             case "fail":
                 sends += self._hub.fail(now, host, messages.parse_failure(message))
+            case "spoilt":
+                self._hub.spoilt(now, messages.parse_failure(message))
             case "hang":
                 sends += self._hub.hang(now, messages.parse_hang(message))
             case "stack":

@@ -153,18 +153,21 @@ class Member:
         rank = self._running.pop(local_rank, None)
         if rank is None or self.state is not State.RUN:
             return []
-        actions: list[Action] = []
-        if returncode != 0 and self._stopping:
-            actions.append(Warn(f"rank {rank} left with {exit_code(returncode)} while stopping"))
-        elif returncode != 0:
-            raised = self._raised.get(local_rank)
-            code = exit_code(returncode)
-            recent = raised is not None and (local_rank in self._own or now - raised.at < CHILD_BLAME_S)
-            if raised is not None and recent and returncode > 0:
-                failure = self._of_raised(now, local_rank, raised, code, rank)
-            else:
-                failure = self._of_status(rank, returncode, tail)
+        if returncode == 0:
+            return []
+        raised = self._raised.get(local_rank)
+        code = exit_code(returncode)
+        recent = raised is not None and (local_rank in self._own or now - raised.at < CHILD_BLAME_S)
+        if raised is not None and recent and returncode > 0:
+            failure = self._of_raised(now, local_rank, raised, code, rank)
+        else:
+            failure = self._of_status(rank, returncode, tail)
+        if not self._stopping:
             return self._report(now, local_rank, failure)
+        actions: list[Action] = [Warn(f"rank {rank} left with {code} while stopping")]
+        if local_rank in self._own and failure.spoils_a_stop(bundled=self.bundled):
+            failure = self._explain(replace(failure, attempt=self._attempt))
+            actions.append(ToHub(messages.fail(failure, spoils=True)))
         return actions
 
     def all_ranks_gone(self, now: float, note: str = "") -> list[Action]:

@@ -1,6 +1,6 @@
 """Control messages: one JSON object a line, checked on arrival. Pure.
 
-From a host to the hub: hello, ready, heartbeat, fail, hang, stack, stacked, stop, done, bye, and for
+From a host to the hub: hello, ready, heartbeat, fail, spoilt, hang, stack, stacked, stop, done, bye, and for
 mpirun daemon and daemon_exit.
 From the hub to a host: nonce, go, stacks, restart, stop, end, refuse, heartbeat, and daemon and daemon_exit passed on.
 """
@@ -220,8 +220,9 @@ def parse_stack(message: Message) -> Stack:
     return found
 
 
-def fail(failure: Failure) -> Message:
-    return {"type": "fail", "failure": to_json(failure)}
+def fail(failure: Failure, *, spoils: bool = False) -> Message:
+    """`spoils`: a rank could not save, so that a stop is none that went well."""
+    return {"type": "spoilt" if spoils else "fail", "failure": to_json(failure)}
 
 
 def end(verdict: Verdict) -> Message:

@@ -46,7 +46,7 @@ WAITED = (
 # A write that failed: by the system's error, and as torch, numpy and safetensors put it.
 WRITE = (
     r"\[Errno (5|27|28|30|122)\]|no space left on device|disk quota exceeded|read-only file system|input/output error"
-    r"|PytorchStreamWriter failed|enforce fail at inline_container\.cc|Parent directory .* does not exist"
+    r"|PytorchStreamWriter failed|basic_ios::clear|enforce fail at inline_container\.cc|Parent directory .* does not exist"
     r"|OSError: (not enough free space to write|\d+ requested and \d+ written)"
 )
 

@@ -133,6 +133,8 @@ class Hosts:
     environ: Mapping[str, str] = field(default_factory=dict)
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
     channels: Mapping[str, Path] = field(default_factory=dict)
+    limits: tuple[str, ...] = ()
+    """further options of `docker run`"""
     run: str = field(default_factory=lambda: f"algorun-test-{uuid.uuid4().hex[:10]}")
 
     def prepare(self, *programs: str) -> None:
@@ -158,7 +160,7 @@ class Hosts:
         docker(
             *("run", "--detach", "--name", self.container(name), "--hostname", name, "--label", f"{LABEL}={self.run}"),
             *("--network", self.run, "--network-alias", name, "--shm-size", "256m"),
-            *("--volume", f"{self.folder / name}:/opt/ml", *options, IMAGE, *command),
+            *("--volume", f"{self.folder / name}:/opt/ml", *options, *self.limits, IMAGE, *command),
         )
 
     def container(self, name: str) -> str:

@@ -113,6 +113,17 @@ def test_a_failing_rank_ends_all_hosts_with_one_root_cause(engine, mode, code, f
     assert last.startswith(f"failed nnodes=2 world_size=4 code={code} ")
 
 
+def test_a_failure_carries_its_hosts_hint_to_every_host(tmp_path, nothing_left):
+    script = tmp_path / "train.py"
+    script.write_text("import os, time\nif os.environ['RANK'] == '3':\n    import no_such_module\ntime.sleep(60)\n")
+    done = simulate("native", script, folder=tmp_path, marker=nothing_left)
+    assert done.code == 1, done.text
+    texts = [done.failure(host).splitlines() for host in ("algo-1", "algo-2")]
+    assert texts[0] == texts[1]
+    assert texts[0][0].endswith("ModuleNotFoundError: No module named 'no_such_module'")
+    assert texts[0][-1].startswith("hint: name its package in requirements.txt")
+
+
 def test_an_exception_that_a_rank_survives_is_no_failure(tmp_path, nothing_left):
     done = simulate("native", PROGRAMS / "faulty.py", "child", folder=tmp_path, marker=nothing_left)
     assert done.code == 0, done.text

@@ -95,6 +95,8 @@ class Job:
                 self.send(self.hub.ready(self.now, host, messages.parse_ready(message)))
             case "fail":
                 self.send(self.hub.fail(self.now, host, messages.parse_failure(message)))
+            case "spoilt":
+                self.hub.spoilt(self.now, messages.parse_failure(message))
             case "hang":
                 self.send(self.hub.hang(self.now, messages.parse_hang(message)))
             case "stack":

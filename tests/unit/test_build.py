@@ -15,6 +15,8 @@ from types import ModuleType
 
 import pytest
 
+from launcher import probe
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build.sh"
 
@@ -505,6 +507,22 @@ def test_the_dockerfile_needs_no_more_than_an_old_buildkit() -> None:
     assert "<<" not in text
     assert "--link" not in text
     assert not re.search(r"PYTHON(SAFE)?PATH=", text)
+
+
+def test_the_last_layer_writes_the_id_that_hosts_compare(tmp_path: Path) -> None:
+    last = (ROOT / "Dockerfile").read_text().rpartition("\nRUN ")[2]
+    command = re.search(r"(cat \S+) > (/etc/\S+)", last)
+    assert command is not None
+    assert command[2] == probe.IMAGE
+    assert f" {probe.IMAGE}\n" in (ROOT / "docker/check-image.sh").read_text()
+    ids = []
+    for number in ("1", "2"):
+        (tmp_path / number / "etc").mkdir(parents=True)
+        written = f"{tmp_path}/{number}{probe.IMAGE}"
+        subprocess.run(["bash", "-c", f"{command[1]} > {written}"], timeout=60, check=True)
+        ids.append(probe.look({}, str(tmp_path / number)).image)
+    assert len(set(ids)) == 2
+    assert all(re.fullmatch(r"[0-9a-f-]{36}", each) for each in ids)
 
 
 def test_locks_have_hashes_and_name_no_index() -> None:

@@ -194,3 +194,21 @@ def test_a_host_that_leaves_without_a_verdict_ends_the_job(started):
     assert hub.verdict is not None
     assert hub.verdict.failure == Failure("lost", "algo-2", 66, "host lost: it left before the end")
     assert [host for host, message in sends if message["type"] == "end"] == ["algo-1"]
+
+
+def test_a_save_that_fails_in_a_stop_fails_the_job_after_the_others_have_saved():
+    job = running(2)
+    job.act("algo-1", job.members["algo-1"].stop_asked(job.now, "SIGTERM on algo-1"))
+    job.settle()
+    raised = Raised(
+        2, 1, job.now, "OSError", "[Errno 28] No space left on device: '/opt/ml/checkpoints/a'", "Traceback"
+    )
+    job.act("algo-2", job.members["algo-2"].rank_raised(job.now, 0, raised, is_rank=True))
+    finish(job, "algo-2", code=1)
+    job.settle()
+    assert not job.verdicts, "algo-1 still saves"
+    finish(job, "algo-1")
+    job.settle()
+    (failure,) = {verdict.failure for verdict in job.verdicts.values()}
+    assert (failure.rank, failure.code, failure.kind) == (2, 1, "exception")
+    assert "No space left on device" in failure.headline()

@@ -87,6 +87,12 @@ def test_a_kernel_that_does_not_count_by_cgroup(tmp_path):
     assert evidence.snapshot(tree.root).of_machine
 
 
+def test_what_the_kernel_killed_before_the_attempt_does_not_count(tmp_path):
+    tree = Tree(tmp_path, V1, "/sys/fs/cgroup/memory", "4:memory:/\n")
+    tree.cgroup(kills=5, peak=GIB, limit=str(8 * GIB))
+    assert evidence.look(None, (), tree.root).oom_kills == 0
+
+
 def test_nothing_at_all_is_no_evidence(tmp_path):
     found = evidence.look(evidence.snapshot(str(tmp_path)), (), str(tmp_path))
     assert (found.oom_kills, found.peak_bytes, found.limit_bytes) == (0, 0, 0)

@@ -10,6 +10,7 @@ from launcher.control.failure import SHOWN, Failure
 from launcher.evidence import Evidence
 from launcher.hints import TABLE, explain
 from launcher.probe import Folder
+from tests.conftest import ROOT
 
 GIB, MIB = 1024**3, 1024**2
 ROOMY = Folder("/opt/ml/model", writable=True, free_bytes=9 * GIB, size_bytes=30 * GIB)
@@ -49,6 +50,11 @@ def test_a_shell_passes_its_childs_kill_on():
     assert told.hint.startswith("out of memory: the kernel killed it")
 
 
+def test_an_engine_that_the_kernel_killed_is_explained():
+    told = explain(Failure("engine", "algo-1", 1, "torchrun ended with 137 before its ranks"), OOM)
+    assert told.hint.startswith("out of memory: the kernel killed it")
+
+
 def test_a_segfault_beside_a_kill_for_memory_is_a_segfault():
     assert hint(Failure("signal", "algo-1", 139, "ended by the signal", 0), OOM) == ""
 
@@ -81,8 +87,12 @@ def test_a_bus_error_is_explained_by_a_small_shared_memory():
     [
         ("OSError: [Errno 28] No space left on device: '/x'", FULL, "disk full: /opt/ml/checkpoints has 0 MiB free of 4.0 GiB"),
         ("RuntimeError: PytorchStreamWriter failed writing file data/0", FULL, "disk full: /opt/ml/checkpoints"),
-        ("OSError: [Errno 28] No space left on device", CALM, "disk full, and free again by now"),
+        ("OSError: [Errno 28] No space left on device", CALM, "a write failed, though no folder of the job is full now"),
         ("OSError: [Errno 28] No space left on device", SMALL_SHM, "disk full: /dev/shm has 0 MiB free of 64 MiB"),
+        ("RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598", FULL,
+         "disk full: /opt/ml/checkpoints has"),
+        ("RuntimeError: unable to allocate shared memory(shm) for file </torch_10_1>: No space left on device (28)", SMALL_SHM,
+         "shared memory: /dev/shm has 0 MiB free of 64 MiB"),
         ("OSError: [Errno 122] Disk quota exceeded", CALM, "disk quota"),
         ("OSError: [Errno 30] Read-only file system: '/opt/ml/input/data/train/x'", CALM, "the inputs cannot be written"),
         ("OSError: [Errno 30] Read-only file system", replace(CALM, folders=(replace(ROOMY, writable=False),)),
@@ -128,6 +138,11 @@ def test_source_lines_and_old_log_lines_do_not_count():
 
 def test_a_hint_that_is_there_already_stays():
     assert hint(replace(KILLED, hint="mine"), OOM) == "mine"
+
+
+@pytest.mark.parametrize("text", [told for _, told in TABLE])
+def test_every_hint_is_documented(text):
+    assert f"| {text} |" in (ROOT / "docs" / "troubleshooting.md").read_text()
 
 
 @pytest.mark.parametrize("text", [told for _, told in TABLE])
