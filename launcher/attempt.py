@@ -12,7 +12,7 @@ from .control.hang import Stack, of_one_rank
 from .control.messages import Message
 from .engine_processes import EngineProcesses
 from .errors import exit_code
-from .pipes import Pipes
+from .output import Pipes
 from .plan import Plan
 from .rank_port import Peer
 from .ranks import Ranks

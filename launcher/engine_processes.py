@@ -10,7 +10,7 @@ from .control.messages import Message
 from .daemons import Daemons, with_session
 from .env import Variable
 from .logs import RankLog
-from .pipes import Pipes
+from .output import Pipes
 from .rank_port import Peer
 from .tools import Tools
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .logs import RankLog
-from .pipes import Pipe
+from .output import Pipe
 from .plan import HostPlan, Plan, RankPlan, contract_names
 from .process import alive_in, ask_to_stop, kill_sessions, send
 from .rank_port import Peer

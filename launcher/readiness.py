@@ -14,7 +14,7 @@ from .control.failure import Failure
 from .control.messages import Ready
 from .errors import ExitCode, UserError
 from .logs import RankLog, without_secrets
-from .pipes import Pipes
+from .output import Pipes
 from .preparation import Preparation
 from .probe import Machine
 from .tools import Tools
