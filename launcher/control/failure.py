@@ -10,6 +10,8 @@ from dataclasses import dataclass
 SHOWN = 1024  # characters of output/failure that SageMaker shows as the job's FailureReason
 LONGEST_TRACEBACK = 24 * 1024  # characters, so that a failure fits a control message
 
+SEARCHED = 2000  # characters of message and of traceback that are looked at: `.*` takes quadratic time
+
 # What a rank sees when another one has died: never the root where anything else is on offer. Collected from torch
 # 2.10 to 2.15 (gloo, nccl, TCPStore) and Open MPI 4.1.
 SECONDARY = re.compile(
@@ -45,7 +47,7 @@ class Failure:
     @property
     def secondary(self) -> bool:
         """True where the failure only says that another process has gone."""
-        return SECONDARY.search(f"{self.message}\n{self.traceback[-2000:]}") is not None
+        return SECONDARY.search(f"{self.message[:SEARCHED]}\n{self.traceback[-SEARCHED:]}") is not None
 
     def headline(self) -> str:
         """The first line of output/failure."""
