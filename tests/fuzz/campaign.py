@@ -47,7 +47,7 @@ def fuzz(reader: str, runs: int, folder: Path, seed: int) -> Row:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     options = [f"-runs={runs}", f"-seed={seed}", f"-timeout={INPUT_LIMIT_S}", f"-rss_limit_mb={MEMORY_MIB}"]
-    options += [f"-max_len={LONGEST}", f"-artifact_prefix={folder}/", "-len_control=0"]
+    options += [f"-max_len={LONGEST}", f"-artifact_prefix={folder}/", "-len_control=0", "-handle_xfsz=0"]
     argv = [sys.executable, "-m", "tests.fuzz.child", reader, str(folder), *options]
     began = time.monotonic()
     with open(folder / "log", "wb") as log:

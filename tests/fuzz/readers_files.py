@@ -24,6 +24,7 @@ from launcher.paths import Paths
 from launcher.usercode import Setup
 
 from . import mutations
+from .mutations_tar import BLOCK, as_tar
 from .reader import PART, Reader, parts, scratch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -96,7 +97,7 @@ def tar(*members: tuple[str, bytes, str], form: int = tarfile.GNU_FORMAT) -> byt
                 info.size = len(text)
             packed.addfile(info, io.BytesIO(text.encode()))
     data = out.getvalue().rstrip(b"\0")
-    return data + b"\0" * (-len(data) % mutations.BLOCK + 2 * mutations.BLOCK)  # without the padding to 10 KiB
+    return data + b"\0" * (-len(data) % BLOCK + 2 * BLOCK)  # without the padding to 10 KiB
 
 
 def archives() -> list[bytes]:
@@ -111,7 +112,7 @@ def archives() -> list[bytes]:
 def archive(data: bytes, random) -> bytes:
     """The tar within, or what it is packed in."""
     if data[:1] in PACK and random.random() < 0.95:
-        changed = mutations.as_tar(data[1:], random)
+        changed = as_tar(data[1:], random)
         return random.choice((data[:1], data[:1], data[:1], b"p", b"z")) + changed
     return data[:1] + mutations.raw(data[1:], random)
 
