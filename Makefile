@@ -9,7 +9,7 @@ TORCH_INDEX ?=
 IMAGE ?= algorun:cpu
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test compose-test sdk-test sdk-test-quick image base lint format bench clean
+.PHONY: help demo test fuzz compose-test sdk-test sdk-test-quick image base lint format bench bench-hub clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -36,6 +36,13 @@ demo: $(VENV)/ready  ## Train a ViT on real digits on 2 simulated hosts x 2 rank
 
 test: $(VENV)/ready-test  ## Run the tests (those that need Docker are in compose-test)
 	$(BIN)/pytest -m 'not docker'
+
+$(VENV)/ready-fuzz: $(VENV)/ready-test
+	$(BIN)/pip install --quiet -e '.[train,test,fuzz]'
+	touch $@
+
+fuzz: $(VENV)/ready-fuzz  ## Fuzz every reader of outside bytes, 100,000 inputs each, and write docs/fuzzing.md (an hour)
+	$(BIN)/python -m tests.fuzz.campaign --docs docs/fuzzing.md
 
 compose-test: $(VENV)/ready-test  ## Run the tests in containers (builds the image first; docker-registry and aws on PATH)
 	./build.sh build --variant cpu
@@ -79,6 +86,11 @@ $(VENV)/ready-bench: $(VENV)/ready
 bench: $(VENV)/ready-bench  ## Measure the launcher and the training loop beside their peers
 	$(BIN)/python bench/launch.py
 	$(BIN)/python bench/ddp.py
+
+bench-hub: $(VENV)/ready  ## Measure what the hub costs with 64 to 1,000 simulated hosts (8 minutes)
+	mkdir -p .build
+	$(BIN)/python bench/hub.py --json .build/hub.json
+	$(BIN)/python bench/hub_plot.py docs/hub-cost.svg "$$(date +%F)"=.build/hub.json
 
 clean:  ## Remove what the targets made
 	rm -rf $(VENV) $(VENV)-sdk2 $(VENV)-sdk3 algorun-simulate

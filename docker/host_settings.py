@@ -34,7 +34,10 @@ def pip_values(listing: str) -> dict[str, str]:
     for line in sorted(listing.splitlines(), key=lambda line: line.startswith(":env:")):
         name, sign, value = line.partition("=")
         if sign and name.rpartition(".")[0] in ("global", "install", "download", "wheel", ":env:"):
-            values[name.rpartition(".")[2]] = str(ast.literal_eval(value))
+            try:
+                values[name.rpartition(".")[2]] = str(ast.literal_eval(value))
+            except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                continue  # no setting as pip writes it
     return values
 
 

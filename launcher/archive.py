@@ -21,25 +21,60 @@ from .errors import UserError
 from .usercode import STAGE
 
 CHUNK = 1024 * 1024
-DAMAGE = (tarfile.TarError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError)
+DAMAGE = (
+    *(tarfile.TarError, EOFError, ValueError, OverflowError, zlib.error, lzma.LZMAError),
+    *(IndexError, MemoryError, RecursionError),  # tarfile's own, about headers that contradict themselves
+)
 MOST_MEMBERS = 1_000_000
+EXTENDED = (b"L", b"K", b"x", b"g", b"X")  # types of headers that say more about the next member
+LONGEST_HEADER = 64 * 1024  # bytes of a name or of attributes before a member; Linux's longest path has 4 KiB
 # Where Python has filters of its own, ours have checked already.
 TRUSTED: dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
+
+
+class Member(tarfile.TarInfo):
+    """A member whose headers are held to their bounds; tarfile would take them for the archive's end, or any memory."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Member:
+        try:
+            return super().fromtarfile(tarfile_)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(str(error)) from None
+
+    def _proc_member(self, tarfile_: tarfile.TarFile) -> Any:  # the entry point that tarfile offers to subclasses
+        if self.type in EXTENDED and self.size > LONGEST_HEADER:
+            raise tarfile.ReadError(f"an extended header of {self.size} bytes")
+        return super()._proc_member(tarfile_)  # type: ignore[misc]
 
 
 def unpack(archive: Path, folder: Path, where: str) -> None:
     """Unpacks a tar file (plain, gzip, bzip2 or xz) into an empty folder. Raises UserError; then nothing is left."""
     try:
-        with tarfile.open(archive) as tar, staged(folder) as stage:
+        with tarfile.open(archive, tarinfo=Member) as tar, staged(folder) as stage:
             members = _read(tar, where)
             need, free = sum(m.size for m in members if m.isreg()), shutil.disk_usage(folder).free
             if need > free:
                 raise UserError(where, f"holds {need} bytes, {folder} has room for {free}", fix="use a larger volume")
             tar.extractall(stage, members, **TRUSTED)
     except DAMAGE as error:
-        raise UserError(where, f"is not a usable tar file: {error}", allowed="tar, tar.gz, tar.bz2, tar.xz") from None
+        raise UserError(where, damaged(error), allowed="tar, tar.gz, tar.bz2, tar.xz") from None
     except OSError as error:
         raise UserError(where, f"cannot be unpacked: {error.strerror or error}") from None
+
+
+def is_tar(archive: Path) -> bool:
+    """True for what begins as a tar file. Raises one of DAMAGE where that cannot be told, OSError as `open` does."""
+    try:
+        with tarfile.open(archive, tarinfo=Member):
+            return True
+    except tarfile.TarError:
+        return False
+
+
+def damaged(error: Exception) -> str:
+    """What is wrong with an archive, of an error that may not say much."""
+    return f"is not a usable tar file: {error or type(error).__name__}"
 
 
 @contextlib.contextmanager

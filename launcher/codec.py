@@ -1,13 +1,41 @@
-"""Frozen dataclasses to JSON and back, checked against their own annotations."""
+"""JSON from outside, bounded; frozen dataclasses to JSON and back, checked against their own annotations."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+DEEPEST = 200  # objects and lists within each other; the interpreter's limit of 1,000 counts calls besides
+
+
+def loads(text: str | bytes, constant: Callable[[str], object] | None = None) -> Any:
+    """The value of a JSON text. Raises ValueError on anything else, also on nesting that nobody could print again.
+
+    `constant` is called for NaN and Infinity, as json's parse_constant.
+    """
+    try:
+        value = json.loads(text, parse_constant=constant)
+    except RecursionError:
+        raise ValueError(f"nested deeper than {DEEPEST} levels") from None
+    opening = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    level, depth = [value], 0
+    while opening > DEEPEST and level:
+        depth += 1
+        if depth > DEEPEST:
+            raise ValueError(f"nested deeper than {DEEPEST} levels")
+        level = [
+            item
+            for each in level
+            if isinstance(each, (list, dict))
+            for item in (each.values() if isinstance(each, dict) else each)
+        ]
+    return value
 
 
 def to_json(value: Any) -> Any:
@@ -33,7 +61,10 @@ def from_json(kind: Any, value: Any, where: str = "$") -> Any:
             return None
         return from_json(next(arg for arg in args if arg is not type(None)), value, where)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{where}: a number of {len(str(value))} digits") from None
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{where}: {value!r} is not {kind.__name__}")
     return value

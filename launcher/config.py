@@ -11,7 +11,7 @@ from . import entry as entries
 from . import hyperparameters as hp
 from .entry import Entry
 from .errors import UserError
-from .jobfiles import Resources
+from .jobfiles import HOST_NAME_LENGTH, Resources
 from .modeltrainer import ModelTrainer
 from .paths import Paths
 from .request import OWN, Request
@@ -147,10 +147,15 @@ def _entry(
     return entries.of_job(program, source, args, code, cwd), None
 
 
+def _is_address(text: str) -> bool:
+    """True for what may be an IP address, or a name that resolves to one."""
+    return text.isascii() and 0 < len(text) <= HOST_NAME_LENGTH and all(c.isalnum() or c in "-._:%" for c in text)
+
+
 def _addresses(environ: Mapping[str, str]) -> dict[str, str]:
     """ALGORUN_ADDRESSES: `algo-1=127.0.0.1,algo-2=127.0.0.2`, for hosts whose names don't resolve."""
     pairs = [item.partition("=") for item in environ.get("ALGORUN_ADDRESSES", "").split(",") if item]
-    if any(not name or not address for name, _, address in pairs):
+    if any(not name or not _is_address(address) for name, _, address in pairs):
         raise UserError("ALGORUN_ADDRESSES", environ["ALGORUN_ADDRESSES"], allowed="algo-1=10.0.0.1,algo-2=10.0.0.2")
     return {name: address for name, _, address in pairs}
 

@@ -67,7 +67,8 @@ class Daemons:
         """A daemon somewhere has ended: so does the rsh that asked for it."""
         peer = self._asking.pop(str(message.get("id", "")), None)
         if peer is not None:
-            peer.send({"leave": int(message.get("code", 0))})
+            code = message.get("code")
+            peer.send({"leave": code if isinstance(code, int) and 0 <= code < 256 else 1})
 
     def exited(self, pid: int, returncode: int) -> bool:
         """A child of this host has ended; False if it was no daemon."""

@@ -93,8 +93,8 @@ def outside(raw: Mapping[str, object], resources: Resources, engine: Sourced[str
     """Hosts of instance groups that the distribution does not name: they run the program alone, as under the toolkit."""
     key = "sagemaker_distribution_instance_groups"
     names = hp.decode(raw.get(key)) or []
-    if not isinstance(names, list):
-        raise UserError(f"hyperparameter {key}", f"{names!r} is not a list", allowed='a list such as ["gpu"]')
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"hyperparameter {key}", f"{names!r} is not a list of names", allowed='a list such as ["gpu"]')
     if not names or engine is None or not resources.groups:
         return frozenset()
     known = {group.name: group.hosts for group in resources.groups}

@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from .archive import staged, unpack
+from .archive import DAMAGE, damaged, is_tar, staged, unpack
 from .errors import UserError
 from .usercode import OPTION, Setup, address
 
@@ -70,14 +69,14 @@ def _place(source: Path, code: Path, uri: str) -> str:
         raise UserError(OPTION, f"{uri!r} is neither a file nor a folder")
     try:
         digest = _sha256(source)
-        if not tarfile.is_tarfile(source):
+        if not is_tar(source):
             if not source.name.endswith((".py", ".sh")):
                 raise UserError(OPTION, f"{uri!r} is not a tar file", allowed="a folder, a .py, a .sh or a tar file")
             with staged(code) as stage:
                 shutil.copy2(source, stage / source.name)
             return digest
-    except EOFError as error:  # is_tarfile's own word for a gzip file that is cut early
-        raise UserError(OPTION, f"{uri!r} is not a usable tar file: {error}") from None
+    except DAMAGE as error:
+        raise UserError(OPTION, f"{uri!r} {damaged(error)}") from None
     except OSError as error:
         raise UserError(OPTION, f"{uri!r} cannot be copied: {error.strerror}") from None
     unpack(source, code, f"{OPTION} {uri!r}")

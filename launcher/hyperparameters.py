@@ -8,9 +8,9 @@ empty argument, lists as Python writes them, dictionaries as `k=v,k2=v2`.
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Mapping
 
+from .codec import loads
 from .errors import UserError
 
 PLATFORM_KEYS = ("_tuning_objective_metric", "default_user_module_name")
@@ -23,8 +23,8 @@ def decode(raw: object) -> object:
     if not isinstance(raw, str):
         return raw
     try:
-        return json.loads(raw)
-    except (ValueError, RecursionError):
+        return loads(raw)
+    except ValueError:
         return raw
 
 
@@ -44,7 +44,7 @@ def flag(raw: Mapping[str, object], key: str) -> bool:
     if isinstance(value, str):
         try:
             value = ast.literal_eval(value.strip().capitalize())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # {[]: 1} is a TypeError
             pass
     if value in (True, False, None):
         return bool(value)

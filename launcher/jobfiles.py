@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .codec import loads
 from .errors import UserError
 
 LARGEST = 16 * 1024 * 1024  # bytes; SageMaker's own limit for all hyperparameters together is far below 1 MiB
@@ -58,12 +59,12 @@ def read_object(path: Path, *, missing_ok: bool = False) -> dict[str, object]:
     if len(raw) > LARGEST:
         raise UserError(where, "is too large", allowed=f"up to {LARGEST} bytes")
     try:
-        value = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
+        value = loads(raw.decode("utf-8"), _no_constant)
     except UnicodeDecodeError as error:
         raise UserError(where, f"is not UTF-8 (byte {error.start})", fix="save it as UTF-8") from None
     except json.JSONDecodeError as error:
         raise UserError(where, f"is not JSON: line {error.lineno} column {error.colno}: {error.msg}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(where, f"is not usable JSON: {error}") from None
     if not isinstance(value, dict):
         raise UserError(where, f"holds a JSON {type(value).__name__}", allowed="a JSON object, {..}")

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from .codec import loads
 from .control.failure import Raised
 from .errors import UserError
 from .loop import READ, Loop
@@ -17,6 +18,11 @@ from .loop import READ, Loop
 LARGEST = 64 * 1024  # bytes of one message
 SEND_TIMEOUT_S = 5.0
 DEFAULT_TEMPORARY = "/tmp"
+# What rank_exec says of its rank, and what rsh asks for.
+FORMS = ({"rank", "local_rank", "pid"}, {"started"}, {"failed"}, {"exited"}, {"daemon", "command"})
+PIDS = range(1, 1 << 22)  # Linux's largest pid_max
+RANKS = range(1 << 31)
+NUMBERS = {"rank": RANKS, "local_rank": RANKS, "pid": PIDS, "started": PIDS, "exited": range(-127, 256)}
 LONGEST_TEMPORARY = 70  # characters; a Unix socket's path has 107 in all
 
 
@@ -29,6 +35,23 @@ def parse_raised(data: bytes) -> Raised | None:
         return Raised(int(fields[0]), int(fields[1]), float(fields[2]), *fields[3:])
     except ValueError:
         return None
+
+
+def parse_message(line: bytes) -> dict[str, Any] | None:
+    """A message of rank_exec or rsh, None where it is none: their fields and no others, each of its kind and range."""
+    try:
+        message = loads(line)
+    except ValueError:
+        return None
+    if not isinstance(message, dict) or set(message) not in FORMS:
+        return None
+    for name, value in message.items():
+        limits = NUMBERS.get(name)
+        if limits is None and not isinstance(value, str):
+            return None
+        if limits is not None and (type(value) is not int or value not in limits):
+            return None
+    return message
 
 
 def _run_folder(wish: str) -> str:
@@ -136,11 +159,8 @@ class RankPort:
         peer.data += data
         *lines, peer.data = peer.data.split(b"\n")
         for line in lines:
-            try:
-                message = json.loads(line)
-            except ValueError:
-                message = None
-            if not isinstance(message, dict):
+            message = parse_message(line)
+            if message is None:
                 data = b""  # not one of ours
                 break
             self._on_message(peer, message)

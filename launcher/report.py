@@ -7,6 +7,7 @@ import json
 import math
 from pathlib import Path
 
+from .codec import loads
 from .control.failure import SHOWN, Failure
 from .control.hang import Stack
 from .control.messages import Verdict
@@ -15,6 +16,7 @@ from .paths import Paths, write_aside
 
 RESULT = "result.json"
 LARGEST_SUMMARY = 64 * 1024  # bytes
+LONGEST_FIGURES = 1000  # characters: they travel to all hosts and end up in one line
 
 
 def clear(paths: Paths) -> None:
@@ -39,7 +41,7 @@ def read_result(paths: Paths) -> dict[str, object]:
 def read_json(path: Path | str) -> dict[str, object]:
     """The JSON object in a small file of ours, {} where there is none."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -91,16 +93,23 @@ def figures(path: Path) -> str:
     """summary.json of the training program as ` key=value` pairs, "" where there is none."""
     try:
         with open(path, encoding="utf-8") as file:
-            values = json.loads(file.read(LARGEST_SUMMARY))
+            values = loads(file.read(LARGEST_SUMMARY))
     except (OSError, ValueError):
         return ""
     if not isinstance(values, dict):
         return ""
-    return " ".join(f"{key}={_figure(value)}" for key, value in values.items() if _plain(key, value))
+    shown = ""
+    for key, value in values.items():
+        pair = f"{key}={_figure(value)}" if _plain(key, value) else ""
+        if pair and len(shown) + len(pair) < LONGEST_FIGURES:
+            shown += f" {pair}" if shown else pair
+    return shown
 
 
 def _plain(key: str, value: object) -> bool:
-    return key.replace("_", "").isalnum() and isinstance(value, (int, float, str)) and " " not in str(value)
+    if not (key.replace("_", "").isalnum() and isinstance(value, (int, float, str))):
+        return False
+    return str(value).isprintable() and " " not in str(value)  # one line, and one word each
 
 
 def _figure(value: object) -> str:

@@ -57,7 +57,7 @@ class Store:
         for folder in self._by_age():
             try:
                 return folder, _verified(folder)
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
                 warn(f"checkpoint {folder} is not complete and is passed over: {error}")
         return None
 
@@ -66,7 +66,7 @@ class Store:
         folders = [f for f in self.root.glob("step-*") if f.is_dir()]
         try:
             pointed = (self.root / LATEST).read_text().strip()
-        except OSError:
+        except (OSError, ValueError):  # not there, or not text
             pointed = ""
         return iter(sorted(folders, key=lambda f: (f.name == pointed, _written(f), f.name), reverse=True))
 
@@ -84,7 +84,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _written(folder: Path) -> float:
     try:
         return float(_manifest(folder)["written"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return 0.0
 
 
@@ -102,14 +102,17 @@ def unpack(data: bytes, where: str) -> dict[str, Any]:
     """The state that `save` was given, on the CPU. Nothing in it is executed (weights_only)."""
     try:
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        if state["format"] != FORMAT:
-            raise ValueError(f"format {state['format']}, this version reads {FORMAT}")
+        if not isinstance(state, dict) or state["format"] != FORMAT:
+            found = state["format"] if isinstance(state, dict) else type(state).__name__
+            raise ValueError(f"format {found}, this version reads {FORMAT}")
     except Exception as error:  # torch has no one class for what it cannot read
         first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise UserError(
-            f"checkpoint {where} cannot be used: {first}; fix: --resume never, or another --checkpoint-dir"
-        ) from None
+        raise unusable(where, first) from None
     return state
+
+
+def unusable(where: str, why: str) -> UserError:
+    return UserError(f"checkpoint {where} cannot be used: {why}; fix: --resume never, or another --checkpoint-dir")
 
 
 def compatible(saved: dict[str, Any], own: dict[str, Any], where: str) -> None:

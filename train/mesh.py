@@ -46,7 +46,7 @@ def read_world(environ: Mapping[str, str]) -> World:
         )
     numbers = {}
     for name in VARIABLES[:4]:
-        if not environ[name].isdigit():
+        if not (environ[name].isascii() and environ[name].isdigit() and len(environ[name]) < 10):
             raise UserError(
                 f"environment: {name}={environ[name]!r}; allowed: a whole number; fix: start through algorun"
             )

@@ -141,7 +141,7 @@ def _from_file(path: Path, names: dict[str, _Option]) -> dict[str, Any]:
         raise UserError(
             f"option --config: {path} cannot be read: {error.strerror}; fix: give a readable TOML file"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # TOML's own, UTF-8's, and that of brackets in brackets
         raise UserError(
             f"option --config: {path} is not valid TOML: {error}; fix: write lines such as lr = 0.001"
         ) from None

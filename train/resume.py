@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from . import checkpoint
+from .errors import UserError
 from .loop import Position, Progress
 from .mesh import Mesh
 
@@ -24,6 +25,15 @@ def state(
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
     }
+
+
+def _progress(position: dict[str, Any], losses: list[Any]) -> Progress:
+    """How far the job was. Raises TypeError or ValueError on what `state` does not write."""
+    if not all(type(value) is int and value >= 0 for value in position.values()):
+        raise ValueError(f"position {position}")
+    if not isinstance(losses, list) or not all(type(loss) is float for loss in losses):
+        raise ValueError("losses are not numbers")
+    return Progress(Position(**position), losses)
 
 
 def restore(
@@ -45,10 +55,15 @@ def restore(
     if packed is None:
         return None
     saved = checkpoint.unpack(packed, folder)
-    checkpoint.compatible(saved["identity"], identity, folder)
-    model.load_state_dict(saved["model"])
-    optimizer.load_state_dict(saved["optimizer"])
-    progress = Progress(Position(**saved["position"]), saved["losses"])
+    try:
+        checkpoint.compatible(dict(saved["identity"]), identity, folder)
+        progress = _progress(saved["position"], saved["losses"])
+        model.load_state_dict(saved["model"])
+        optimizer.load_state_dict(saved["optimizer"])
+    except UserError:
+        raise
+    except Exception as error:  # torch has no one class for parts that do not fit each other
+        raise checkpoint.unusable(folder, f"{type(error).__name__}: {error}"[:200]) from None
     at = progress.position
     say(f"resumed: {folder}, epoch {at.epoch + 1}, {at.samples} samples of it done, step {at.step}")
     return progress

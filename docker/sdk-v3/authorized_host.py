@@ -30,9 +30,9 @@ def addresses(hosts: list[str]) -> list[str]:
 def main() -> int:
     try:
         hosts = json.loads(RESOURCES.read_text())["hosts"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0
-    allowed = addresses([str(host) for host in hosts])
+    allowed = addresses([str(host) for host in hosts] if isinstance(hosts, list) else [])
     if allowed and len(sys.argv) == 3:
         print(f'from="{",".join(allowed)}" {sys.argv[1]} {sys.argv[2]}')
     return 0

@@ -35,7 +35,10 @@ def with_all_hosts(argv: Sequence[str]) -> list[str]:
     fixed = list(argv)
     if fixed[:1] != ["--host"] or fixed[2:3] != ["-np"] or len(fixed) < 4:
         return fixed
-    each = slots(fixed[1])
+    try:
+        each = slots(fixed[1])
+    except ValueError:  # not the driver's own list
+        return fixed
     if len(each) > 1 and all(fixed[3] == str(count) for count in each):
         fixed[3] = str(sum(each))
     return fixed

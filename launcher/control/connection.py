@@ -93,7 +93,7 @@ class Connection:
         self._received += data
         *lines, self._received = self._received.split(b"\n")
         for line in lines:
-            if self._open:
+            if self._open and not self._closing:  # what comes after a word that closed it is nobody's
                 self._on_line(line)
         if len(self._received) > messages.LONGEST:
             self._lost("line too long")

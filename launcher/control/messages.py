@@ -12,15 +12,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..codec import from_json, to_json
+from ..codec import from_json, loads, to_json
 from .failure import Failure
 from .hang import Stack
 
 LONGEST = 64 * 1024  # bytes of one message, newline included; `go` of 1,000 hosts is below 32 KiB
 
-LONGEST_ERROR = 1000  # characters of a text in a message that would be too long; each may take 12 bytes
 MOST_FRAMES = 60  # of a stack, innermost first
 MOST_NAME = 150  # characters of a file or a function there
+# Characters of each text in a message that would be too long; one may take 12 bytes, and a verdict holds six texts.
+LONGEST_TEXT = 8000
+LONGEST_ERROR = 800
+HIGHEST_PORT = 65535
 MOST_SLOTS = 4096  # as for --slots; every host plans each of them
 
 Message = dict[str, Any]
@@ -88,7 +91,7 @@ def mac(token: str, nonce: str, host: str) -> str:
     """A host's proof that it holds the job's token (HMAC-SHA256, hexadecimal)."""
     import hmac  # hmac and OpenSSL cost a start of one host 6 ms, and it has no peer
 
-    return hmac.new(token.encode(), f"{nonce} {host}".encode(), "sha256").hexdigest()
+    return hmac.new(token.encode("utf-8", "surrogateescape"), f"{nonce} {host}".encode(), "sha256").hexdigest()
 
 
 def same(left: str, right: str) -> bool:
@@ -99,22 +102,24 @@ def same(left: str, right: str) -> bool:
 
 
 def encode(message: Message) -> bytes:
-    """One line. A traceback that makes it too long loses its beginning, an error its end."""
-    line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-    if len(line) <= LONGEST:
-        return line
-    if message.get("type") == "hello" and len(message["error"]) > LONGEST_ERROR:
-        return encode(dict(message, error=message["error"][:LONGEST_ERROR]))
-    for holder in (message.get("failure"), (message.get("verdict") or {}).get("failure")):
-        if isinstance(holder, dict):
-            cut = {key: text[:LONGEST_ERROR] if isinstance(text, str) else text for key, text in holder.items()}
-            cut["traceback"] = holder["traceback"][-2000:]
-            if cut == holder:
-                break
-            if holder is message.get("failure"):
-                return encode(dict(message, failure=cut))
-            return encode(dict(message, verdict=dict(message["verdict"], failure=cut)))
+    """One line. A traceback that makes it too long loses its beginning, any other text its end."""
+    for most in (None, LONGEST_TEXT, LONGEST_ERROR):
+        cut = message if most is None else _shorter(message, most)
+        line = json.dumps(cut, separators=(",", ":")).encode() + b"\n"
+        if len(line) <= LONGEST:
+            return line
     raise ValueError(f"a {message.get('type')} message of {len(line)} bytes is longer than {LONGEST}")
+
+
+def _shorter(message: Message, most: int) -> Message:
+    """The same with every text that people read cut to `most` characters; a digest is compared, and stays."""
+    cut = dict(message)
+    for key, value in message.items():
+        if isinstance(value, str):
+            cut[key] = value[-most:] if key == "traceback" else value[:most]
+        elif isinstance(value, dict) and key in ("failure", "verdict"):
+            cut[key] = _shorter(value, most)
+    return cut
 
 
 def decode(line: bytes) -> Message:
@@ -122,8 +127,8 @@ def decode(line: bytes) -> Message:
     if len(line) > LONGEST:
         raise ValueError("line too long")
     try:
-        message = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        message = loads(line)
+    except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
         raise ValueError("not a message")
@@ -158,22 +163,26 @@ def parse_hello(message: Message) -> Hello:
 def parse_ready(message: Message) -> Ready:
     """Raises ValueError where fields are missing or of another type."""
     fields = _fields(message, slots=int, master_addr=str, master_port=int, engine_port=int, newest=float)
-    if not 1 <= fields["slots"] <= MOST_SLOTS:
-        raise ValueError(f"{fields['slots']} slots")
-    for port in (fields["master_port"], fields["engine_port"]):
-        if not 0 <= port < 1 << 16:
-            raise ValueError(f"port {port}")
+    _check(fields["slots"], "slots", 1, MOST_SLOTS)
+    for name in ("master_port", "engine_port"):
+        _check(fields[name], name, 0, HIGHEST_PORT)
     return Ready(digest=_texts(message.get("digest")), **fields)
 
 
 def parse_go(message: Message) -> Go:
-    return Go(
-        from_json(int, message.get("attempt"), "attempt"),
-        from_json(str, message.get("master_addr"), "master_addr"),
-        from_json(int, message.get("master_port"), "master_port"),
-        _numbers(message.get("slots")),
-        from_json(int, message.get("engine_port"), "engine_port"),
-    )
+    """Raises ValueError where fields are missing, of another type, or more than a host can plan."""
+    slots = _numbers(message.get("slots"))
+    for host, count in slots.items():
+        _check(count, f"slots of {host}", 1, MOST_SLOTS)
+    numbers = [from_json(int, message.get(name), name) for name in ("attempt", "master_port", "engine_port")]
+    for name, number in zip(("master_port", "engine_port"), numbers[1:], strict=True):
+        _check(number, name, 0, HIGHEST_PORT)
+    return Go(numbers[0], from_json(str, message.get("master_addr"), "master_addr"), numbers[1], slots, numbers[2])
+
+
+def _check(number: int, name: str, least: int, most: int) -> None:
+    if not least <= number <= most:
+        raise ValueError(f"{name} {number}, not {least} to {most}")
 
 
 def parse_failure(message: Message) -> Failure:
@@ -185,7 +194,10 @@ def parse_failure(message: Message) -> Failure:
 
 
 def parse_verdict(message: Message) -> Verdict:
+    """Raises ValueError where fields are missing, of another type, or code and failure contradict each other."""
     verdict: Verdict = from_json(Verdict, message.get("verdict"), "verdict")
+    if not 0 <= verdict.code < 256 or (verdict.code == 0) != (verdict.failure is None):
+        raise ValueError(f"a verdict with code {verdict.code} and failure {verdict.failure}")
     return verdict
 
 

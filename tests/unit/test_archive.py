@@ -152,3 +152,15 @@ def test_any_damage_brings_a_clean_error_or_files_inside(flips, cut, tmp_path_fa
     except UserError:
         assert list(code.iterdir()) == []
     assert sorted(path.name for path in folder.iterdir()) == ["code", "s"]
+
+
+@pytest.mark.parametrize("harm", ["second header", "cut in the second header"])
+def test_a_plain_archive_with_a_damaged_header_is_not_taken_for_a_shorter_one(harm, tmp_path, code):
+    """tarfile takes a header that it cannot read for the archive's end, without a word."""
+    source = archive(tmp_path / "s", member("a.py", "x"), member("b.py", "y"), mode="w:")
+    data = bytearray(source.read_bytes())
+    data[1024 + 3] ^= 1
+    source.write_bytes(data if harm == "second header" else data[: 1024 + 300])
+    with pytest.raises(UserError, match="not a usable tar file"):
+        unpack(source, code, "s")
+    assert os.listdir(code) == []

@@ -1,0 +1,157 @@
+"""Readers of what this host's own processes say: exceptions of ranks, the ranks' socket, daemons of mpirun."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import socket
+from typing import Any
+from unittest import mock
+
+from launcher import cluster, config, plan, ranks
+from launcher.control import messages
+from launcher.control.failure import Failure
+from launcher.control.messages import Message
+from launcher.daemons import Daemons
+from launcher.paths import Paths
+from launcher.rank_port import Peer, RankPort, parse_raised
+from launcher.ranks import Ranks
+from launcher.request import Request
+
+from . import mutations
+from .reader import PART, Reader, scratch
+from .readers_config import MACHINE, PROGRAMS, base
+from .readers_control import FROM_HUB, StepLoop, line
+
+
+class NoOwner:
+    """Stands for the owner of processes: nothing is started here, and above all nothing is killed."""
+
+    def own(self, session: int) -> None:
+        assert 0 < session < 1 << 22, "no process has this number"
+
+
+class NoConsole:
+    full = False
+
+    def put(self, fd: int, data: bytes) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+@functools.cache
+def planned() -> tuple[Any, Any]:
+    """A job of two ranks on this host, started by torchrun."""
+    folder = base()
+    config_folder = folder / "input" / "config"
+    for name in ("hyperparameters", "inputdataconfig"):
+        (config_folder / f"{name}.json").unlink(missing_ok=True)
+    (config_folder / "resourceconfig.json").write_text(json.dumps({"current_host": "algo-1", "hosts": ["algo-1"]}))
+    request = Request(target="train.py", slots=2, engine="torchrun", cwd=str(folder / "code"))
+    job = config.read(request, {"SAGEMAKER_BASE_DIR": str(folder)})
+    slots = cluster.assumed_slots(job, cluster.own_slots(job, MACHINE))
+    made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.outside), MACHINE, PROGRAMS)
+    return made, made.hosts[0]
+
+
+def read_ranks(data: bytes) -> None:
+    """Pieces for the ranks' socket, each from one of three processes (its first byte), into what the supervisor does."""
+    made, host = planned()
+    loop, broken = StepLoop(), []
+    clients: dict[int, socket.socket] = {}
+    with (
+        contextlib.closing(loop),
+        mock.patch.dict(os.environ, {"TMPDIR": str(scratch())}),
+        mock.patch.object(ranks, "send"),
+    ):
+        daemons = Daemons(lambda argv: 1, lambda message: None)
+
+        def heard(peer: Peer, message: dict[str, Any] | None) -> None:
+            if message is not None and "daemon" in message:
+                daemons.wanted(peer, message)
+            else:
+                all_ranks.peer_message(peer, message)
+
+        port = RankPort(loop, lambda raised: None, heard)
+        all_ranks = Ranks(
+            loop, NoOwner(), NoConsole(), Paths(scratch() / "ranks"), made, host, port.folder, PROGRAMS,
+            lambda local_rank, returncode, tail: None, broken.append,
+        )  # fmt: skip
+        try:
+            for piece in data.split(PART)[:24]:
+                number = (piece[:1] or b"0")[0] % 3
+                if number not in clients:
+                    clients[number] = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                    clients[number].connect(port.folder + "/ranks")
+                    clients[number].setblocking(False)
+                with contextlib.suppress(OSError):
+                    clients[number].sendall(piece[1:])
+                loop.turn()
+        finally:
+            for client in clients.values():
+                client.close()
+            loop.turn()
+            all_ranks.close()
+            port.close()
+        assert not os.path.exists(port.folder)
+
+
+def read_daemons(data: bytes) -> None:
+    """What the hub passes on of other hosts' daemons."""
+    started: list[list[str]] = []
+
+    def start(argv: list[str]) -> int:
+        started.append(argv)
+        return len(started)
+
+    daemons = Daemons(start, lambda message: None)
+    near, far = socket.socketpair()
+    with near, far:
+        asked: list[Message] = []
+        asking = Daemons(start, asked.append)
+        asking.wanted(Peer(near), {"daemon": "algo-2", "command": "orted"})
+        try:
+            message = messages.decode(data.replace(b"@ID@", str(asked[0]["id"]).encode()))
+        except ValueError:
+            return
+        daemons.start(message, expected=True)
+        asking.ended(message)
+        assert all(argv[0] == "orted" for argv in started)
+
+
+RANK_MESSAGES = [
+    b'{"rank": 0, "local_rank": 0, "pid": 5}', b'{"started": 99999}', b'{"exited": 0}', b'{"failed": "no"}',
+    b'{"daemon": "algo-2", "command": "orted -mca x 1"}', b'{"rank": 1, "local_rank": 1, "pid": 6}',
+]  # fmt: skip
+RANK_STREAMS = [
+    PART.join(b"0" + each + b"\n" for each in RANK_MESSAGES[:3]),
+    PART.join((b"0" + RANK_MESSAGES[0] + b"\n", b"1" + RANK_MESSAGES[5] + b"\n", b"1" + RANK_MESSAGES[3] + b"\n")),
+    b"2" + RANK_MESSAGES[4] + b"\n",
+]
+DAEMON_MESSAGES = [line({"type": "daemon_exit", "id": "@ID@", "code": 1}), line(FROM_HUB[-1])]
+RAISED = b"\0".join((b"0", b"1234", b"5.5", b"ValueError", b"x", b"Traceback ..\nValueError: x"))
+
+
+def read_raised(data: bytes) -> None:
+    """A datagram of a rank's exception; what it says fits a message to the hub."""
+    raised = parse_raised(data)
+    if raised is not None:
+        failure = Failure("exception", "algo-1", 1, f"{raised.type}: {raised.message}", raised.rank, raised.traceback)
+        told = messages.parse_failure(messages.decode(messages.encode(messages.fail(failure)).rstrip(b"\n")))
+        assert told.host == "algo-1"
+        assert told.secondary in (True, False)
+
+
+READERS = [
+    Reader(
+        "exception-datagram",
+        read_raised,
+        lambda: [RAISED],
+        mutations.words(b"\0", ["nan", "-inf", "9" * 5000, "²", "DistNetworkError " * 500]),
+        1500,
+    ),
+    Reader("rank-stream", read_ranks, lambda: RANK_STREAMS, mutations.in_pieces(mutations.as_json), 200),
+    Reader("daemon-message", read_daemons, lambda: DAEMON_MESSAGES, mutations.as_json, 600),
+]

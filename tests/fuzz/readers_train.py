@@ -1,0 +1,177 @@
+"""Readers of the training entrypoints: checkpoints, options, the environment of a rank."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+import zipfile
+from pathlib import Path
+from random import Random
+
+import torch
+
+from train import checkpoint, options, resume
+from train.config import DdpConfig
+from train.errors import UserError
+from train.loop import Position, Progress
+from train.mesh import read_world
+
+from . import mutations
+from .reader import PART, Reader, parts, scratch
+from .readers_config import environment
+
+IDENTITY = {"model": "vit", "classes": 10, "seed": 0}
+NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+END_OF_TEXT = b"\x1d"  # between manifest, pointer and state, whose bytes hold every other separator
+
+
+class Alone:
+    """The mesh of a job with one rank."""
+
+    is_leader = True
+
+    def from_leader(self, make):
+        return make()
+
+    def bytes_from_leader(self, data):
+        return data
+
+
+def parts_of_training() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = torch.nn.Linear(2, 2)
+    return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+@functools.cache
+def saved() -> tuple[bytes, bytes]:
+    """Manifest and state of an honest checkpoint."""
+    model, optimizer = parts_of_training()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    folder = scratch() / "saved"
+    state = resume.state(IDENTITY, Progress(Position(1, 2, 3), [0.5]), model, optimizer)
+    made = checkpoint.Store(folder, 1).save(3, state)
+    return (made / checkpoint.MANIFEST).read_bytes(), (made / checkpoint.STATE).read_bytes()
+
+
+def read_checkpoint(data: bytes) -> None:
+    """Manifest, pointer and state as they may lie in a folder: used whole, passed over, or refused."""
+    manifest, pointer, state = ([*data.split(END_OF_TEXT, 2), b"", b""])[:3]
+    root = scratch() / "checkpoints"
+    shutil.rmtree(root, ignore_errors=True)
+    folder = root / "step-00000003"
+    folder.mkdir(parents=True)
+    digest = hashlib.sha256(state).hexdigest().encode()
+    files = {
+        folder / checkpoint.STATE: state,
+        folder / checkpoint.MANIFEST: manifest.replace(b"@SHA@", digest).replace(b'"@SIZE@"', str(len(state)).encode()),
+        root / checkpoint.LATEST: pointer,
+    }
+    for path, content in files.items():
+        path.write_bytes(content)
+    before = sorted(os.listdir(scratch()))
+    model, optimizer = parts_of_training()
+    with contextlib.suppress(UserError):
+        progress = resume.restore(checkpoint.Store(root, 1), IDENTITY, model, optimizer, Alone(), lambda text: None)
+        if progress is not None:
+            assert all(isinstance(each, int) for each in (progress.position.epoch, progress.position.step))
+            assert all(isinstance(loss, float) for loss in progress.losses)
+    assert sorted(os.listdir(scratch())) == before
+
+
+def checkpoint_seeds() -> list[bytes]:
+    manifest, state = saved()
+    promised = json.loads(manifest)
+    promised["files"][checkpoint.STATE] = {"size": "@SIZE@", "sha256": "@SHA@"}
+    right = json.dumps(promised).encode()
+    legacy = io.BytesIO()
+    torch.save({"format": 1, "identity": IDENTITY}, legacy, _use_new_zipfile_serialization=False)
+    other = [
+        torch.load(io.BytesIO(state), weights_only=True) | change
+        for change in ({"identity": 1}, {"losses": None}, {"position": {}})
+    ]
+    states = [state, legacy.getvalue(), *(_packed(each) for each in other), b"", pickle.dumps([1])]
+    return [
+        END_OF_TEXT.join((manifest, b"step-00000003\n", state)),
+        *(END_OF_TEXT.join((right, b"step-00000003\n", s)) for s in states),
+    ]
+
+
+def _packed(value: object) -> bytes:
+    out = io.BytesIO()
+    torch.save(value, out)
+    return out.getvalue()
+
+
+def checkpoints(data: bytes, random: Random) -> bytes:
+    """One of the three; within the state its pickle, in an archive with right checksums."""
+    found = ([*data.split(END_OF_TEXT, 2), b"", b""])[:3]
+    match random.randrange(8):
+        case 0:
+            found[0] = mutations.as_json(found[0], random)
+        case 1:
+            found[1] = mutations.raw(found[1], random)
+        case 2 | 3:
+            found[2] = mutations.raw(found[2], random)
+        case _:
+            found[2] = in_archive(found[2], random)
+    return END_OF_TEXT.join(found)[: 4 * mutations.LONGEST]
+
+
+def in_archive(state: bytes, random: Random) -> bytes:
+    """A torch file with one of its records changed."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(state)) as read:
+            records = [(name, read.read(name)) for name in read.namelist()]
+    except Exception:  # not a zip file any more
+        return mutations.raw(state, random)
+    out = io.BytesIO()
+    chosen = max(random.randrange(len(records)) - random.randrange(2) * len(records), 0)  # the pickle most of the time
+    with zipfile.ZipFile(out, "w") as write:
+        for at, (name, content) in enumerate(records):
+            write.writestr(name, mutations.raw(content, random) if at == chosen else content)
+    return out.getvalue()
+
+
+def read_options(data: bytes) -> None:
+    """A command line, the TOML file that it may name, and a rank's environment."""
+    argv, table, environ = parts(data, 3)
+    path = Path(scratch() / "options.toml")
+    path.write_bytes(table)
+    words = [os.fsdecode(word).replace("@FILE@", str(path)) for word in argv.split(b"\0")]
+    with contextlib.suppress(UserError):
+        options.read(DdpConfig, words)
+    with contextlib.suppress(UserError):
+        read_world(environment(environ))
+
+
+OPTIONS = [
+    PART.join((b"--lr\x000.1\0-b\x0016\0--compile\0--config\0@FILE@", b"epochs = 3\naugment = 'flip'\nmodel-dir = '/tmp'\n",
+               json.dumps(dict.fromkeys(NAMES[:4], "1") | {"RANK": "0", "LOCAL_RANK": "0", "MASTER_ADDR": "h", "MASTER_PORT": "1"}).encode())),
+]  # fmt: skip
+WORDS = [
+    "--config",
+    "@FILE@",
+    "--epochs",
+    "--lr=1e-3",
+    "--b",
+    "True",
+    "3.0",
+    "1e400",
+    "--warmup-epochs",
+    "--train",
+    "-",
+]
+
+READERS = [
+    Reader("checkpoint", read_checkpoint, checkpoint_seeds, checkpoints, 300),
+    Reader("training-options", read_options, lambda: OPTIONS,
+           mutations.of_parts(mutations.words(b"\0", WORDS), mutations.raw, mutations.as_json), 400),
+]  # fmt: skip
