@@ -1,0 +1,293 @@
+"""A job on the hosts of a network: its supervisors, what they printed and left, and whether anything stayed behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.conftest import clean_environ
+
+from .cgroup import Cgroup
+from .network import Network, ip
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAMS = Path(__file__).parent / "programs"
+HOSTS = ("algo-1", "algo-2")
+CONTROL_PORT = 29600
+UP_S = 90.0  # four interpreters with torch on two busy cores
+GONE_S = 1.0  # for the kernel to take down what has been killed
+SHM_MB = 256
+MIB = 1 << 20
+TORCHS_OWN = "torchinductor_"  # in /tmp, whoever starts it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What one host has of its own."""
+
+    command: Sequence[str] | None = None
+    """instead of the job's"""
+    environ: Mapping[str, str] = field(default_factory=dict)
+    shm_mb: int = SHM_MB
+    disk_mb: int = 0
+    """size of the checkpoint disk; 0 for the machine's own"""
+    memory_mb: int = 0
+    memlock: int = 0
+    efa: bool = False
+    knows: tuple[str, ...] = ()
+    """hosts whose names resolve; empty for all"""
+    instead: Mapping[str, str] = field(default_factory=dict)
+    """contents of files of this machine as this host has them"""
+
+
+class Host:
+    """One host: its folders below `base`, and its supervisor once that is started."""
+
+    def __init__(self, network: Network, name: str, base: Path, setup: Setup) -> None:
+        self.name, self.base, self.setup, self._network = name, base, setup, network
+        network.add(name)
+        self.ml, self.tmp, self.shm, self.home = (base / part for part in ("ml", "tmp", "shm", "home"))
+        for folder in (self.ml / "checkpoints", self.ml / "input/config", self.tmp, self.shm, self.home):
+            folder.mkdir(parents=True)
+        self.log = base / "log.txt"
+        self.log.touch()
+        self.cgroup = Cgroup(f"{network.name}-{name}", setup.memory_mb * MIB)
+        self.mounted: list[Path] = []
+        self._tmpfs(self.shm, setup.shm_mb)
+        if setup.disk_mb:
+            self._tmpfs(self.ml / "checkpoints", setup.disk_mb)
+        self.process: subprocess.Popen[bytes] | None = None
+        self.left_at = 0.0
+        self._waiter = threading.Thread(target=self._wait, daemon=True)
+
+    def _tmpfs(self, folder: Path, mib: int) -> None:
+        argv = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(folder)]
+        subprocess.run(argv, check=True, timeout=30)
+        self.mounted.append(folder)
+
+    def configure(self, hosts: Sequence[str], hyperparameters: Mapping[str, str]) -> None:
+        """Writes the job's files, and those that this host has instead of the machine's."""
+        config = self.ml / "input/config"
+        resources = {"hosts": list(hosts), "current_host": self.name, "network_interface_name": "eth0"}
+        (config / "resourceconfig.json").write_text(json.dumps(resources))
+        if hyperparameters:
+            (config / "hyperparameters.json").write_text(json.dumps(dict(hyperparameters)))
+        (self.base / "hosts").write_text("127.0.0.1 localhost\n")
+        (self.base / "resolv.conf").write_text("")
+        for name in self.setup.knows or hosts:
+            self.learn(name)
+        binds = [(self.ml, "/mnt/ml"), (self.shm, "/dev/shm"), (self.home, "/mnt/home")]
+        binds += [(self.base / "hosts", "/etc/hosts"), (self.base / "resolv.conf", "/etc/resolv.conf")]
+        if self.setup.disk_mb:
+            binds += [(self.ml / "checkpoints", "/mnt/ml/checkpoints")]
+        if (seen := self.cgroup.as_seen_inside) is not None:
+            binds += [seen]
+        for index, (target, content) in enumerate(self.setup.instead.items()):
+            (self.base / f"instead-{index}").write_text(content)
+            binds += [(self.base / f"instead-{index}", target)]
+        settings = {
+            "cgroups": [str(folder) for folder in self.cgroup.folders],
+            "hostname": self.name,
+            "binds": [[str(source), target] for source, target in [*binds, (self.tmp, "/tmp")]],
+            "memlock": self.setup.memlock,
+            "efa": self.setup.efa,
+        }
+        (self.base / "settings.json").write_text(json.dumps(settings))
+
+    def learn(self, name: str) -> None:
+        """From now on this name resolves here (the file is written in place: it is mounted)."""
+        with open(self.base / "hosts", "a") as file:
+            file.write(f"{self._network.addresses[name]} {name}\n")
+
+    def argv(self, command: Sequence[str]) -> list[str]:
+        """The command line that runs a command as this host."""
+        own = ["unshare", "--mount", "--uts", "--ipc", "--propagation", "private", sys.executable, "-I"]
+        return [
+            *self._network.enter(self.name), *own, str(Path(__file__).parent / "inside.py"),
+            str(self.base / "settings.json"), *command,
+        ]  # fmt: skip
+
+    def start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        with open(self.log, "ab") as out:
+            self.process = subprocess.Popen(
+                self.argv(command), env=dict(environ), stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                start_new_session=True,
+            )  # fmt: skip
+        self._waiter.start()
+
+    def _wait(self) -> None:
+        assert self.process is not None
+        self.process.wait()
+        self.left_at = time.monotonic()
+
+    def joined(self, timeout_s: float) -> bool:
+        """True once the supervisor has left."""
+        if self.process is None:
+            return True
+        self._waiter.join(max(0.0, timeout_s))
+        return not self._waiter.is_alive()
+
+    @property
+    def code(self) -> int:
+        assert self.process is not None
+        code = self.process.returncode
+        return 128 - code if code < 0 else code
+
+    @property
+    def text(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    @property
+    def failure(self) -> str:
+        path = self.ml / "output/failure"
+        return path.read_text() if path.exists() else ""
+
+    @property
+    def closing_line(self) -> str:
+        lines = self.text.strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def listeners(self) -> list[tuple[str, int, str]]:
+        return self._network.listeners(self.name)
+
+    def leftovers(self) -> list[str]:
+        """What stays of a host that has left: processes, ports, files in /tmp, shared memory."""
+        deadline = time.monotonic() + GONE_S
+        while (processes := self.cgroup.commands()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        found = [f"process {command[:150]}" for command in processes]
+        found += [f"port {address}:{port}" for address, port, _ in self.listeners()]
+        found += [f"/tmp/{name}" for name in os.listdir(self.tmp) if not name.startswith(TORCHS_OWN)]
+        found += [f"/dev/shm/{name}" for name in os.listdir(self.shm)]
+        return [f"{self.name}: {each}" for each in found]
+
+    def close(self) -> None:
+        self.cgroup.remove()
+        for folder in self.mounted:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                subprocess.run(["umount", str(folder)], check=True, timeout=30)
+
+
+class Job:
+    """Hosts that are to run one program under one engine."""
+
+    def __init__(
+        self,
+        base: Path,
+        engine: str,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str] | None = None,
+        setups: Mapping[str, Setup] | None = None,
+        hyperparameters: Mapping[str, str] | None = None,
+        hosts: Sequence[str] = HOSTS,
+    ) -> None:
+        self.base, self.engine, self.command = base, engine, list(command)
+        self.environ = dict(environ or {})
+        self.measured: float | None = None  # seconds, where the end of the last host is not what counts
+        self._helpers: list[subprocess.Popen[bytes]] = []
+        self.network = Network()
+        self.hosts: dict[str, Host] = {}
+        try:
+            for name in hosts:
+                self.hosts[name] = Host(self.network, name, base / name, (setups or {}).get(name, Setup()))
+            for host in self.hosts.values():
+                host.configure(hosts, hyperparameters or {})
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, *names: str) -> float:
+        """Starts these hosts, all by default; returns the time."""
+        for name in names or self.hosts:
+            host = self.hosts[name]
+            base = {"SAGEMAKER_BASE_DIR": "/mnt/ml", "HOME": "/mnt/home", "ALGORUN_SLOTS": "2"}
+            environ = clean_environ(
+                **(base | {"ALGORUN_ENGINE": self.engine} | self.environ | dict(host.setup.environ))
+            )
+            for unwanted in ("TMPDIR", "PYTHONPATH"):
+                environ.pop(unwanted, None)
+            host.start(host.setup.command or self.command, environ)
+        return time.monotonic()
+
+    def wait_for(self, pattern: str, count: int = 4, timeout_s: float = UP_S) -> None:
+        """Until the logs together have so many matches."""
+        self.until(
+            lambda: sum(len(re.findall(pattern, host.text)) for host in self.hosts.values()) >= count,
+            f"{count} times {pattern!r}", timeout_s,
+        )  # fmt: skip
+
+    def until(self, true: Callable[[], object], what: str, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not true():
+            assert time.monotonic() < deadline, f"not in {timeout_s:g} s: {what}\n{self.show()}"
+            gone = [host for host in self.hosts.values() if host.process and host.joined(0)]
+            assert len(gone) < len(self.hosts), f"all hosts left before: {what}\n{self.show()}"
+            time.sleep(0.02)
+
+    def inject(self, action: str, host: str = "algo-2", local_rank: int = 1) -> float:
+        """Asks one rank for a fault; returns the time at which it began it."""
+        folder = self.hosts[host].ml
+        (folder / ".inject").write_text(f"{local_rank} {action}")
+        os.replace(folder / ".inject", folder / "inject")
+        self.until((folder / "injected").exists, f"rank {local_rank} of {host}: {action}", 30)
+        return float((folder / "injected").read_text())
+
+    def end(self, limit_s: float, names: Sequence[str] = ()) -> float:
+        """Waits for these hosts, all by default, until an absolute time; returns when the last one left."""
+        waited = [self.hosts[name] for name in names or self.hosts]
+        still = [host.name for host in waited if not host.joined(limit_s - time.monotonic())]
+        assert not still, f"still there: {still}\n{self.show()}"
+        return max(host.left_at for host in waited)
+
+    def helper(self, host: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """A program of the test in a host's network, no part of the host; returned once it has printed a line."""
+        argv = [*self.network.enter(host), sys.executable, "-I", "-u", program, *arguments]
+        child = subprocess.Popen(argv, env=clean_environ(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        self._helpers.append(child)
+        assert child.stdout is not None
+        child.stdout.readline()
+        return child
+
+    def end_helpers(self) -> None:
+        for child in self._helpers:
+            child.kill()
+            child.communicate(timeout=10)
+        self._helpers.clear()
+
+    def leftovers(self) -> list[str]:
+        """What stays of all hosts; the test's own helpers end first."""
+        self.end_helpers()
+        return [each for host in self.hosts.values() for each in host.leftovers()]
+
+    def show(self) -> str:
+        return "\n".join(
+            f"--- {host.name}: {host.process and host.process.returncode}\n{host.text[-2500:]}"
+            for host in self.hosts.values()
+        )
+
+    def close(self) -> None:
+        """Ends and removes everything."""
+        self.end_helpers()
+        for host in self.hosts.values():
+            host.close()
+        self.network.close()
+
+
+def algorun(*arguments: str) -> list[str]:
+    """The command line of algorun."""
+    return [sys.executable, "-I", "-m", "launcher", *arguments]
+
+
+def training(*arguments: str) -> list[str]:
+    """algorun runs the training program of this suite."""
+    return algorun("run", str(PROGRAMS / "training.py"), *arguments)
