@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from . import table
+from . import baselines, table
 from .job import ROOT
 from .network import Network
-from .runner import Lane
+from .runner import Lane, run
 
 NEEDED = ("ip", "ss", "nsenter", "unshare", "mount", "umount")
 NOTES: list[str] = []
@@ -52,11 +52,14 @@ def folder(able: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def lane(folder: Path, request: pytest.FixtureRequest) -> Iterator[Lane]:
     """All chosen cases that mostly wait, begun together."""
-    made = Lane(folder)
-    for item in request.session.items:
-        parameters = getattr(getattr(item, "callspec", None), "params", {})
-        if "case" in parameters and parameters["case"].waits:
-            made.add(parameters["case"], parameters["engine"])
+    made = Lane()
+    chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    for each in chosen:
+        if "case" in each and each["case"].waits:
+            made.add((each["case"].id, each["engine"]), run, each["case"], each["engine"], folder)
+    for each in chosen:
+        if "peer" in each:
+            made.add((each["fault"].id, each["peer"], "bare"), baselines.run, each["fault"], each["peer"], folder)
     yield made
     made.close()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.conftest import clean_environ
 
 from .cgroup import Cgroup
-from .network import Network, ip
+from .network import Network
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = Path(__file__).parent / "programs"
@@ -35,7 +35,7 @@ class Setup:
     """What one host has of its own."""
 
     command: Sequence[str] | None = None
-    """instead of the job's"""
+    """instead of the job's; empty where this host waits for another one to start something on it"""
     environ: Mapping[str, str] = field(default_factory=dict)
     shm_mb: int = SHM_MB
     disk_mb: int = 0
@@ -111,8 +111,10 @@ class Host:
     def argv(self, command: Sequence[str]) -> list[str]:
         """The command line that runs a command as this host."""
         own = ["unshare", "--mount", "--uts", "--ipc", "--propagation", "private", sys.executable, "-I"]
+        mine = f"--mount=/proc/{os.getpid()}/ns/mnt"  # other hosts may run this too: out of theirs first
+        network = f"--net=/run/netns/{self._network.namespace(self.name)}"
         return [
-            *self._network.enter(self.name), *own, str(Path(__file__).parent / "inside.py"),
+            "nsenter", mine, network, *own, str(Path(__file__).parent / "inside.py"),
             str(self.base / "settings.json"), *command,
         ]  # fmt: skip
 
@@ -210,6 +212,8 @@ class Job:
         """Starts these hosts, all by default; returns the time."""
         for name in names or self.hosts:
             host = self.hosts[name]
+            if host.setup.command == []:
+                continue
             base = {"SAGEMAKER_BASE_DIR": "/mnt/ml", "HOME": "/mnt/home", "ALGORUN_SLOTS": "2"}
             environ = clean_environ(
                 **(base | {"ALGORUN_ENGINE": self.engine} | self.environ | dict(host.setup.environ))
@@ -249,20 +253,27 @@ class Job:
         assert not still, f"still there: {still}\n{self.show()}"
         return max(host.left_at for host in waited)
 
-    def helper(self, host: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """A program of the test in a host's network, no part of the host; returned once it has printed a line."""
+    def helper(self, host: str, program: str, *arguments: str) -> str:
+        """Starts a program of the test in a host's network, no part of the host; returns the first line it prints."""
         argv = [*self.network.enter(host), sys.executable, "-I", "-u", program, *arguments]
         child = subprocess.Popen(argv, env=clean_environ(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         self._helpers.append(child)
         assert child.stdout is not None
-        child.stdout.readline()
-        return child
+        return child.stdout.readline().decode()
 
     def end_helpers(self) -> None:
         for child in self._helpers:
             child.kill()
             child.communicate(timeout=10)
         self._helpers.clear()
+
+    def empty_at(self, names: Sequence[str], deadline: float) -> float | None:
+        """When no process was left on these hosts; None if some still are at the deadline."""
+        while any(self.hosts[name].cgroup.pids() for name in names):
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.02)
+        return time.monotonic()
 
     def leftovers(self) -> list[str]:
         """What stays of all hosts; the test's own helpers end first."""

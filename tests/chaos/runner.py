@@ -6,12 +6,14 @@ import re
 import shutil
 import tarfile
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from .cases import REPEATS, Case
 from .job import Job
-from .table import RECORDS, Record
+from .table import Record, recorded
 
 MARGIN_S = 20.0  # how much longer than the bound is waited, to know by how much it was missed
 UNBOUND_S = 60.0
@@ -74,34 +76,27 @@ def once(case: Case, engine: str, base: Path, record: Record) -> float:
     return seconds
 
 
-def run(case: Case, engine: str, folder: Path) -> Record:
+def run(case: Case, engine: str, folder: Path) -> None:
     """All runs of a case; the slowest one counts."""
     repeats = REPEATS[engine] if case.repeats > 1 else 1
     what = f"{case.what}, {repeats} times" if repeats > 1 else case.what
-    record = RECORDS[case.id, engine] = Record(case.id, what, engine, case.bound_s)
-    try:
+    with recorded(case.id, what, engine, case.bound_s) as record:
         for number in range(repeats):
             once(case, engine, folder / f"{case.id}-{engine}-{number}", record)
-    except Exception as error:
-        record.reason = str(error) or type(error).__name__
-    else:
-        record.reason = ""
-    return record
 
 
 class Lane:
     """Cases that mostly wait run beside each other, so that the whole table takes minutes and not an hour."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(BESIDE)
-        self._futures: dict[tuple[str, str], Future[Record]] = {}
+        self._futures: dict[object, Future[Any]] = {}
 
-    def add(self, case: Case, engine: str) -> None:
-        self._futures[case.id, engine] = self._pool.submit(run, case, engine, self._folder)
+    def add(self, key: object, function: Callable[..., Any], *arguments: object) -> None:
+        self._futures[key] = self._pool.submit(function, *arguments)
 
-    def result(self, case: Case, engine: str) -> Record:
-        return self._futures[case.id, engine].result()
+    def result(self, key: object) -> Any:
+        return self._futures[key].result()
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)

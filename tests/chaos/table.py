@@ -7,7 +7,9 @@ import platform
 import re
 import subprocess
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -27,13 +29,24 @@ class Record:
     verdict: str = ""
     reason: str = "did not finish"
     """why it failed; empty for a case that passed"""
-    peers: dict[str, str] = field(default_factory=dict)
-    """seconds of the bare launchers under the same fault"""
 
 
 RECORDS: dict[tuple[str, str], Record] = {}
 BASELINES: dict[tuple[str, str], str] = {}
 """seconds by (case, bare launcher)"""
+
+
+@contextmanager
+def recorded(id: str, what: str, engine: str, bound_s: float | None = None) -> Iterator[Record]:
+    """A row of the table; an exception inside becomes its reason, and goes on."""
+    record = RECORDS[id, engine] = Record(id, what, engine, bound_s)
+    try:
+        yield record
+        assert None in (record.seconds, bound_s) or record.seconds <= bound_s, f"took {record.seconds:.1f} s, bound {bound_s:g}"  # type: ignore[operator]  # fmt: skip
+    except BaseException as error:
+        record.reason = str(error) or type(error).__name__
+        raise
+    record.reason = ""
 
 
 def _order(record: Record) -> tuple[str, int, str, int]:

@@ -164,7 +164,7 @@ def torch_loop(options, stops):
             print("up", RANK, WORLD, flush=True)
         if options.mode == "resume":
             write(mine, str(step))
-            if ATTEMPT < options.fails and RANK == WORLD - 1 and step >= first + 10:
+            if options.fails > ATTEMPT and RANK == WORLD - 1 and step >= first + 10:
                 fault(options.fault)
         wanted()
         time.sleep(STEP_S)
