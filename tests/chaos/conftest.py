@@ -15,8 +15,6 @@ from .network import Network
 from .runner import Lane, run
 
 NEEDED = ("ip", "ss", "nsenter", "unshare", "mount", "umount")
-NOTES: list[str] = []
-"""lines below the table's first: what this machine could not do"""
 
 
 def _chosen(config: pytest.Config) -> bool:
@@ -68,8 +66,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not table.RECORDS or not _chosen(config):
         return
     terminalreporter.section("chaos")
-    for line in [*table.as_text(), table.summary(), *NOTES]:
+    for line in [*table.as_text(), table.summary()]:
         terminalreporter.write_line(line)
     if (path := config.getoption("chaos_table", default=None)) is not None:
-        table.write(path, NOTES)
+        table.write(path)
         terminalreporter.write_line(f"written: {path}")

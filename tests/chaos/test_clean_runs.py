@@ -21,7 +21,7 @@ from .table import recorded
 pytestmark = pytest.mark.chaos
 
 RUNS = 100
-TOGETHER = 5  # a run mostly waits for its slow network
+TOGETHER = 8  # a run mostly waits for its slow network
 LOAD_PER_CORE = 4
 DELAY_S = 0.4  # each way: an answer takes 0.8 s
 RUN_S = 120.0

@@ -14,7 +14,7 @@ from tests.e2e.containers import Hosts, docker, left, leftovers, log, show, why_
 
 from .cases import HEARTBEAT_S
 from .job import HOSTS, PROGRAMS
-from .table import recorded
+from .table import RECORDS, Record, recorded
 
 pytestmark = [pytest.mark.chaos, pytest.mark.docker]
 
@@ -42,7 +42,7 @@ def oom(job: Hosts) -> None:
 
 FAULTS = [
     Fault(id="D4", what=f"--memory {MEMORY}, a rank allocates past it", bound_s=5, do=oom, codes=(137, 137),
-          says=r"rank 3 on algo-2, exit 137\b(?s:.*)(?i:memory)"),
+          says=r"rank 3 on algo-2, exit 137\b(?s:.*)(?i:memory)(?s:.*)\b256\b"),
     Fault(id="D7", what="docker kill of the leader", bound_s=5, do=lambda job: docker("kill", job.container("algo-1")),
           codes=(None, 66), says=r"^lost: algo-1, exit 66"),
     Fault(id="D8", what="docker pause of host 2", bound_s=HEARTBEAT_S + 5,
@@ -55,8 +55,12 @@ FAULTS = [
 
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.id for fault in FAULTS])
 def test_fault_of_a_container(fault: Fault, tmp_path: Path) -> None:
+    if why := why_not():  # the one kind of row that may be missing: the table says so
+        RECORDS[fault.id, "docker"] = Record(
+            fault.id, fault.what, "docker", fault.bound_s, reason=f"cannot run here: {why}"
+        )
+        pytest.skip(why)
     with recorded(fault.id, fault.what, "docker", fault.bound_s) as record:
-        assert not why_not(), why_not()
         environ = {"ALGORUN_HEARTBEAT_TIMEOUT_S": f"{HEARTBEAT_S:g}", "SAGEMAKER_BASE_DIR": "/opt/ml"}
         wishes = {"sagemaker_program": "training.py", "algorun_args": "light"}
         job = Hosts(tmp_path, HOSTS, environ=environ, hyperparameters=wishes)
