@@ -70,12 +70,13 @@ def _stopped(job: Job, hosts: Sequence[str]) -> float:
 def run(case: Case, peer: str, folder: Path) -> None:
     """One fault under one bare launcher, and its seconds into the table."""
     base = folder / f"{case.id}-bare-{peer}"
-    agent = Path("/mnt/ml/agent")  # as the first host sees it
+    agent = Path("/mnt/ml/agent")  # as the hosts see it
     setups = torchrun(case) if peer == "torchrun" else mpirun(case, agent)
     environ = {"GLOO_SOCKET_IFNAME": "eth0", "PYTHONUNBUFFERED": "1"}
     job = Job(base, peer, [], environ=environ, setups=setups)
     try:
-        _write_agent(job.hosts["algo-1"].ml / "agent", job)
+        for host in job.hosts.values():  # the daemons look for it too
+            _write_agent(host.ml / "agent", job)
         stops = {"F13": ("algo-2",), "F14": HOSTS}.get(case.id)
         at = _stopped(job, stops) if stops else case.scenario(job)
         gone = job.empty_at(case.survivors, at + CAP_S)

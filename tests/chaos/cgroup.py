@@ -18,6 +18,12 @@ def _mounted(kind: str, option: str = "") -> Path | None:
     return None
 
 
+def names() -> list[str]:
+    """Names of all groups of this machine."""
+    root = _mounted("cgroup2")
+    return [folder.name for folder in root.iterdir() if folder.is_dir()] if root else []
+
+
 class Cgroup:
     """A group of version 2, and one of version 1 for the memory where the machine still has its controller there."""
 

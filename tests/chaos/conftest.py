@@ -13,6 +13,7 @@ from . import baselines, table
 from .job import ROOT
 from .network import Network
 from .runner import Lane, run
+from .sweep import sweep
 
 NEEDED = ("ip", "ss", "nsenter", "unshare", "mount", "umount")
 
@@ -39,6 +40,7 @@ def able() -> None:
     missing = [name for name in NEEDED if shutil.which(name) is None]
     assert not missing, f"not on PATH: {missing} (iproute2, util-linux)"
     assert not ROOT.is_relative_to("/tmp") and not ROOT.is_relative_to("/mnt"), f"{ROOT}: hosts have their own /tmp and /mnt"  # fmt: skip  # noqa: PT018
+    sweep()
     Network().close()
 
 

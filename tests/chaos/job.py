@@ -70,7 +70,7 @@ class Host:
         self._waiter = threading.Thread(target=self._wait, daemon=True)
 
     def _tmpfs(self, folder: Path, mib: int) -> None:
-        argv = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", "tmpfs", str(folder)]
+        argv = ["mount", "-t", "tmpfs", "-o", f"size={mib}m", self._network.name, str(folder)]
         subprocess.run(argv, check=True, timeout=30)
         self.mounted.append(folder)
 
@@ -234,8 +234,8 @@ class Job:
         deadline = time.monotonic() + timeout_s
         while not true():
             assert time.monotonic() < deadline, f"not in {timeout_s:g} s: {what}\n{self.show()}"
-            gone = [host for host in self.hosts.values() if host.process and host.joined(0)]
-            assert len(gone) < len(self.hosts), f"all hosts left before: {what}\n{self.show()}"
+            started = [host for host in self.hosts.values() if host.process]
+            assert not all(host.joined(0) for host in started), f"all hosts left before: {what}\n{self.show()}"
             time.sleep(0.02)
 
     def inject(self, action: str, host: str = "algo-2", local_rank: int = 1) -> float:

@@ -17,7 +17,7 @@ from .table import Record, recorded
 
 MARGIN_S = 20.0  # how much longer than the bound is waited, to know by how much it was missed
 UNBOUND_S = 60.0
-BESIDE = 6  # cases that run beside each other: each has six interpreters with torch in memory
+BESIDE = 5  # cases that run beside each other: each starts six interpreters with torch
 
 
 def _scripts(job: Job) -> None:
