@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .cases import CASES, Case
-from .job import HOSTS, PROGRAMS, Job, Setup
+from .host import Setup
+from .job import HOSTS, PROGRAMS, Job
 from .table import BASELINES
 
 CAP_S = 90.0

@@ -12,6 +12,7 @@ import os
 import resource
 import socket
 import sys
+import time
 from pathlib import Path
 
 MS_BIND = 0x1000  # mount(2)
@@ -63,6 +64,8 @@ def main() -> None:
             except OSError:
                 pass
     os.chdir("/mnt/ml")
+    Path(".started").write_text(repr(time.monotonic()))  # what this file took is no part of any measurement
+    os.replace(".started", "started")
     os.execvp(program[0], program)
 
 

@@ -49,11 +49,11 @@ def recorded(id: str, what: str, engine: str, bound_s: float | None = None) -> I
     record.reason = ""
 
 
-def _order(record: Record) -> tuple[str, int, str, int]:
-    match = re.match(r"(\D+)(\d*)(.*)", record.id)
-    assert match is not None
-    engines = ("native", "torchrun", "mpirun")
-    return match[1], int(match[2] or 0), match[3], engines.index(record.engine) if record.engine in engines else 9
+def _order(record: Record) -> tuple[int, int, str, int]:
+    match = re.fullmatch(r"([FSCD])(\d+)(.*)", record.id)
+    assert match is not None, record.id
+    engines = ("native", "torchrun", "mpirun", "docker")
+    return "FSCD".index(match[1]), int(match[2]), match[3], engines.index(record.engine)
 
 
 def _seconds(value: float | None) -> str:
@@ -109,7 +109,7 @@ def write(path: Path) -> None:
         "IPC namespace, control group, /tmp, /dev/shm and job folder on one machine; rows of engine `docker` are containers.",
         "Seconds run from the fault until the last surviving host's process has left; after each case no process, port,",
         "temporary folder or shared memory was left over. The bare launchers ran the same scripts under the same faults, with",
-        "a cap. Z1 counts false verdicts; its seconds are those of one run. Network delay is made by a cable in user space.",
+        "a cap. C1 counts false verdicts; its seconds are those of one run. Network delay is made by a cable in user space.",
         "",
         f"{summary()} on {time.strftime('%Y-%m-%d')}: {_versions()}, {os.cpu_count()} cores.",
         "",

@@ -73,7 +73,7 @@ def clean_run(base: Path) -> str:
 
 def test_a_busy_machine_with_a_slow_network_gives_no_false_verdict(folder: Path) -> None:
     what = f"{RUNS} clean runs, CPU load {LOAD_PER_CORE}x the cores, {2 * DELAY_S:g} s of network delay"
-    with recorded("Z1", what, "native") as record, load(), ThreadPoolExecutor(TOGETHER) as pool:
+    with recorded("C1", what, "native") as record, load(), ThreadPoolExecutor(TOGETHER) as pool:
         started = time.monotonic()
         wrong = [text for text in pool.map(clean_run, [folder / f"clean-{number}" for number in range(RUNS)]) if text]
         record.seconds = (time.monotonic() - started) / RUNS

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from .cases import ALL, a_rank
-from .job import CONTROL_PORT, HOSTS, PROGRAMS, Job, Setup, algorun, training
+from .host import Setup
+from .job import CONTROL_PORT, HOSTS, PROGRAMS, Job, algorun, training
 from .table import recorded
 
 pytestmark = pytest.mark.chaos
