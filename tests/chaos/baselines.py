@@ -23,8 +23,9 @@ PORT = "29500"
 
 
 def script(case: Case) -> list[str]:
-    """The training program of a case, with its arguments."""
-    return case.command[case.command.index(str(PROGRAMS / "training.py")) :]
+    """The training program of a case, with its arguments; nobody counts the steps of an optimizer here."""
+    words = case.command[case.command.index(str(PROGRAMS / "training.py")) :]
+    return [word for word in words if word != "--optimizer"]
 
 
 def torchrun(case: Case) -> dict[str, Setup]:

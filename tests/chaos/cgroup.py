@@ -35,9 +35,11 @@ class Cgroup:
         self._limit_file = "memory.max"
         if memory_bytes:
             self._memory = self._with_memory(root, name)
+        elif (first := _mounted("cgroup", "memory")) is not None and (first / name).exists():
+            self._memory = first / name  # of a run that was killed
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
-        if self._memory is not None:
+        if memory_bytes and self._memory is not None:
             (self._memory / self._limit_file).write_text(str(memory_bytes))
 
     def _with_memory(self, root: Path, name: str) -> Path:

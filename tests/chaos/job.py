@@ -20,7 +20,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 HOSTS = ("algo-1", "algo-2")
 CONTROL_PORT = 29600
 START_S = 30.0  # for namespaces and mounts
-UP_S = 90.0  # four interpreters with torch on two busy cores
+UP_S = 180.0  # four interpreters with torch for each of the jobs that begin together
 
 
 class Job:
