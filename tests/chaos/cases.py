@@ -175,4 +175,4 @@ CASES = [
          says=(r"(?i)algo-2.*memlock",), setups={"algo-2": Setup(memlock=65536, efa=True)}),
 ]  # fmt: skip
 
-REPEATS = {"native": 20, "torchrun": 5, "mpirun": 5}  # of F21: what restarts share is tested most where it is cheapest
+REPEATS = {"native": 20, "torchrun": 3, "mpirun": 3}  # of F21: what restarts share is tested most where it is cheapest
