@@ -9,7 +9,7 @@ TORCH_INDEX ?=
 IMAGE ?= algorun:cpu
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test fuzz compose-test sdk-test sdk-test-quick image base lint format bench bench-hub clean
+.PHONY: help demo test fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image base lint format bench bench-hub clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -64,6 +64,13 @@ sdk-test: $(SDK_NEEDS)  ## Run the SageMaker SDKs v2 and v3 against the image an
 sdk-test-quick: $(SDK_NEEDS)  ## Run the rows that every change has to pass (5 minutes)
 	./build.sh build --variant cpu --tag $(IMAGE)
 	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m 'sdk and quick' tests/sdk
+
+chaos: $(VENV)/ready-test  ## Run the fault table and write docs/chaos.md (25 minutes; root, iproute2)
+	./build.sh build --variant cpu
+	$(BIN)/pytest -m chaos --chaos-table docs/chaos.md tests/chaos
+
+chaos-quick: $(VENV)/ready-test  ## Run the faults that every change has to survive (2 minutes; root, iproute2)
+	$(BIN)/pytest -m 'chaos and quick' tests/chaos
 
 image:  ## Build the CUDA image
 	./build.sh build

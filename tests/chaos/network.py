@@ -1,0 +1,79 @@
+"""A network of hosts on one machine: a network namespace for each, and one more with a bridge that joins them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from pathlib import Path
+
+COMMAND_S = 30.0
+SUBNET = "10.77.0"
+_numbers = itertools.count()
+
+
+def ip(*argv: str) -> str:
+    """Runs iproute2's `ip`; a failure shows its error."""
+    done = subprocess.run(["ip", *argv], capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    assert done.returncode == 0, f"ip {' '.join(argv)}: {done.stderr.strip()}"
+    return done.stdout
+
+
+def namespaces() -> list[str]:
+    """All named network namespaces of this machine."""
+    return [line.split()[0] for line in ip("netns", "list").splitlines() if line.strip()]
+
+
+class Network:
+    """Names are unique on this machine. `close` removes all of it."""
+
+    def __init__(self) -> None:
+        self.name = f"algorun-chaos-{os.getpid()}-{next(_numbers)}"
+        self.addresses: dict[str, str] = {}
+        self.switch = f"{self.name}-switch"
+        ip("netns", "add", self.switch)
+        ip("-n", self.switch, "link", "add", "br0", "up", "type", "bridge")
+
+    def add(self, host: str) -> None:
+        """A host with an interface eth0."""
+        index = len(self.addresses) + 1
+        self.addresses[host] = f"{SUBNET}.{index}"
+        namespace = self.namespace(host)
+        ip("netns", "add", namespace)
+        ip("-n", namespace, "link", "set", "lo", "up")
+        ends = ("name", "eth0", "netns", namespace, "type", "veth", "peer", "name", f"p{index}", "netns", self.switch)
+        ip("link", "add", *ends)
+        ip("-n", self.switch, "link", "set", f"p{index}", "master", "br0", "up")
+        ip("-n", namespace, "address", "add", f"{self.addresses[host]}/24", "dev", "eth0")
+        ip("-n", namespace, "link", "set", "eth0", "up")
+
+    def namespace(self, host: str) -> str:
+        return f"{self.name}-{host}"
+
+    def enter(self, host: str) -> list[str]:
+        """The start of a command line that runs in a host's network."""
+        return ["nsenter", f"--net=/run/netns/{self.namespace(host)}"]
+
+    def port(self, host: str) -> str:
+        """The bridge's end of a host's cable."""
+        return f"p{list(self.addresses).index(host) + 1}"
+
+    def cut(self, host: str) -> None:
+        """No frame passes any more; the interface still looks well to the host, as behind a dead switch."""
+        ip("-n", self.switch, "link", "set", self.port(host), "nomaster")
+
+    def listeners(self, host: str) -> list[tuple[str, int, str]]:
+        """(address, port, process) of all TCP and UDP sockets that wait for others."""
+        argv = [*self.enter(host), "ss", "-Hltunp"]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_S, check=True)
+        found = []
+        for line in done.stdout.splitlines():
+            _, _, _, _, local, _, *process = line.split(maxsplit=6)
+            address, _, port = local.rpartition(":")
+            found.append((address.partition("%")[0].strip("[]"), int(port), "".join(process)))
+        return found
+
+    def close(self) -> None:
+        for namespace in (*map(self.namespace, self.addresses), self.switch):
+            if Path("/run/netns", namespace).exists():
+                ip("netns", "delete", namespace)

@@ -1,0 +1,168 @@
+"""What is done to a job, and what is looked at afterwards besides exit codes and output/failure."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from collections.abc import Callable
+
+from .job import CONTROL_PORT, HOSTS, PROGRAMS, Job
+
+LATE_S = 20.0
+PAUSE_S = 60.0
+
+Scenario = Callable[[Job], float]
+"""starts the hosts, does it, returns the monotonic time of the fault"""
+
+
+def _up(job: Job) -> None:
+    job.start()
+    job.wait_for(r"\bup \d", 4)
+    time.sleep(0.2)
+
+
+def a_rank(action: str) -> Scenario:
+    """The last rank comes to grief."""
+
+    def run(job: Job) -> float:
+        _up(job)
+        return job.inject(action)
+
+    return run
+
+
+def when_up(do: Callable[[Job], object]) -> Scenario:
+    """Something is done to a job at work."""
+
+    def run(job: Job) -> float:
+        _up(job)
+        at = time.monotonic()
+        do(job)
+        return at
+
+    return run
+
+
+def killed(host: str) -> Scenario:
+    return when_up(lambda job: job.hosts[host].cgroup.kill())
+
+
+def signalled(number: int, *hosts: str) -> Scenario:
+    def do(job: Job) -> None:
+        for host in hosts:
+            process = job.hosts[host].process
+            assert process is not None
+            process.send_signal(number)
+
+    return when_up(do)
+
+
+def paused(job: Job) -> float:
+    """algo-2 stands still for a minute, and must find out by itself that the job is over."""
+    _up(job)
+    at = time.monotonic()
+    job.hosts["algo-2"].cgroup.freeze()
+    gone = job.end(at + PAUSE_S, ["algo-1"])
+    time.sleep(max(0.0, at + PAUSE_S - time.monotonic()))
+    woken = time.monotonic()
+    job.hosts["algo-2"].cgroup.freeze(False)
+    job.end(woken + 15)
+    job.measured = max(gone - at, job.hosts["algo-2"].left_at - woken)
+    return at
+
+
+def supervisor_killed(host: str) -> Scenario:
+    """SIGKILL to one supervisor: the ranks that it leaves alone must end too."""
+
+    def run(job: Job) -> float:
+        at = signalled(signal.SIGKILL, host)(job)
+        job.until(lambda: not job.hosts[host].cgroup.pids(), f"the ranks of {host} have ended", 15)
+        ranks_gone = time.monotonic()
+        other = next(name for name in HOSTS if name != host)
+        job.measured = max(ranks_gone, job.end(at + 30, [other])) - at
+        return at
+
+    return run
+
+
+def at_the_start(*hosts: str) -> Scenario:
+    """The fault is there from the beginning."""
+    return lambda job: job.start(*hosts)
+
+
+def _open(job: Job, at: float) -> float:
+    """The gate opens: the leader shows who is there."""
+    job.wait_for(r"(?m)^algorun .*engine", 1)
+    job.measured = time.monotonic() - at
+    return at
+
+
+def late_host(job: Job) -> float:
+    job.start("algo-1")
+    time.sleep(LATE_S)
+    return _open(job, job.start("algo-2"))
+
+
+def late_name(job: Job) -> float:
+    job.start()
+    time.sleep(LATE_S)
+    at = time.monotonic()
+    job.hosts["algo-2"].learn("algo-1")
+    return _open(job, at)
+
+
+def busy_port(job: Job) -> float:
+    job.helper("algo-1", str(PROGRAMS / "holds_port.py"), job.network.addresses["algo-1"], str(CONTROL_PORT))
+    return job.start()
+
+
+def on_its_own(job: Job) -> float:
+    """The program has its fault built in."""
+    job.start()
+    injected = job.hosts["algo-2"].ml / "injected"
+    job.until(injected.exists, "the first fault", 60)
+    return float(injected.read_text())
+
+
+# ---- checks ---------------------------------------------------------------------------------------------------------
+
+
+def saved(job: Job) -> None:
+    for rank in range(4):
+        host = HOSTS[rank // 2]
+        assert (job.hosts[host].ml / f"checkpoints/rank-{rank}").read_text() == "complete", job.show()
+    assert all(host.closing_line.startswith("stopped ") for host in job.hosts.values()), job.show()
+
+
+def stacks(job: Job) -> None:
+    """Stacks of all ranks are kept, that of the odd one shows where it sleeps."""
+    for rank in range(4):
+        path = job.hosts[HOSTS[rank // 2]].ml / f"output/data/stacks-rank-{rank:05d}.txt"
+        assert path.exists(), f"no {path.name}\n{job.show()}"
+        text = path.read_text()
+        assert "training.py" in text, text
+        assert ("in stuck" in text) == (rank == 3), text
+
+
+def warned(pattern: str) -> Callable[[Job], None]:
+    def check(job: Job) -> None:
+        texts = "".join(host.text for host in job.hosts.values())
+        assert re.search(pattern, texts), f"{pattern!r} is not in the logs\n{job.show()}"
+
+    return check
+
+
+def three_ranks(job: Job) -> None:
+    text = "".join(host.text for host in job.hosts.values())
+    for rank, host in ((0, "algo-1"), (1, "algo-1"), (2, "algo-2")):
+        assert f"[{rank} {host}] up {rank} 3" in text, job.show()
+
+
+def resumed(job: Job) -> None:
+    text = "".join(host.text for host in job.hosts.values())
+    for attempt, step in ((0, 0), (1, 1), (2, 11)):
+        steps = [int(found) for found in re.findall(rf"resumed attempt={attempt} step=(\d+)", text)]
+        assert len(steps) == 4, f"attempt {attempt}: {steps}\n{job.show()}"
+        assert len(set(steps)) == 1, steps
+        assert steps[0] >= step, steps
