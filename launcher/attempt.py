@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from . import stacks
 from .control.failure import Failure
 from .control.hang import Stack, of_one_rank
 from .control.messages import Message
@@ -132,6 +131,12 @@ class Attempt:
         self._ranks.close()
         self._pipes.close()
         self._board.close()
+
+    def clear_away(self) -> None:
+        """Nothing of it lives any more, and another attempt follows in the same folders."""
+        from . import stacks
+
+        self.close()
         stacks.forget(self._tools.run_dir)
 
     # -- what is known ---------------------------------------------------------------------------------------------
@@ -158,11 +163,15 @@ class Attempt:
 
     def ask_for_stacks(self) -> None:
         """Has every process of every running rank write down what it is doing; `stacks` reads it moments later."""
+        from . import stacks  # only a hang needs it
+
         for pid in stacks.askable(self._tools.run_dir):
             stacks.ask(pid, self._tools.run_dir)
 
     def stacks(self) -> Iterator[Stack]:
         """What each running rank is doing."""
+        from . import stacks
+
         processes = stacks.by_session(self._tools.run_dir)
         for local_rank, rank, pid in self._ranks.running():
             count = self._board.read(local_rank).count
@@ -173,6 +182,8 @@ class Attempt:
                 yield of_one_rank(of_rank)
 
     def _stack(self, rank: int, count: int, pid: int) -> Stack:
+        from . import stacks
+
         text = stacks.read(pid, self._tools.run_dir)
         frames = stacks.frames(text)
         stack = Stack(rank, self._host.host, count, frames, not text and stacks.frozen(pid), text)

@@ -221,7 +221,7 @@ class Supervisor:
             return
         self.owner.reap()
         if self._attempt is not None:
-            self._attempt.close()
+            self._attempt.clear_away()
             self._attempt = None
         self._done_sent = False
         self._do(self._member.cleared(self._loop.now()))

@@ -11,26 +11,24 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-STANDARD = re.compile(r"/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen ")
+# Patterns are text, compiled at the first hang: no start waits for that.
+STANDARD = r"/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen "
 # Not the user's own code; the bundled entry points stand for it.
-LIBRARY = re.compile(STANDARD.pattern + r"|/(site|dist)-packages/(?!train/)|/compat/(algorun|smdistributed)/")
+LIBRARY = STANDARD + r"|/(site|dist)-packages/(?!train/)|/compat/(algorun|smdistributed)/"
 # Between a wait and whoever called it: the standard library, torch's wrappers.
-WRAPPER = re.compile(
-    STANDARD.pattern + r"|/torch/(_ops|_tensor|autograd/function|_dynamo/eval_frame|utils/\w+|optim/optimizer)\.py$"
-)
+WRAPPER = STANDARD + r"|/torch/(_ops|_tensor|autograd/function|_dynamo/eval_frame|utils/\w+|optim/optimizer)\.py$"
 # Where Python code of libraries waits for other ranks, or for a GPU that does.
-WAIT = re.compile(
+WAIT = (
     r"/torch/distributed/|/torch/autograd/(graph|__init__)\.py$|/torch/nn/parallel/distributed\.py$"
     r"|/torch/cuda/(__init__|streams)\.py$|/horovod/|/deepspeed/comm/|/algorun/\w+\.py$"
 )
 # The same where compiled code is called by the user's own line: mpi4py, a Work object, a tensor's value.
-WAITING_CALL = re.compile(
-    r"\.(i?(?:all_?)?(?:reduce|gatherv?)|reduce_scatter|bcast|scatterv?|i?barrier|alltoall[vw]?|s?send(?:recv)?|recv"
-    r"|probe|wait(?:all|any|some)?|item|tolist|cpu|synchronize)\(",
-    re.IGNORECASE,
+WAITING_CALL = (
+    r"(?i)\.(i?(?:all_?)?(?:reduce|gatherv?)|reduce_scatter|bcast|scatterv?|i?barrier|alltoall[vw]?|s?send(?:recv)?|recv"
+    r"|probe|wait(?:all|any|some)?|item|tolist|cpu|synchronize)\("
 )
 # A process that only looks after its children: the parent of mp.spawn, a launcher below the rank.
-PARENT = re.compile(r"/(multiprocessing/(popen_\w+|connection|process|spawn)|subprocess|elastic/.*)\.py$")
+PARENT = r"/(multiprocessing/(popen_\w+|connection|process|spawn)|subprocess|elastic/.*)\.py$"
 LONGEST_SOURCE = 60  # characters of a line of source in the message
 
 
@@ -65,21 +63,21 @@ class Stack:
     def own(self) -> Frame | None:
         """The innermost frame of the user's code, else the innermost of all."""
         inside = next(iter(self.frames), None)
-        return next((frame for frame in self.frames if not LIBRARY.search(frame.file)), inside)
+        return next((frame for frame in self.frames if not re.search(LIBRARY, frame.file)), inside)
 
     @property
     def wait(self) -> str:
         """What the main thread waits in for others, as in `all_reduce (distributed_c10d.py:3252)`; empty if it works."""
         waits: list[Frame] = []
         for frame in self.frames:
-            if WAIT.search(frame.file):
+            if re.search(WAIT, frame.file):
                 waits.append(frame)
-            elif not WRAPPER.search(frame.file):
+            elif not re.search(WRAPPER, frame.file):
                 break
         named = [frame for frame in waits if not re.match(r"[_<]|wrapper$", frame.function)]
         for frame in (*named, *waits):
             return f"{frame.function} ({frame.where})"
-        if self.frames and self.own == self.frames[0] and (call := WAITING_CALL.search(self.source)):
+        if self.frames and self.own == self.frames[0] and (call := re.search(WAITING_CALL, self.source)):
             return f"{call.group(1)} ({self.frames[0].where})"
         return ""
 
@@ -105,7 +103,7 @@ def odd(stacks: Sequence[Stack]) -> Stack:
 
 def of_one_rank(processes: Sequence[Stack]) -> Stack:
     """The process that speaks for a rank of several: not a parent that waits for its children."""
-    workers = [one for one in processes if not (one.frames and PARENT.search(one.frames[0].file))]
+    workers = [one for one in processes if not (one.frames and re.search(PARENT, one.frames[0].file))]
     return odd(workers or processes)
 
 
@@ -132,7 +130,7 @@ def _doing(stack: Stack) -> str:
         return "the process does not answer (stopped, or held in the kernel)"
     if stack.own is None:
         return "a process whose stack cannot be read"
-    inside = next((frame for frame in stack.frames if not STANDARD.search(frame.file)), stack.frames[0])
+    inside = next((frame for frame in stack.frames if not re.search(STANDARD, frame.file)), stack.frames[0])
     if stack.own != inside:
         return f"{inside.function} ({inside.where}), called at {stack.own.where} in {stack.own.function}"
     shown = stack.source[:LONGEST_SOURCE]
