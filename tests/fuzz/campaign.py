@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -17,6 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from .catalogue import NAMES
+from .reader import memory
 
 INPUT_LIMIT_S = 10  # for one input
 MEMORY_MIB = 3072  # of the whole process; torch alone takes 500
@@ -50,9 +53,14 @@ def fuzz(reader: str, runs: int, folder: Path, seed: int) -> Row:
     options += [f"-max_len={LONGEST}", f"-artifact_prefix={folder}/", "-len_control=0", "-handle_xfsz=0"]
     argv = [sys.executable, "-m", "tests.fuzz.child", reader, str(folder), *options]
     began = time.monotonic()
-    with open(folder / "log", "wb") as log:
+    # libFuzzer leaves without the interpreter's own end: what the reader wrote goes with this folder.
+    with (
+        open(folder / "log", "wb") as log,
+        tempfile.TemporaryDirectory(prefix="algorun-fuzz-", dir=memory()) as scratch,
+    ):
+        environ = {**os.environ, "TMPDIR": scratch, "OMP_NUM_THREADS": "1"}
         code = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=READER_LIMIT_S, check=False
+            argv, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=READER_LIMIT_S, check=False
         ).returncode
     seconds = time.monotonic() - began
     found = [

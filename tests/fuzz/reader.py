@@ -40,11 +40,15 @@ class Reader:
         return [*honest, *(path.read_bytes() for path in self.regressions())]
 
 
+def memory() -> str | None:
+    """A folder whose files are in memory, None where there is none."""
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+
+
 @functools.cache
 def scratch() -> Path:
     """A folder of this process, in memory where that is possible."""
-    base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    folder = Path(tempfile.mkdtemp(prefix="algorun-fuzz-", dir=base))
+    folder = Path(tempfile.mkdtemp(prefix="algorun-fuzz-", dir=os.environ.get("TMPDIR") or memory()))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 

@@ -244,10 +244,10 @@ CODE_ADDRESSES = [
 
 
 READERS = [
-    Reader("job-files", read_job, job_seeds, mutations.of_parts(*[mutations.as_json] * 6), 300),
-    Reader("hyperparameters", read_hyperparameters, hyperparameter_seeds, mutations.as_json, 1000),
+    Reader("job-files", read_job, job_seeds, mutations.of_parts(*[mutations.as_json] * 6), 200),
+    Reader("hyperparameters", read_hyperparameters, hyperparameter_seeds, mutations.as_json, 600),
     Reader("command-line", read_command_line, command_lines, mutations.words(b"\0", WORDS), 200),
-    Reader("environment", read_environment, environments, mutations.as_json, 2000),
+    Reader("environment", read_environment, environments, mutations.as_json, 800),
     Reader(
         "code-address",
         read_code_address,

@@ -189,8 +189,8 @@ SETTINGS = [
 ]
 
 READERS = [
-    Reader("archive", read_archive, archives, archive, 500),
-    Reader("fetched-file", read_source, archives, archive, 300),
+    Reader("archive", read_archive, archives, archive, 250),
+    Reader("fetched-file", read_source, archives, archive, 120),
     Reader("result-files", read_results, lambda: RESULTS, mutations.as_json, 1000),
     Reader("output-of-ranks", read_output, lambda: OUTPUTS, mutations.in_pieces(mutations.raw), 1000),
     Reader("host-settings", read_host_settings, lambda: SETTINGS, mutations.of_parts(mutations.raw), 1000),

@@ -171,7 +171,7 @@ WORDS = [
 ]
 
 READERS = [
-    Reader("checkpoint", read_checkpoint, checkpoint_seeds, checkpoints, 300),
+    Reader("checkpoint", read_checkpoint, checkpoint_seeds, checkpoints, 150),
     Reader("training-options", read_options, lambda: OPTIONS,
            mutations.of_parts(mutations.words(b"\0", WORDS), mutations.raw, mutations.as_json), 400),
 ]  # fmt: skip

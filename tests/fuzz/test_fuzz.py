@@ -36,6 +36,7 @@ def limited() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.filterwarnings("ignore")  # of the interpreter's parser and of torch, about the words of an input
 @pytest.mark.parametrize("name", NAMES)
 def test_whatever_comes_is_taken_or_refused_cleanly(name):
     reader, generator = load(name), random.Random(f"algorun {name}")
