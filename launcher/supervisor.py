@@ -190,10 +190,10 @@ class Supervisor:
 
     def _go(self, go: messages.Go) -> None:
         slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
-        self._cluster = cluster.resolve(self.config.resources.hosts, slots, self.config.outside)
         port, engine_port = (Sourced(number, "free on the leader") for number in (go.master_port, go.engine_port))
         meeting = Meeting(Sourced(go.master_addr, "leader"), port, engine_port, go.attempt)
         try:
+            self._cluster = cluster.resolve(self.config.resources.hosts, slots, self.config.outside)
             self._plan = plan.make(self.config, self._cluster, self._machine, self._programs, meeting)
         except UserError as error:  # the same on every host, but all are to name the same one
             self._cannot_start(Failure("configuration", self._host, error.code, str(error)))

@@ -43,6 +43,11 @@ class Gate:
     def all_ready(self) -> bool:
         return len(self.ready) == len(self.hosts)
 
+    @property
+    def slots(self) -> int:
+        """Of all hosts that are ready."""
+        return sum(each.slots for each in self.ready.values())
+
     def go(self, attempt: int) -> Go:
         """What all hosts need to start: everybody's slots, and where rank 0 will listen."""
         first = next((each for each in map(self.ready.__getitem__, self.hosts) if each.master_port), None)

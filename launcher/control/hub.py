@@ -26,6 +26,8 @@ from .inquiry import Inquiry
 from .messages import Hello, Message, Ready, Verdict
 from .restarts import Restarts
 
+MOST_FAILURES = 10_000  # kept; more say nothing new
+PATIENCE_BEATS = 2  # after a pause of this process, until silence counts again
 LATE_S = 10.0  # how long a verdict at the gate waits for hosts that have not come yet
 
 Sends = list[tuple[str, Message]]
@@ -53,6 +55,7 @@ class Hub:
         self._preparing = False
         self._heard: dict[str, float] = {}
         self._beat_at = now + limits.heartbeat_s
+        self._patient_until = now
         self._done: set[str] = set()
         self._gone: set[str] = set()  # said bye, or lost
         self._failures: dict[tuple[str, int | None], tuple[float, Failure]] = {}
@@ -91,6 +94,10 @@ class Hub:
             due = min(due, self._leave_deadline)
         return due
 
+    def expects(self, host: str) -> bool:
+        """True for a host of this job."""
+        return host in self._hosts
+
     def hello(self, now: float, hello: Hello) -> Sends:
         """A host has come. A stranger or a second host of the same name is refused, the job goes on."""
         host = hello.host
@@ -127,7 +134,9 @@ class Hub:
             return []
         if self.state is not State.RUN:  # it cannot get ready; nothing runs yet that could be its cause
             return self._fail(now, failure)
-        key = (failure.host, failure.rank)
+        key = (host, failure.rank)
+        if len(self._failures) >= MOST_FAILURES:
+            return []
         if key in self._failures:  # the exit code of a rank whose exception is known
             onset, known = self._failures[key]
             self._failures[key] = (onset, replace(known, code=failure.code))
@@ -146,7 +155,7 @@ class Hub:
 
     def stack(self, stack: Stack) -> None:
         """What one rank is doing."""
-        if self._inquiry is not None:
+        if self._inquiry is not None and len(self._inquiry.stacks) < self._gate.slots:
             self._inquiry.stacks.append(stack)
 
     def stacked(self, now: float, host: str) -> Sends:
@@ -158,7 +167,8 @@ class Hub:
 
     def spoilt(self, now: float, failure: Failure) -> None:
         """A rank could not save while stopping: the others still do, and then the job has failed."""
-        self._spoilt.append((now - max(0.0, failure.age_s), failure))
+        if len(self._spoilt) < MOST_FAILURES:
+            self._spoilt.append((now - max(0.0, failure.age_s), failure))
 
     def stop(self, now: float, host: str, why: str) -> Sends:
         """A host was told to stop: all stop. A failure that was reported before still decides, but not a restart."""
@@ -221,11 +231,13 @@ class Hub:
         return sends
 
     def _beat(self, now: float) -> Sends:
-        """Signs of life, both ways."""
+        """Signs of life, both ways. Where this process itself has not run, theirs wait to be read."""
+        if now - self._beat_at > self._limits.heartbeat_s:
+            self._patient_until = now + PATIENCE_BEATS * self._limits.heartbeat_s
         self._beat_at = now + self._limits.heartbeat_s
         sends: Sends = [(host, {"type": "heartbeat"}) for host in self._gate.hellos if host not in self._gone]
         limit_s = self._limits.heartbeat_timeout_s
-        for host, heard in self._heard.items():
+        for host, heard in self._heard.items() if now >= self._patient_until else ():
             if now - heard >= limit_s and host not in self._gone and host != self.leader:
                 sends += self.lost(now, host, f"host lost: no sign of life for {limit_s:g} s")
         return sends

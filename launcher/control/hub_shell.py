@@ -19,6 +19,7 @@ HELLO_TIMEOUT_S = 5.0  # a peer that has not said who it is by then is closed
 NAME_RETRY_S = 0.5  # until the next look-up of a name that does not resolve yet
 FULL_RETRY_S = 0.2  # until the next look at new peers when there are too many
 WRONG_PROOF = "the job's token differs (ALGORUN_TOKEN, or the training job's ARN)"
+MOST_WAITING = 2000  # lines of a host whose name is being looked up: a gate's length of heartbeats
 STRANGERS = 256  # peers that have not said hello, at most; further ones wait in the kernel's backlog
 
 
@@ -140,6 +141,9 @@ class HubShell:
             proven = messages.same(str(message.get("mac", "")), messages.mac(self._token, nonce, hello.host))
         except ValueError:  # text that cannot be encoded is one too
             return self._drop(connection)
+        if proven and not self._hub.expects(hello.host):
+            connection.send({"type": "refuse", "why": f"{hello.host} is not one of the job's hosts"})
+            return self._drop(connection)
         if not proven:
             self._hub.unproven(hello.host)
             connection.send({"type": "refuse", "why": WRONG_PROOF})
@@ -148,7 +152,13 @@ class HubShell:
             return self._admit(connection, hello)
         self._strangers[connection].cancel()
         waiting: list[bytes] = []  # its heartbeats while its name is looked up
-        connection.listen(waiting.append, lambda _: self._drop(connection))
+
+        def wait(line: bytes) -> None:
+            waiting.append(line)
+            if len(waiting) > MOST_WAITING:
+                self._drop(connection)
+
+        connection.listen(wait, lambda _: self._drop(connection))
         self._look_up(connection, hello, waiting)
         return None
 

@@ -22,6 +22,7 @@ from .failure import LONGEST_TRACEBACK, Failure, Raised, last_words
 from .messages import Go, Message, Verdict
 
 FATAL_BY_HAND = {signal.SIGKILL: "not sent by the launcher: the kernel's out-of-memory killer, or somebody"}
+PATIENCE_BEATS = 2  # after a pause of this process, until silence of the hub counts again
 TELL_S = 10.0  # for a hub that is not there yet to hear of a failure of this host
 CHILD_BLAME_S = 5.0  # a rank that fails so soon after an exception below it probably fails because of it
 
@@ -89,6 +90,7 @@ class Member:
         self._join_deadline = now + limits.gate_s + limits.leave_s  # the hub's own gate limit speaks first
         self._beat_at = now + limits.heartbeat_s
         self._heard: float | None = None
+        self._patient_until = now
         self._attempt = 0
         self._running: dict[int, int] = {}  # local rank to global rank
         self._raised: dict[int, Raised] = {}
@@ -111,10 +113,15 @@ class Member:
         if self.state is State.JOIN:
             times.append(self._joining_until)
         if self._heard is not None and self.state in IN_JOB:
-            times.append(self._heard + self._limits.heartbeat_timeout_s)
+            times.append(self._silent_at)
         own = (self._kill_at, self._report_deadline, self._prepare_deadline)
         times += [each for each in own if each is not None]
         return min(times)
+
+    @property
+    def _silent_at(self) -> float:
+        """When the hub counts as lost, should nothing come until then."""
+        return max((self._heard or 0.0) + self._limits.heartbeat_timeout_s, self._patient_until)
 
     @property
     def _joining_until(self) -> float:
@@ -271,6 +278,8 @@ class Member:
         """Deadlines."""
         actions: list[Action] = []
         if now >= self._beat_at:
+            if now - self._beat_at > self._limits.heartbeat_s:  # this process has not run: the hub's signs wait unread
+                self._patient_until = now + PATIENCE_BEATS * self._limits.heartbeat_s
             self._beat_at = now + self._limits.heartbeat_s
             if self._heard is not None:
                 actions.append(ToHub({"type": "heartbeat"}))
@@ -279,7 +288,7 @@ class Member:
             if self._stopping and self.state is State.RUN:
                 actions.append(Warn(f"ranks that outlasted the grace of {self._limits.grace_s:g} s are killed"))
             actions.append(Signal(signal.SIGKILL))
-        silent = self._heard is not None and now - self._heard >= self._limits.heartbeat_timeout_s
+        silent = self._heard is not None and now >= self._silent_at
         if silent and self.state in IN_JOB:
             reason = f"hub lost: no sign of life from {self._leader} for {self._limits.heartbeat_timeout_s:g} s"
             actions += self.hub_lost(now, reason)

@@ -15,10 +15,10 @@ from launcher.control import messages
 from launcher.control.failure import Failure
 from launcher.control.messages import Message
 from launcher.daemons import Daemons
-from launcher.paths import Paths
 from launcher.rank_port import Peer, RankPort, parse_raised
 from launcher.ranks import Ranks
 from launcher.request import Request
+from launcher.tools import Tools
 
 from . import mutations
 from .reader import PART, Reader, scratch
@@ -76,7 +76,7 @@ def read_ranks(data: bytes) -> None:
 
         port = RankPort(loop, lambda raised: None, heard)
         all_ranks = Ranks(
-            loop, NoOwner(), NoConsole(), Paths(scratch() / "ranks"), made, host, port.folder, PROGRAMS,
+            Tools(loop, NoOwner(), NoConsole(), PROGRAMS, port.folder, scratch() / "ranks"), made, host,
             lambda local_rank, returncode, tail: None, broken.append,
         )  # fmt: skip
         try:

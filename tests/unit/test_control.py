@@ -39,8 +39,30 @@ def test_silence_of_a_host_ends_the_job():
 def test_silence_of_the_hub_ends_a_host():
     member = Member(0.0, "algo-2", "algo-1", LIMITS)
     member.joined(0.0)
-    actions = member.tick(LIMITS.heartbeat_timeout_s)
-    assert [a.verdict.code for a in actions if isinstance(a, Conclude)] == [66]
+    seconds = range(1, int(LIMITS.heartbeat_timeout_s) + 1)
+    concluded = [second for second in seconds for a in member.tick(float(second)) if isinstance(a, Conclude)]
+    assert concluded == [LIMITS.heartbeat_timeout_s]
+    assert member.verdict.code == 66
+
+
+def test_a_host_that_was_paused_reads_what_has_come_before_it_calls_the_hub_lost():
+    member = Member(0.0, "algo-2", "algo-1", LIMITS)
+    member.joined(0.0)
+    woken = 60.0
+    assert not [a for a in member.tick(woken) if isinstance(a, Conclude)]
+    member.heard(woken + 0.1)  # it had been there all the time
+    for tenth in range(1, 50):
+        assert not [a for a in member.tick(woken + tenth / 10) if isinstance(a, Conclude)]
+
+
+def test_a_hub_that_was_paused_hears_its_hosts_before_it_calls_them_lost():
+    job = running(2)
+    job.now += 60.0
+    job.send(job.hub.tick(job.now))
+    assert not job.hub.verdict
+    job.send(job.hub.heartbeat(job.now + 0.1, "algo-2"))
+    job.pass_time(5)
+    assert not job.verdicts
 
 
 def test_heartbeats_keep_a_quiet_job_alive():
