@@ -9,7 +9,7 @@ ignore   SIGTERM is ignored
 resume   saves its step, fails as often as told, goes on from its checkpoint, ends
 
 A file /mnt/ml/inject, `LOCAL_RANK ACTION`, asks one rank of this host for a fault. The rank notes the monotonic time in
-/mnt/ml/injected first, which the kernel gives to all namespaces alike.
+/mnt/ml/injected-ATTEMPT first, and in began-RANK-ATTEMPT when it starts: the kernel has one such clock for all namespaces.
 """
 
 import argparse
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 BASE = Path(os.environ.get("SAGEMAKER_BASE_DIR", "/mnt/ml"))
-INJECT, INJECTED, CHECKPOINTS = BASE / "inject", BASE / "injected", BASE / "checkpoints"
+INJECT, CHECKPOINTS = BASE / "inject", BASE / "checkpoints"
 for name, theirs in (("RANK", "RANK"), ("WORLD_SIZE", "SIZE"), ("LOCAL_RANK", "LOCAL_RANK")):
     os.environ.setdefault(name, os.environ.get(f"OMPI_COMM_WORLD_{theirs}", ""))  # under a bare mpirun
 RANK, WORLD, LOCAL_RANK = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
@@ -74,8 +74,7 @@ def full_disk():
 
 def fault(action):
     time.sleep(INTO_THE_COLLECTIVE_S)
-    if not ATTEMPT:
-        write(INJECTED, repr(time.monotonic()))
+    write(BASE / f"injected-{ATTEMPT}", repr(time.monotonic()))
     if action == "raise":
         raise ValueError("bad batch 17")
     if action == "exit7":
@@ -106,6 +105,7 @@ def light(options):
 
 
 def main():
+    write(BASE / f"began-{RANK}-{ATTEMPT}", repr(time.monotonic()))
     parser = argparse.ArgumentParser()
     parser.add_argument("mode")
     parser.add_argument("--save-s", type=float, default=0.0)
