@@ -63,14 +63,14 @@ def once(case: Case, engine: str, base: Path, record: Record) -> None:
         at = case.scenario(job)
         last = job.end(time.monotonic() + (case.bound_s or UNBOUND_S) + MARGIN_S, case.survivors)
         job.end_helpers()
-        seconds = last - at if job.measured is None else job.measured
+        slowest = record.seconds or 0.0
+        record.seconds = max(slowest, last - at if job.measured is None else job.measured)
         survivor = job.hosts[case.survivors[0]]
         line = survivor.failure.splitlines()[0] if survivor.failure else survivor.closing_line
         record.verdict = f"{survivor.code} {line}"
         judge(case, job)
         if case.measure is not None:
-            seconds = case.measure(job)
-        record.seconds = max(seconds, record.seconds or 0.0)
+            record.seconds = max(slowest, case.measure(job))
     finally:
         job.close()
     shutil.rmtree(base)  # only failures are worth the disk
