@@ -29,6 +29,11 @@ STEP_S = 0.02
 INTO_THE_COLLECTIVE_S = 0.3
 
 
+def say(*words):
+    """One line in one write: a bare mpirun mixes the pieces of several ranks."""
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
 def write(path, text):
     """Whole or not at all."""
     aside = path.with_name(f".{path.name}.{RANK}")
@@ -45,7 +50,7 @@ def save(seconds):
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(0.1, left))
     write(CHECKPOINTS / f"rank-{RANK}", "complete")
-    print("saved", RANK, flush=True)
+    say("saved", RANK)
 
 
 def stuck():
@@ -97,7 +102,7 @@ def wanted():
 
 
 def light(options):
-    print("up", RANK, WORLD, flush=True)
+    say("up", RANK, WORLD)
     until = time.monotonic() + options.seconds
     while time.monotonic() < until:
         wanted()
@@ -147,7 +152,7 @@ def torch_loop(options, stops):
     dist.all_reduce(common, dist.ReduceOp.MIN)
     first = int(common.item())
     if options.mode == "resume":
-        print(f"resumed attempt={ATTEMPT} step={first}", flush=True)
+        say(f"resumed attempt={ATTEMPT} step={first}")
     step = first
     while not options.steps or step < options.steps:
         step += 1
@@ -161,7 +166,7 @@ def torch_loop(options, stops):
                 weight.grad = torch.ones(1)
                 optimizer.step()
         if step == first + 3:
-            print("up", RANK, WORLD, flush=True)
+            say("up", RANK, WORLD)
         if options.mode == "resume":
             write(mine, str(step))
             if options.fails > ATTEMPT and RANK == WORLD - 1 and step >= first + 10:
@@ -169,7 +174,7 @@ def torch_loop(options, stops):
         wanted()
         time.sleep(STEP_S)
     dist.destroy_process_group()
-    print(f"done attempt={ATTEMPT} step={step}", flush=True)
+    say(f"done attempt={ATTEMPT} step={step}")
 
 
 main()
