@@ -22,6 +22,7 @@ from .scenarios import (
     late_name,
     on_its_own,
     paused,
+    restarts,
     resumed,
     saved,
     signalled,
@@ -63,8 +64,8 @@ class Case:
     setups: Mapping[str, Setup] = field(default_factory=dict)
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
     repeats: int = 1
-    per: int = 1
-    """the seconds are divided by so many"""
+    measure: Callable[[Job], float] | None = None
+    """seconds, where the end of the last host is not what counts"""
     waits: bool = False
     """mostly waits for a limit: may run beside others"""
 
@@ -156,13 +157,14 @@ CASES = [
          code=0, check=three_ranks, setups={"algo-2": Setup(environ={"ALGORUN_SLOTS": "1"})}, quick=NATIVE),
     Case(id="F21", what="raise on attempts 0 and 1, budget 2 (a restart)", bound_s=10,
          command=training("resume", "--fails", "2", "--steps", "40"), scenario=on_its_own, code=0, check=resumed,
-         environ=RESUME, engines=ALL, repeats=20, per=2),
+         environ=RESUME, engines=ALL, repeats=20, measure=restarts),
     Case(id="F21b", what="more failures than the budget of 1", bound_s=15,
          command=training("resume", "--fails", "9", "--steps", "90"), scenario=on_its_own, code=68,
          says=(r"^budget: ", r"ValueError: bad batch 17"), environ={"ALGORUN_RESTARTS": "1"}),
     Case(id="F22", what="restart after a hang", bound_s=HANG_S + 15,
          command=training("resume", "--optimizer", "--fails", "1", "--fault", "sleep", "--steps", "30"),
-         scenario=on_its_own, code=0, environ={**SHORT_HANG, "ALGORUN_RESTARTS": "1"}),
+         scenario=on_its_own, code=0, environ={**SHORT_HANG, "ALGORUN_RESTARTS": "1"},
+         measure=restarts),
     Case(id="F23", what="the control port is busy", bound_s=3, command=LIGHT, scenario=busy_port, code=64,
          says=(rf"\b{CONTROL_PORT}\b",), survivors=("algo-1",), quick=NATIVE),
     Case(id="F25a", what="the checkpoint disk is nearly full: a warning", bound_s=None, command=SHORT,

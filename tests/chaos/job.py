@@ -89,8 +89,8 @@ class Job:
         folder = self.hosts[host].ml
         (folder / ".inject").write_text(f"{local_rank} {action}")
         os.replace(folder / ".inject", folder / "inject")
-        self.until((folder / "injected").exists, f"rank {local_rank} of {host}: {action}", 30)
-        return float((folder / "injected").read_text())
+        self.until((folder / "injected-0").exists, f"rank {local_rank} of {host}: {action}", 30)
+        return float((folder / "injected-0").read_text())
 
     def end(self, limit_s: float, names: Sequence[str] = ()) -> float:
         """Waits for these hosts, all by default, until an absolute time; returns when the last one left."""

@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from .job import CONTROL_PORT, HOSTS, PROGRAMS, Job
+from .job import CONTROL_PORT, HOSTS, PROGRAMS, UP_S, Job
 
 LATE_S = 20.0
 PAUSE_S = 60.0
@@ -120,8 +120,8 @@ def busy_port(job: Job) -> float:
 def on_its_own(job: Job) -> float:
     """The program has its fault built in."""
     job.start()
-    injected = job.hosts["algo-2"].ml / "injected"
-    job.until(injected.exists, "the first fault", 60)
+    injected = job.hosts["algo-2"].ml / "injected-0"
+    job.until(injected.exists, "the first fault", UP_S)
     return float(injected.read_text())
 
 
@@ -166,3 +166,14 @@ def resumed(job: Job) -> None:
         assert len(steps) == 4, f"attempt {attempt}: {steps}\n{job.show()}"
         assert len(set(steps)) == 1, steps
         assert steps[0] >= step, steps
+
+
+def restarts(job: Job) -> float:
+    """The longest time from a fault until all ranks of the next attempt have begun, before they import anything."""
+    stamps = {path.name: float(path.read_text()) for host in job.hosts.values() for path in host.ml.glob("*-*[0-9]")}
+    attempts = sum(name.startswith("began-0-") for name in stamps)
+    assert attempts > 1, f"no restart\n{job.show()}"
+    return max(
+        max(stamps[f"began-{rank}-{attempt}"] for rank in range(4)) - stamps[f"injected-{attempt - 1}"]
+        for attempt in range(1, attempts)
+    )

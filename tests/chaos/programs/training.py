@@ -9,7 +9,7 @@ ignore   SIGTERM is ignored
 resume   saves its step, fails as often as told, goes on from its checkpoint, ends
 
 A file /mnt/ml/inject, `LOCAL_RANK ACTION`, asks one rank of this host for a fault. The rank notes the monotonic time in
-/mnt/ml/injected first, which the kernel gives to all namespaces alike.
+/mnt/ml/injected-ATTEMPT first, and in began-RANK-ATTEMPT when it starts: the kernel has one such clock for all namespaces.
 """
 
 import argparse
@@ -20,13 +20,18 @@ import time
 from pathlib import Path
 
 BASE = Path(os.environ.get("SAGEMAKER_BASE_DIR", "/mnt/ml"))
-INJECT, INJECTED, CHECKPOINTS = BASE / "inject", BASE / "injected", BASE / "checkpoints"
+INJECT, CHECKPOINTS = BASE / "inject", BASE / "checkpoints"
 for name, theirs in (("RANK", "RANK"), ("WORLD_SIZE", "SIZE"), ("LOCAL_RANK", "LOCAL_RANK")):
     os.environ.setdefault(name, os.environ.get(f"OMPI_COMM_WORLD_{theirs}", ""))  # under a bare mpirun
 RANK, WORLD, LOCAL_RANK = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 STEP_S = 0.02
 INTO_THE_COLLECTIVE_S = 0.3
+
+
+def say(*words):
+    """One line in one write: a bare mpirun mixes the pieces of several ranks."""
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def write(path, text):
@@ -45,7 +50,7 @@ def save(seconds):
     while (left := until - time.monotonic()) > 0:
         time.sleep(min(0.1, left))
     write(CHECKPOINTS / f"rank-{RANK}", "complete")
-    print("saved", RANK, flush=True)
+    say("saved", RANK)
 
 
 def stuck():
@@ -74,8 +79,7 @@ def full_disk():
 
 def fault(action):
     time.sleep(INTO_THE_COLLECTIVE_S)
-    if not ATTEMPT:
-        write(INJECTED, repr(time.monotonic()))
+    write(BASE / f"injected-{ATTEMPT}", repr(time.monotonic()))
     if action == "raise":
         raise ValueError("bad batch 17")
     if action == "exit7":
@@ -98,7 +102,7 @@ def wanted():
 
 
 def light(options):
-    print("up", RANK, WORLD, flush=True)
+    say("up", RANK, WORLD)
     until = time.monotonic() + options.seconds
     while time.monotonic() < until:
         wanted()
@@ -106,6 +110,7 @@ def light(options):
 
 
 def main():
+    write(BASE / f"began-{RANK}-{ATTEMPT}", repr(time.monotonic()))
     parser = argparse.ArgumentParser()
     parser.add_argument("mode")
     parser.add_argument("--save-s", type=float, default=0.0)
@@ -147,7 +152,7 @@ def torch_loop(options, stops):
     dist.all_reduce(common, dist.ReduceOp.MIN)
     first = int(common.item())
     if options.mode == "resume":
-        print(f"resumed attempt={ATTEMPT} step={first}", flush=True)
+        say(f"resumed attempt={ATTEMPT} step={first}")
     step = first
     while not options.steps or step < options.steps:
         step += 1
@@ -161,7 +166,7 @@ def torch_loop(options, stops):
                 weight.grad = torch.ones(1)
                 optimizer.step()
         if step == first + 3:
-            print("up", RANK, WORLD, flush=True)
+            say("up", RANK, WORLD)
         if options.mode == "resume":
             write(mine, str(step))
             if options.fails > ATTEMPT and RANK == WORLD - 1 and step >= first + 10:
@@ -169,7 +174,7 @@ def torch_loop(options, stops):
         wanted()
         time.sleep(STEP_S)
     dist.destroy_process_group()
-    print(f"done attempt={ATTEMPT} step={step}", flush=True)
+    say(f"done attempt={ATTEMPT} step={step}")
 
 
 main()
