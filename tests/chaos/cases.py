@@ -124,7 +124,7 @@ CASES = [
          code=67, says=(r"^hang: .*rank 3\b",), environ=SHORT_HANG),
     Case(id="F12", what="a rank sleeps outside the collective", bound_s=HANG_S + 8, command=WITH_STEPS,
          scenario=a_rank("sleep"), code=67, says=(r"^hang: .*rank 3\b", r"training\.py(:|\", line )\d+"),
-         check=stacks, environ=SHORT_HANG, engines=ALL),
+         check=stacks, environ=SHORT_HANG, engines=ALL, quick=NATIVE),
     Case(id="F13", what="SIGTERM to one host, flag protocol, 60 s save", bound_s=65,
          command=training("flag", "--save-s", "60"), scenario=signalled(signal.SIGTERM, "algo-2"), code=0, check=saved,
          engines=ALL, waits=True),
@@ -160,7 +160,7 @@ CASES = [
          environ=RESUME, engines=ALL, repeats=20, measure=restarts),
     Case(id="F21b", what="more failures than the budget of 1", bound_s=15,
          command=training("resume", "--fails", "9", "--steps", "90"), scenario=on_its_own, code=68,
-         says=(r"^budget: ", r"ValueError: bad batch 17"), environ={"ALGORUN_RESTARTS": "1"}),
+         says=(r"^budget: ", r"ValueError: bad batch 17"), environ={"ALGORUN_RESTARTS": "1"}, quick=NATIVE),
     Case(id="F22", what="restart after a hang", bound_s=HANG_S + 15,
          command=training("resume", "--optimizer", "--fails", "1", "--fault", "sleep", "--steps", "30"),
          scenario=on_its_own, code=0, environ={**SHORT_HANG, "ALGORUN_RESTARTS": "1"},
@@ -169,12 +169,12 @@ CASES = [
          says=(rf"\b{CONTROL_PORT}\b",), survivors=("algo-1",), quick=NATIVE),
     Case(id="F25a", what="the checkpoint disk is nearly full: a warning", bound_s=None, command=SHORT,
          scenario=at_the_start(), code=0, check=warned(r"(?i)warning.*checkpoints"),
-         setups={"algo-2": Setup(disk_mb=2)}),
+         setups={"algo-2": Setup(disk_mb=2)}, quick=NATIVE),
     Case(id="F25b", what="the checkpoint disk is full: a save fails", bound_s=5, command=LIGHT,
          scenario=a_rank("full_disk"), code=1, says=(r"rank 3 on algo-2, exit 1\b.*No space left on device",),
          setups={"algo-2": Setup(disk_mb=2)}, quick=NATIVE),
     Case(id="F28", what="memlock 64 KiB with an EFA device", bound_s=3, command=LIGHT, scenario=at_the_start(), code=69,
-         says=(r"(?i)algo-2.*memlock",), setups={"algo-2": Setup(memlock=65536, efa=True)}),
+         says=(r"(?i)algo-2.*memlock",), setups={"algo-2": Setup(memlock=65536, efa=True)}, quick=NATIVE),
 ]  # fmt: skip
 
 REPEATS = {"native": 20, "torchrun": 3, "mpirun": 3}  # of F21: what restarts share is tested most where it is cheapest
