@@ -72,25 +72,24 @@ def _free(folder: Folder) -> str:
     return f"{size(folder.free_bytes)} free of {size(folder.size_bytes)}{files}"
 
 
-def gpus(machine: Machine, slots: Sourced[int], engine: str) -> list[Finding]:
-    """Ranks without a GPU on a host that has some. MPI programs often do not use them."""
+def gpus(machine: Machine, slots: Sourced[int]) -> list[Finding]:
+    """Ranks without a GPU on a host that has some. Programs that compute on CPUs do not mind."""
     have = machine.gpus.value
     if not 0 < have < slots.value:
         return []
     value = f"{slots.value} ranks ({slots.source}) on {have} GPUs ({machine.gpus.source})"
-    state = "warn" if engine == "mpirun" else "fail"
-    return [Finding("GPUs", value, state, f"{have} slots, or CUDA_VISIBLE_DEVICES= for a job on CPUs")]
+    return [Finding("GPUs", value, "warn", f"{have} slots, or CUDA_VISIBLE_DEVICES= for a job on CPUs")]
 
 
 def examine(
-    machine: Machine, slots: Sourced[int], written: Iterable[Folder], kept: Folder | None, *, hosts: int, engine: str
+    machine: Machine, slots: Sourced[int], written: Iterable[Folder], kept: Folder | None, *, hosts: int
 ) -> list[Finding]:
     """What speaks against this job here: warnings and what makes it fail.
 
     `written` are the folders of the results, `kept` that of checkpoints; none outside of a job folder.
     """
     found = [
-        *gpus(machine, slots, engine),
+        *gpus(machine, slots),
         *memlock(machine, hosts),
         *results(written),
         *(checkpoints(kept) if kept else ()),

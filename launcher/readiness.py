@@ -116,7 +116,7 @@ class Readiness:
         paths, hosts = self.config.paths, len(self.config.resources.hosts)
         written = [probe.folder(str(path)) for path in (paths.model, paths.output)] if paths.base.is_dir() else []
         kept = probe.folder(str(paths.checkpoints)) if written else None
-        found = preflight.examine(self._machine, slots, written, kept, hosts=hosts, engine=self.config.engine.value)
+        found = preflight.examine(self._machine, slots, written, kept, hosts=hosts)
         for each in found:
             if each.state == "warn" and not self._warned:
                 self._warn(str(each))

@@ -83,8 +83,8 @@ def test_one_host_with_too_little_to_pin_is_warned_and_trains(tmp_path, root):
     assert "trained" in said
 
 
-def test_more_ranks_than_gpus_are_refused(tmp_path, root):
+def test_more_ranks_than_gpus_are_warned_of(tmp_path, root):
     process = start(tmp_path, "algo-1", ["algo-1"], _free_port(), root, slots=3)
     said = process.communicate(timeout=60)[0]
-    assert process.returncode == 69, said
-    assert "GPUs: 3 ranks (-j) on 2 GPUs (/dev/nvidia*); fix: 2 slots" in said
+    assert process.returncode == 0, said
+    assert "warning: GPUs: 3 ranks (-j) on 2 GPUs (/dev/nvidia*); fix: 2 slots" in said

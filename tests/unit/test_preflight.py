@@ -18,10 +18,10 @@ MODEL = Folder("/opt/ml/model", True, 9 * GIB, 30 * GIB)
 KEPT = replace(MODEL, path="/opt/ml/checkpoints")
 
 
-def examine(found=GOOD, slots=1, written=(MODEL,), kept=KEPT, hosts=2, engine="native"):
+def examine(found=GOOD, slots=1, written=(MODEL,), kept=KEPT, hosts=2):
     return [
         (each.topic, each.state)
-        for each in preflight.examine(found, Sourced(slots, "--slots"), written, kept, hosts=hosts, engine=engine)
+        for each in preflight.examine(found, Sourced(slots, "--slots"), written, kept, hosts=hosts)
     ]
 
 
@@ -43,9 +43,7 @@ def test_a_good_machine_has_nothing_to_say():
         ({"kept": replace(KEPT, free_bytes=GIB)}, ("/opt/ml/checkpoints", "warn")),
         ({"kept": replace(KEPT, free_files=0)}, ("/opt/ml/checkpoints", "warn")),
         ({"found": replace(GOOD, shm_bytes=64 * MIB), "slots": 2}, ("shared memory", "warn")),
-        ({"found": machine(gpus=4), "slots": 8}, ("GPUs", "fail")),
-        ({"found": machine(gpus=4), "slots": 8, "engine": "torchrun"}, ("GPUs", "fail")),
-        ({"found": machine(gpus=4), "slots": 8, "engine": "mpirun"}, ("GPUs", "warn")),
+        ({"found": machine(gpus=4), "slots": 8}, ("GPUs", "warn")),
     ],
 )
 def test_one_fault_one_finding(wishes, finding):
@@ -67,9 +65,7 @@ def test_what_is_no_fault(wishes):
 
 
 def test_a_finding_says_what_to_do():
-    (finding,) = preflight.examine(
-        machine(gpus=4), Sourced(8, "--slots"), [MODEL], KEPT, hosts=1, engine="native"
-    )  # fmt: skip
+    (finding,) = preflight.examine(machine(gpus=4), Sourced(8, "--slots"), [MODEL], KEPT, hosts=1)
     assert str(finding) == (
         "GPUs: 8 ranks (--slots) on 4 GPUs (/dev/nvidia*); fix: 4 slots, or CUDA_VISIBLE_DEVICES= for a job on CPUs"
     )
