@@ -137,9 +137,10 @@ class Finder:
                 try:
                     with open(self._steps, encoding="utf-8") as file:
                         code = compile(file.read(), self._steps, "exec")
-                    space: dict[str, Any] = {"__name__": "algorun_rank_steps"}
-                    exec(code, space)
-                    space["begin"](module)
+                    steps: Any = type(sys)("algorun_rank_steps")
+                    sys.modules[steps.__name__] = steps  # where algorun.should_stop() looks for it
+                    exec(code, steps.__dict__)
+                    steps.begin(module)
                 except Exception:
                     pass  # no steps are counted then
 

@@ -60,6 +60,10 @@ class Stacks:
             faulthandler.register(_signal.SIGUSR2, file=file, all_threads=True, chain=False)
 
 
+def alive() -> None:
+    """A sign of life between two steps, such as a batch of an evaluation. Replaced once steps are counted."""
+
+
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -100,6 +104,12 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks) -> None:
         except Exception:
             pass  # the launcher then sees no steps and keeps still
 
+    def show_life() -> None:
+        if times[LAST_AT]:  # before the first step nobody asks
+            times[LAST_AT] = monotonic()
+
+    global alive
+    alive = show_life
     # What torch._dynamo.disable would set, without its import: a compiled optimizer step leaves this function alone.
     stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
     optimizer.register_optimizer_step_post_hook(stepped)

@@ -29,6 +29,9 @@ def should_stop() -> bool:
     initialised, else those of mpi4py where it is imported, else this process alone. They exchange their wishes every
     few steps, about four times a second at most, on a gloo group (or communicator) of their own.
 
+    A call is also a sign of life for the launcher, which takes a rank that makes no optimizer steps for minutes for one
+    that hangs: call it between the batches of a long evaluation too, on every rank.
+
     The first call takes SIGTERM over: from then on it no longer ends the process. A handler that the script has set
     before is called as well. One that it sets later stands alone, and this process then hears of a stop from the
     others only. Call it in the main thread: Python sets handlers nowhere else.

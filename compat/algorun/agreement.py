@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import NamedTuple, Protocol
 
@@ -28,6 +29,13 @@ class Exchange(Protocol):
     def exchange(self, values: list[float]) -> list[list[float]]: ...
 
 
+def show_life() -> None:
+    """Tells the launcher's step counter, where there is one, that this rank goes on: an evaluation makes no steps."""
+    steps = sys.modules.get("algorun_rank_steps")
+    if steps is not None:
+        steps.alive()
+
+
 class Agreement:
     """Every rank calls `poll` after every step; every few steps they exchange their wishes in one tiny collective.
 
@@ -41,6 +49,7 @@ class Agreement:
 
     def poll(self, save_due: bool = False) -> Verdict:
         """The common verdict; `save_due` counts on rank 0 only, which holds the clock."""
+        show_life()
         self._since += 1
         if self._since < self._every:
             return NOTHING

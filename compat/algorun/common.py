@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import peers
-from .agreement import Agreement
+from .agreement import Agreement, show_life
 from .flag import StopFlag
 
 
@@ -28,5 +28,9 @@ class CommonStop:
         found = peers.find(self._peers)
         if found is not self._peers:
             self._peers, self._agreement = found, Agreement(found, self._flag) if found else None
-        self._stopped = self._agreement.poll().stop if self._agreement else self._flag.wanted
+        self._stopped = self._agreement.poll().stop if self._agreement else self._alone()
         return self._stopped
+
+    def _alone(self) -> bool:
+        show_life()
+        return self._flag.wanted

@@ -61,3 +61,26 @@ def test_off_means_never(tmp_path, nothing_left):
     assert simulate("quick.sh", folder=tmp_path, marker=nothing_left, ALGORUN_GRACE_S="1").code == 0
     done = algorun("simulate", "-j", "1x1", "quick.sh", cwd=tmp_path, ALGORUN_TEST=nothing_left, ALGORUN_HANG_S="off")
     assert done.code == 0, done.text
+
+
+EVALUATION = """
+import os, time
+import algorun, torch
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model(torch.ones(2, 4)).sum().backward()
+optimizer.step()
+for batch in range(70):
+    time.sleep(0.1)
+    {call}
+print("evaluated", flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(("call", "code"), [("algorun.should_stop()", 0), ("pass", 67)])
+def test_should_stop_is_a_sign_of_life_where_no_steps_are_made(call, code, tmp_path, nothing_left):
+    (tmp_path / "evaluate.py").write_text(EVALUATION.format(call=call))
+    done = simulate("evaluate.py", folder=tmp_path, marker=nothing_left)
+    assert done.code == code, done.text
