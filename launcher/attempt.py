@@ -119,10 +119,13 @@ class Attempt:
         """To all ranks."""
         self._ranks.signal(number)
 
-    def leave(self, *, well: bool) -> None:
-        """The job is over: the engine's processes may go. `well`: what an engine still says is for its file only."""
-        if well:
-            self._engine.hush()
+    def hush(self) -> None:
+        """The cause is known: what an engine still says of ranks that go is for its file only."""
+        self._engine.hush()
+
+    def leave(self) -> None:
+        """The job is over: the engine's processes may go."""
+        self.hush()
         self._ranks.leave(0)
 
     def close(self) -> None:

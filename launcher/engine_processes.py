@@ -41,7 +41,7 @@ class EngineProcesses:
         return self._log.tail if self._log else ""
 
     def hush(self) -> None:
-        """The job is over: what an engine may still say, such as torchrun on peers that left first, is for its file."""
+        """From now on what they say goes into their file only, such as torchrun's words on peers that left first."""
         if self._log:
             self._log.aside = True
 

@@ -207,6 +207,8 @@ class Supervisor:
         if not actions:
             return
         report.write_attempt(self.config.paths, attempt, cause)
+        if self._attempt is not None:
+            self._attempt.hush()
         if self._host == self._leader:
             self._console.say(f"algorun: {cause.headline()}\nalgorun: attempt {attempt + 1}/{cause.attempts} follows")
         self._do(actions)
@@ -354,7 +356,7 @@ class Supervisor:
         if warning:
             self._console.say(warning)
         if self._attempt is not None:
-            self._attempt.leave(well=verdict.kind == "ok")
+            self._attempt.leave()
         self._loop.post(self._leave)
 
     def _leave(self, forced: bool = False) -> None:
