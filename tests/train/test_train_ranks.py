@@ -102,7 +102,7 @@ def test_a_stop_on_one_rank_saves_once_and_the_resumed_run_ends_bit_identical(ra
     assert run.codes() == [0, 0, 0, 0], run.text()
     base = run.base / "host0"
     position = state(base)["position"]
-    assert 0 < position["samples"] < 1438
+    assert 0 < position["samples"] <= 1438  # all of them: an epoch that waits for its evaluation
     assert f"stopped on request after step {position['step']}" in run.text()
     assert not (base / "output" / "data" / "summary.json").exists()
     assert not (base / "model" / "model.pt").exists()
