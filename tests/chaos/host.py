@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.conftest import ROOT
+
 from .cgroup import Cgroup
 from .network import Network
 
@@ -77,7 +79,8 @@ class Host:
         (self.base / "resolv.conf").write_text("")
         for name in self.setup.knows or hosts:
             self.learn(name)
-        binds = [(self.ml, "/mnt/ml"), (self.shm, "/dev/shm"), (self.home, "/mnt/home")]
+        binds = [(self.tmp, "/tmp"), (ROOT, str(ROOT))]  # the checkout may lie in /tmp or /mnt
+        binds += [(self.ml, "/mnt/ml"), (self.shm, "/dev/shm"), (self.home, "/mnt/home")]
         binds += [(self.base / "hosts", "/etc/hosts"), (self.base / "resolv.conf", "/etc/resolv.conf")]
         if self.setup.disk_mb:
             binds += [(self.ml / "checkpoints", "/mnt/ml/checkpoints")]
@@ -89,7 +92,7 @@ class Host:
         settings = {
             "cgroups": [str(folder) for folder in self.cgroup.folders],
             "hostname": self.name,
-            "binds": [[str(source), target] for source, target in [*binds, (self.tmp, "/tmp")]],
+            "binds": [[str(source), target] for source, target in binds],
             "memlock": self.setup.memlock,
             "efa": self.setup.efa,
         }
@@ -160,7 +163,8 @@ class Host:
             time.sleep(0.02)
         found = [f"process {command[:150]}" for command in processes]
         found += [f"port {address}:{port}" for address, port, _ in self.listeners()]
-        found += [f"/tmp/{name}" for name in os.listdir(self.tmp) if not name.startswith(TORCHS_OWN)]
+        known = (TORCHS_OWN, ROOT.parts[2]) if ROOT.is_relative_to("/tmp") else (TORCHS_OWN,)
+        found += [f"/tmp/{name}" for name in os.listdir(self.tmp) if not name.startswith(known)]
         found += [f"/dev/shm/{name}" for name in os.listdir(self.shm)]
         return [f"{self.name}: {each}" for each in found]
 
