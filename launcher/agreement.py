@@ -23,9 +23,14 @@ def at_first(config: JobConfig, machine: Machine) -> dict[str, str]:
     return digest | {f"{name} version": version for name, version in machine.packages.items()}
 
 
-def at_the_start(config: JobConfig, source: str) -> dict[str, str]:
-    """What will run. `source` is the checksum of the fetched code, "" where none was fetched."""
+def at_the_start(config: JobConfig, source: str, slots: int) -> dict[str, str]:
+    """What will run. `source` is the checksum of the fetched code, "" where none was fetched.
+
+    Hosts may carry different numbers of ranks, unless ALGORUN_EQUAL_SLOTS=1 says that this would be a mistake.
+    """
     digest = {"engine": config.engine.value, "program": shown(config), "restarts": str(config.restarts)}
+    if config.environ.get("ALGORUN_EQUAL_SLOTS") == "1":
+        digest["slots"] = str(slots)
     return digest | ({"source": source} if source else {})
 
 

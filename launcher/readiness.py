@@ -89,7 +89,7 @@ class Readiness:
             if unfit:
                 self._on_failed(Failure("preflight", self._host, ExitCode.PREFLIGHT, unfit))
                 return
-            ready = Ready(slots.value, agreement.at_the_start(self.config, self._source))
+            ready = Ready(slots.value, agreement.at_the_start(self.config, self._source, slots.value))
             if self._host == plan.first_host(self.config):
                 from .control.addresses import free_ports
 
