@@ -29,6 +29,7 @@ from .scenarios import (
     stacks,
     supervisor_killed,
     three_ranks,
+    told,
     warned,
     when_up,
 )
@@ -130,6 +131,8 @@ CASES = [
          engines=ALL, waits=True),
     Case(id="F13q", what="the same, 3 s save", bound_s=8, command=training("flag", "--save-s", "3"),
          scenario=signalled(signal.SIGTERM, "algo-2"), code=0, check=saved, quick=NATIVE),
+    Case(id="F13t", what="SIGTERM to one host, until every rank is told", bound_s=1, command=training("flag"),
+         scenario=signalled(signal.SIGTERM, "algo-2"), code=0, check=saved, engines=ALL, quick=NATIVE, measure=told),
     Case(id="F14", what="SIGTERM to all hosts, handler saves for 20 s", bound_s=25,
          command=training("handler", "--save-s", "20"), scenario=signalled(signal.SIGTERM, *HOSTS), code=0, check=saved,
          engines=ALL, waits=True),

@@ -40,6 +40,7 @@ class Job:
         self.base, self.engine, self.command = base, engine, list(command)
         self.environ = dict(environ or {})
         self.measured: float | None = None  # seconds, where the end of the last host is not what counts
+        self.fault_at = 0.0
         self._helpers: list[subprocess.Popen[bytes]] = []
         self.network = Network()
         self.hosts: dict[str, Host] = {}

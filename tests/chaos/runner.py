@@ -60,7 +60,7 @@ def once(case: Case, engine: str, base: Path, record: Record) -> None:
     )
     try:
         _scripts(job)
-        at = case.scenario(job)
+        at = job.fault_at = case.scenario(job)
         last = job.end(time.monotonic() + (case.bound_s or UNBOUND_S) + MARGIN_S, case.survivors)
         job.end_helpers()
         slowest = record.seconds or 0.0

@@ -168,6 +168,13 @@ def resumed(job: Job) -> None:
         assert steps[0] >= step, steps
 
 
+def told(job: Job) -> float:
+    """From a stop until the last rank has heard of it."""
+    stamps = [float(path.read_text()) for host in job.hosts.values() for path in host.ml.glob("told-?")]
+    assert len(stamps) == 4, f"{len(stamps)} ranks were told\n{job.show()}"
+    return max(stamps) - job.fault_at
+
+
 def restarts(job: Job) -> float:
     """The longest time from a fault until all ranks of the next attempt have begun, before they import anything."""
     stamps = {path.name: float(path.read_text()) for host in job.hosts.values() for path in host.ml.glob("*-*[0-9]")}

@@ -124,7 +124,12 @@ def main():
     if options.mode == "ignore":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.mode == "flag":
-        signal.signal(signal.SIGTERM, lambda *_: stops.append(1))
+
+        def note(*_):
+            stops.append(1)
+            write(BASE / f"told-{RANK}", repr(time.monotonic()))
+
+        signal.signal(signal.SIGTERM, note)
     if options.mode == "handler":
 
         def leave(*_):
