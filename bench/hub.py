@@ -70,7 +70,8 @@ class Hosts:
         machine = probe.look(job.environ)
         self._job, self._pid, self._seconds = job, leader_pid, seconds
         self._first = agreement.at_first(job, machine)
-        self._ready = Ready(cluster.own_slots(job, machine).value, agreement.at_the_start(job, "")).message()
+        slots = cluster.own_slots(job, machine).value
+        self._ready = Ready(slots, agreement.at_the_start(job, "", slots)).message()
         self._loop = Loop()
         self._links: dict[str, HubLink] = {}
         self._waiting = set(job.resources.hosts[1:])
