@@ -151,7 +151,7 @@ class Supervisor:
     # -- getting ready ---------------------------------------------------------------------------------------------
 
     def _ready(self, ready: Ready) -> None:
-        self._member.bundled = self.config.entry.kind == "bundled"
+        self._member.ranks.bundled = self.config.entry.kind == "bundled"
         self.send(ready.message())
 
     def _cannot_start(self, failure: Failure) -> None:

@@ -19,15 +19,15 @@ from enum import Enum
 from ..errors import ExitCode
 from ..values import Limits
 from . import messages
-from .failure import Failure, root
+from .blame import Blame
+from .failure import Failure
 from .gate import Gate, listed
 from .hang import Stack
 from .inquiry import Inquiry
 from .messages import Hello, Message, Ready, Verdict
+from .pulse import Pulse
 from .restarts import Restarts
 
-MOST_FAILURES = 10_000  # kept; more say nothing new
-PATIENCE_BEATS = 2  # after a pause of this process, until silence counts again
 LATE_S = 10.0  # how long a verdict at the gate waits for hosts that have not come yet
 
 Sends = list[tuple[str, Message]]
@@ -54,16 +54,14 @@ class Hub:
         self._ready_deadline = now + limits.gate_s  # of the gate, and then of every restart
         self._preparing = False
         self._heard: dict[str, float] = {}
-        self._beat_at = now + limits.heartbeat_s
-        self._patient_until = now
+        self._pulse = Pulse(now, limits.heartbeat_s)
         self._done: set[str] = set()
         self._gone: set[str] = set()  # said bye, or lost
-        self._failures: dict[tuple[str, int | None], tuple[float, Failure]] = {}
-        self._blame_deadline: float | None = None
+        self._blame = Blame(limits.blame_s)
         self._cause: Failure | None = None  # of the restart under way
         self._inquiry: Inquiry | None = None  # into a hang
         self._stopping = ""
-        self._spoilt: list[tuple[float, Failure]] = []  # saves that failed in a stop
+        self._spoilt = Blame(limits.blame_s)  # saves that failed in a stop
         self._note = ""
         self._leave_deadline = 0.0
         self._ended_at_gate = False
@@ -83,11 +81,11 @@ class Hub:
         """When `tick` is due; never, once finished. Silence is looked for at every beat."""
         if self.finished:
             return math.inf
-        due = self._beat_at
+        due = self._pulse.next_at
         if self.state in (State.GATE, State.RESTART):
             due = min(due, self._ready_deadline)
-        if self._blame_deadline is not None:
-            due = min(due, self._blame_deadline)
+        if self._blame.deadline is not None:
+            due = min(due, self._blame.deadline)
         if self._inquiry is not None:
             due = min(due, self._inquiry.deadline)
         if self.state is State.END:
@@ -134,21 +132,14 @@ class Hub:
             return []
         if self.state is not State.RUN:  # it cannot get ready; nothing runs yet that could be its cause
             return self._fail(now, failure)
-        key = (host, failure.rank)
-        if len(self._failures) >= MOST_FAILURES:
-            return []
-        if key in self._failures:  # the exit code of a rank whose exception is known
-            onset, known = self._failures[key]
-            self._failures[key] = (onset, replace(known, code=failure.code))
-            return []
-        self._failures[key] = (now - max(0.0, failure.age_s), failure)
-        if not self._stopping:  # ranks elsewhere may see stopped peers vanish before they hear of the stop
+        news = self._blame.add(now, replace(failure, host=host))
+        if news and not self._stopping:  # ranks elsewhere may see stopped peers vanish before they hear of the stop
             self._weigh_from(now)
         return []
 
     def hang(self, now: float, idle_s: float) -> Sends:
         """A rank somewhere makes no steps: all hosts are asked what their ranks are doing."""
-        if self.state is not State.RUN or self._stopping or self._inquiry or self._blame_deadline is not None:
+        if self.state is not State.RUN or self._stopping or self._inquiry or self._blame.deadline is not None:
             return []
         self._inquiry = Inquiry(now, idle_s)
         return [(host, {"type": "stacks"}) for host in self._hosts if host not in self._gone]
@@ -165,17 +156,16 @@ class Hub:
         self._inquiry.answered.add(host)
         return self._hangs(now) if self._inquiry.answered >= set(self._hosts) - self._gone else []
 
-    def spoilt(self, now: float, failure: Failure) -> None:
+    def spoilt(self, now: float, host: str, failure: Failure) -> None:
         """A rank could not save while stopping: the others still do, and then the job has failed."""
-        if len(self._spoilt) < MOST_FAILURES:
-            self._spoilt.append((now - max(0.0, failure.age_s), failure))
+        self._spoilt.add(now, replace(failure, host=host))
 
     def stop(self, now: float, host: str, why: str) -> Sends:
         """A host was told to stop: all stop. A failure that was reported before still decides, but not a restart."""
         if self.state is State.END or self._stopping:
             return []
         self._stopping, self._inquiry = why, None
-        if self._failures:  # they were to be weighed with the answers
+        if self._blame:  # they were to be weighed with the answers
             self._weigh_from(now)
         if self.state is not State.RUN:  # no rank runs that could save anything
             return self._end(now, Verdict("stopped", ExitCode.OK, None, why))
@@ -188,11 +178,11 @@ class Hub:
         self._done.add(host)
         if host == self.leader:
             self._note = note
-        weighing = self._blame_deadline is not None or (self._inquiry is not None and self._failures)
+        weighing = self._blame.deadline is not None or (self._inquiry is not None and self._blame)
         if weighing or self._done != set(self._hosts):
             return []
         if self._stopping and self._spoilt:
-            return self._fail(now, self._restarts.counted(root(self._spoilt)))
+            return self._fail(now, self._restarts.counted(self._spoilt.root()))
         kind = "stopped" if self._stopping else "ok"
         again = f" restarts={self._restarts.attempt}" if self._restarts.attempt else ""
         return self._end(now, Verdict(kind, ExitCode.OK, None, self._stopping or f"{self._note}{again}".strip()))
@@ -211,33 +201,30 @@ class Hub:
         self._gone.add(host)
         if self.state is State.END:
             return []
-        self._failures.setdefault((host, None), (now, Failure("lost", host, ExitCode.LOST, reason)))
+        self._blame.add(now, Failure("lost", host, ExitCode.LOST, reason))
         self._weigh_from(now)
         return []
 
     def tick(self, now: float) -> Sends:
         """Deadlines."""
         sends: Sends = []
-        if now >= self._beat_at:
+        if self._pulse.due(now):
             sends += self._beat(now)
         if self.state in (State.GATE, State.RESTART) and now >= self._ready_deadline:
             sends += self._overdue(now)
         if self._inquiry is not None and now >= self._inquiry.deadline:
             sends += self._hangs(now)
-        if self._blame_deadline is not None and now >= self._blame_deadline and self.state is not State.END:
-            sends += self._judge(now, root(self._failures.values()))
+        if self._blame.deadline is not None and now >= self._blame.deadline and self.state is not State.END:
+            sends += self._judge(now, self._blame.root())
         if self.state is State.END and now >= self._leave_deadline:
             self._gone |= set(self._hosts)
         return sends
 
     def _beat(self, now: float) -> Sends:
-        """Signs of life, both ways. Where this process itself has not run, theirs wait to be read."""
-        if now - self._beat_at > self._limits.heartbeat_s:
-            self._patient_until = now + PATIENCE_BEATS * self._limits.heartbeat_s
-        self._beat_at = now + self._limits.heartbeat_s
+        """Signs of life, both ways."""
         sends: Sends = [(host, {"type": "heartbeat"}) for host in self._gate.hellos if host not in self._gone]
         limit_s = self._limits.heartbeat_timeout_s
-        for host, heard in self._heard.items() if now >= self._patient_until else ():
+        for host, heard in self._heard.items() if now >= self._pulse.patient_until else ():
             if now - heard >= limit_s and host not in self._gone and host != self.leader:
                 sends += self.lost(now, host, f"host lost: no sign of life for {limit_s:g} s")
         return sends
@@ -263,7 +250,7 @@ class Hub:
         if (
             self.state not in (State.GATE, State.RESTART)
             or not self._gate.all_ready
-            or self._blame_deadline is not None
+            or self._blame.deadline is not None
         ):
             return []
         newest = {host: ready.newest for host, ready in self._gate.ready.items()}
@@ -275,15 +262,15 @@ class Hub:
 
     def _weigh_from(self, now: float) -> None:
         """The first failure opens the blame window; a hang that is being looked into has begun before it."""
-        if self._blame_deadline is None and self._inquiry is None:
-            self._blame_deadline = now + self._limits.blame_s
+        if self._inquiry is None:
+            self._blame.open(now)
 
     def _hangs(self, now: float) -> Sends:
         """The rank that holds the others up is blamed, unless something else has failed before."""
         assert self._inquiry is not None
-        failure = self._inquiry.failure(self.leader, self._restarts.attempt)
-        self._failures[failure.host, failure.rank] = (self._inquiry.since, failure)
-        return self._judge(now, root(self._failures.values()))
+        failure = self._inquiry.failure(now, self.leader, self._restarts.attempt)
+        self._blame.overrule(now, failure)
+        return self._judge(now, self._blame.root())
 
     def _judge(self, now: float, failure: Failure) -> Sends:
         """Another attempt where one may help, else the end."""
@@ -296,8 +283,8 @@ class Hub:
         self._restarts.attempt += 1
         self.state, self._cause = State.RESTART, failure
         self._ready_deadline = now + self._limits.kill_s + self._limits.restart_s
-        self._blame_deadline, self._inquiry, self._note = None, None, ""
-        self._failures.clear()
+        self._inquiry, self._note = None, ""
+        self._blame.clear()
         self._done.clear()
         self._gate.ready.clear()
         again = messages.restart(self._restarts.attempt, failure)
@@ -314,6 +301,6 @@ class Hub:
         if self._ended_at_gate:  # hosts that come a little later hear it too, not only that nobody is there
             leave_s = max(leave_s, min(LATE_S, self._ready_deadline - now))
         self.state, self.verdict = State.END, verdict
-        self._blame_deadline = self._inquiry = None
+        self._blame.deadline = self._inquiry = None
         self._leave_deadline = now + leave_s
         return [(host, messages.end(verdict)) for host in self._gate.hellos if host not in self._gone]

@@ -223,7 +223,7 @@ class HubShell:
             case "fail":
                 sends += self._hub.fail(now, host, messages.parse_failure(message))
             case "spoilt":
-                self._hub.spoilt(now, messages.parse_failure(message))
+                self._hub.spoilt(now, host, messages.parse_failure(message))
             case "hang":
                 sends += self._hub.hang(now, messages.parse_hang(message))
             case "stack":

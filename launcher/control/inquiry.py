@@ -20,11 +20,11 @@ class Inquiry:
         self.stacks: list[Stack] = []
         self.answered: set[str] = set()
 
-    def failure(self, leader: str, attempt: int) -> Failure:
+    def failure(self, now: float, leader: str, attempt: int) -> Failure:
         """The rank that holds the others up, with its stack; the leader where nobody has answered."""
         if not self.stacks:
             text = f"no step for {self._idle_s:.0f} s, and no host can tell what its ranks do"
-            return Failure("hang", leader, ExitCode.HANG, text, attempt=attempt)
+            return Failure("hang", leader, ExitCode.HANG, text, attempt=attempt, age_s=now - self.since)
         blamed = hang.odd(self.stacks)
         return Failure(
             kind="hang",
@@ -36,6 +36,7 @@ class Inquiry:
             hint=KEPT,
             attempt=attempt,
             step=blamed.steps,
+            age_s=now - self.since,
         )
 
 

@@ -15,16 +15,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ..errors import ExitCode, exit_code
+from ..errors import ExitCode
 from ..values import Limits
 from . import messages
-from .failure import LONGEST_TRACEBACK, Failure, Raised, last_words
+from .failure import Failure, Raised
 from .messages import Go, Message, Verdict
+from .pulse import Pulse
+from .rank_failures import RankFailures
 
-FATAL_BY_HAND = {signal.SIGKILL: "not sent by the launcher: the kernel's out-of-memory killer, or somebody"}
-PATIENCE_BEATS = 2  # after a pause of this process, until silence of the hub counts again
 TELL_S = 10.0  # for a hub that is not there yet to hear of a failure of this host
-CHILD_BLAME_S = 5.0  # a rank that fails so soon after an exception below it probably fails because of it
 
 
 class State(Enum):
@@ -86,15 +85,12 @@ class Member:
         self._explain = explain
         self.state = State.JOIN
         self.verdict: Verdict | None = None
-        self._host, self._leader, self._limits, self.bundled = host, leader, limits, bundled
+        self._host, self._leader, self._limits = host, leader, limits
+        self.ranks = RankFailures(host, bundled=bundled)
+        self._pulse = Pulse(now, limits.heartbeat_s)
         self._join_deadline = now + limits.gate_s + limits.leave_s  # the hub's own gate limit speaks first
-        self._beat_at = now + limits.heartbeat_s
         self._heard: float | None = None
-        self._patient_until = now
         self._attempt = 0
-        self._running: dict[int, int] = {}  # local rank to global rank
-        self._raised: dict[int, Raised] = {}
-        self._own: set[int] = set()  # local ranks that raised themselves, and not only a process below them
         self._failed: dict[int, Failure] = {}
         self._report_deadline: float | None = None
         self._stopping = False
@@ -109,7 +105,7 @@ class Member:
 
     @property
     def deadline(self) -> float:
-        times = [self._beat_at]
+        times = [self._pulse.next_at]
         if self.state is State.JOIN:
             times.append(self._joining_until)
         if self._heard is not None and self.state in IN_JOB:
@@ -121,7 +117,7 @@ class Member:
     @property
     def _silent_at(self) -> float:
         """When the hub counts as lost, should nothing come until then."""
-        return max((self._heard or 0.0) + self._limits.heartbeat_timeout_s, self._patient_until)
+        return max((self._heard or 0.0) + self._limits.heartbeat_timeout_s, self._pulse.patient_until)
 
     @property
     def _joining_until(self) -> float:
@@ -142,37 +138,26 @@ class Member:
         """All hosts have met; `ranks` maps this host's local ranks to global ones."""
         if self.state is not State.JOIN:
             return []
-        self.state, self._attempt, self._running = State.RUN, go.attempt, dict(ranks)
+        self.state, self._attempt = State.RUN, go.attempt
+        self.ranks.begin(ranks)
         return [Start(go)]
 
     def rank_raised(self, now: float, local_rank: int, raised: Raised, *, is_rank: bool) -> list[Action]:
         """An exception reached the top in a rank (`is_rank`) or in a process below it, which the rank may survive."""
-        if is_rank or local_rank not in self._own:
-            self._raised[local_rank] = raised
-        if is_rank:
-            self._own.add(local_rank)
-        if not is_rank or self.state is not State.RUN or self._stopping or local_rank not in self._running:
+        failure = self.ranks.raised(now, local_rank, raised, is_rank=is_rank)
+        if failure is None or self.state is not State.RUN or self._stopping:
             return []
-        return self._report(now, local_rank, self._of_raised(now, local_rank, raised, 1))
+        return self._report(now, local_rank, failure)
 
     def rank_exited(self, now: float, local_rank: int, returncode: int, tail: str = "") -> list[Action]:
         """A rank has ended; -n for signal n. `tail` is the end of its stderr."""
-        rank = self._running.pop(local_rank, None)
-        if rank is None or self.state is not State.RUN:
+        failure = self.ranks.exited(now, local_rank, returncode, tail)
+        if failure is None or self.state is not State.RUN:
             return []
-        if returncode == 0:
-            return []
-        raised = self._raised.get(local_rank)
-        code = exit_code(returncode)
-        recent = raised is not None and (local_rank in self._own or now - raised.at < CHILD_BLAME_S)
-        if raised is not None and recent and returncode > 0:
-            failure = self._of_raised(now, local_rank, raised, code, rank)
-        else:
-            failure = self._of_status(rank, returncode, tail)
         if not self._stopping:
             return self._report(now, local_rank, failure)
-        actions: list[Action] = [Warn(f"rank {rank} left with {code} while stopping")]
-        if local_rank in self._own and failure.spoils_a_stop(bundled=self.bundled):
+        actions: list[Action] = [Warn(f"rank {failure.rank} left with {failure.code} while stopping")]
+        if self.ranks.raised_itself(local_rank) and failure.spoils_a_stop(bundled=self.ranks.bundled):
             failure = self._explain(replace(failure, attempt=self._attempt))
             actions.append(ToHub(messages.fail(failure, spoils=True)))
         return actions
@@ -201,8 +186,8 @@ class Member:
             return []
         self.state, self._attempt = State.RESTART, attempt
         self._report_deadline, self._note, self._hang_said = None, None, False
-        for memory in (self._running, self._raised, self._own, self._failed):
-            memory.clear()
+        self._failed.clear()
+        self.ranks.begin({})
         self._kill_at = now + self._limits.kill_s
         return [Signal(signal.SIGTERM)]
 
@@ -277,12 +262,8 @@ class Member:
     def tick(self, now: float) -> list[Action]:
         """Deadlines."""
         actions: list[Action] = []
-        if now >= self._beat_at:
-            if now - self._beat_at > self._limits.heartbeat_s:  # this process has not run: the hub's signs wait unread
-                self._patient_until = now + PATIENCE_BEATS * self._limits.heartbeat_s
-            self._beat_at = now + self._limits.heartbeat_s
-            if self._heard is not None:
-                actions.append(ToHub({"type": "heartbeat"}))
+        if self._pulse.due(now) and self._heard is not None:
+            actions.append(ToHub({"type": "heartbeat"}))
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             if self._stopping and self.state is State.RUN:
@@ -316,29 +297,6 @@ class Member:
             self._report_deadline = now + (wait_s if self._heard is not None else max(wait_s, TELL_S))
         return [ToHub(messages.fail(failure))]
 
-    def _of_raised(self, now: float, local_rank: int, raised: Raised, code: int, rank: int | None = None) -> Failure:
-        first_line = raised.message.strip().splitlines()[0] if raised.message.strip() else ""
-        return Failure(
-            kind="exception",
-            host=self._host,
-            rank=self._running.get(local_rank, rank),
-            code=code,
-            message=f"{raised.type}: {first_line}" if first_line else raised.type,
-            traceback=raised.traceback[-LONGEST_TRACEBACK:],
-            age_s=max(0.0, now - raised.at) if local_rank in self._own else 0.0,
-        )
-
-    def _of_status(self, rank: int, returncode: int, tail: str) -> Failure:
-        code = exit_code(returncode)
-        if returncode < 0:
-            hint = FATAL_BY_HAND.get(signal.Signals(-returncode), "") if -returncode in _KNOWN else ""
-            return Failure("signal", self._host, code, hint or "ended by the signal", rank, tail[-LONGEST_TRACEBACK:])
-        # A user's script may mean something else by 64; the kind tells the two apart.
-        kind = "configuration" if self.bundled and code == ExitCode.CONFIGURATION else "exit"
-        return Failure(
-            kind, self._host, code, last_words(tail) or "no message on stderr", rank, tail[-LONGEST_TRACEBACK:]
-        )
-
     def _conclude(self, now: float, verdict: Verdict) -> list[Action]:
         if self.state in (State.LEAVE, State.LEFT):
             return []
@@ -349,9 +307,6 @@ class Member:
             return [Conclude(verdict)]
         self._kill_at = now + self._limits.kill_s
         return [Conclude(verdict), Signal(signal.SIGTERM)]
-
-
-_KNOWN = frozenset(int(number) for number in signal.Signals)
 
 
 def _failed(failure: Failure) -> Verdict:

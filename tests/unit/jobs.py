@@ -96,7 +96,7 @@ class Job:
             case "fail":
                 self.send(self.hub.fail(self.now, host, messages.parse_failure(message)))
             case "spoilt":
-                self.hub.spoilt(self.now, messages.parse_failure(message))
+                self.hub.spoilt(self.now, host, messages.parse_failure(message))
             case "hang":
                 self.send(self.hub.hang(self.now, messages.parse_hang(message)))
             case "stack":
@@ -168,6 +168,26 @@ class Job:
         else:
             raise AssertionError("a deadline that does not pass")
         self.now = until
+
+    def happen(self, kind: str, host: str, seconds: float) -> None:
+        """One event of a running job, as random orders of them are made of."""
+        match kind:
+            case "done":
+                finish(self, host)
+            case "fail":
+                self.act(host, self.members[host].rank_exited(self.now, 0, 3))
+            case "hang":
+                self.act(host, self.members[host].hangs(self.now, 600.0))
+            case "kill":
+                self.kill(host)
+            case "stop":
+                self.act(host, self.members[host].stop_asked(self.now, f"SIGTERM on {host}"))
+            case "save":
+                self.checkpoints[host] = self.now + 1
+            case "wait":
+                self.pass_time(seconds)
+            case "deliver":
+                self.step()
 
     def kill(self, host: str) -> None:
         self.dead.add(host)

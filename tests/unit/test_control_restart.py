@@ -146,23 +146,7 @@ def test_whatever_happens_attempts_are_common_and_there_is_one_verdict(count, se
         host = job.hosts[index % count]
         if host in job.dead:
             continue
-        match kind:
-            case "done":
-                finish(job, host)
-            case "fail":
-                job.act(host, job.members[host].rank_exited(job.now, 0, 3))
-            case "hang":
-                job.act(host, job.members[host].hangs(job.now, 600.0))
-            case "kill":
-                job.kill(host)
-            case "stop":
-                job.act(host, job.members[host].stop_asked(job.now, f"SIGTERM on {host}"))
-            case "save":
-                job.checkpoints[host] = job.now + 1
-            case "wait":
-                job.pass_time(seconds)
-            case "deliver":
-                job.step()
+        job.happen(kind, host, seconds)
         if job.hub._stopping and stopped_at is None:
             stopped_at = {name: len(job.begun[name]) for name in job.hosts}
         if "algo-1" in job.dead:
