@@ -45,17 +45,9 @@ class _Cgroup:
     limit: str
 
 
-def _text(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""
-
-
 def _cgroup(root: str) -> _Cgroup | None:
     """/proc/self/cgroup names it from outside; in a container its own lies at the mount's root."""
-    lines = [line.split(":", 2) for line in _text(f"{root}/proc/self/cgroup").splitlines()]
+    lines = [line.split(":", 2) for line in probe.read(f"{root}/proc/self/cgroup").splitlines()]
     paths = {line[1]: line[2] for line in lines if len(line) == 3}
     kinds = (
         ("memory", "/sys/fs/cgroup/memory", "memory.oom_control", "memory.max_usage_in_bytes", "memory.limit_in_bytes"),
@@ -70,7 +62,7 @@ def _cgroup(root: str) -> _Cgroup | None:
 
 def _number(path: str, name: str = "") -> int | None:
     """The number in a file, or behind a name in it."""
-    for line in _text(path).splitlines():
+    for line in probe.read(path).splitlines():
         value = line.removeprefix(f"{name} ") if name else line
         if value.isdigit():
             return int(value)

@@ -48,7 +48,8 @@ class Folder:
     free_files: int = 1  # files that can still be made there
 
 
-def _read(path: str) -> str:
+def read(path: str) -> str:
+    """A small file's text without the blanks around it, "" where it cannot be read."""
     try:
         return Path(path).read_text(encoding="ascii", errors="replace").strip()
     except OSError:
@@ -81,10 +82,10 @@ def gpus(environ: Mapping[str, str], root: str = "") -> Sourced[int]:
 def cpus(root: str = "") -> Sourced[int]:
     """CPUs by the affinity mask, lowered to the cgroup's quota where there is one."""
     mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota, period = ([*_read(f"{root}/sys/fs/cgroup/cpu.max").split(), "", ""])[:2]
+    quota, period = ([*read(f"{root}/sys/fs/cgroup/cpu.max").split(), "", ""])[:2]
     if not period:
-        quota = _read(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-        period = _read(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+        quota = read(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+        period = read(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_period_us")
     if quota.isdigit() and period.isdigit() and int(period) > 0:
         allowed = max(1, -(-int(quota) // int(period)))
         if allowed < mask:
@@ -94,10 +95,10 @@ def cpus(root: str = "") -> Sourced[int]:
 
 def memory_bytes(root: str = "") -> int:
     """The smaller of the machine's memory and the cgroup's limit, 0 where neither is known."""
-    match = re.search(r"^MemTotal:\s+(\d+) kB", _read(f"{root}/proc/meminfo"), re.MULTILINE)
+    match = re.search(r"^MemTotal:\s+(\d+) kB", read(f"{root}/proc/meminfo"), re.MULTILINE)
     sizes = [int(match[1]) * 1024] if match else []
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limit = _read(f"{root}{path}")
+        limit = read(f"{root}{path}")
         if limit.isdigit():
             sizes.append(int(limit))
     return min(sizes, default=0)
@@ -105,7 +106,7 @@ def memory_bytes(root: str = "") -> int:
 
 def default_interface(root: str = "") -> str:
     """The interface of the IPv4 default route, "" without one."""
-    for line in _read(f"{root}/proc/net/route").splitlines()[1:]:
+    for line in read(f"{root}/proc/net/route").splitlines()[1:]:
         fields = line.split()
         if len(fields) > 3 and fields[1] == "00000000" and int(fields[3], 16) & 1:
             return fields[0]
@@ -162,5 +163,5 @@ def look(environ: Mapping[str, str], root: str = "") -> Machine:
         python=".".join(map(str, sys.version_info[:3])),
         packages=packages(),
         memlock_bytes=memlock_bytes(),
-        image=_read(f"{root}{IMAGE}")[:LONGEST_IMAGE],
+        image=read(f"{root}{IMAGE}")[:LONGEST_IMAGE],
     )

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from . import agreement, cluster, plan, preflight, probe
 from . import config as configs
+from .channel import own_address
 from .checkpoints import newest_stamp
 from .config import JobConfig
 from .control.failure import Failure
@@ -32,13 +33,12 @@ class Readiness:
         tools: Tools,
         config: JobConfig,
         machine: Machine,
-        own_address: Callable[[], str],
         on_ready: Callable[[Ready], None],
         on_failed: Callable[[Failure], None],
         warn: Callable[[str], None],
     ) -> None:
         self.config = config
-        self._tools, self._machine, self._own_address = tools, machine, own_address
+        self._tools, self._machine = tools, machine
         self._on_ready, self._on_failed, self._warn = on_ready, on_failed, warn
         self._host = config.resources.current_host
         self._pipes = Pipes(tools.loop, tools.console)
@@ -94,7 +94,7 @@ class Readiness:
                 from .control.addresses import free_ports
 
                 address = plan.offline(self.config).master_addr.value
-                port, engine_port = free_ports(self._own_address(), 2)
+                port, engine_port = free_ports(own_address(self.config, self._machine), 2)
                 ready = replace(ready, master_addr=address, master_port=port, engine_port=engine_port)
             if self.config.restarts:
                 ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))

@@ -8,6 +8,8 @@ import os
 import struct
 from dataclasses import dataclass
 
+from .errors import UserError
+
 RECORD = struct.Struct("@QddQ")  # as rank_steps writes it
 RECORD_BYTES = 64  # a cache line each: ranks don't slow each other down
 LONGEST_FACTOR = 10  # a pause this many times the longest one so far is none (an epoch's end, a checkpoint)
@@ -29,21 +31,28 @@ def stalled(steps: Steps, now: float, limit_s: float) -> bool:
     return steps.last_at > 0 and now - steps.last_at > max(limit_s, LONGEST_FACTOR * steps.longest_s)
 
 
+def _mapped(path: str, size: int) -> mmap.mmap:
+    """A new file of zeros, mapped."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(file, bytes(size), 0)  # a full disk is an error here, where a mapped page would be SIGBUS
+        return mmap.mmap(file, size)
+    finally:
+        os.close(file)
+
+
 class StepBoard:
-    """The file `steps` of a run folder, with one record per rank of the host. Raises OSError where it cannot be made."""
+    """The file `steps` of a run folder, with one record per rank of the host. Raises UserError where it cannot be made.
+
+    It goes with the run folder, or when it is closed.
+    """
 
     def __init__(self, folder: str, ranks: int) -> None:
-        size, self._path = ranks * RECORD_BYTES, os.path.join(folder, "steps")
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._path = os.path.join(folder, "steps")
         try:
-            os.ftruncate(file, size)
-            os.pwrite(file, bytes(size), 0)  # a full disk is an error here, where a mapped page would be SIGBUS
-            self._map = mmap.mmap(file, size)
-        except OSError:
-            os.unlink(self._path)
-            raise
-        finally:
-            os.close(file)
+            self._map = _mapped(self._path, ranks * RECORD_BYTES)
+        except OSError as error:
+            raise UserError("TMPDIR", f"{self._path}: {error.strerror}", fix="name a folder with room") from None
 
     def read(self, local_rank: int) -> Steps:
         """One rank's progress now."""

@@ -10,13 +10,13 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from . import agreement, cluster, plan, render, report
+from . import agreement, channel, cluster, plan, render, report
 from .attempt import Attempt, explained
+from .channel import Channel
 from .cluster import Cluster
 from .config import JobConfig
 from .control import messages
 from .control.failure import Failure, Raised
-from .control.hub import Hub
 from .control.member import Action, Conclude, Member, Signal, Start, State, ToHub, Warn
 from .control.messages import Hello, Message, Ready, Verdict
 from .engines.base import Programs
@@ -50,8 +50,7 @@ class Supervisor:
         )  # fmt: skip
         self._before: Any = None  # what the kernel had counted when the ranks began
         self._timer: Timer | None = None
-        self._shell: Any = None  # HubShell on the leader
-        self._link: Any = None  # HubLink on the others
+        self._channel: Channel | None = None
         self._port: RankPort | None = None
         self._tools: Tools  # made with the run folder, as the next one is
         self._readiness: Readiness
@@ -101,52 +100,17 @@ class Supervisor:
         self.owner.clean_up(self._port.folder)
         logs = self._job.paths.output_data / "logs"
         self._tools = Tools(self._loop, self.owner, self._console, self._programs, self._port.folder, logs)
-        self._readiness = Readiness(
-            self._tools, self._job, self._machine, self._own_address, self._ready, self._cannot_start, self._warn
-        )
+        self._readiness = Readiness(self._tools, self._job, self._machine, self._ready, self._cannot_start, self._warn)
 
     def _join(self, error: str) -> None:
-        """Meets the other hosts: as the hub on the leader, over TCP elsewhere."""
+        """Meets the other hosts."""
         hello = Hello(self._host, agreement.at_first(self.config, self._machine), error)
-        hosts, limits = self.config.resources.hosts, self.config.limits
-        if self._host != self._leader:
-            self._join_over_tcp(hello)
-            return
-        from .control.hub_shell import HubShell
-
-        hub = Hub(self._loop.now(), hosts, limits, self.config.restarts)
-        secret = "ALGORUN_TOKEN" in self.config.environ
-        self._shell = HubShell(
-            self._loop, hub, self.config.token, secret, self.config.addresses, limits.heartbeat_timeout_s
-        )
-        self._shell.on_finished = self._leave
-        if len(hosts) > 1:
-            self._shell.listen(self._own_address(), self.config.control_port)
-        self._member.joined(self._loop.now())
-        self._shell.join(hello, self._received)
-
-    def _own_address(self) -> str:
-        """This host's address in the job's network."""
-        if len(self._job.resources.hosts) == 1:
-            return "127.0.0.1"
-        from .control.addresses import own_address
-
-        return own_address(self._host, self._job.addresses, cluster.interface(self._job, self._machine).value)
-
-    def _join_over_tcp(self, hello: Hello) -> None:
-        from .control.link import HubLink
-
-        config = self.config
-        self._link = HubLink(
-            self._loop,
-            (config.addresses.get(self._leader, self._leader), config.control_port),
-            config.addresses.get(self._host, ""),
-            config.token,
-            hello,
-            self._received,
-            lambda reason: self._do(self._member.hub_lost(self._loop.now(), reason)),
-            config.limits.heartbeat_timeout_s,
-        )
+        if self._host == self._leader:
+            self._member.joined(self._loop.now())
+        self._channel = channel.to_hub(
+            self._loop, self.config, self._machine, hello, self._received,
+            lambda reason: self._do(self._member.hub_lost(self._loop.now(), reason)), self._leave,
+        )  # fmt: skip
 
     # -- getting ready ---------------------------------------------------------------------------------------------
 
@@ -332,10 +296,8 @@ class Supervisor:
 
     def send(self, message: Message) -> None:
         """To the hub, wherever it is."""
-        if self._shell is not None:
-            self._loop.post(functools.partial(self._shell.local, message))
-        elif self._link is not None:
-            self._link.send(message)
+        if self._channel is not None:
+            self._channel.send(message)
 
     def _start(self) -> None:
         assert self._plan is not None
@@ -372,12 +334,12 @@ class Supervisor:
             self._bye_sent = True
             self.owner.close()
             self.send({"type": "bye"})
-        if self._shell is None or self._shell.finished:
+        if self._channel is None or self._channel.finished:
             self._member.left()
             self._loop.stop()
 
     def _close(self) -> None:
-        for closable in (self._attempt, self._link, self._shell, self.owner, self._readiness, self._port):
+        for closable in (self._attempt, self._channel, self.owner, self._readiness, self._port):
             if closable is not None:
                 closable.close()
         self._loop.close()

@@ -24,7 +24,7 @@ STRANGERS = 256  # peers that have not said hello, at most; further ones wait in
 
 
 class HubShell:
-    """Feeds the hub from its own host (`local`) and from TCP, and sends what it says."""
+    """Feeds the hub from its own host (`send`) and from TCP, and sends what it says."""
 
     def __init__(
         self, loop: Loop, hub: Hub, token: str, secret: bool, addresses: Mapping[str, str], silence_s: float
@@ -66,9 +66,9 @@ class HubShell:
     def finished(self) -> bool:
         return self._hub.finished
 
-    def local(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """A message of the leader's own host."""
-        self._hear(self._hub.leader, message)
+        self._loop.post(functools.partial(self._hear, self._hub.leader, message))
 
     def close(self, timeout_s: float = 0.5) -> None:
         """Last words, then no socket is left."""

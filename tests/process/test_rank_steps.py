@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from launcher import stacks
+from launcher.errors import UserError
+from launcher.steps import StepBoard
 from tests.process.rank_processes import LIMIT_S, RankProcesses, eventually, write_light_torch
 
 USER = "from torch.optim.optimizer import step\n"
@@ -249,3 +251,8 @@ if __name__ == '__main__':
     assert {process.pid, steps.pid} < set(asked)
     assert len(asked) == 3
     assert stacks.frames(rank.stack(steps.pid))[0].function == "work"
+
+
+def test_a_board_that_cannot_be_made_is_one_clear_error(tmp_path):
+    with pytest.raises(UserError, match=r"TMPDIR: .*/absent/steps: No such file or directory; fix: name a folder"):
+        StepBoard(str(tmp_path / "absent"), 2)
