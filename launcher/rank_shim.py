@@ -96,7 +96,26 @@ def report(kind: type[BaseException], error: BaseException, traceback: Traceback
         pass  # the exit status and the log tail still tell
 
 
+def end_gloo() -> None:
+    """Ends torch.distributed before the interpreter ends, where no GPU has a part in it.
+
+    Gloo's thread (torch 2.10 to 2.13) may want the GIL while the interpreter ends, and then aborts the process (SIGABRT,
+    "terminate called without an active exception"): a rank that had done its work would fail the job.
+    """
+    try:
+        torch, dist = sys.modules.get("torch"), sys.modules.get("torch.distributed")
+        if torch is None or dist is None or not dist.is_initialized():
+            return
+        if dist.get_backend() == "gloo" or not torch.cuda.is_initialized():
+            dist.destroy_process_group()
+    except Exception:
+        pass  # the script has ended by then, well or not
+
+
 def _install() -> None:
+    import atexit
+
+    atexit.register(end_gloo)
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

@@ -151,3 +151,23 @@ def test_the_pth_line_of_the_wheel_is_the_one_in_the_tree():
 
     installed = Path(sysconfig.get_paths()["purelib"]) / "algorun-rank.pth"
     assert installed.read_text() == (ROOT / "launcher" / "algorun-rank.pth").read_text()
+
+
+GLOO_AT_THE_END = """
+import torch.distributed as dist
+
+class Last:
+    def __del__(self, still=dist.is_initialized):
+        print("gloo at the end:", still(), flush=True)
+
+last = Last()
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+"""
+
+
+def test_gloo_is_ended_before_the_interpreter_is(tmp_path, nothing_left):
+    """Its thread aborts the process otherwise, in one of thirty ranks or so."""
+    environ = job(tmp_path, {"entry.py": GLOO_AT_THE_END}, "entry.py")
+    done = algorun("train", cwd=tmp_path, ALGORUN_TEST=nothing_left, **environ)
+    assert done.code == 0, done.text
+    assert "gloo at the end: False" in done.out

@@ -113,6 +113,16 @@ def test_peers_that_come_later_are_found():
     assert run(code).stdout == "False\nNone\nNone\n[[1.0, 2.5]]\nTrue\n"
 
 
+def test_without_a_launcher_gloo_is_ended_before_the_interpreter_is():
+    code = (
+        "import torch.distributed as dist\nfrom algorun import peers\n"
+        "class Last:\n    def __del__(self, still=dist.is_initialized):\n        print(still())\nlast = Last()\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+    )
+    assert run(code).stdout == "True\n"
+    assert run(code + "peers.TorchPeers(dist.group.WORLD)\n").stdout == "False\n"
+
+
 def test_a_call_is_cheap_where_nobody_else_is():
     import algorun.common
     from algorun.flag import StopFlag
