@@ -1,7 +1,7 @@
 """Which rank holds all the others up, judged by what every rank is doing. Pure.
 
-What is known of torch and mpi4py here comes from real dumps: gloo, DDP, FSDP, ZeRO and functional collectives of torch
-2.13, mpi4py 4.1. In a job on GPUs the collectives return at once, and ranks wait where they need a number.
+What is known of torch here comes from real dumps: gloo, DDP, FSDP, ZeRO and functional collectives of torch 2.13.
+In a job on GPUs the collectives return at once, and ranks wait where they need a number.
 """
 
 from __future__ import annotations

@@ -182,5 +182,3 @@ CASES = [
     Case(id="F28", what="memlock 64 KiB with an EFA device", bound_s=3, command=LIGHT, scenario=at_the_start(), code=69,
          says=(r"(?i)algo-2.*memlock",), setups={"algo-2": Setup(memlock=65536, efa=True)}, quick=NATIVE),
 ]  # fmt: skip
-
-REPEATS = {"native": 20, "torchrun": 3, "mpirun": 3}  # of F21: what restarts share is tested most where it is cheapest

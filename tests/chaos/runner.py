@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from .cases import REPEATS, Case
+from .cases import Case
 from .job import Job
 from .table import Record, recorded
 
@@ -78,7 +78,7 @@ def once(case: Case, engine: str, base: Path, record: Record) -> None:
 
 def run(case: Case, engine: str, folder: Path) -> None:
     """All runs of a case; the slowest one counts."""
-    repeats = REPEATS[engine] if case.repeats > 1 else 1
+    repeats = case.repeats
     what = f"{case.what}, {repeats} times" if repeats > 1 else case.what
     with recorded(case.id, what, engine, case.bound_s) as record:
         for number in range(repeats):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.containers import Hosts, docker, left, leftovers, log, show, why_not
+from tests.e2e.containers import LABEL, Hosts, docker, left, leftovers, log, show, why_not
 
 from .cases import HEARTBEAT_S
 from .job import HOSTS, PROGRAMS
@@ -53,21 +53,52 @@ FAULTS = [
 ]  # fmt: skip
 
 
+def _skip_without_docker(id_: str, what: str, bound_s: float) -> None:
+    if why := why_not():  # the one kind of row that may be missing: the table says so
+        RECORDS[id_, "docker"] = Record(id_, what, "docker", bound_s, reason=f"cannot run here: {why}")
+        pytest.skip(why)
+
+
+def _hosts(folder: Path) -> Hosts:
+    environ = {"ALGORUN_HEARTBEAT_TIMEOUT_S": f"{HEARTBEAT_S:g}", "SAGEMAKER_BASE_DIR": "/opt/ml"}
+    job = Hosts(
+        folder, HOSTS, environ=environ, hyperparameters={"sagemaker_program": "training.py", "algorun_args": "light"}
+    )
+    job.prepare()
+    for host in HOSTS:
+        (folder / host / "code" / "training.py").write_text((PROGRAMS / "training.py").read_text())
+    return job
+
+
+def test_two_images_of_equal_versions(tmp_path: Path) -> None:
+    what, bound_s = "another image id on one host", 3
+    _skip_without_docker("D19", what, bound_s)
+    with recorded("D19", what, "docker", bound_s) as record:
+        job = _hosts(tmp_path)
+        other = tmp_path / "another-image"
+        other.write_text("0123456789abcdef\n")
+        try:
+            docker("network", "create", "--label", f"{LABEL}={job.run}", job.run)
+            job.start_one("algo-1")
+            replace(job, limits=("--volume", f"{other}:/etc/algorun-image:ro")).start_one("algo-2")
+            at = time.time()
+            ends = job.end(LIMIT_S)
+            record.seconds = max(end.finished for end in ends.values()) - at
+            record.verdict = f"{ends['algo-1'].code} {(ends['algo-1'].failure or '').partition(chr(10))[0]}"
+            assert [end.code for end in ends.values()] == [64, 64], show(HOSTS, ends)
+            for end in ends.values():
+                assert re.search(r"image differs: \S+ on algo-1, 0123456789abcdef on algo-2", end.failure or "")
+        finally:
+            job.close()
+        assert leftovers(job.run) == []
+
+
 @pytest.mark.parametrize("fault", FAULTS, ids=[fault.id for fault in FAULTS])
 def test_fault_of_a_container(fault: Fault, tmp_path: Path) -> None:
-    if why := why_not():  # the one kind of row that may be missing: the table says so
-        RECORDS[fault.id, "docker"] = Record(
-            fault.id, fault.what, "docker", fault.bound_s, reason=f"cannot run here: {why}"
-        )
-        pytest.skip(why)
+    _skip_without_docker(fault.id, fault.what, fault.bound_s)
     with recorded(fault.id, fault.what, "docker", fault.bound_s) as record:
-        environ = {"ALGORUN_HEARTBEAT_TIMEOUT_S": f"{HEARTBEAT_S:g}", "SAGEMAKER_BASE_DIR": "/opt/ml"}
-        wishes = {"sagemaker_program": "training.py", "algorun_args": "light"}
-        job = Hosts(tmp_path, HOSTS, environ=environ, hyperparameters=wishes)
+        job = _hosts(tmp_path)
         try:
-            job.prepare()
-            for host in HOSTS:
-                (tmp_path / host / "code" / "training.py").write_text((PROGRAMS / "training.py").read_text())
             job.start()
             job.wait_for(r"\bup \d", LIMIT_S)
             time.sleep(0.5)
