@@ -110,7 +110,7 @@ def _identity(config: DdpConfig, spec: ModelSpec, images: data.Data) -> dict[str
     """What a checkpoint must share with the job that resumes it. Layout, batch, epochs and rates may change."""
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
     rest = {"optimizer": config.optimizer, "seed": config.seed, "class_names": list(images.classes)}
-    return shapes | rest | {"training_images": len(images.train.labels)}
+    return shapes | rest | {"training_images": images.train_count}
 
 
 def _introduction(
@@ -125,7 +125,7 @@ def _introduction(
     weights = sum(p.numel() for p in model.parameters())
     scaled = f", scaled from {config.lr:g} at a global batch of {config.reference_batch}" if config.scale_lr else ""
     return [
-        f"data: {images.source}; {len(images.train.labels)} training and {len(images.validation.labels)} validation "
+        f"data: {images.source}; {images.train_count} training and {images.validation_count} validation "
         f"images of {images.side} x {images.side}, {len(images.classes)} classes",
         f"model: {spec.model}, {weights} weights, {config.precision} on {mesh.device.type}",
         f"global batch: {global_batch} = {config.batch_size} per rank x {mesh.size} ranks "
@@ -142,7 +142,7 @@ def _finish(
     figures = {
         "loss": outcome.val_loss,
         "accuracy": outcome.val_accuracy,
-        "images_per_s": outcome.images_per_s,
+        "images_per_s": outcome.samples_per_s,
         "epochs": outcome.position.epoch,
         "steps": outcome.position.step,
     }

@@ -7,10 +7,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120
+DDP = ("-m", "train.ddp")
 # A model and steps small enough that a test costs little more than the start of Python.
 SMALL = ["--width", "16", "--depth", "1", "--epochs", "2", "--batch-size", "16", "--image-size", "8"]
 
@@ -30,9 +32,11 @@ def free_port() -> int:
 
 
 class Ranks:
-    """`hosts` x `slots` ranks of the ddp entrypoint; each host has a folder of its own, as on SageMaker."""
+    """`hosts` x `slots` ranks of an entrypoint; each host has a folder of its own, as on SageMaker."""
 
-    def __init__(self, base: Path, hosts: int, slots: int, args: list[str], **environ: str) -> None:
+    def __init__(
+        self, base: Path, hosts: int, slots: int, args: list[str], program: Sequence[str] = DDP, **environ: str
+    ) -> None:
         self.base, world, port = base, hosts * slots, free_port()
         self.processes, self.logs = [], []
         for rank in range(world):
@@ -48,7 +52,7 @@ class Ranks:
             self.logs.append(base / f"rank{rank}.log")
             with self.logs[-1].open("w") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-u", "-m", "train.ddp", *args],
+                    [sys.executable, "-u", *program, *args],
                     env=variables | environ,
                     stdout=log,
                     stderr=subprocess.STDOUT,
