@@ -27,7 +27,10 @@ SPLIT_BACKWARD = ("zero-bubble", "zbv", "dualpipev")  # schedules that compute w
 def _statistics_kept(module: nn.Module) -> Iterator[None]:
     """A forward pass that is done again does not count again for the running statistics of BatchNorm."""
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
-    kept = [(norm.momentum, None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone()) for norm in norms]
+    kept = [
+        (norm.momentum, None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone())
+        for norm in norms
+    ]
     for norm in norms:
         norm.momentum = 0.0
     try:

@@ -75,31 +75,27 @@ class RecordedStage(pipelining.PipelineStage):
         work = super().forward_one_chunk
         if not self._recorder.on:
             return work(fwd_chunk_id, *arguments, **named)
-        return self._recorder.run(
-            "F", self.stage_index, fwd_chunk_id, lambda: work(fwd_chunk_id, *arguments, **named)
-        )
+        return self._recorder.run("F", self.stage_index, fwd_chunk_id, lambda: work(fwd_chunk_id, *arguments, **named))
 
     def backward_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         work = super().backward_one_chunk
         if not self._recorder.on:
             return work(bwd_chunk_id, *arguments, **named)
         kind = "B" if named.get("full_backward", True) else "I"
-        return self._recorder.run(
-            kind, self.stage_index, bwd_chunk_id, lambda: work(bwd_chunk_id, *arguments, **named)
-        )
+        return self._recorder.run(kind, self.stage_index, bwd_chunk_id, lambda: work(bwd_chunk_id, *arguments, **named))
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         work = super().backward_weight_one_chunk
         if not self._recorder.on:
             return work(bwd_chunk_id, *arguments, **named)
-        return self._recorder.run(
-            "W", self.stage_index, bwd_chunk_id, lambda: work(bwd_chunk_id, *arguments, **named)
-        )
+        return self._recorder.run("W", self.stage_index, bwd_chunk_id, lambda: work(bwd_chunk_id, *arguments, **named))
 
 
 def tensors(specs: Sequence[TensorSpec], gradients: bool) -> tuple[torch.Tensor, ...]:
-    """Tensors without memory, of these shapes and types, which take part in the backward pass or not. Given for inputs and outputs, they keep PipelineStage from
-    finding the shapes out by a pass on uninitialised memory, which spoils the statistics of BatchNorm (torch 2.12, 2.13).
+    """Tensors without memory, of these shapes and types, which take part in the backward pass or not.
+
+    Given for inputs and outputs, they keep PipelineStage from finding the shapes out by a pass on uninitialised memory,
+    which spoils the statistics of BatchNorm (torch 2.12, 2.13).
     """
     return tuple(
         torch.empty(
