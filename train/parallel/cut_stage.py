@@ -157,12 +157,12 @@ class _Run(TorchFunctionMode):
         return mapped(self.plan.example, torch.Tensor.detach)  # fresh objects, to be bound in this run only
 
     def enter(self, place: Place) -> None:
+        self.entered = True  # from here on functions, the ones below too, work on real tensors
         crossing = zip(self.found(place), self.received, place.dtypes, place.written, strict=True)
         for tensor, received, dtype, written in crossing:
             received = unpack(received, dtype)
             # A received tensor is a leaf of autograd's graph and a buffer of the pipeline: neither may be written to.
             tensor._algorun_received = received.clone() if written else received
-        self.entered = True
 
     def found(self, place: Place) -> list[torch.Tensor]:
         return [self.arguments_of[name][number] for name, number in place.where]
