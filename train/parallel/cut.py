@@ -23,7 +23,7 @@ from ..errors import UserError
 from . import cut_places, cut_trial
 from .cut_copy import disown, names, on_meta, twin
 from .cut_places import Span
-from .cut_record import Recording, record
+from .cut_record import Call, Recording, record
 from .cut_stage import Place, Stage, StagePlan
 from .cutting import SegmentSpec, TensorSpec
 from .trees import arguments, leaves, mapped
@@ -108,11 +108,12 @@ class _Trial:
         leave = places[end - 1] if end <= len(places) else None
         start, stop = enter.tick if enter else 0, leave.tick if leave else float("inf")
         known = names(model)
+        skipped = cut_places.before(self.recording, start)
         own, read = set(), set()
         for span in self.spans:
             if begin <= cut_places.segment_of(span.first, places) < end:
                 own.add(span.names[0])
-            elif any(start <= tick < stop for tick in self.recording.uses[span.names[0]]):
+            elif self._read(span, skipped, stop):
                 read.add(span.names[0])  # a buffer that nobody writes to: every stage that reads it has it
 
         def mine(tensor: torch.Tensor) -> bool:
@@ -136,12 +137,18 @@ class _Trial:
         plan = StagePlan(
             begin=enter,
             end=leave,
-            skipped=tuple(cut_places.before(self.recording, start)),
+            skipped=tuple(skipped),
             inside=tuple(call.name for call in cut_places.between(self.recording, start, stop)),
             example=self.example if enter is None else self._meta,
             untouched=untouched,
         )
         return Stage(copied, plan)
+
+    def _read(self, span: Span, skipped: Sequence[Call], stop: float) -> bool:
+        ticks = self.recording.uses[span.names[0]]
+        return span.steady and any(
+            tick < stop and not any(call.begin <= tick <= call.end for call in skipped) for tick in ticks
+        )
 
     def fault(self, places: Sequence[Place]) -> str | None:
         """What goes wrong when the model is split at all of `places`; None when nothing does."""
@@ -248,7 +255,7 @@ def _spans(model: nn.Module, recording: Recording) -> list[Span]:
             ticks = [once[holder].begin] if holder else [0]
         fixed = not isinstance(tensor, nn.Parameter) and not any(name in recording.changed for name in every)
         last = ticks[0] if fixed else ticks[-1]
-        found.append(Span(tuple(every), tensor.numel() * tensor.element_size(), ticks[0], last))
+        found.append(Span(tuple(every), tensor.numel() * tensor.element_size(), ticks[0], last, fixed))
     return found
 
 
