@@ -1,8 +1,9 @@
 """A stage of a model: the user's own forward, entered and left at the calls of two modules.
 
 Modules called before the stage return recorded meta tensors, so the code around them runs without memory and without
-arithmetic; only constants (positions, masks) are computed in every stage. Where the stage begins, the meta tensors that it needs are bound to the received ones; a function that gets
-a bound tensor gets the received one instead. Where the next stage begins, an exception leaves the forward.
+arithmetic; only constants (positions, masks) are computed in every stage. Where the stage begins, the meta tensors that
+it needs are bound to the received ones; a function that gets a bound tensor gets the received one instead. Where the
+next stage begins, an exception leaves the forward.
 """
 
 import contextlib
@@ -182,7 +183,9 @@ class _Run(TorchFunctionMode):
         if not self.entered:
             return self._before(func, args, kwargs)
         args, kwargs = mapped((args, kwargs), _received)
-        if self.plan.begin is not None:  # shapes are known of tensors that have not come along, and devices asked of them
+        if (
+            self.plan.begin is not None
+        ):  # shapes are known of tensors that have not come along, and devices asked of them
             if func == _DEVICE and args[0].is_meta:
                 return self.device
             args, kwargs = self._placed(args, kwargs, torch.device("meta"), self.device)
