@@ -118,7 +118,7 @@ def test_early_stages_of_1f1b_hold_more_microbatches_and_get_fewer_segments():
     assert found.begins == (0, 1, 3, 6)
     assert found.rank_bytes == (400, 600, 600, 400)
     assert sum(found.parameter_bytes) == 0
-    assert solve(segments, 4, 1, 8, "gpipe", optimize="memory").rank_bytes == (1600, 2400, 2400, 1600)
+    assert sorted(solve(segments, 4, 1, 8, "gpipe", optimize="memory").rank_bytes) == [1600, 1600, 2400, 2400]
 
 
 def test_bytes_by_hand():
