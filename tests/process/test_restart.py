@@ -18,9 +18,9 @@ from .running import PROGRAMS, Running
 AGAIN = str(PROGRAMS / "again.py")
 
 
-def simulate(engine, *words, folder, marker, restarts, **environ):
+def simulate(engine, *words, folder, marker, restarts, layout="2x2", **environ):
     return algorun(
-        "simulate", "-j", "2x2", "--engine", engine, "--restarts", str(restarts), *map(str, words), cwd=folder,
+        "simulate", "-j", layout, "--engine", engine, "--restarts", str(restarts), *map(str, words), cwd=folder,
         ALGORUN_TEST=marker, **environ,
     )  # fmt: skip
 
@@ -73,7 +73,7 @@ def test_a_stop_in_a_later_attempt_ends_with_0_and_no_further_attempt(tmp_path, 
 
 
 def test_a_mistake_is_made_once(tmp_path, nothing_left):
-    done = simulate("native", "ddp", "--epohcs", 1, folder=tmp_path, marker=nothing_left, restarts=5)
+    done = simulate("native", "ddp", "--epohcs", 1, folder=tmp_path, marker=nothing_left, restarts=5, layout="2x1")
     assert done.code == 64
     assert "follows" not in done.out
 
@@ -101,16 +101,20 @@ def flattened(value, name=""):
         yield name, value
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The weights of a run that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("whole")
+    done = simulate("native", "ddp", *SMALL, folder=folder, marker=str(folder), restarts=0)
+    assert done.code == 0, done.text
+    return weights(folder / "algorun-simulate")
+
+
 @pytest.mark.parametrize("engine", ENGINES)
-def test_ddp_comes_out_bit_identical_after_a_killed_rank(engine, tmp_path, nothing_left):
-    """Restarted and resumed against never interrupted: every weight is equal, on 2 x 2 ranks."""
-    (tmp_path / "whole").mkdir()
-    whole = simulate(engine, "ddp", *SMALL, folder=tmp_path / "whole", marker=nothing_left, restarts=0)
-    assert whole.code == 0, whole.text
-    folder = tmp_path / "killed"
-    folder.mkdir()
+def test_ddp_comes_out_bit_identical_after_a_killed_rank(engine, whole, tmp_path, nothing_left):
+    """Restarted and resumed under any engine against never interrupted: every weight is equal, on 2 x 2 ranks."""
     words = ["--restarts", "3", "ddp", *SMALL, "--checkpoint-interval-s", "0.2"]
-    job = Running(engine, *words, folder=folder, marker=nothing_left)
+    job = Running(engine, *words, folder=tmp_path, marker=nothing_left)
     job.wait_for("checkpoint: ", 2)
     victim = next(
         process
@@ -125,7 +129,7 @@ def test_ddp_comes_out_bit_identical_after_a_killed_rank(engine, tmp_path, nothi
     assert "resumed: " in text
     assert text.strip().splitlines()[-1].startswith("ok nnodes=2 world_size=4")
     assert "restarts=1" in text.splitlines()[-1], f"{time.monotonic() - killed_at:.1f} s"
-    ours, theirs = (dict(flattened(weights(base / "algorun-simulate"))) for base in (folder, tmp_path / "whole"))
+    ours, theirs = (dict(flattened(state)) for state in (weights(tmp_path / "algorun-simulate"), whole))
     assert ours.keys() == theirs.keys()
     assert len(ours) > 5
     for name, tensor in ours.items():

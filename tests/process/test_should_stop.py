@@ -13,7 +13,7 @@ import pytest
 
 from launcher.simulate import _free_port
 from tests.conftest import clean_environ, needs_mpi
-from tests.process.test_simulate import Running
+from tests.process.running import Running
 
 PROGRAM = Path(__file__).parent / "programs" / "stopping.py"
 LIMIT_S = 90

@@ -171,7 +171,7 @@ def hosts(ranks, tmp_path):
 
     def start():
         (tmp_path / "loads.py").write_text(LOADS)
-        return ranks(2, 1, base=tmp_path, program=[str(tmp_path / "loads.py")])
+        return ranks(2, 1, base=tmp_path, program=str(tmp_path / "loads.py"))
 
     for name in ("host0", "host1"):
         clean_environ(tmp_path / name)

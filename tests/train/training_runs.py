@@ -1,19 +1,23 @@
-"""Real ranks as real processes: `Ranks` starts the entrypoint the way a launcher does, with torchrun's variables."""
+"""Real ranks as real processes: `Ranks` gives them torchrun's variables, as a launcher does."""
 
 import json
+import multiprocessing
 import os
-import signal
+import runpy
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120
-DDP = ("-m", "train.ddp")
+DDP = "train.ddp"
 # A model and steps small enough that a test costs little more than the start of Python.
+# To load these costs a rank more than its training. So ranks are forked from a process that has loaded them, which
+# neither computes nor starts a thread; that the entrypoint starts from nothing as well is shown where launchers start it.
+LOADED = ["torch", "torch._dynamo", "torch.utils.tensorboard"]
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(LOADED)
 SMALL = ["--width", "16", "--depth", "1", "--epochs", "2", "--batch-size", "16", "--image-size", "8"]
 
 
@@ -31,12 +35,27 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def _as_rank(environ: dict[str, str], log: Path, program: str, args: list[str]) -> None:
+    """What `python -u -m <program>` (or `python -u <program>.py`) does, in a process that is there already."""
+    with log.open("w") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(write_through=True)
+    os.environ.clear()
+    os.environ.update(environ)
+    os.chdir(log.parent)
+    sys.argv = [program, *args]
+    if program.endswith(".py"):
+        runpy.run_path(program, run_name="__main__")
+    else:
+        runpy.run_module(program, run_name="__main__")
+
+
 class Ranks:
     """`hosts` x `slots` ranks of an entrypoint; each host has a folder of its own, as on SageMaker."""
 
-    def __init__(
-        self, base: Path, hosts: int, slots: int, args: list[str], program: Sequence[str] = DDP, **environ: str
-    ) -> None:
+    def __init__(self, base: Path, hosts: int, slots: int, args: list[str], program: str = DDP, **environ: str) -> None:
         self.base, world, port = base, hosts * slots, free_port()
         self.processes, self.logs = [], []
         for rank in range(world):
@@ -50,15 +69,10 @@ class Ranks:
                 "MASTER_PORT": str(port),
             }
             self.logs.append(base / f"rank{rank}.log")
-            with self.logs[-1].open("w") as log:
-                process = subprocess.Popen(
-                    [sys.executable, "-u", *program, *args],
-                    env=variables | environ,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    cwd=base,
-                )
-            self.processes.append(process)
+            self.logs[-1].touch()
+            arguments = (variables | environ, self.logs[-1], program, args)
+            self.processes.append(FORKS.Process(target=_as_rank, args=arguments))
+            self.processes[-1].start()
 
     def text(self, rank: int = 0) -> str:
         return self.logs[rank].read_text()
@@ -67,23 +81,25 @@ class Ranks:
         deadline = time.monotonic() + LIMIT_S
         while text not in self.text():
             assert time.monotonic() < deadline, f"no {text!r} in:\n{self.text()}"
-            assert self.processes[0].poll() is None, f"ended before {text!r}:\n{self.text()}"
+            assert self.processes[0].is_alive(), f"ended before {text!r}:\n{self.text()}"
             time.sleep(0.01)
 
     def signal(self, number: int, ranks: list[int] | None = None) -> None:
         for rank in ranks if ranks is not None else range(len(self.processes)):
-            self.processes[rank].send_signal(number)
+            os.kill(self.processes[rank].pid, number)
 
     def codes(self) -> list[int]:
         """All exit codes, by rank, after all have ended."""
         deadline = time.monotonic() + LIMIT_S
-        return [process.wait(max(deadline - time.monotonic(), 0)) for process in self.processes]
+        for process in self.processes:
+            process.join(max(deadline - time.monotonic(), 0))
+        assert not any(process.is_alive() for process in self.processes), self.text()
+        return [process.exitcode for process in self.processes]
 
     def kill(self) -> None:
         for process in self.processes:
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-            process.wait()
+            process.kill()
+            process.join()
 
 
 def once(args):

@@ -27,12 +27,12 @@ def ready(host: str, slots: int = 2, **digest: str) -> Ready:
 class Job:
     """Hub and members wired together: messages arrive in order per host, hosts in any order."""
 
-    def __init__(self, count: int, seed: int = 0, restarts: int = 0) -> None:
+    def __init__(self, count: int, seed: int = 0, restarts: int = 0, limits: Limits = LIMITS) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
         self.hosts = [f"algo-{i + 1}" for i in range(count)]
-        self.hub = Hub(0.0, self.hosts, LIMITS, restarts)
-        self.members = {host: Member(0.0, host, "algo-1", LIMITS) for host in self.hosts}
+        self.hub = Hub(0.0, self.hosts, limits, restarts)
+        self.members = {host: Member(0.0, host, "algo-1", limits) for host in self.hosts}
         self.to_hub: dict[str, list] = {host: [] for host in self.hosts}
         self.to_host: dict[str, list] = {host: [] for host in self.hosts}
         self.verdicts: dict[str, Verdict] = {}

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from ..config import DdpConfig
+from ..config import ModelConfig
 from ..errors import UserError
 from ..mesh import Mesh
 from ..paths import Paths
@@ -84,7 +84,7 @@ class Data:
         return Batch(images, chosen.to(self.device, non_blocking=True), piece.valid)
 
 
-def load(config: DdpConfig, paths: Paths, mesh: Mesh) -> Data:
+def load(config: ModelConfig, paths: Paths, mesh: Mesh) -> Data:
     """Both splits, equal on all ranks. UserError, the same on all ranks, for anything wrong with a channel."""
     if paths.train is None:
         if paths.validation is not None:
@@ -114,7 +114,7 @@ def load(config: DdpConfig, paths: Paths, mesh: Mesh) -> Data:
     return Data(shown, held, train.classes, side, source, augment, mesh.device)
 
 
-def _embedded(config: DdpConfig, device: torch.device) -> Data:
+def _embedded(config: ModelConfig, device: torch.device) -> Data:
     pixels, labels = digits.load()
     side = config.image_size or digits.SIDE
     parts = []

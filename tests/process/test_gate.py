@@ -1,0 +1,127 @@
+"""Supervisors that meet at the gate, or do not: who is late, who differs, and what all are told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from launcher.simulate import _free_port
+from tests.conftest import clean_environ
+
+from .running import PROGRAMS
+
+
+def by_hand(tmp_path, marker, programs, delays=(0, 0), own=({}, {}), **environ):
+    """Supervisors started by hand, with arguments and variables of their own; their exit codes, outputs and seconds."""
+    hosts, port, started = ["algo-1", "algo-2"], str(_free_port()), time.monotonic()
+    children = {}
+    for delay, host in sorted(zip(delays, hosts, strict=True)):
+        time.sleep(max(0.0, started + delay - time.monotonic()))
+        arguments = programs[hosts.index(host)]
+        if arguments is None:
+            continue
+        base = tmp_path / host
+        (base / "input" / "config").mkdir(parents=True)
+        (base / "input" / "config" / "resourceconfig.json").write_text(
+            json.dumps({"hosts": hosts, "current_host": host})
+        )
+        env = clean_environ(
+            ALGORUN_TEST=marker, ALGORUN_ADDRESSES="algo-1=127.0.0.1,algo-2=127.0.0.2", ALGORUN_CONTROL_PORT=port,
+            SAGEMAKER_BASE_DIR=str(base), GLOO_SOCKET_IFNAME="lo", **environ, **own[hosts.index(host)],
+        )  # fmt: skip
+        argv = [sys.executable, "-I", "-m", "launcher", "run", *map(str, arguments)]
+        children[host] = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    outs = {host: child.communicate(timeout=60)[0] for host, child in children.items()}
+    return [children[h].returncode for h in hosts if h in children], outs, time.monotonic() - started
+
+
+def test_a_mismatch_does_not_tell_secrets(tmp_path, nothing_left):
+    programs = [[PROGRAMS / "faulty.py", mode, "--api-key", f"hunter{mode}"] for mode in "ab"]
+    codes, outs, _ = by_hand(tmp_path, nothing_left, programs)
+    assert codes == [64, 64]
+    assert "hunter" not in "".join(outs.values()) + (tmp_path / "algo-1" / "output" / "failure").read_text()
+
+
+def test_a_late_follower_hears_of_an_error_of_the_leader(tmp_path, nothing_left):
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [[tmp_path / "absent.py"], [PROGRAMS / "faulty.py"]], (0, 1))
+    assert codes == [64, 64], outs
+    assert "absent.py" in (tmp_path / "algo-2" / "output" / "failure").read_text()
+
+
+def test_an_error_that_nobody_could_be_told_is_still_in_failure(tmp_path, nothing_left):
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [None, [tmp_path / "absent.py"]])
+    assert codes == [64], outs
+    assert "absent.py" in (tmp_path / "algo-2" / "output" / "failure").read_text()
+
+
+def test_different_slots_make_consecutive_ranks(tmp_path, nothing_left):
+    program = PROGRAMS / "collective.py"
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [["--slots", "2", program], ["--slots", "1", program]])
+    assert codes == [0, 0], outs
+    assert all(out.strip().splitlines()[-1] == "ok nnodes=2 world_size=3" for out in outs.values())
+    assert "[2 algo-2] sum 6.0" in outs["algo-2"]
+
+
+def test_another_command_line_on_one_host_is_refused_with_both_values(tmp_path, nothing_left):
+    program = PROGRAMS / "faulty.py"
+    codes, outs, seconds = by_hand(tmp_path, nothing_left, [[program, "a"], [program, "b"]])
+    assert codes == [64, 64], outs
+    assert seconds < 3 + 1  # the bound, and two interpreters on a busy machine
+    texts = {(tmp_path / host / "output" / "failure").read_text() for host in ("algo-1", "algo-2")}
+    assert len(texts) == 1
+    text = texts.pop()
+    assert text.startswith("mismatch: algo-2, exit 64: program differs: ")
+    assert "faulty.py a on algo-1" in text
+    assert "faulty.py b on algo-2" in text
+
+
+def test_a_configuration_error_of_one_host_is_told_to_all(tmp_path, nothing_left):
+    program = PROGRAMS / "faulty.py"
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [[program, "a"], [tmp_path / "absent.py"]])
+    assert codes == [64, 64], outs
+    for host in ("algo-1", "algo-2"):
+        text = (tmp_path / host / "output" / "failure").read_text()
+        assert text.startswith("configuration: algo-2, exit 64: program: ")
+        assert "does not exist" in text
+
+
+def test_a_host_that_never_comes_is_named(tmp_path, nothing_left):
+    codes, outs, seconds = by_hand(tmp_path, nothing_left, [[PROGRAMS / "faulty.py", "a"], None], ALGORUN_GATE_S="2")
+    assert codes == [65], outs
+    assert seconds < 2 + 2
+    text = (tmp_path / "algo-1" / "output" / "failure").read_text()
+    assert text == "gate: algo-1, exit 65: hosts missing after 2 s: algo-2\n"
+
+
+def test_another_token_is_named_on_both_sides(tmp_path, nothing_left):
+    program = [PROGRAMS / "faulty.py", "a"]
+    tokens = ({"ALGORUN_TOKEN": "one"}, {"ALGORUN_TOKEN": "two"})
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [program, program], own=tokens, ALGORUN_GATE_S="4")
+    assert codes == [65, 64], outs
+    assert "token differs (ALGORUN_TOKEN" in (tmp_path / "algo-2" / "output" / "failure").read_text()
+    assert (
+        "missing after 4 s: algo-2 (algo-2 came with another token"
+        in (tmp_path / "algo-1" / "output" / "failure").read_text()
+    )
+    assert not any(token in out for out in outs.values() for token in ("'one'", "=one", "=two"))
+
+
+def test_a_leader_that_never_comes_is_named(tmp_path, nothing_left):
+    codes, outs, _ = by_hand(
+        tmp_path, nothing_left, [None, [PROGRAMS / "faulty.py", "a"]], ALGORUN_GATE_S="1", ALGORUN_LEAVE_S="1"
+    )
+    assert codes == [65], outs
+    assert "algo-1" in (tmp_path / "algo-2" / "output" / "failure").read_text()
+
+
+@pytest.mark.parametrize("delays", [(2, 0), (0, 2)], ids=["leader", "follower"])
+def test_a_late_host_is_waited_for(delays, tmp_path, nothing_left):
+    program = ["--slots", "1", PROGRAMS / "again.py", 0, 0]
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [program, program], delays)
+    assert codes == [0, 0], outs
+    assert [f"[{rank} algo-{rank + 1}] fine" in outs[f"algo-{rank + 1}"] for rank in (0, 1)] == [True, True]
+    assert all(out.strip().splitlines()[-1] == "ok nnodes=2 world_size=2" for out in outs.values())
