@@ -16,7 +16,7 @@ from train.part_resume import restore
 from train.part_saver import PartSaver
 from train.parts import FORMAT, Part, PartStore, Save, newest_complete
 
-PROGRAM = [str(Path(__file__).with_name("part_training.py"))]
+PROGRAM = str(Path(__file__).with_name("part_training.py"))
 
 
 def together(folders: list[Path]) -> dict[str, torch.Tensor]:
@@ -249,8 +249,8 @@ def test_a_full_disk_on_one_host_ends_all_ranks_with_its_error_and_older_checkpo
     assert run.codes() == [0, 0], run.text(0) + run.text(1)
     before = files(run.base / "host1" / "checkpoints")
     (tmp_path / "full.py").write_text(FULL)
-    full = [str(tmp_path / "full.py"), *PROGRAM]
-    again = ranks(2, 1, json.dumps([{"stages": 2, "to": 4}]), base=run.base, program=full)
+    full = str(tmp_path / "full.py")
+    again = ranks(2, 1, PROGRAM, json.dumps([{"stages": 2, "to": 4}]), base=run.base, program=full)
     assert again.codes() == [1, 1]
     assert "File too large" in again.text(1)
     assert "RuntimeError: rank 1 failed to save a checkpoint: " in again.text(0)
