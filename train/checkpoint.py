@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
@@ -99,9 +99,14 @@ def _verified(folder: Path) -> bytes:
 
 
 def unpack(data: bytes, where: str) -> dict[str, Any]:
-    """The state that `save` was given, on the CPU. Nothing in it is executed (weights_only)."""
+    """The state that `save` was given."""
+    return read_state(io.BytesIO(data), where)
+
+
+def read_state(file: BinaryIO, where: str) -> dict[str, Any]:
+    """A state from its file, on the CPU. Nothing in it is executed (weights_only). UserError for anything else."""
     try:
-        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        state = torch.load(file, map_location="cpu", weights_only=True)
         if not isinstance(state, dict) or state["format"] != FORMAT:
             found = state["format"] if isinstance(state, dict) else type(state).__name__
             raise ValueError(f"format {found}, this version reads {FORMAT}")

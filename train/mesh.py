@@ -90,25 +90,29 @@ class Mesh:
         return rows.tolist()
 
     def from_leader(self, work: Callable[[], T]) -> T:
-        """Rank 0 does the work and all ranks get its result, or all raise its UserError; another error ends all."""
+        """Rank 0 does the work, as in `from_rank`."""
+        return self.from_rank(0, work)
+
+    def from_rank(self, source: int, work: Callable[[], T]) -> T:
+        """One rank does the work and all get its result, or all raise its UserError; another error ends all."""
         if not self.world.distributed:
             return work()
         outcome: list[Any] = [None, None, None]
         failure: Exception | None = None
-        if self.is_leader:
+        if self.rank == source:
             try:
                 outcome[0] = work()
             except UserError as error:
                 outcome[1] = str(error)
             except Exception as error:
                 outcome[2], failure = f"{type(error).__name__}: {error}", error
-        dist.broadcast_object_list(outcome, src=0, device=torch.device("cpu"))
+        dist.broadcast_object_list(outcome, src=source, device=torch.device("cpu"))
         if failure is not None:
             raise failure
         if outcome[1] is not None:
             raise UserError(outcome[1])
         if outcome[2] is not None:
-            raise RuntimeError(f"rank 0 failed: {outcome[2]}")
+            raise RuntimeError(f"rank {source} failed: {outcome[2]}")
         return outcome[0]
 
     def on_all(self, work: Callable[[], T]) -> T:
@@ -148,9 +152,14 @@ class Mesh:
         if size < 0:
             return None
         whole = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(size, dtype=torch.uint8)
-        for begin in range(0, size, CHUNK):
-            dist.broadcast(whole[begin : begin + CHUNK], src=0)
+        self.broadcast(whole, 0)
         return data if data is not None else whole.numpy().tobytes()
+
+    def broadcast(self, flat: torch.Tensor, source: int) -> None:
+        """Fills the flat uint8 CPU tensor of every rank with that of rank `source`."""
+        if self.world.distributed:
+            for begin in range(0, len(flat), CHUNK):
+                dist.broadcast(flat[begin : begin + CHUNK], src=source)
 
 
 @contextlib.contextmanager

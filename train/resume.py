@@ -27,7 +27,7 @@ def state(
     }
 
 
-def _progress(position: dict[str, Any], losses: list[Any]) -> Progress:
+def read_progress(position: dict[str, Any], losses: list[Any]) -> Progress:
     """How far the job was. Raises TypeError or ValueError on what `state` does not write."""
     if not all(type(value) is int and value >= 0 for value in position.values()):
         raise ValueError(f"position {position}")
@@ -57,7 +57,7 @@ def restore(
     saved = checkpoint.unpack(packed, folder)
     try:
         checkpoint.compatible(dict(saved["identity"]), identity, folder)
-        progress = _progress(saved["position"], saved["losses"])
+        progress = read_progress(saved["position"], saved["losses"])
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
     except UserError:
