@@ -49,16 +49,3 @@ class Cutting(Protocol):
         Every tensor between two stages is a floating-point tensor and gets a gradient, zeros where none reaches it.
         """
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentCost:
-    """What one microbatch costs in a segment."""
-
-    name: str
-    units: tuple[str, ...]
-    forward_s: float
-    backward_s: float
-    saved_bytes: int  # kept from forward to backward: its own results and its output, neither weights nor what entered
-    parameter_bytes: int
-    boundary_bytes: int  # of what enters it

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .cutting import Cutting, SegmentCost, TensorSpec
+from .cutting import Cutting, TensorSpec
+from .partitioner import Segment
 from .trees import leaves
 
 LEAST_REPEATS = 3
@@ -17,7 +18,7 @@ LEAST_REPEATS = 3
 
 def profile(
     cutting: Cutting, device: torch.device | str, repeats: int = LEAST_REPEATS, precision: str = "fp32"
-) -> list[SegmentCost]:
+) -> list[Segment]:
     """The cost of every segment on `device`: the median of `repeats` (at least three) after a pass to warm up.
 
     `precision` is "fp32" or "bf16" (autocast). Each segment gets what the one before it has returned for the example,
@@ -44,7 +45,7 @@ def profile(
             boundary = sum(TensorSpec.of(tensor).bytes for tensor in entry)
             del outputs, entry, weights
         costs.append(
-            SegmentCost(
+            Segment(
                 segment.name,
                 segment.units,
                 statistics.median(forward),

@@ -13,6 +13,7 @@ class Whole:
         names = tuple(name for name, _ in model.named_parameters())
         self.segments = (SegmentSpec("model", ("model",), names, (TensorSpec.of(example),)),)
         self.output = (TensorSpec.of(output),)
+        self.example = (example,)
         self._model = model
 
     def stage(self, begin: int, end: int) -> nn.Module:
