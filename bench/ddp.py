@@ -99,7 +99,7 @@ class Setting:
 def bare(setting: Setting) -> Turn:
     """The loop of the tutorials."""
     model = DistributedDataParallel(setting.model())
-    optim = optimizer(setting.config, model)
+    optim = optimizer(setting.config, model.parameters())
 
     def turn() -> Seconds:
         stamped = Stamped(setting.batches())
@@ -117,7 +117,7 @@ def ours(setting: Setting) -> Turn:
     """The entrypoint's loop, reports and all."""
     config, mesh = setting.config, setting.mesh
     model = setting.model()
-    stepper = DataParallel(model, optimizer(config, model), mesh, config)
+    stepper = DataParallel(model, optimizer(config, model.parameters()), mesh, config)
     stepper.warm_up(setting.side, config.batch_size)
     few = InMemory(setting.pixels[: mesh.size], setting.labels[: mesh.size])
     everything = InMemory(setting.pixels, setting.labels)
@@ -157,7 +157,7 @@ def accelerate(setting: Setting) -> Turn:
 
     accelerator = Accelerator(cpu=True)
     plain = setting.model()
-    model, optim = accelerator.prepare(plain, optimizer(setting.config, plain))
+    model, optim = accelerator.prepare(plain, optimizer(setting.config, plain.parameters()))
 
     def turn() -> Seconds:
         stamped = Stamped(setting.batches())
@@ -190,7 +190,7 @@ def lightning(setting: Setting) -> Turn:
             return functional.cross_entropy(self.inner(images), labels)
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return optimizer(setting.config, self)
+            return optimizer(setting.config, self.parameters())
 
     class Source:
         def __iter__(self) -> Stamped:

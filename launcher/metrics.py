@@ -10,6 +10,7 @@ DEFINITIONS = [
     {"Name": "validation:loss", "Regex": f"val_loss : {NUMBER}"},
     {"Name": "validation:accuracy", "Regex": f"val_accuracy: {NUMBER}"},
     {"Name": "train:images_per_s", "Regex": f"images_per_s: {NUMBER}"},
+    {"Name": "train:sequences_per_s", "Regex": f"sequences_per_s: {NUMBER}"},
     {"Name": "train:learning_rate", "Regex": f"learning_rate: {NUMBER}"},
     {"Name": "train:data_wait", "Regex": f"data_wait: {NUMBER}"},
     {"Name": "train:peak_memory_mib", "Regex": f"peak_memory_mib: {NUMBER}"},

@@ -39,14 +39,24 @@ class Limits:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Limits:
-        """Limits with the environment's wishes. Raises UserError on a value that is not a positive number."""
+        """Limits with the environment's wishes.
+
+        Raises UserError on a value that is not a positive number, and where hosts would be lost between two signs of life.
+        """
         wishes: dict[str, float] = {}
         for field in fields(cls):
             name = f"ALGORUN_{field.name.upper()}"
             if name in environ:
                 off = field.name == "hang_s" and environ[name] == "off"
                 wishes[field.name] = NEVER_S if off else seconds(name, environ[name])
-        return cls(**wishes)
+        limits = cls(**wishes)
+        if limits.heartbeat_s >= limits.heartbeat_timeout_s:
+            raise UserError(
+                "ALGORUN_HEARTBEAT_S",
+                f"{limits.heartbeat_s:g} s between two signs of life, and a host is lost after {limits.heartbeat_timeout_s:g}",
+                allowed="less than ALGORUN_HEARTBEAT_TIMEOUT_S",
+            )
+        return limits
 
 
 def seconds(where: str, raw: str) -> float:

@@ -44,18 +44,16 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DdpConfig(TrainConfig):
-    """Image classification with data parallelism. None means: decided from the data or the model, and printed."""
+class ModelConfig(TrainConfig):
+    """Sizes of the bundled models, and images. None means: decided from the data or the model, and printed."""
 
-    model: str = option("vit", "architecture", choices=("vit", "convnet"))
     image_size: int | None = option(None, "side in pixels that images are resized to; digits 8, folders 64", at_least=4)
     patch_size: int | None = option(None, "side of a patch of the vit, a divisor of the image size", at_least=1)
-    width: int | None = option(None, "channels of the model; vit 64, convnet 32", at_least=8)
-    depth: int | None = option(None, "blocks of the model; vit 4, convnet 3", at_least=1)
-    heads: int = option(4, "attention heads of the vit, a divisor of the width", at_least=1)
+    width: int | None = option(None, "channels of the model; vit 64, convnet 32, gpt 128", at_least=8)
+    depth: int | None = option(None, "blocks of the model; vit 4, convnet 3, gpt 8", at_least=1)
+    heads: int = option(4, "attention heads, a divisor of the width", at_least=1)
     dropout: float = option(0.0, "share of activations dropped while training", at_least=0, at_most=0.9)
     augment: str = option("shift", "random changes to training images", choices=("none", "shift", "flip", "shift+flip"))
-    init_from: Path | None = option(None, "weights to start from: a .pt file, or a folder with model.pt")
     workers: int | None = option(None, "threads per rank that decode images; by default from the CPU count", at_least=1)
     cache_mb: int = option(256, "decoded images of up to this many MiB stay in each rank's memory", at_least=0)
 
@@ -65,3 +63,59 @@ class DdpConfig(TrainConfig):
                 f"option --warmup-epochs: {self.warmup_epochs:g} is more than --epochs {self.epochs}; "
                 "fix: warm up for fewer epochs, or train longer"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdpConfig(ModelConfig):
+    """Image classification with data parallelism."""
+
+    model: str = option("vit", "architecture", choices=("vit", "convnet"))
+    init_from: Path | None = option(None, "weights to start from: a .pt file, or a folder with model.pt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConfig(ModelConfig):
+    """Pipelines of stages, as many side by side as there are ranks for. `batch_size` is that of one pipeline."""
+
+    model: str = option("gpt", "architecture: gpt on text, vit on images", choices=("gpt", "vit"))
+    context: int = option(128, "bytes of text that the gpt sees at once", at_least=1)
+    pp: int | None = option(
+        None, "ranks that one pipeline lies on, a divisor of all; 2, or 1 alone", at_least=1, aliases=("partitions",)
+    )
+    chunks: int | None = option(None, "stages per rank; 1, or 2 where the schedule wants several", at_least=1)
+    schedule: str = option(
+        "1f1b",
+        "order of forward and backward passes; the last three are experimental",
+        choices=("1f1b", "gpipe", "simple", "interleaved", "zero-bubble", "zbv", "dualpipev"),
+    )
+    microbatches: int | None = option(None, "parts of a batch, a divisor of it; up to 4 per rank", at_least=1)
+    placement: str = option(
+        "cluster", "ranks next to each other form a pipeline (cluster), or hold equal stages (spread)",
+        choices=("cluster", "spread"),
+    )  # fmt: skip
+    optimize: str = option("speed", "what the partition makes small: the step, or memory", choices=("speed", "memory"))
+    memory_limit_mb: float | None = option(None, "MiB that a rank may need; a partition over it is refused", above=0)
+    partition: Path | None = option(None, "partition file to use; made where it does not exist")
+    profile_only: bool = option(False, "profile, write the partition file and leave")
+    recompute: bool = option(False, "compute activations again in the backward pass: less memory, more time")
+    explain: bool = option(False, "show the planned schedule before, write the measured one after the run")
+    mp_parameters: str | None = option(None, "options as AWS's model parallel library has them, a JSON object")
+
+    def __post_init__(self) -> None:
+        ModelConfig.__post_init__(self)  # super() does not know a dataclass that slots have made anew
+        for name, why in (
+            ("accumulation", "a pipeline accumulates over its microbatches; fix: a larger --batch-size"),
+            ("compile", "not for stages of a pipeline; fix: --compile False, or train.ddp"),
+        ):
+            value = getattr(self, name)
+            if value not in (1, False):
+                raise UserError(f"option --{name}: {value}: {why}")
+        if self.microbatches and self.batch_size % self.microbatches:
+            raise UserError(
+                f"option --microbatches: {self.microbatches} does not divide --batch-size {self.batch_size}; "
+                f"allowed: {divisors(self.batch_size)}; fix: use one of them, or another --batch-size"
+            )
+
+
+def divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

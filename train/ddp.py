@@ -19,7 +19,7 @@ from . import artifact, checkpoint, data, options, paths  # noqa: E402
 from .config import DdpConfig  # noqa: E402
 from .data.sampler import Sharding  # noqa: E402
 from .errors import UserError, guarded, leave  # noqa: E402
-from .files import writable  # noqa: E402
+from .job import figures, ignore, prepare_folders, print_line, rate_line, result, set_determinism  # noqa: E402
 from .loop import Loop, Outcome, Parts, Progress  # noqa: E402
 from .mesh import Mesh, joined, read_world  # noqa: E402
 from .models import ModelSpec, build, specify  # noqa: E402
@@ -28,7 +28,7 @@ from .optim import optimizer, schedule  # noqa: E402
 from .parallel.ddp import DataParallel  # noqa: E402
 from .resume import restore, state  # noqa: E402
 from .sinks import Sinks  # noqa: E402
-from .summary import clear_summary, write_summary  # noqa: E402
+from .summary import write_summary  # noqa: E402
 
 
 def main(argv: list[str]) -> int:
@@ -48,13 +48,11 @@ def train(config: DdpConfig, where: paths.Paths, mesh: Mesh) -> None:
     """One job on the joined ranks: data, model, loop, artifact."""
     say = print_line if mesh.is_leader else ignore
     mesh.from_leader(lambda: _prepare(config, where))
-    if config.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it (torch's notes on randomness)
-        torch.use_deterministic_algorithms(True)
+    set_determinism(config)
     images = data.load(config, where, mesh)
     spec = specify(config, len(images.classes), images.side)
     model = build(spec, config.seed).to(mesh.device)
-    optim = optimizer(config, model)
+    optim = optimizer(config, model.parameters())
     store = checkpoint.Store(where.checkpoints, config.keep_checkpoints)
     identity = _identity(config, spec, images)
     start = restore(store, identity, model, optim, mesh, say) if config.resume == "auto" else None
@@ -90,18 +88,8 @@ def train(config: DdpConfig, where: paths.Paths, mesh: Mesh) -> None:
     say(mesh.from_leader(lambda: _finish(config, where, spec, images, model, outcome)))
 
 
-def print_line(text: object) -> None:
-    print(text, flush=True)
-
-
-def ignore(_: object) -> None:
-    """What ranks other than 0 say."""
-
-
 def _prepare(config: DdpConfig, where: paths.Paths) -> None:
-    for folder, name in ((where.checkpoints, "checkpoint"), (where.model, "model"), (where.output, "output")):
-        writable(folder, f"{name} folder", f"--{name}-dir with a folder that can be written")
-    clear_summary(where.output)
+    prepare_folders(where)
     if config.compile and not any(shutil.which(name) for name in ("c++", "g++", "gcc", "clang")):
         raise UserError("option --compile: torch.compile needs a C++ compiler; fix: install g++, or --compile False")
 
@@ -110,7 +98,7 @@ def _identity(config: DdpConfig, spec: ModelSpec, images: data.Data) -> dict[str
     """What a checkpoint must share with the job that resumes it. Layout, batch, epochs and rates may change."""
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
     rest = {"optimizer": config.optimizer, "seed": config.seed, "class_names": list(images.classes)}
-    return shapes | rest | {"training_images": len(images.train.labels)}
+    return shapes | rest | {"training_images": images.train_count}
 
 
 def _introduction(
@@ -123,15 +111,13 @@ def _introduction(
     peak: float,
 ) -> list[str]:
     weights = sum(p.numel() for p in model.parameters())
-    scaled = f", scaled from {config.lr:g} at a global batch of {config.reference_batch}" if config.scale_lr else ""
     return [
-        f"data: {images.source}; {len(images.train.labels)} training and {len(images.validation.labels)} validation "
+        f"data: {images.source}; {images.train_count} training and {images.validation_count} validation "
         f"images of {images.side} x {images.side}, {len(images.classes)} classes",
         f"model: {spec.model}, {weights} weights, {config.precision} on {mesh.device.type}",
         f"global batch: {global_batch} = {config.batch_size} per rank x {mesh.size} ranks "
         f"x {config.accumulation} passes",
-        f"learning rate: {peak:g}{scaled}, after {config.warmup_epochs:g} epochs of warm-up, "
-        f"x {config.gamma:g} per epoch",
+        rate_line(config, peak),
     ]
 
 
@@ -139,21 +125,9 @@ def _finish(
     config: DdpConfig, where: paths.Paths, spec: ModelSpec, images: data.Data, model: torch.nn.Module, outcome: Outcome
 ) -> str:
     """Writes artifact and summary (rank 0); returns a line that says where."""
-    figures = {
-        "loss": outcome.val_loss,
-        "accuracy": outcome.val_accuracy,
-        "images_per_s": outcome.images_per_s,
-        "epochs": outcome.position.epoch,
-        "steps": outcome.position.step,
-    }
-    description = spec.as_dict() | {"class_names": list(images.classes), "val_loss": outcome.val_loss}
-    description |= {
-        "val_accuracy": outcome.val_accuracy,
-        "epochs": outcome.position.epoch,
-        "steps": outcome.position.step,
-    }
+    description = spec.as_dict() | {"class_names": list(images.classes)} | result(outcome)
     file = artifact.write_model(where.model, model.state_dict(), description)
-    write_summary(where.output, figures)
+    write_summary(where.output, figures(outcome, "images_per_s"))
     return f"artifact: {file} metrics: {where.output}"
 
 

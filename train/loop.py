@@ -12,7 +12,7 @@ import torch
 from algorun.agreement import Agreement
 
 from .config import TrainConfig
-from .data import Batch, Data
+from .data import Batch, Source
 from .data.sampler import Sharding, Step, steps_in
 from .mesh import Mesh
 from .meter import Meter, Reading, Window
@@ -26,7 +26,10 @@ class Stepper(Protocol):
     def train(self) -> None: ...
     def eval(self) -> None: ...
     def step(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor: ...
-    def evaluate(self, batch: Batch) -> torch.Tensor: ...
+    def evaluate(self, batch: Batch) -> torch.Tensor:
+        """float64 [sum of losses, right answers, samples counted], on the device. Over all ranks each sample counts
+        once: where several ranks compute it together, one of them returns its figures and the others zeros."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class Outcome:
     position: Position
     val_loss: float = math.nan
     val_accuracy: float = math.nan
-    images_per_s: float = 0.0
+    samples_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class Parts:
 
     config: TrainConfig
     mesh: Mesh
-    data: Data
+    data: Source
     stepper: Stepper
     sharding: Sharding
     schedule: Schedule
@@ -78,7 +81,7 @@ class Loop:
 
     def __init__(self, parts: Parts, start: Progress | None) -> None:
         self._parts, self._mesh = parts, parts.mesh
-        self._count, self._epochs = len(parts.data.train.labels), parts.config.epochs
+        self._count, self._epochs = parts.data.train_count, parts.config.epochs
         self._meter = Meter(parts.mesh)
         self._position = start.position if start else Position()
         self._saved_step = self._position.step if start else -1
@@ -110,8 +113,8 @@ class Loop:
                 return self._stopped()
         self._save()
         total = self._meter.total
-        images_per_s = total.samples / total.seconds if total.steps else 0.0
-        return Outcome(False, self._position, *evaluated, images_per_s)
+        samples_per_s = total.samples / total.seconds if total.steps else 0.0
+        return Outcome(False, self._position, *evaluated, samples_per_s)
 
     def _train_epoch(self, stream: Iterator[tuple[Step, tuple[Batch, ...]]]) -> bool:
         """Trains to the end of the epoch; False when all agreed to stop before."""
@@ -138,17 +141,15 @@ class Loop:
         """Mean loss and accuracy over the validation split, each sample once; None when all agreed to stop."""
         begun, parts = time.perf_counter(), self._parts
         parts.stepper.eval()
-        sums = torch.zeros(2, dtype=torch.float64, device=self._mesh.device)
-        seen = 0
+        sums = torch.zeros(3, dtype=torch.float64, device=self._mesh.device)
         for batch in parts.data.evaluation(parts.sharding):
             sums += parts.stepper.evaluate(batch)
-            seen += batch.valid
             if not self._agree():
                 return None
-        rows = self._mesh.exchange([*sums.tolist(), float(seen)])
+        rows = self._mesh.exchange(sums.tolist())
         loss, right, counted = (math.fsum(column) for column in zip(*rows, strict=True))
-        if counted != len(parts.data.validation.labels):
-            raise RuntimeError(f"evaluation counted {counted:.0f} of {len(parts.data.validation.labels)} samples")
+        if counted != parts.data.validation_count:
+            raise RuntimeError(f"evaluation counted {counted:.0f} of {parts.data.validation_count} samples")
         self._evaluation_s = time.perf_counter() - begun
         return loss / counted, right / counted
 
@@ -212,7 +213,8 @@ class Loop:
         step_s = total.seconds / total.steps if total.steps else math.inf
         left = self._steps_left()
         return Pace(
-            images_per_s=reading.images_per_s,
+            unit=self._parts.data.unit,
+            samples_per_s=reading.samples_per_s,
             data_wait=reading.data_wait,
             peak_memory_mib=reading.peak_memory_mib,
             eta_s=left * step_s + evaluations * self._evaluation_s if left else evaluations * self._evaluation_s,

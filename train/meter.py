@@ -36,7 +36,7 @@ class Reading:
     """A window's figures over all ranks; `data_wait` is a share 0..1, the memory that of the hungriest rank."""
 
     loss: float
-    images_per_s: float
+    samples_per_s: float
     data_wait: float
     peak_memory_mib: float
 
@@ -83,7 +83,7 @@ class Meter:
         seconds = max(window.seconds, 1e-9)
         return Reading(
             loss=loss,
-            images_per_s=(window.samples - window.carried) / seconds if window.steps else 0.0,
+            samples_per_s=(window.samples - window.carried) / seconds if window.steps else 0.0,
             data_wait=min(sum(row[1] for row in rows) / len(rows) / seconds, 1.0) if window.steps else 0.0,
             peak_memory_mib=max(row[2] for row in rows),
         )

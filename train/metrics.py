@@ -1,7 +1,7 @@
 """What is measured and the lines that say so. The lines are an interface: regular expressions of users read them.
 
     train_loss: ([0-9\\.]+)    val_loss : ([0-9\\.]+)    val_accuracy: ([0-9\\.]+)    images_per_s: ([0-9\\.]+)
-    learning_rate: ([0-9\\.]+)    data_wait: ([0-9\\.]+)    peak_memory_mib: ([0-9\\.]+)
+    sequences_per_s: ([0-9\\.]+)    learning_rate: ([0-9\\.]+)    data_wait: ([0-9\\.]+)    peak_memory_mib: ([0-9\\.]+)
 
 `val_loss :` has its space for the sake of expressions that exist already.
 """
@@ -15,14 +15,15 @@ from typing import Any
 class Pace:
     """How fast the job is: over all ranks, since the last report."""
 
-    images_per_s: float
+    unit: str  # what samples are called: images, sequences
+    samples_per_s: float
     data_wait: float  # share of the time, 0..1, that ranks waited for data (mean over ranks)
     peak_memory_mib: float  # of the rank that needed most: on the GPU, else resident on the host
     eta_s: float
 
     def __str__(self) -> str:
         return (
-            f"images_per_s: {self.images_per_s:.1f} data_wait: {self.data_wait:.4f} "
+            f"{per_s(self.unit)}: {self.samples_per_s:.1f} data_wait: {self.data_wait:.4f} "
             f"peak_memory_mib: {self.peak_memory_mib:.1f} eta: {clock(self.eta_s)}"
         )
 
@@ -69,7 +70,13 @@ def record(report: StepReport | EpochReport) -> dict[str, Any]:
     """The report as flat JSON, with its kind."""
     flat = asdict(report)
     pace: dict[str, Any] = flat.pop("pace")
-    return {"kind": "step" if isinstance(report, StepReport) else "epoch"} | flat | pace
+    speed = {per_s(pace.pop("unit")): pace.pop("samples_per_s")}
+    return {"kind": "step" if isinstance(report, StepReport) else "epoch"} | flat | speed | pace
+
+
+def per_s(unit: str) -> str:
+    """What the speed is called in lines, records, curves and the summary."""
+    return f"{unit}_per_s"
 
 
 def clock(seconds: float) -> str:

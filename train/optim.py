@@ -1,5 +1,6 @@
 """The optimizer, and the learning rate as a pure function of how far training is."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -32,9 +33,9 @@ def schedule(config: TrainConfig, global_batch: int) -> Schedule:
     return Schedule(0.0, config.lr, config.warmup_epochs, config.gamma)
 
 
-def optimizer(config: TrainConfig, model: nn.Module) -> torch.optim.Optimizer:
+def optimizer(config: TrainConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """AdamW or SGD in the fused form. Biases, norms and other vectors are not decayed."""
-    named = [p for p in model.parameters() if p.requires_grad]
+    named = [p for p in parameters if p.requires_grad]
     groups = [
         {"params": [p for p in named if p.dim() > 1], "weight_decay": config.weight_decay},
         {"params": [p for p in named if p.dim() <= 1], "weight_decay": 0.0},

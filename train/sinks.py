@@ -4,11 +4,12 @@ import json
 from pathlib import Path
 
 from .files import write_text
-from .metrics import EpochReport, StepReport, record
+from .metrics import EpochReport, StepReport, per_s, record
 
 JSONL = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
-SCALARS = ("train_loss", "val_loss", "val_accuracy", "learning_rate", "images_per_s", "data_wait", "peak_memory_mib")
+SPEEDS = tuple(per_s(unit) for unit in ("images", "sequences"))
+SCALARS = ("train_loss", "val_loss", "val_accuracy", "learning_rate", *SPEEDS, "data_wait", "peak_memory_mib")
 
 
 class Sinks:

@@ -18,7 +18,7 @@ from launcher.paths import Paths
 from launcher.plan import Plan
 from launcher.probe import Machine
 from launcher.request import Request
-from launcher.values import Limits, Sourced
+from launcher.values import NEVER_S, Limits, Sourced
 from tests.contract import trees
 
 from . import mutations
@@ -204,7 +204,9 @@ def read_environment(data: bytes) -> None:
     environ = environment(data)
     with contextlib.suppress(UserError):
         limits = Limits.of(environ)
-        assert all(0 < getattr(limits, name) < 1e9 for name in Limits.__dataclass_fields__)
+        assert all(0 < getattr(limits, name) < NEVER_S for name in Limits.__dataclass_fields__ if name != "hang_s")
+        assert 0 < limits.hang_s <= NEVER_S  # "off" is never
+        assert limits.heartbeat_s < limits.heartbeat_timeout_s
     with contextlib.suppress(UserError):
         for name, address in config._addresses(environ).items():
             assert name

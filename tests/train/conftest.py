@@ -1,5 +1,6 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from training_runs import Ranks
@@ -12,10 +13,10 @@ def ranks(tmp_path):
     """Starts ranks, and ends what a test has left running."""
     started: list[Ranks] = []
 
-    def start(hosts: int, slots: int, *args: str, base: Path | None = None, **environ: str) -> Ranks:
+    def start(hosts: int, slots: int, *args: str, base: Path | None = None, **options: Any) -> Ranks:
         folder = base or tmp_path / f"run{len(started)}"
         folder.mkdir(exist_ok=True)
-        started.append(Ranks(folder, hosts, slots, list(args), **environ))
+        started.append(Ranks(folder, hosts, slots, list(args), **options))
         return started[-1]
 
     yield start

@@ -1,6 +1,7 @@
 """Learning rate, report lines, agreement on a stop, models and transfer of weights."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def test_the_rate_never_leaves_its_bounds(progress, warmup):
     assert 0 <= plan.at(int(progress), progress) <= 0.1
 
 
-PACE = Pace(images_per_s=1234.56, data_wait=0.01234, peak_memory_mib=345.67, eta_s=3725.2)
+PACE = Pace(unit="images", samples_per_s=1234.56, data_wait=0.01234, peak_memory_mib=345.67, eta_s=3725.2)
 STEP = StepReport(step=5, steps=9, epoch=1, epochs=2, train_loss=0.123449, learning_rate=3e-5, pace=PACE)
 EPOCH = EpochReport(step=9, epoch=1, epochs=2, train_loss=12.5, val_loss=0.00001, val_accuracy=0.97123, pace=PACE)
 
@@ -75,6 +76,13 @@ def test_records_are_flat_and_exact():
     assert record(EPOCH)["kind"] == "epoch"
     assert record(STEP)["images_per_s"] == 1234.56
     assert all(not isinstance(value, dict) for value in record(STEP).values())
+
+
+def test_text_has_sequences_where_images_were():
+    text = replace(STEP, pace=replace(PACE, unit="sequences"))
+    assert str(text) == str(STEP).replace("images", "sequences")
+    assert list(record(text)) == [name.replace("images", "sequences") for name in record(STEP)]
+    assert record(text)["sequences_per_s"] == 1234.56
 
 
 def test_an_unknown_eta():

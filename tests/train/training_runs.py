@@ -11,6 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120
+DDP = "train.ddp"
 # A model and steps small enough that a test costs little more than the start of Python.
 # To load these costs a rank more than its training. So ranks are forked from a process that has loaded them, which
 # neither computes nor starts a thread; that the entrypoint starts from nothing as well is shown where launchers start it.
@@ -34,8 +35,8 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _as_rank(environ: dict[str, str], log: Path, args: list[str]) -> None:
-    """What `python -u -m train.ddp` does, in a process that is there already."""
+def _as_rank(environ: dict[str, str], log: Path, program: str, args: list[str]) -> None:
+    """What `python -u -m <program>` (or `python -u <program>.py`) does, in a process that is there already."""
     with log.open("w") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
@@ -44,14 +45,17 @@ def _as_rank(environ: dict[str, str], log: Path, args: list[str]) -> None:
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(log.parent)
-    sys.argv = ["train.ddp", *args]
-    runpy.run_module("train.ddp", run_name="__main__")
+    sys.argv = [program, *args]
+    if program.endswith(".py"):
+        runpy.run_path(program, run_name="__main__")
+    else:
+        runpy.run_module(program, run_name="__main__")
 
 
 class Ranks:
-    """`hosts` x `slots` ranks of the ddp entrypoint; each host has a folder of its own, as on SageMaker."""
+    """`hosts` x `slots` ranks of an entrypoint; each host has a folder of its own, as on SageMaker."""
 
-    def __init__(self, base: Path, hosts: int, slots: int, args: list[str], **environ: str) -> None:
+    def __init__(self, base: Path, hosts: int, slots: int, args: list[str], program: str = DDP, **environ: str) -> None:
         self.base, world, port = base, hosts * slots, free_port()
         self.processes, self.logs = [], []
         for rank in range(world):
@@ -66,7 +70,8 @@ class Ranks:
             }
             self.logs.append(base / f"rank{rank}.log")
             self.logs[-1].touch()
-            self.processes.append(FORKS.Process(target=_as_rank, args=(variables | environ, self.logs[-1], args)))
+            arguments = (variables | environ, self.logs[-1], program, args)
+            self.processes.append(FORKS.Process(target=_as_rank, args=arguments))
             self.processes[-1].start()
 
     def text(self, rank: int = 0) -> str:

@@ -159,6 +159,8 @@ def test_code_without_a_program_is_an_error(tmp_path):
 
 def test_limits_come_from_the_environment():
     assert Limits.of({"ALGORUN_GRACE_S": "90", "OTHER": "x"}) == Limits(grace_s=90.0)
+    with pytest.raises(UserError, match="ALGORUN_HEARTBEAT_S.*less than ALGORUN_HEARTBEAT_TIMEOUT_S"):
+        Limits.of({"ALGORUN_HEARTBEAT_TIMEOUT_S": "1"})
 
 
 @pytest.mark.parametrize(

@@ -7,33 +7,27 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from ..config import DdpConfig
+from ..config import ModelConfig
 from ..errors import UserError
 from ..mesh import Mesh
 from ..paths import Paths
 from . import digits
 from .augment import Augment
+from .batch import IGNORED, Batch, Source
 from .folder import Listing, list_images, same_classes
 from .images import Images, InMemory, default_threads, open_folder
 from .sampler import Piece, Sharding, Step, held_out, permutation, walk
 
+__all__ = ["IGNORED", "Batch", "Data", "Source", "load"]
+
 FOLDER_SIDE = 64
 FOLDER_HELD_OUT = 0.1
-IGNORED = -100  # label of samples that do not count: cross_entropy's own default for ignore_index
-
-
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """One rank's share of one pass: images [B, 3, S, S] in -1..1, labels [B] with IGNORED where nothing counts."""
-
-    images: torch.Tensor
-    labels: torch.Tensor
-    valid: int
 
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Both splits, ready. `source` says in words where they come from."""
+    """Both splits of images, ready: a `Source` of batches [B, 3, S, S] in -1..1 with labels [B]. `source` says in words
+    where they come from."""
 
     train: Images
     validation: Images
@@ -43,14 +37,26 @@ class Data:
     augment: Augment
     device: torch.device
 
+    @property
+    def unit(self) -> str:
+        return "images"
+
+    @property
+    def train_count(self) -> int:
+        return len(self.train.labels)
+
+    @property
+    def validation_count(self) -> int:
+        return len(self.validation.labels)
+
     def training(
         self, epoch: int, done: int, epochs: int, seed: int, sharding: Sharding
     ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
-        """Steps from `done` samples of `epoch` to the end of the last epoch; decoding runs ahead across epochs."""
+        """As `Source` has it; decoding runs ahead across epochs."""
 
         def passes() -> Iterator[tuple[Step, Piece]]:
             for number in range(epoch, epochs):
-                order = permutation(len(self.train.labels), seed, number)
+                order = permutation(self.train_count, seed, number)
                 for step in walk(order, done if number == epoch else 0, sharding, number):
                     for piece in step.pieces:
                         yield step, piece
@@ -64,8 +70,8 @@ class Data:
                 batches = []
 
     def evaluation(self, sharding: Sharding) -> Iterator[Batch]:
-        """This rank's share of the validation split; all ranks get the same number of batches."""
-        order = np.arange(len(self.validation.labels))
+        """As `Source` has it."""
+        order = np.arange(self.validation_count)
         pieces = (piece for step in walk(order, 0, sharding) for piece in step.pieces)
         for piece, pixels in self.validation.batches(pieces, lambda piece: piece.indices):
             yield self._batch(pixels, self.validation.labels, piece)
@@ -78,7 +84,7 @@ class Data:
         return Batch(images, chosen.to(self.device, non_blocking=True), piece.valid)
 
 
-def load(config: DdpConfig, paths: Paths, mesh: Mesh) -> Data:
+def load(config: ModelConfig, paths: Paths, mesh: Mesh) -> Data:
     """Both splits, equal on all ranks. UserError, the same on all ranks, for anything wrong with a channel."""
     if paths.train is None:
         if paths.validation is not None:
@@ -108,7 +114,7 @@ def load(config: DdpConfig, paths: Paths, mesh: Mesh) -> Data:
     return Data(shown, held, train.classes, side, source, augment, mesh.device)
 
 
-def _embedded(config: DdpConfig, device: torch.device) -> Data:
+def _embedded(config: ModelConfig, device: torch.device) -> Data:
     pixels, labels = digits.load()
     side = config.image_size or digits.SIDE
     parts = []

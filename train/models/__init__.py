@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import nn
 
-from ..config import DdpConfig
+from ..config import DdpConfig, PipelineConfig
 from ..errors import UserError
 from .convnet import ConvNet
 from .vit import ViT
@@ -32,7 +32,7 @@ class ModelSpec:
         return asdict(self)
 
 
-def specify(config: DdpConfig, classes: int, side: int) -> ModelSpec:
+def specify(config: DdpConfig | PipelineConfig, classes: int, side: int) -> ModelSpec:
     """The model of a configuration for images of side `side`. UserError where sizes do not fit each other."""
     width = config.width or WIDTHS[config.model]
     wanted = max(side // (4 if side < SMALL_SIDE else 8), 1)

@@ -4,42 +4,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from .transformer import Block
+
 HIDDEN = 2  # width of the MLP over the model's; the paper's 4 is for data sets far larger than the embedded one
 STEM = 32  # channels of the first convolution
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention over tokens [B, N, W]."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.heads, self.dropout = heads, dropout
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        count, length, width = tokens.shape
-        parts = self.qkv(tokens).view(count, length, 3, self.heads, width // self.heads)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)
-        dropout = self.dropout if self.training else 0.0
-        mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout)
-        return self.out(mixed.transpose(1, 2).reshape(count, length, width))
-
-
-class Block(nn.Module):
-    """Attention, then an MLP, each added to what came in."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width, heads, dropout)
-        self.norm2 = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(nn.Linear(width, HIDDEN * width), nn.GELU(), nn.Linear(HIDDEN * width, width))
-        self.drop = nn.Dropout(dropout)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        tokens = tokens + self.drop(self.attention(self.norm1(tokens)))
-        return tokens + self.drop(self.mlp(self.norm2(tokens)))
 
 
 class Patches(nn.Module):
@@ -67,7 +35,7 @@ class ViT(nn.Module):
     ) -> None:
         super().__init__()
         self.patches = Patches(image_size, patch_size, width)
-        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(Block(width, heads, HIDDEN, dropout) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
         for name, parameter in self.named_parameters():

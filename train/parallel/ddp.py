@@ -67,7 +67,7 @@ class DataParallel:
         for turn, batch in enumerate(batches, start=1):
             # Gradients are exchanged in the last pass only; in the others that would be traffic for nothing.
             with contextlib.nullcontext() if turn == len(batches) else self._no_sync():
-                loss = self._loss(batch.images, batch.labels)
+                loss = self._loss(batch.inputs, batch.labels)
                 (loss * scale).backward()
             losses += loss.detach()
         if self._clip:
@@ -77,12 +77,13 @@ class DataParallel:
         return losses
 
     def evaluate(self, batch: Batch) -> torch.Tensor:
-        """[sum of losses, right answers] over the samples of `batch` that count, on the device."""
+        """[sum of losses, right answers, samples] over the samples of `batch` that count, on the device."""
         with torch.no_grad(), self._precision():
-            logits = self.model(batch.images)
+            logits = self.model(batch.inputs)
             loss = functional.cross_entropy(logits, batch.labels, ignore_index=IGNORED, reduction="sum")
         right = (logits.argmax(dim=1) == batch.labels).sum()
-        return torch.stack([loss.double(), right.double()])
+        counted = torch.full_like(loss, batch.valid, dtype=torch.float64)  # filled on the device, which need not wait
+        return torch.stack([loss.double(), right.double(), counted])
 
     def _loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with self._precision():

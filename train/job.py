@@ -1,0 +1,63 @@
+"""What all training entrypoints do around the training itself."""
+
+import os
+from typing import Any
+
+import torch
+
+from . import paths
+from .config import TrainConfig
+from .files import writable
+from .loop import Outcome
+from .summary import clear_summary
+
+
+def print_line(text: object) -> None:
+    print(text, flush=True)
+
+
+def ignore(_: object) -> None:
+    """What ranks other than 0 say."""
+
+
+def prepare_folders(where: paths.Paths) -> None:
+    """Makes the folders that a job writes to. UserError where one cannot be written."""
+    for folder, name in ((where.checkpoints, "checkpoint"), (where.model, "model"), (where.output, "output")):
+        writable(folder, f"{name} folder", f"--{name}-dir with a folder that can be written")
+    clear_summary(where.output)
+
+
+def set_determinism(config: TrainConfig) -> None:
+    if config.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it (torch's notes on randomness)
+        torch.use_deterministic_algorithms(True)
+
+
+def rate_line(config: TrainConfig, peak: float) -> str:
+    """The learning rate in words."""
+    scaled = f", scaled from {config.lr:g} at a global batch of {config.reference_batch}" if config.scale_lr else ""
+    return (
+        f"learning rate: {peak:g}{scaled}, after {config.warmup_epochs:g} epochs of warm-up, "
+        f"x {config.gamma:g} per epoch"
+    )
+
+
+def figures(outcome: Outcome, speed: str) -> dict[str, Any]:
+    """The summary of a finished run; `speed` is the name of its samples per second."""
+    return {
+        "loss": outcome.val_loss,
+        "accuracy": outcome.val_accuracy,
+        speed: outcome.samples_per_s,
+        "epochs": outcome.position.epoch,
+        "steps": outcome.position.step,
+    }
+
+
+def result(outcome: Outcome) -> dict[str, Any]:
+    """What a model's description says of its training."""
+    return {
+        "val_loss": outcome.val_loss,
+        "val_accuracy": outcome.val_accuracy,
+        "epochs": outcome.position.epoch,
+        "steps": outcome.position.step,
+    }

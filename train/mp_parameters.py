@@ -1,0 +1,142 @@
+"""AWS's names for a pipeline (`mp_parameters` of its model parallel library, documented in the SageMaker guide) as ours.
+
+What means the same is mapped, what is the default there and here is accepted, everything else is refused by name.
+"""
+
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .config import PipelineConfig
+from .errors import UserError
+
+SCHEDULES = {"interleaved": "1f1b", "simple": "gpipe"}  # "interleaved" means backward passes first there, that is 1F1B
+NEUTRAL: dict[str, tuple[Any, str]] = {
+    "horovod": (False, "TensorFlow only; use ddp"),
+    "tensor_parallel_degree": (1, "there is no tensor parallelism here; use more partitions"),
+    "sharded_data_parallel_degree": (1, "there is no sharded data parallelism here; use more partitions"),
+    "shard_optimizer_state": (False, "it belongs to tensor parallelism; use more partitions"),
+    "prescaled_batch": (False, "it belongs to tensor parallelism"),
+    "fp16": (False, "use bf16"),
+    "fp16_params": (False, "use bf16"),
+    "offload_activations": (False, "use recompute True beside mp_parameters"),
+    "delayed_parameter_initialization": (False, "weights are drawn on the CPU, and only a stage's own go to its GPU"),
+    "contiguous": (True, "stages are always contiguous"),
+    "skip_tracing": (False, "units are profiled, or come from --partition"),
+}
+PLACEMENTS = ("cluster", "spread")
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What mp_parameters ask for: `options` of ours, and what can be checked only when the ranks are known."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+    ddp: bool = True
+    auto_partition: bool = True
+    default_partition: int | None = None
+    active_microbatches: int | None = None
+
+
+def _refused(key: str, value: Any, allowed: str, fix: str) -> UserError:
+    return UserError(f"mp_parameters: {key} = {json.dumps(value)}; allowed: {allowed}; fix: {fix}")
+
+
+def _count(given: dict[str, Any], key: str, at_least: int = 1) -> int | None:
+    value = given.get(key)
+    if value is None:
+        return None
+    if isinstance(value, str) and value.isascii() and value.isdigit():  # the SDK writes texts here and there
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
+        raise _refused(key, value, f"a whole number of at least {at_least}", "give one")
+    return value
+
+
+def _flag(given: dict[str, Any], key: str, default: bool) -> bool:
+    value = given.get(key, default)
+    words = {"true": True, "false": False}
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    if not isinstance(value, bool):
+        raise _refused(key, value, "true or false", "give one of them")
+    return value
+
+
+def _choice(given: dict[str, Any], key: str, allowed: tuple[str, ...]) -> str | None:
+    value = given.get(key)
+    if value is not None and value not in allowed:
+        raise _refused(key, value, ", ".join(allowed), "choose one of them")
+    return value
+
+
+def _placement(given: dict[str, Any]) -> str | None:
+    """cluster, spread, or the axes from the slowest to the fastest: the last letter's ranks are neighbours."""
+    value = given.get("placement_strategy")
+    if value is None or value in PLACEMENTS:
+        return value
+    if isinstance(value, str) and sorted(value) == ["D", "P", "T"]:
+        return "cluster" if value.index("D") < value.index("P") else "spread"
+    raise _refused("placement_strategy", value, "cluster, spread, or an order of the letters D, P, T", "use cluster")
+
+
+def parse(text: str) -> Wishes:
+    """The wishes of a JSON object. UserError for what is not one, and for what cannot be had."""
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f'mp_parameters: not JSON: {error}; fix: a JSON object such as {{"partitions": 2}}') from None
+    if not isinstance(given, dict):
+        raise UserError(f'mp_parameters: a {type(given).__name__}; allowed: a JSON object; fix: {{"partitions": 2}}')
+    known = {
+        "partitions", "pipeline_parallel_degree", "microbatches", "pipeline", "optimize", "placement_strategy", "ddp",
+        "auto_partition", "default_partition", "active_microbatches", "bf16",
+    }  # fmt: skip
+    for key, value in given.items():
+        if key in NEUTRAL:
+            neutral, instead = NEUTRAL[key]
+            if value != neutral and str(value).lower() != str(neutral).lower():
+                raise _refused(key, value, json.dumps(neutral), instead)
+        elif key not in known:
+            raise _refused(key, value, ", ".join(sorted(known)), "leave it out: it has no meaning here")
+    degrees = {_count(given, "partitions"), _count(given, "pipeline_parallel_degree")} - {None}
+    if len(degrees) > 1:
+        raise _refused("partitions", given["partitions"], str(given["pipeline_parallel_degree"]), "give one of the two")
+    pipeline = _choice(given, "pipeline", tuple(SCHEDULES))
+    wished = {
+        "pp": next(iter(degrees), 1),
+        "microbatches": _count(given, "microbatches") or 1,
+        "schedule": SCHEDULES[pipeline or "interleaved"],
+        "optimize": _choice(given, "optimize", ("speed", "memory")) or "memory",
+        "placement": _placement(given) or "cluster",
+    }
+    if _flag(given, "bf16", default=False):
+        wished["precision"] = "bf16"
+    auto = _flag(given, "auto_partition", default=True)
+    default = _count(given, "default_partition", at_least=0)
+    if not auto and default is None:
+        raise _refused("auto_partition", False, "with default_partition only", "add default_partition")
+    if default is not None and default >= wished["pp"]:
+        raise _refused("default_partition", default, f"0 .. {wished['pp'] - 1}", "name a partition that exists")
+    return Wishes(wished, _flag(given, "ddp", default=False), auto, default, _count(given, "active_microbatches"))
+
+
+def apply(config: PipelineConfig) -> tuple[PipelineConfig, Wishes]:
+    """The configuration with what its mp_parameters ask for. UserError where an option says something else."""
+    if config.mp_parameters is None:
+        return config, Wishes()
+    wishes = parse(config.mp_parameters)
+    changes = dict(wishes.options)
+    if wishes.options["schedule"] == "1f1b" and wishes.options["microbatches"] < wishes.options["pp"]:
+        changes["schedule"] = (
+            "gpipe"  # with fewer microbatches than stages the two are the same, and torch's 1F1B refuses
+        )
+    for name, wished in wishes.options.items():
+        own, default = getattr(config, name), PipelineConfig.__dataclass_fields__[name].default
+        if own not in (default, wished):
+            option = "--" + name.replace("_", "-")
+            raise UserError(
+                f"option {option}: {own} and mp_parameters ask for different things; allowed: one of them; "
+                f"fix: leave out {option}, or say the same in mp_parameters"
+            )
+    return replace(config, mp_parameters=None, **changes), wishes

@@ -1,0 +1,71 @@
+"""What crosses a boundary: floating-point tensors that all get gradients, as pipelines of torch expect."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+# Whole numbers travel as the same bits; those of one byte as their values, which float16 holds exactly.
+CARRIERS = {torch.int64: torch.float64, torch.int32: torch.float32, torch.int16: torch.float16}
+SMALL = (torch.bool, torch.uint8, torch.int8)
+
+
+def pack(tensor: torch.Tensor) -> torch.Tensor:
+    """`tensor` as a tensor that can carry a gradient. Raises TypeError for a dtype that can't be carried."""
+    if tensor.is_floating_point():
+        return tensor
+    if tensor.is_complex():
+        return torch.view_as_real(tensor.resolve_conj())
+    if tensor.dtype in CARRIERS:
+        return tensor.contiguous().view(CARRIERS[tensor.dtype])
+    if tensor.dtype in SMALL:
+        return tensor.to(torch.float16)
+    raise TypeError(f"a tensor of {tensor.dtype} can't be sent to the next stage")
+
+
+def unpack(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """The inverse of `pack`, for a tensor that was of `dtype`."""
+    if dtype.is_floating_point:
+        return tensor
+    if dtype.is_complex:
+        return torch.view_as_complex(tensor.contiguous())
+    tensor = tensor.detach()
+    return tensor.contiguous().view(dtype) if dtype in CARRIERS else tensor.to(dtype)
+
+
+def tie(
+    outputs: Sequence[torch.Tensor], entries: Sequence[torch.Tensor], untouched: Collection[int], *, crossing: bool
+) -> tuple[torch.Tensor, ...]:
+    """`outputs`, so connected with `entries` that every float output has a gradient and every entry gets one.
+
+    A pipeline sends a gradient back for every tensor that it has sent. Masks and whole numbers have none of their own:
+    `untouched` (places among `entries`) get zeros. Nothing is done where gradients flow by themselves.
+    """
+    if not torch.is_grad_enabled():
+        return tuple(outputs)
+    if crossing:
+        outputs = [output if output.requires_grad else output.detach().requires_grad_() for output in outputs]
+    loose = [entries[i] for i in sorted(untouched) if entries[i].requires_grad]
+    passed = any(output is entry for output in outputs for entry in entries)
+    if not loose and not passed:
+        return tuple(outputs)
+    floats = [i for i, output in enumerate(outputs) if output.is_floating_point()]
+    joined = list(outputs)
+    for i, output in zip(floats, _Tie.apply(len(floats), *(outputs[i] for i in floats), *loose), strict=True):
+        joined[i] = output
+    return tuple(joined)
+
+
+class _Tie(torch.autograd.Function):
+    """Passes the first `count` tensors on; the others get zeros as their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.count = count
+        ctx.loose = [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors[count:]]
+        return tuple(tensor.view_as(tensor) for tensor in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        zeros = (torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.loose)
+        return None, *gradients[: ctx.count], *zeros

@@ -1,0 +1,50 @@
+"""What a model is cut into: segments with a tensor boundary between any two, and stages made of successive segments."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor without its data."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> "TensorSpec":
+        return cls(tuple(tensor.shape), tensor.dtype)
+
+    @property
+    def bytes(self) -> int:
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpec:
+    """The smallest piece of a model that a stage can begin and end at."""
+
+    name: str  # of its first unit
+    units: tuple[str, ...]  # modules called in it, in execution order
+    parameters: tuple[str, ...]  # global names; a shared one under its first name
+    entry: tuple[TensorSpec, ...]  # what enters it; of the first segment: the tensors among the model's arguments
+
+
+class Cutting(Protocol):
+    """A model cut into segments, and how to get a stage of it."""
+
+    segments: tuple[SegmentSpec, ...]  # in execution order
+    output: tuple[TensorSpec, ...]  # the tensors in the model's output
+
+    def stage(self, begin: int, end: int) -> nn.Module:
+        """Segments begin .. end - 1 as a module.
+
+        Called with the entry tensors of segment `begin`, it returns the entry tensors of segment `end` (a tensor when
+        it is one, else a tuple), or the model's own output when `end` is the number of segments. Its parameters,
+        buffers and state_dict keys are the owned ones under the model's names; the parameters are the model's objects.
+        Every tensor between two stages is a floating-point tensor and gets a gradient, zeros where none reaches it.
+        """
+        ...

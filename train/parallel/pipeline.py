@@ -1,0 +1,280 @@
+"""Trains a model whose stages lie on several ranks, as if it lay on one: Pipeline.step is forward and backward."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from ..errors import UserError
+from . import schedule as schedules
+from . import torch_schedules
+from .axes import Axes
+from .cutting import Cutting, TensorSpec
+from .reduce import GradientSum
+from .torch_schedules import Loss, RecordedStage, Recorder, Span
+
+SPLIT_BACKWARD = ("zero-bubble", "zbv", "dualpipev")  # schedules that compute weight gradients apart
+
+
+@contextlib.contextmanager
+def _statistics_kept(module: nn.Module) -> Iterator[None]:
+    """A forward pass that is done again does not count again for the running statistics of BatchNorm."""
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    kept = [
+        (norm.momentum, None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone())
+        for norm in norms
+    ]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, (momentum, count) in zip(norms, kept, strict=True):
+            norm.momentum = momentum
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.copy_(count)
+
+
+class Stage(nn.Module):
+    """A piece of the model as the pipeline runs it: in its precision, and recomputed in the backward pass if wished.
+
+    Its outputs have the types of the boundary: autocast may compute in bfloat16, but what crosses to another rank is
+    what the model without a pipeline would have gone on with.
+    """
+
+    def __init__(self, module: nn.Module, output: Sequence[TensorSpec], bf16: str, recompute: bool) -> None:
+        super().__init__()
+        self.module = module
+        self._types, self._bf16, self._recompute = [spec.dtype for spec in output], bf16, recompute
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        with torch.autocast(self._bf16, torch.bfloat16) if self._bf16 else contextlib.nullcontext():
+            if self._recompute and torch.is_grad_enabled():
+                result = checkpoint(
+                    self.module, *inputs, use_reentrant=False,
+                    context_fn=lambda: (contextlib.nullcontext(), _statistics_kept(self.module)),
+                )  # fmt: skip
+            else:
+                result = self.module(*inputs)
+        many = result if isinstance(result, tuple) else (result,)
+        typed = tuple(tensor.to(dtype) for tensor, dtype in zip(many, self._types, strict=True))
+        return typed if isinstance(result, tuple) else typed[0]
+
+
+class Pipeline:
+    """The stages of this rank and the schedule that all ranks of its pipeline run together.
+
+    `begins` holds the segment at which each stage begins (`partition.solve`). A rank of P carries the stages that the
+    schedule gives it. `loss(output, target)` is of one microbatch, on the last stage. With one rank per pipeline
+    the microbatches are passes of plain accumulation.
+    """
+
+    def __init__(
+        self,
+        cutting: Cutting,
+        begins: Sequence[int],
+        axes: Axes,
+        loss: Loss,
+        *,
+        microbatches: int,
+        schedule: str = "1f1b",
+        bf16: bool = False,
+        recompute: bool = False,
+    ) -> None:
+        self.axes, self._loss, self._microbatches = axes, loss, microbatches
+        stages, ranks = len(begins), axes.grid.pp
+        if recompute and schedule in SPLIT_BACKWARD:
+            raise UserError(
+                f"option --recompute: not with the schedule {schedule}, which computes weight gradients apart; "
+                "fix: --recompute False, or --schedule 1f1b"
+            )
+        ends = [*begins[1:], len(cutting.segments)]
+        specs = [cutting.segments[begin].entry for begin in begins] + [cutting.output]
+        chunks = stages // ranks
+        self.indices = schedules.stages_of(schedule, ranks, axes.pp_rank, chunks) if ranks > 1 else range(stages)
+        device = axes.device
+        self.modules = {
+            index: Stage(
+                cutting.stage(begins[index], ends[index]), specs[index + 1], device.type if bf16 else "", recompute
+            ).to(device)
+            for index in self.indices
+        }
+        self.is_first, self.is_last = 0 in self.modules, stages - 1 in self.modules
+        self.recorder = Recorder(device)
+        self._specs, self._stages = specs, stages
+        self._holder = {
+            index: rank for rank in range(ranks) for index in schedules.stages_of(schedule, ranks, rank, chunks)
+        }
+        self._local: list[tuple[torch.Tensor, ...]] = []  # from one stage of this rank to the next one, in evaluations
+        self._scale = 1.0
+        self._losses: list[torch.Tensor] = []
+        self._schedule: Any = None
+        if ranks > 1:
+            held = [
+                RecordedStage(
+                    self.recorder, module, index, stages, device,
+                    input_args=torch_schedules.tensors(specs[index], gradients=index > 0),
+                    output_args=torch_schedules.tensors(specs[index + 1], gradients=True),
+                    group=axes.pp_group,
+                )
+                for index, module in self.modules.items()
+            ]  # fmt: skip
+            self._schedule = torch_schedules.schedule(schedule, held, microbatches, self._scaled_loss)
+        passes = None if schedule in SPLIT_BACKWARD and ranks > 1 else microbatches
+        self._sum = GradientSum(self.parameters(), axes.dp_group, passes)
+        quiet = "return_outputs" in inspect.signature(type(self._schedule).step).parameters if self._schedule else False
+        self._quiet = {"return_outputs": False} if quiet else {}
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The parameters of this rank under the names that they have in the whole model."""
+        for module in self.modules.values():
+            yield from module.module.named_parameters()
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The parameters of this rank, for an optimizer."""
+        return (parameter for _, parameter in self.named_parameters())
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers of this rank, under their names in the whole model."""
+        return {name: tensor for module in self.modules.values() for name, tensor in module.module.state_dict().items()}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        """Takes from a whole model's state dict what this rank holds. KeyError for a name that is not there."""
+        for module in self.modules.values():
+            own = module.module.state_dict()
+            module.module.load_state_dict({name: state[name] for name in own})
+
+    def train(self) -> None:
+        for module in self.modules.values():
+            module.train()
+
+    def eval(self) -> None:
+        for module in self.modules.values():
+            module.eval()
+
+    def step(self, inputs: torch.Tensor, targets: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        """Forward and backward over one batch [B, ..]; gradients are then equal on all replicas.
+
+        The same batch goes to all ranks of a pipeline; B is the microbatches times the microbatch size, always.
+        Gradients are those of `scale` times the sum of the microbatches' losses over all replicas; by default their
+        mean. Returns the sum of the unscaled losses of this replica, on the ranks with the last stage; 0 elsewhere.
+        """
+        self._check(inputs)
+        self._scale = 1 / (self._microbatches * self.axes.grid.dp) if scale is None else scale
+        self._losses = []
+        if self._schedule is None:
+            self._accumulate(inputs, targets)
+        else:
+            self._schedule.step(*self._arguments(inputs), **self._target(targets), **self._quiet)
+        self._sum.finish()
+        return self._total()
+
+    def evaluate(
+        self, inputs: torch.Tensor, targets: torch.Tensor, score: Callable[[Any, torch.Tensor], torch.Tensor]
+    ) -> torch.Tensor | None:
+        """The sum of score(output, target) over the microbatches; None on ranks without the last stage.
+
+        Forward passes only, stage by stage; torch's schedules cannot do that where two neighbours lie on one rank
+        ("can't steal_bwd_input"), and prepare all stages anew at each change between training and evaluation.
+        """
+        self._check(inputs)
+        scores, sent = [], []
+        parts = list(inputs.chunk(self._microbatches))
+        with torch.no_grad():
+            for index in self.indices:
+                for number, target in enumerate(targets.chunk(self._microbatches)):
+                    arrived = (parts[number],) if index == 0 else self._received(index)
+                    output = self.modules[index](*arrived)
+                    if index == self._stages - 1:
+                        scores.append(score(output, target))
+                    else:
+                        sent += self._send(index, output if isinstance(output, tuple) else (output,))
+        for work in sent:
+            work.wait()
+        return torch.stack(scores).sum(0) if scores else None
+
+    def _received(self, index: int) -> tuple[torch.Tensor, ...]:
+        """What stage `index` gets from the one before it."""
+        source = self._holder[index - 1]
+        if source == self.axes.pp_rank:
+            return self._local.pop(0)
+        tensors = tuple(torch.empty(s.shape, dtype=s.dtype, device=self.axes.device) for s in self._specs[index])
+        for tensor in tensors:
+            dist.recv(tensor, group=self.axes.pp_group, group_src=source)
+        return tensors
+
+    def _send(self, index: int, tensors: tuple[torch.Tensor, ...]) -> list[dist.Work]:
+        to = self._holder[index + 1]
+        if to == self.axes.pp_rank:
+            self._local.append(tensors)
+            return []
+        works = [dist.isend(tensor.contiguous(), group=self.axes.pp_group, group_dst=to) for tensor in tensors]
+        return [work for work in works if work is not None]
+
+    def clip(self, norm: float) -> torch.Tensor:
+        """Scales all gradients of the pipeline so that their norm is at most `norm`; returns the norm before.
+
+        torch's clip_grad_norm_ sees one rank's gradients; the squares are summed over the stages here.
+        """
+        gradients = [p.grad for p in self.parameters() if p.grad is not None]
+        squares = torch.zeros((), device=self.axes.device, dtype=torch.float64)
+        if gradients:
+            squares = torch.stack(torch._foreach_norm(gradients)).double().square().sum()
+        if self.axes.pp_group is not None:
+            dist.all_reduce(squares, group=self.axes.pp_group)
+        total = squares.sqrt()
+        factor = (norm / (total + 1e-6)).clamp(max=1.0).float()  # as torch's own
+        torch._foreach_mul_(gradients, factor)
+        return total
+
+    def spans(self) -> tuple[Span, ...]:
+        """What was recorded since recorder.start()."""
+        return self.recorder.stop()
+
+    def _arguments(self, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (inputs,) if self.is_first else ()
+
+    def _target(self, targets: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"target": targets} if self.is_last else {}
+
+    def _split(self, inputs: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        return zip(inputs.chunk(self._microbatches), targets.chunk(self._microbatches), strict=True)
+
+    def _forward(self, part: torch.Tensor) -> Any:
+        output: Any = part
+        for index in self.indices:
+            output = self.modules[index](*(output if isinstance(output, tuple) else (output,)))
+        return output
+
+    def _accumulate(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+        for number, (part, target) in enumerate(self._split(inputs, targets)):
+            if not self.recorder.on:
+                self._scaled_loss(self._forward(part), target).backward()
+                continue
+            loss = self.recorder.run("F", 0, number, lambda part=part, target=target: self._scaled_loss(
+                self._forward(part), target))  # fmt: skip
+            self.recorder.run("B", 0, number, loss.backward)
+
+    def _scaled_loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
+        loss = self._loss(output, target)
+        self._losses.append(loss.detach())
+        return loss * self._scale
+
+    def _total(self) -> torch.Tensor:
+        return torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self.axes.device)
+
+    def _check(self, inputs: torch.Tensor) -> None:
+        """Shapes must not change: gloo takes a short message into the larger buffer, and stale rows stay."""
+        wanted = (self._specs[0][0].shape[0] * self._microbatches, *self._specs[0][0].shape[1:])
+        if tuple(inputs.shape) != wanted:
+            raise UserError(
+                f"a batch of shape {list(inputs.shape)}; allowed: {list(wanted)}, that is {self._microbatches} "
+                f"microbatches of {self._specs[0][0].shape[0]}; fix: pad the last batch, or leave it out"
+            )

@@ -1,0 +1,107 @@
+"""Sums gradients across data parallel replicas once per step, in buckets that leave as soon as they are complete.
+
+DistributedDataParallel around the stages is not an option: its hooks see one backward pass per microbatch, and with
+zero-bubble schedules, which compute weight gradients apart, it yields wrong ones without an error (pytorch#144530).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+BUCKET_BYTES = 25 * 2**20  # DDP's own default: large enough for the bandwidth, small enough to overlap
+
+
+class _Bucket:
+    """Parameters whose gradients travel together. `left` counts the gradients that are not final yet."""
+
+    def __init__(self, parameters: list[nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.left = 0
+        self.flat: torch.Tensor | None = None
+        self.work: dist.Work | None = None
+
+    def launch(self, group: dist.ProcessGroup) -> None:
+        self.flat = torch.cat([_gradient(p).flatten() for p in self.parameters])
+        self.work = dist.all_reduce(self.flat, group=group, async_op=True)
+
+    def finish(self) -> None:
+        assert self.work is not None
+        assert self.flat is not None
+        self.work.wait()
+        parts = self.flat.split([p.numel() for p in self.parameters])
+        for parameter, part in zip(self.parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+        self.flat = self.work = None
+
+
+def _gradient(parameter: nn.Parameter) -> torch.Tensor:
+    """Zeros where this replica has none: the others may have one, and all must send the same number of bytes."""
+    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+
+
+def buckets_of(parameters: Iterable[nn.Parameter], limit: int) -> list[list[nn.Parameter]]:
+    """Parameters of equal dtype in runs of up to `limit` bytes, last ones first: the order of a backward pass."""
+    found: list[list[nn.Parameter]] = []
+    size, dtype = 0, None
+    for parameter in reversed([p for p in parameters if p.requires_grad]):
+        bytes_ = parameter.numel() * parameter.element_size()
+        if dtype != parameter.dtype or size + bytes_ > limit:
+            found.append([])
+            size, dtype = 0, parameter.dtype
+        found[-1].append(parameter)
+        size += bytes_
+    return found
+
+
+class GradientSum:
+    """Sums over `group`. With `passes` (backward passes per step, each of which adds to every gradient) buckets leave
+    during the last one; with None, for schedules whose passes cannot be counted that way, all leave in `finish`."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        group: dist.ProcessGroup | None,
+        passes: int | None,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        self._group, self._passes = group, passes
+        self._buckets = [_Bucket(run) for run in buckets_of(parameters, bucket_bytes)] if group else []
+        self._next = 0  # buckets leave in one order on all replicas, or their sums would be of different things
+        self._seen: dict[nn.Parameter, int] = {}
+        self._of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
+        if passes is not None:
+            for parameter in self._of:
+                parameter.register_post_accumulate_grad_hook(self._added)
+        self.begin()
+
+    def begin(self) -> None:
+        """Before the first backward pass of a step."""
+        self._next, self._seen = 0, dict.fromkeys(self._of, 0)
+        for bucket in self._buckets:
+            bucket.left = len(bucket.parameters)
+
+    def _added(self, parameter: torch.Tensor) -> None:
+        assert isinstance(parameter, nn.Parameter)
+        self._seen[parameter] += 1
+        if self._seen[parameter] != self._passes:
+            return
+        self._of[parameter].left -= 1
+        while self._next < len(self._buckets) and self._buckets[self._next].left == 0:
+            self._launch_next()
+
+    def _launch_next(self) -> None:
+        assert self._group is not None
+        self._buckets[self._next].launch(self._group)
+        self._next += 1
+
+    def finish(self) -> None:
+        """After the last backward pass: every gradient is the sum over the replicas."""
+        while self._next < len(self._buckets):
+            self._launch_next()
+        for bucket in self._buckets:
+            bucket.finish()
+        self.begin()

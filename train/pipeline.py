@@ -1,0 +1,131 @@
+"""Trains a model in pipeline stages, side by side with others: `python -m train.pipeline --pp 2 ..` under any launcher."""
+
+import os
+from pathlib import Path
+
+from algorun.agreement import Agreement
+from algorun.flag import StopFlag
+
+STOP = StopFlag()
+if __name__ == "__main__":
+    STOP.install()  # before torch loads, which takes seconds
+
+from . import artifact, collect, mp_parameters, options, part_resume, paths, task  # noqa: E402
+from .config import PipelineConfig  # noqa: E402
+from .data.sampler import Sharding  # noqa: E402
+from .errors import guarded, leave  # noqa: E402
+from .explain import Explained  # noqa: E402
+from .job import figures, ignore, prepare_folders, print_line, rate_line, result, set_determinism  # noqa: E402
+from .layout import Layout, lay_out  # noqa: E402
+from .loop import Loop, Outcome, Parts, Progress  # noqa: E402
+from .mesh import Mesh, joined, read_world  # noqa: E402
+from .mp_parameters import Wishes  # noqa: E402
+from .optim import optimizer, schedule  # noqa: E402
+from .parallel import axes, decide  # noqa: E402
+from .parallel.pipeline import Pipeline  # noqa: E402
+from .parallel.staged import Staged, sample_losses  # noqa: E402
+from .part_saver import PartSaver  # noqa: E402
+from .parts import PartStore  # noqa: E402
+from .sinks import Sinks  # noqa: E402
+from .summary import write_summary  # noqa: E402
+
+
+def main(argv: list[str]) -> int:
+    """Reads options and environment, joins the ranks and trains; returns the exit code."""
+    if "--help" in argv or "-h" in argv:
+        print(options.help_text(PipelineConfig, "train.pipeline"))
+        return 0
+    config, wishes = mp_parameters.apply(options.read(PipelineConfig, argv))
+    world = read_world(os.environ)
+    layout = lay_out(config, wishes, world.world_size)
+    where = paths.resolve(config, os.environ, Path.is_dir)
+    with joined(world) as mesh:
+        train(config, wishes, layout, where, mesh)
+    return 0
+
+
+def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.Paths, mesh: Mesh) -> None:
+    """One job on the joined ranks: data, model, partition, loop, artifact."""
+    say = print_line if mesh.is_leader else ignore
+    mesh.from_leader(lambda: prepare_folders(where))
+    set_determinism(config)
+    job = task.load(config, where, mesh)
+    for line in (*job.lines, f"layout: {layout}"):
+        say(line)
+    split = decide.decide(config, wishes, layout, job.model, job.example(layout.microbatch), where, mesh, say)
+    if config.profile_only:
+        return
+    pipeline = Pipeline(
+        split.cutting,
+        split.begins,
+        axes.join(layout.grid, mesh.rank, mesh.device),
+        sample_losses,
+        microbatches=layout.microbatches,
+        schedule=layout.schedule,
+        bf16=config.precision == "bf16",
+        recompute=config.recompute,
+    )
+    optim = optimizer(config, pipeline.parameters())
+    modules = [stage.module for stage in pipeline.modules.values()]
+    store = PartStore(where.checkpoints, config.keep_checkpoints)
+    start = None
+    if config.resume == "auto":
+        names = {name for module in modules for name in module.state_dict()}
+        restored = part_resume.restore(store, job.identity, names.__contains__, mesh, say)
+        if restored:
+            restored.load_into(modules, optim, mesh)
+            start = restored.progress
+    if start and start.position.epoch >= config.epochs:
+        say(f"nothing left to train after epoch {start.position.epoch}; fix: more --epochs, or --resume never")
+
+    dp_rank, _ = layout.grid.place(mesh.rank)
+    sharding = Sharding(config.batch_size, 1, dp_rank, layout.grid.dp)
+    rates = schedule(config, sharding.global_batch)
+    weights = sum(p.numel() for p in job.model.parameters())
+    say(f"model: {config.model}, {weights} weights, {config.precision} on {mesh.device.type}")
+    say(f"global batch: {sharding.global_batch} = {config.batch_size} per pipeline x {layout.grid.dp} pipelines")
+    say(rate_line(config, rates.peak))
+    sinks = Sinks(where.output, start.position.step if start else 0) if mesh.is_leader else None
+    stepper = Staged(pipeline, optim, mesh, config.seed, config.clip_norm)
+    explained = Explained(stepper, layout, split, where.output, mesh, say) if config.explain else stepper
+    saver = PartSaver(store, mesh, say)
+    writes = dp_rank == 0  # the other replicas hold the same
+
+    def save(progress: Progress) -> None:
+        states = {
+            index: part_resume.state(job.identity, progress, stage.module, optim)
+            for index, stage in (pipeline.modules.items() if writes else ())
+        }
+        saver.save(progress.position.step, layout.stages, states)
+
+    agreement = Agreement(mesh, STOP)
+    report = sinks.write if sinks else ignore
+    parts = Parts(config, mesh, job.source, explained, sharding, rates, agreement, save, report)
+    outcome = Loop(parts, start).run()
+    saver.finish()
+    if sinks:
+        sinks.close()
+    if outcome.stopped:
+        say(f"stopped on request after step {outcome.position.step}; the same command goes on from there")
+        return
+    _finish(job, layout, where, pipeline, outcome, mesh, say)
+
+
+def _finish(
+    job: task.Task, layout: Layout, where: paths.Paths, pipeline: Pipeline, outcome: Outcome, mesh: Mesh, say: object
+) -> None:
+    """Writes the whole model as one artifact, and the summary (rank 0)."""
+    whole = collect.on_leader(mesh, layout.grid.pipelines[0], pipeline.state_dict())
+
+    def write() -> str:
+        ordered = {name: whole[name] for name in job.model.state_dict()}
+        file = artifact.write_model(where.model, ordered, job.description | result(outcome))
+        write_summary(where.output, figures(outcome, f"{job.source.unit}_per_s"))
+        return f"artifact: {file} metrics: {where.output}"
+
+    text = mesh.from_leader(write)
+    (print_line if mesh.is_leader else ignore)(text)
+
+
+if __name__ == "__main__":
+    leave(guarded(main))

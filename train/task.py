@@ -1,0 +1,75 @@
+"""What a pipeline job trains: the model and its data, under one name."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from . import data, paths
+from .config import PipelineConfig
+from .data import Source, text
+from .mesh import Mesh
+from .models import build, gpt, specify
+
+GPT_WIDTH, GPT_DEPTH = 128, 8
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """`identity` is what a checkpoint must share with the job that resumes it, `description` what comes with the
+    artifact, `sample` the inputs of one sample."""
+
+    source: Source
+    model: nn.Module
+    identity: dict[str, Any]
+    description: dict[str, Any]
+    sample: torch.Tensor
+    lines: tuple[str, ...]
+
+    def example(self, samples: int) -> torch.Tensor:
+        """Inputs of this many samples."""
+        return self.sample.unsqueeze(0).repeat(samples, *[1] * self.sample.dim())
+
+
+def load(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> Task:
+    """Data and a model with weights drawn from the seed, equal on all ranks, on the CPU. UserError as its parts do."""
+    return _gpt(config, where, mesh) if config.model == "gpt" else _vit(config, where, mesh)
+
+
+def _gpt(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> Task:
+    spec = gpt.GptSpec(
+        context=config.context,
+        width=config.width or GPT_WIDTH,
+        depth=config.depth or GPT_DEPTH,
+        heads=config.heads,
+        dropout=config.dropout,
+    )
+    source = text.load(config.context, where, mesh)
+    shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
+    identity = shapes | {"optimizer": config.optimizer, "seed": config.seed, "text": source.checksum}
+    return Task(
+        source,
+        gpt.build(spec, config.seed),
+        identity,
+        spec.as_dict(),
+        torch.zeros(config.context, dtype=torch.int64),
+        (f"data: {source.source}; {source.train_count} training and {source.validation_count} validation sequences "
+         f"of {config.context} bytes",),
+    )  # fmt: skip
+
+
+def _vit(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> Task:
+    images = data.load(config, where, mesh)
+    spec = specify(config, len(images.classes), images.side)
+    shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
+    identity = shapes | {"optimizer": config.optimizer, "seed": config.seed, "class_names": list(images.classes)}
+    return Task(
+        images,
+        build(spec, config.seed),
+        identity | {"training_images": images.train_count},
+        spec.as_dict() | {"class_names": list(images.classes)},
+        torch.zeros(3, images.side, images.side),
+        (f"data: {images.source}; {images.train_count} training and {images.validation_count} validation images "
+         f"of {images.side} x {images.side}, {len(images.classes)} classes",),
+    )  # fmt: skip
