@@ -4,12 +4,15 @@ Each rank trains its stages for a few steps, and the whole model beside them; ra
 all ranks in results.json of its base folder, one row for each case.
 """
 
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -137,6 +140,34 @@ def tuned(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
 
 
+@contextlib.contextmanager
+def listened() -> Iterator[list[tuple[str, int]]]:
+    """What this rank sends ("S") and receives ("R") meanwhile, with the pipeline rank at the other end."""
+    heard: list[tuple[str, int]] = []
+    isend, recv = dist.isend, dist.recv
+
+    def sending(tensor: torch.Tensor, group: Any, group_dst: int) -> Any:
+        heard.append(("S", group_dst))
+        return isend(tensor, group=group, group_dst=group_dst)
+
+    def receiving(tensor: torch.Tensor, group: Any, group_src: int) -> Any:
+        heard.append(("R", group_src))
+        return recv(tensor, group=group, group_src=group_src)
+
+    with mock.patch.object(dist, "isend", sending), mock.patch.object(dist, "recv", receiving):
+        yield heard
+
+
+def meet(heard: dict[int, list[tuple[str, int]]]) -> bool:
+    """Whether any two ranks send and receive what they exchange in the same order."""
+    return all(
+        [kind for kind, peer in heard[one] if peer == two]
+        == [{"S": "R", "R": "S"}[kind] for kind, peer in heard[two] if peer == one]
+        for one in heard
+        for two in heard
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """What a training left: gradients and their norm at the first step, state at the end, losses and scores."""
@@ -191,8 +222,9 @@ def begins_of(segments: int, stages: int) -> list[int]:
     return [number * segments // stages for number in range(stages)]
 
 
-def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool]:
-    """The stages of this rank, what their training left, and whether they ran in the order of the schedule."""
+def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool, list[tuple[str, int]]]:
+    """The stages of this rank, what their training left, whether they ran in the order of the schedule, and the
+    messages of an evaluation."""
     grid = Grid(case.dp, case.pp, case.placement)
     place = axes.join(grid, mesh.rank, mesh.device)
     cutting = cutting_of(case, made(case.model))
@@ -203,7 +235,7 @@ def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool]:
         entries=entries(cutting, mesh.device, "bf16") if case.bf16 else None,
     )  # fmt: skip
     optimizer = tuned(pipeline.parameters())
-    gradients, norm, scores, losses, ordered = {}, None, None, [], False
+    gradients, norm, scores, losses, ordered, messages = {}, None, None, [], False, []
     pipeline.train()
     for step in range(1, STEPS + 1):
         inputs, labels = batch(case.model, case.dp * case.microbatches * PER_MICROBATCH, step)
@@ -223,9 +255,10 @@ def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool]:
         optimizer.zero_grad()
         if step == EVALUATED:
             pipeline.eval()
-            scores = pipeline.evaluate(*mine, score)
+            with listened() as messages:
+                scores = pipeline.evaluate(*mine, score)
             pipeline.train()
-    return pipeline, Trace(gradients, norm, losses, scores, pipeline.state_dict()), ordered
+    return pipeline, Trace(gradients, norm, losses, scores, pipeline.state_dict()), ordered, messages
 
 
 def furthest(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
@@ -235,7 +268,7 @@ def furthest(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> floa
 def compared(case: Case, mesh: Mesh) -> dict[str, Any]:
     """The largest differences over all ranks."""
     whole = unsplit(case, case.dp * case.microbatches)
-    pipeline, ours, ordered = pipelined(case, mesh)
+    pipeline, ours, ordered, messages = pipelined(case, mesh)
     scores = torch.zeros(2) if ours.scores is None else ours.scores
     sums = torch.cat([torch.stack(ours.losses), scores])
     dist.all_reduce(sums)
@@ -248,8 +281,10 @@ def compared(case: Case, mesh: Mesh) -> dict[str, Any]:
     }
     rows = mesh.gather((row, ordered, sorted(ours.state), sorted(ours.gradients), pipeline.axes.dp_rank))
     every = sorted(name for _, _, names, _, dp_rank in rows if dp_rank == 0 for name in names)
+    heard = mesh.gather((pipeline.axes.dp_rank, pipeline.axes.pp_rank, messages))
     graded = sorted(name for _, _, _, names, dp_rank in rows if dp_rank == 0 for name in names)
     return {key: max(each[0][key] for each in rows) for key in row} | {
+        "meet": meet({pp_rank: messages for dp_rank, pp_rank, messages in heard if dp_rank == 0}),
         "ordered": all(each[1] for each in rows),
         "complete": every == sorted(whole.state) and graded == sorted(whole.gradients),
     }

@@ -94,6 +94,7 @@ def test_training_and_evaluation_equal_those_of_the_unsplit_model(results, case)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_rank_computes_in_the_order_of_the_schedule(results, case):
     assert results[case]["ordered"]
+    assert results[case]["meet"]  # the messages of an evaluation, which torch's schedule does not order
 
 
 @pytest.mark.parametrize("case", BF16, ids=str)

@@ -299,6 +299,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_ranks_that_it_needs(start
         (2, {"mp_parameters": '{"partitions": 2, "tensor_parallel_degree": 2}'}, "mp_parameters: tensor_parallel_degree"),
         (4, {"pp": 2, "mp_parameters": '{"partitions": 2}'}, "mp_parameters: partitions = 2 on 4 ranks"),
         (2, {"partition": os.devnull}, f"partition file {os.devnull} is not JSON"),
+        (2, {"partition": "/proc/none/made.json"}, "option --partition: folder /proc/none cannot be written: "),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_one_line_on_all_ranks_before_any_step(start, world, options, message):
