@@ -20,7 +20,7 @@ from .config import DdpConfig  # noqa: E402
 from .data.sampler import Sharding  # noqa: E402
 from .errors import UserError, guarded, leave  # noqa: E402
 from .job import figures, ignore, prepare_folders, print_line, rate_line, result, set_determinism  # noqa: E402
-from .loop import Loop, Outcome, Parts, Progress  # noqa: E402
+from .loop import Loop, Outcome, Parts, Position, Progress  # noqa: E402
 from .mesh import Mesh, joined, read_world  # noqa: E402
 from .models import ModelSpec, build, specify  # noqa: E402
 from .models.transfer import start_from  # noqa: E402
@@ -67,7 +67,7 @@ def train(config: DdpConfig, where: paths.Paths, mesh: Mesh) -> None:
         say(line)
     stepper = DataParallel(model, optim, mesh, config)
     stepper.warm_up(images.side, config.batch_size)
-    sinks = Sinks(where.output, start.position.step if start else 0) if mesh.is_leader else None
+    sinks = Sinks(where.output, start.position if start else Position()) if mesh.is_leader else None
 
     def save(progress: Progress) -> None:
         begun = time.perf_counter()

@@ -17,7 +17,7 @@ from .errors import guarded, leave  # noqa: E402
 from .explain import Explained  # noqa: E402
 from .job import figures, ignore, prepare_folders, print_line, rate_line, result, set_determinism  # noqa: E402
 from .layout import Layout, lay_out  # noqa: E402
-from .loop import Loop, Outcome, Parts, Progress  # noqa: E402
+from .loop import Loop, Outcome, Parts, Position, Progress  # noqa: E402
 from .mesh import Mesh, joined, read_world  # noqa: E402
 from .mp_parameters import Wishes  # noqa: E402
 from .optim import optimizer, schedule  # noqa: E402
@@ -88,7 +88,7 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     say(f"model: {config.model}, {weights} weights, {config.precision} on {mesh.device.type}")
     say(f"global batch: {sharding.global_batch} = {config.batch_size} per pipeline x {layout.grid.dp} pipelines")
     say(rate_line(config, rates.peak))
-    sinks = Sinks(where.output, start.position.step if start else 0) if mesh.is_leader else None
+    sinks = Sinks(where.output, start.position if start else Position()) if mesh.is_leader else None
     stepper = Staged(pipeline, optim, mesh, config.seed, config.clip_norm)
     explained = Explained(stepper, layout, split, where.output, mesh, say) if config.explain else stepper
     saver = PartSaver(store, mesh, say)

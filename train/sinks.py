@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from .files import write_text
+from .loop import Position
 from .metrics import EpochReport, StepReport, per_s, record
 
 JSONL = "metrics.jsonl"
@@ -13,12 +14,12 @@ SCALARS = ("train_loss", "val_loss", "val_accuracy", "learning_rate", *SPEEDS, "
 
 
 class Sinks:
-    """`resumed_at` is the step that the run goes on from: reports of later steps are dropped, not doubled."""
+    """`start` is where the run goes on from: reports of what comes after it are dropped, not doubled."""
 
-    def __init__(self, folder: Path, resumed_at: int) -> None:
-        file = folder / JSONL
+    def __init__(self, folder: Path, start: Position) -> None:
+        file, resumed_at = folder / JSONL, start.step
         kept = file.read_text().splitlines(keepends=True) if resumed_at and file.exists() else []
-        write_text(file, "".join(line for line in kept if _step(line) <= resumed_at))
+        write_text(file, "".join(line for line in kept if _is_before(start, line)))
         self._jsonl = file.open("a", encoding="utf-8")
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -44,8 +45,12 @@ class Sinks:
             self._events.close()
 
 
-def _step(line: str) -> float:
+def _is_before(start: Position, line: str) -> bool:
+    """An epoch is reported after its last step, once it is evaluated: one that still waits for that comes again."""
     try:
-        return float(json.loads(line)["step"])
+        report = json.loads(line)
+        if report["kind"] == "epoch":
+            return bool(report["epoch"] <= start.epoch)
+        return bool(report["step"] <= start.step)
     except (ValueError, KeyError, TypeError):
-        return float("inf")  # a line cut short by a kill
+        return False  # a line cut short by a kill

@@ -5,6 +5,7 @@ all ranks in results.json of its base folder, one row for each case.
 """
 
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -179,16 +180,17 @@ class Trace:
     state: dict[str, torch.Tensor]
 
 
-def unsplit(case: Case, parts: int) -> Trace:
+@functools.cache
+def unsplit(kind: str, parts: int, clip: float, bf16: bool) -> Trace:
     """The whole model on the whole batch, microbatch after microbatch."""
-    model = made(case.model).train()
+    model = made(kind).train()
     optimizer = tuned(model.parameters())
     gradients, norm, scores, losses = {}, None, None, []
     for step in range(1, STEPS + 1):
-        inputs, labels = batch(case.model, parts * PER_MICROBATCH, step)
+        inputs, labels = batch(kind, parts * PER_MICROBATCH, step)
         total = torch.zeros(())
         for part, target in zip(inputs.chunk(parts), labels.chunk(parts), strict=True):
-            with torch.autocast("cpu", torch.bfloat16, enabled=case.bf16):
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 output = model(part)
             loss = loss_of(output, target)
             (loss / parts).backward()
@@ -196,14 +198,14 @@ def unsplit(case: Case, parts: int) -> Trace:
         losses.append(total)
         if step == 1:
             gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
-        if case.clip:
-            found = nn.utils.clip_grad_norm_(model.parameters(), case.clip)
+        if clip:
+            found = nn.utils.clip_grad_norm_(model.parameters(), clip)
             norm = found if step == 1 else norm
         optimizer.step()
         optimizer.zero_grad()
         if step == EVALUATED:
             model.eval()
-            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=case.bf16):
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 outputs = [model(part) for part in inputs.chunk(parts)]
                 rows = [score(output, target) for output, target in zip(outputs, labels.chunk(parts), strict=True)]
             scores = torch.stack(rows).sum(0)
@@ -267,7 +269,7 @@ def furthest(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> floa
 
 def compared(case: Case, mesh: Mesh) -> dict[str, Any]:
     """The largest differences over all ranks."""
-    whole = unsplit(case, case.dp * case.microbatches)
+    whole = unsplit(case.model, case.dp * case.microbatches, case.clip, case.bf16)
     pipeline, ours, ordered, messages = pipelined(case, mesh)
     scores = torch.zeros(2) if ours.scores is None else ours.scores
     sums = torch.cat([torch.stack(ours.losses), scores])

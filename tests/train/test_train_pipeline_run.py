@@ -232,8 +232,8 @@ def test_mp_parameters_lay_out_the_job(start):
     given = (
         "partitions=2,microbatches=4,pipeline=simple,ddp=True,placement_strategy=spread,optimize=speed,horovod=False"
     )
-    said = ended(start(4, {"epochs": 1, "batch-size": 8, "mp_parameters": given}))
-    assert "layout: 2 pipelines of 2 ranks (spread), 2 stages, schedule gpipe, 4 microbatches of 2" in said
+    said = ended(start(2, {"epochs": 1, "batch-size": 8, "mp_parameters": given}))
+    assert "layout: 1 pipelines of 2 ranks (spread), 2 stages, schedule gpipe, 4 microbatches of 2" in said
 
 
 def first_units(said: str) -> list[str]:
@@ -292,12 +292,10 @@ def test_a_model_that_does_not_fit_is_refused_with_the_ranks_that_it_needs(start
 @pytest.mark.parametrize(
     ("world", "options", "message"),
     [
-        (2, {"pp": 3}, "option --pp: 3 does not divide the job's 2 ranks; allowed: 1, 2; fix: "),
         (2, {"schedule": "interleaved", "chunks": 8}, "for model GPT, which can be cut into "),
         (2, {"context": 5000}, "option --context: 5000 needs 10002 bytes of text, "),
         (2, {"recompute": True, "schedule": "zero-bubble"}, "option --recompute: not with the schedule zero-bubble"),
         (2, {"mp_parameters": '{"partitions": 2, "tensor_parallel_degree": 2}'}, "mp_parameters: tensor_parallel_degree"),
-        (4, {"pp": 2, "mp_parameters": '{"partitions": 2}'}, "mp_parameters: partitions = 2 on 4 ranks"),
         (2, {"partition": os.devnull}, f"partition file {os.devnull} is not JSON"),
         (2, {"partition": "/proc/none/made.json"}, "option --partition: folder /proc/none cannot be written: "),
     ],
