@@ -78,6 +78,26 @@ class Convnet(nn.Module):
         return self.head(self.blocks(torch.relu(self.norm(self.stem(images)))).mean(dim=(2, 3)))
 
 
+class Turned(nn.Module):
+    """Mixes the rows; neither its output nor the gradient of its input is contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, square: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.mix(square.transpose(1, 2))).transpose(1, 2)
+
+
+class Squares(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.Sequential(*(Turned() for _ in range(5))), nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(rows[:, :, None] * rows[:, None, :]).mean(dim=2))
+
+
 def layered() -> nn.Sequential:
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.Tanh()) for _ in range(7)]
@@ -115,7 +135,7 @@ def made(kind: str) -> nn.Module:
             parameter.data.mul_(5)
         return model
     torch.manual_seed(0)
-    return Convnet() if kind == "convnet" else layered()
+    return {"convnet": Convnet, "squares": Squares, "hand": layered}[kind]()
 
 
 def batch(kind: str, samples: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
