@@ -9,7 +9,7 @@ TORCH_INDEX ?=
 IMAGE ?= algorun:cpu
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image base lint format bench bench-hub clean
+.PHONY: help demo demo-pipeline test fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image base lint format bench bench-hub clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -33,6 +33,9 @@ $(VENV)/ready-lint: $(VENV)/ready
 
 demo: $(VENV)/ready  ## Train a ViT on real digits on 2 simulated hosts x 2 ranks (no Docker)
 	$(BIN)/algorun simulate -j 2x2 ddp
+
+demo-pipeline: $(VENV)/ready  ## Train a GPT in pipeline stages, kill it half way, go on in another layout (no Docker)
+	$(BIN)/python examples/demo_pipeline.py
 
 test: $(VENV)/ready-test  ## Run the tests (those that need Docker are in compose-test)
 	$(BIN)/pytest -m 'not docker'

@@ -221,6 +221,13 @@ class Pipeline:
         works = [dist.isend(tensor.contiguous(), group=self.axes.pp_group, group_dst=to) for tensor in tensors]
         return [work for work in works if work is not None]
 
+    def everywhere(self, loss: torch.Tensor) -> torch.Tensor:
+        """What `step` has returned, on all ranks of this pipeline."""
+        if self.axes.pp_group is not None:
+            loss = loss.detach().clone()
+            dist.all_reduce(loss, group=self.axes.pp_group)
+        return loss
+
     def clip(self, norm: float) -> torch.Tensor:
         """Scales all gradients of the pipeline so that their norm is at most `norm`; returns the norm before.
 
