@@ -59,6 +59,6 @@ class SegmentCost:
     units: tuple[str, ...]
     forward_s: float
     backward_s: float
-    saved_bytes: int  # kept from forward to backward: its own results and its output, neither weights nor what entered
+    saved_bytes: int  # kept from forward to backward, without weights and without what the segment before has counted
     parameter_bytes: int
     boundary_bytes: int  # of what enters it
