@@ -86,7 +86,7 @@ class Search:
         self._first = _recorded(model, args, kwargs)
         self._second: Recording | None = None
         try:
-            self._second = _recorded(model, *mapped((args, kwargs), _other))
+            self._second = _recorded(model, args, kwargs, changed=True)
         except Exception:  # the changed example may be one that the model does not take
             pass
         self.spans = spans_of(model, self._first)
@@ -147,8 +147,10 @@ class Search:
         return kept
 
 
-def _recorded(model: nn.Module, args: Any, kwargs: Any) -> Recording:
+def _recorded(model: nn.Module, args: Any, kwargs: Any, *, changed: bool = False) -> Recording:
     with cut_trial.fixed(model, True):
+        if changed:
+            args, kwargs = mapped((args, kwargs), _other)
         return record(model, args, kwargs)
 
 

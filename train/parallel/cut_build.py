@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..errors import UserError
 from . import cut_places, cut_trial
 from .cut_copy import disown, names, on_meta, twin
 from .cut_places import Span
@@ -70,6 +71,7 @@ class Builder:
             end=leave,
             skipped=tuple(skipped),
             inside=tuple(call.name for call in cut_places.between(self.recording, start, stop)),
+            later=tuple(call.name for call in cut_places.between(self.recording, stop, float("inf"))),
             example=self.example if enter is None else self._meta,
             untouched=untouched,
         )
@@ -107,7 +109,7 @@ def _why(error: Exception) -> str:
     text = " ".join(str(error).split())
     if "on meta tensors" in text:
         return f"the forward looks at values that only an earlier stage has ({text})"
-    return f"{type(error).__name__}: {text[:200]}"
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:200]}"
 
 
 def spans_of(model: nn.Module, recording: Recording) -> list[Span]:

@@ -16,45 +16,13 @@ from .trees import leaves, mapped
 READS = frozenset({"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "equal", "allclose"})
 # Functions that give something else at every call; all others compute the same from the same.
 RANDOM = frozenset(
-    [
-        "rand",
-        "randn",
-        "randint",
-        "randperm",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "normal",
-        "normal_",
-        "uniform_",
-        "random_",
-        "bernoulli",
-        "bernoulli_",
-        "exponential_",
-        "cauchy_",
-        "geometric_",
-        "log_normal_",
-        "multinomial",
-        "poisson",
-        "dropout",
-        "dropout_",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "alpha_dropout",
-        "rrelu",
-        "rrelu_",
-        "feature_alpha_dropout",
-        "gumbel_softmax",
-        "scaled_dot_product_attention",
-        "empty",
-        "empty_like",
-        "new_empty",
-        "empty_strided",
-    ]
+    """rand randn randint randperm rand_like randn_like randint_like normal normal_ uniform_ random_ bernoulli bernoulli_
+    exponential_ cauchy_ geometric_ log_normal_ multinomial poisson dropout dropout_ dropout1d dropout2d dropout3d
+    alpha_dropout feature_alpha_dropout rrelu rrelu_ gumbel_softmax scaled_dot_product_attention
+    empty empty_like empty_strided new_empty""".split()  # noqa: SIM905
 )
 # Functions that take shape, dtype and device from a tensor, never its values.
-LIKE = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"])
+LIKE = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])
 
 
 @dataclass(slots=True, eq=False)

@@ -24,7 +24,7 @@ class Segment:
     forward_s: float
     backward_s: float
     saved_bytes: int
-    """activations kept from the forward to the backward pass"""
+    """kept from the forward to the backward pass, without weights and what the segment before has counted"""
     parameter_bytes: int
     boundary_bytes: int
     """what enters the segment, if it comes from another rank"""
