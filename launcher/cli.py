@@ -19,7 +19,7 @@ from .values import MOST_RESTARTS, count
 TOOLKIT = "toolkit"
 HOME_BASE = "algorun-run"  # stands for /opt/ml where there is none
 FLAGS = ("-h", "--help", "--per-host", "--share-nothing", "--json", "--resume")  # options of ours that take no value
-ENTRY_HELP = "a script (.py, .sh), an executable, or a bundled entrypoint: ddp, mpi-basics"
+ENTRY_HELP = "a script (.py, .sh), an executable, or a bundled entrypoint: ddp, pipeline, mpi-basics"
 
 
 class _Parser(argparse.ArgumentParser):

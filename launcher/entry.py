@@ -12,7 +12,7 @@ from typing import Literal
 from .errors import UserError
 from .usercode import is_package
 
-BUNDLED = {"ddp": "train.ddp", "mpi-basics": "train.mpi_basics"}
+BUNDLED = {"ddp": "train.ddp", "pipeline": "train.pipeline", "mpi-basics": "train.mpi_basics"}
 
 FIRST_LINE = 256  # bytes: what the kernel reads of a program to find its interpreter
 

@@ -47,7 +47,7 @@ def lay_out(config: PipelineConfig, wishes: Wishes, world_size: int) -> Layout:
     if pp == 1:
         if chunks > 1 and config.chunks:
             raise UserError(f"option --chunks: {chunks} with one rank per pipeline; allowed: 1; fix: a larger --pp")
-        name, chunks = "gpipe", 1
+        name, chunks = "1f1b", 1  # one microbatch at a time
     elif most == 1 < chunks:
         raise UserError(
             f"option --chunks: {chunks} with --schedule {config.schedule}; allowed: 1; fix: --schedule interleaved"

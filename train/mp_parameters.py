@@ -25,6 +25,7 @@ NEUTRAL: dict[str, tuple[Any, str]] = {
     "skip_tracing": (False, "units are profiled, or come from --partition"),
 }
 PLACEMENTS = ("cluster", "spread")
+WORDS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,8 @@ def _count(given: dict[str, Any], key: str, at_least: int = 1) -> int | None:
 
 def _flag(given: dict[str, Any], key: str, default: bool) -> bool:
     value = given.get(key, default)
-    words = {"true": True, "false": False}
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
+    if isinstance(value, str) and value.lower() in WORDS:
+        return WORDS[value.lower()]
     if not isinstance(value, bool):
         raise _refused(key, value, "true or false", "give one of them")
     return value
@@ -80,14 +80,34 @@ def _placement(given: dict[str, Any]) -> str | None:
     raise _refused("placement_strategy", value, "cluster, spread, or an order of the letters D, P, T", "use cluster")
 
 
-def parse(text: str) -> Wishes:
-    """The wishes of a JSON object. UserError for what is not one, and for what cannot be had."""
+def _given(text: str) -> dict[str, Any]:
+    """A JSON object, or `key=value,key=value` with Python's words: what SageMaker's toolkit makes of an object."""
+    fix = 'a JSON object such as {"partitions": 2}, or partitions=2,microbatches=4'
+    if text.startswith("{"):
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"mp_parameters: not JSON: {error}; fix: {fix}") from None
+    pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
+    if not all(equals for _, equals, _ in pairs):
+        raise UserError(f"mp_parameters: {text[:200]!r}; allowed: key=value pairs or a JSON object; fix: {fix}")
+    return {key.strip(): _word(value.strip()) for key, _, value in pairs}
+
+
+def _word(text: str) -> Any:
+    if text in ("None", ""):
+        return None
+    if text.lower() in WORDS:
+        return WORDS[text.lower()]
     try:
-        given = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f'mp_parameters: not JSON: {error}; fix: a JSON object such as {{"partitions": 2}}') from None
-    if not isinstance(given, dict):
-        raise UserError(f'mp_parameters: a {type(given).__name__}; allowed: a JSON object; fix: {{"partitions": 2}}')
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def parse(text: str) -> Wishes:
+    """The wishes of mp_parameters. UserError for what cannot be read, and for what cannot be had."""
+    given = _given(text.strip())
     known = {
         "partitions", "pipeline_parallel_degree", "microbatches", "pipeline", "optimize", "placement_strategy", "ddp",
         "auto_partition", "default_partition", "active_microbatches", "bf16",

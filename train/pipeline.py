@@ -21,7 +21,8 @@ from .loop import Loop, Outcome, Parts, Progress  # noqa: E402
 from .mesh import Mesh, joined, read_world  # noqa: E402
 from .mp_parameters import Wishes  # noqa: E402
 from .optim import optimizer, schedule  # noqa: E402
-from .parallel import axes, decide  # noqa: E402
+from .parallel import axes  # noqa: E402
+from .parallel.decide import PARTITION, Decider  # noqa: E402
 from .parallel.pipeline import Pipeline  # noqa: E402
 from .parallel.staged import Staged, sample_losses  # noqa: E402
 from .part_saver import PartSaver  # noqa: E402
@@ -52,7 +53,8 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     job = task.load(config, where, mesh)
     for line in (*job.lines, f"layout: {layout}"):
         say(line)
-    split = decide.decide(config, wishes, layout, job.model, job.example(layout.microbatch), where, mesh, say)
+    decider = Decider(config, wishes, layout, job.model, mesh, say)
+    split = decider.split(job.example(layout.microbatch), where.output / PARTITION)
     if config.profile_only:
         return
     pipeline = Pipeline(
@@ -64,6 +66,7 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
         schedule=layout.schedule,
         bf16=config.precision == "bf16",
         recompute=config.recompute,
+        entries=split.entries,
     )
     optim = optimizer(config, pipeline.parameters())
     modules = [stage.module for stage in pipeline.modules.values()]

@@ -189,7 +189,7 @@ def read_hub(data: bytes) -> None:
         shell.listen("127.0.0.1", port)
         leaders = Hello("algo-1", {"hosts": "algo-1,algo-2", "python version": "3.11"})
         shell.join(leaders, lambda message: None)
-        shell.local(Ready(2, {"engine": "native", "program": "python -u x.py"}, "algo-1", 1234, 1235).message())
+        shell.send(Ready(2, {"engine": "native", "program": "python -u x.py"}, "algo-1", 1234, 1235).message())
         for piece in data.split(PART)[:24]:
             number = (piece[:1] or b"0")[0] % len(HOSTS)
             if number not in clients:

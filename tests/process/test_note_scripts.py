@@ -31,7 +31,7 @@ def run(
         code.mkdir()
         shutil.copy(NOTE / program, code)
         (base / host / "model").mkdir()
-    codes, outs = Cluster(base, marker, hosts, **(environ or {})).end(40)
+    codes, outs = Cluster(base, marker, hosts, **(environ or {})).end()
     assert codes == [0] * len(hosts), outs
     return outs
 

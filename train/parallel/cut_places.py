@@ -15,7 +15,8 @@ class Span:
     names: tuple[str, ...]  # all its global names
     bytes: int
     first: int
-    last: int
+    last: int  # equal to `first` for a steady one
+    steady: bool  # a buffer that the forward only reads: every stage can have it
 
 
 def units(recording: Recording, spans: Sequence[Span], limit: float) -> list[Call]:
@@ -81,7 +82,9 @@ def segment_of(tick: int, places: Sequence[Place]) -> int:
 
 def before(recording: Recording, begin: int) -> list[Call]:
     """The largest modules called once that end before `begin`."""
-    return _largest(recording, lambda call: call.end < begin, lambda call: call.begin < begin)
+    return _largest(
+        recording, lambda call: call.end < begin and recording.skippable(call), lambda call: call.begin < begin
+    )
 
 
 def between(recording: Recording, begin: int, end: float) -> list[Call]:

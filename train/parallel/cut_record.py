@@ -14,6 +14,47 @@ from .trees import leaves, mapped
 
 # Functions that look at a tensor's values although no tensor comes out of them.
 READS = frozenset({"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "equal", "allclose"})
+# Functions that give something else at every call; all others compute the same from the same.
+RANDOM = frozenset(
+    [
+        "rand",
+        "randn",
+        "randint",
+        "randperm",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "normal",
+        "normal_",
+        "uniform_",
+        "random_",
+        "bernoulli",
+        "bernoulli_",
+        "exponential_",
+        "cauchy_",
+        "geometric_",
+        "log_normal_",
+        "multinomial",
+        "poisson",
+        "dropout",
+        "dropout_",
+        "dropout1d",
+        "dropout2d",
+        "dropout3d",
+        "alpha_dropout",
+        "rrelu",
+        "rrelu_",
+        "feature_alpha_dropout",
+        "gumbel_softmax",
+        "scaled_dot_product_attention",
+        "empty",
+        "empty_like",
+        "new_empty",
+        "empty_strided",
+    ]
+)
+# Functions that take shape, dtype and device from a tensor, never its values.
+LIKE = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"])
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +63,9 @@ class Value:
 
     spec: TensorSpec
     made: int
+    # Buffers that it is computed from where that is all: then every stage computes it anew. None where it depends on the
+    # model's inputs, parameters or random numbers.
+    sources: frozenset[str] | None
     last: int = -1
     written: int = -1  # last change in place
 
@@ -36,6 +80,7 @@ class Call:
     arguments: list[Value]
     end: int = -1
     result: Any = None  # as returned, tensors on meta
+    outcome: list[Value | None] = field(default_factory=list)  # the tensors of the result
     aliases: list[int | None] = field(default_factory=list)  # tensor of the result -> argument that it is, if one
     children: list["Call"] = field(default_factory=list)
 
@@ -57,9 +102,23 @@ class Recording:
             counts[call.name] = counts.get(call.name, 0) + 1
         return {call.name: call for call in self.calls[1:] if counts[call.name] == 1 and call.name}
 
+    def constant(self, value: Value | None) -> bool:
+        """Whether it is the same in every pass (a parameter or buffer is None and not meant)."""
+        return value is not None and value.sources is not None and not value.sources & self.changed
+
+    def skippable(self, call: Call) -> bool:
+        """Whether later stages leave a call out. Not where all that it returns is constant: that they compute anew."""
+        return not call.outcome or not all(self.constant(value) for value in call.outcome)
+
     def live(self, tick: int) -> list[Value]:
-        """What has been made before `tick` and is used from then on."""
-        return [value for value in self.values if value.made < tick <= value.last]
+        """What has been made before `tick`, is used from then on, and has to cross there."""
+        hidden = [(c.begin, c.end) for c in self.once().values() if c.end < tick and self.skippable(c)]
+        return [
+            value
+            for value in self.values
+            if value.made < tick <= value.last
+            and not (self.constant(value) and not any(begin <= value.made <= end for begin, end in hidden))
+        ]
 
 
 def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
@@ -109,30 +168,50 @@ class _Recorder(TorchFunctionMode):
         self.tick += 1
         used = leaves((args, kwargs))
         versions = [tensor._version for tensor in used]
+        sources = self.sources(func.__name__, used)
         result = func(*args, **kwargs)
         outcome = leaves(result)
         if outcome or func.__name__ in READS:
             for tensor, version in zip(used, versions, strict=True):
-                self.use(tensor, written=tensor._version != version)
+                self.use(tensor, sources, written=tensor._version != version)
         for tensor in outcome:
-            self.value(tensor)
+            self.value(tensor, sources)
         if outcome:
             self.made.append(self.tick)
         return result
 
-    def value(self, tensor: torch.Tensor) -> Value | None:
+    def sources(self, function: str, used: list[torch.Tensor]) -> frozenset[str] | None:
+        """See `Value.sources`, for what a function computes from the tensors `used`."""
+        if function in RANDOM:
+            return None
+        found: frozenset[str] = frozenset()
+        for tensor in used if function not in LIKE else ():
+            name = self.own.get(id(tensor))
+            if name is not None:
+                if isinstance(tensor, nn.Parameter):
+                    return None
+                found |= {name}
+                continue
+            # One that nothing has made here existed before: an attribute of a module, or a global.
+            value = self.value(tensor, frozenset())
+            if value is None or value.sources is None:
+                return None
+            found |= value.sources
+        return found
+
+    def value(self, tensor: torch.Tensor, sources: frozenset[str] | None = None) -> Value | None:
         """What is known of a tensor (None for a parameter or buffer); an unseen one is made now."""
         if id(tensor) in self.own:
             return None
         known = getattr(tensor, "_algorun_value", None)
         # Values of another recording can hang on tensors that the model keeps.
         if known is None or known[0] is not self:
-            known = (self, Value(TensorSpec.of(tensor), self.tick))
+            known = (self, Value(TensorSpec.of(tensor), self.tick, sources))
             tensor._algorun_value = known  # type: ignore[attr-defined]
             self.values.append(known[1])
         return known[1]
 
-    def use(self, tensor: torch.Tensor, written: bool = False) -> None:
+    def use(self, tensor: torch.Tensor, sources: frozenset[str] | None = None, written: bool = False) -> None:
         name = self.own.get(id(tensor))
         if name is not None:
             self.uses[name].append(self.tick)
@@ -142,12 +221,13 @@ class _Recorder(TorchFunctionMode):
         value.last = self.tick
         if written:
             value.written = self.tick
+            value.sources = sources
 
 
 def _called(recorder: _Recorder, name: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
     given = leaves((args, kwargs))
     recorder.paused = True
-    values = [recorder.value(tensor) or Value(TensorSpec.of(tensor), -1) for tensor in given]
+    values = [recorder.value(tensor) or Value(TensorSpec.of(tensor), -1, None) for tensor in given]
     recorder.paused = False
     recorder.tick += 1
     parent = recorder.stack[-1] if recorder.stack else None
@@ -168,8 +248,7 @@ def _called(recorder: _Recorder, name: str, forward: Any, *args: Any, **kwargs: 
             value.last = max(value.last, call.begin)
     positions = {id(tensor): place for place, tensor in reversed(list(enumerate(given)))}
     outcome = leaves(result)
-    for tensor in outcome:
-        recorder.value(tensor)
+    call.outcome = [recorder.value(tensor) for tensor in outcome]
     call.aliases = [positions.get(id(tensor)) for tensor in outcome]
     call.result = mapped(result, lambda tensor: tensor.detach().to("meta"))
     recorder.paused = False

@@ -1,8 +1,9 @@
 """A stage of a model: the user's own forward, entered and left at the calls of two modules.
 
 Modules called before the stage return recorded meta tensors, so the code around them runs without memory and without
-arithmetic. Where the stage begins, the meta tensors that it needs are bound to the received ones; a function that gets
-a bound tensor gets the received one instead. Where the next stage begins, an exception leaves the forward.
+arithmetic; only constants (positions, masks) are computed in every stage. Where the stage begins, the meta tensors that
+it needs are bound to the received ones; a function that gets a bound tensor gets the received one instead. Where the
+next stage begins, an exception leaves the forward.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ..errors import UserError
-from .cut_record import Call
+from .cut_record import LIKE, RANDOM, Call
 from .cut_wire import pack, tie, unpack
 from .trees import leaves, mapped
 
@@ -182,16 +183,26 @@ class _Run(TorchFunctionMode):
         if not self.entered:
             return self._before(func, args, kwargs)
         args, kwargs = mapped((args, kwargs), _received)
-        if self.plan.begin is not None:
+        if (
+            self.plan.begin is not None
+        ):  # shapes are known of tensors that have not come along, and devices asked of them
             if func == _DEVICE and args[0].is_meta:
                 return self.device
             args, kwargs = self._placed(args, kwargs, torch.device("meta"), self.device)
         return func(*args, **kwargs)
 
     def _before(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Constants are computed as ever, on the stage's device; all that depends on inputs or weights stays on meta."""
+        if func == _DEVICE:
+            return self.device
+        name, meta = func.__name__, torch.device("meta")
+        known = all(not tensor.is_meta and not isinstance(tensor, nn.Parameter) for tensor in leaves((args, kwargs)))
+        if name in LIKE:
+            return func(*args, **{"device": self.device, **kwargs})
+        if known and name not in RANDOM:
+            return func(*args, **kwargs)
         if func in MOVES:
             return args[0]
-        meta = torch.device("meta")
         args, kwargs = mapped((args, kwargs), _on_meta)
         args, kwargs = self._placed(args, kwargs, None, meta)
         return mapped(func(*args, **kwargs), _on_meta)

@@ -38,6 +38,7 @@ class Cutting(Protocol):
 
     segments: tuple[SegmentSpec, ...]  # in execution order
     output: tuple[TensorSpec, ...]  # the tensors in the model's output
+    example: tuple[torch.Tensor, ...]  # the tensors among the model's arguments
 
     def stage(self, begin: int, end: int) -> nn.Module:
         """Segments begin .. end - 1 as a module.

@@ -73,7 +73,8 @@ class Pipeline:
 
     `begins` holds the segment at which each stage begins (`partition.solve`). A rank of P carries the stages that the
     schedule gives it. `loss(output, target)` is of one microbatch, on the last stage. With one rank per pipeline
-    the microbatches are passes of plain accumulation.
+    the microbatches are passes of plain accumulation. `entries` are what enters each segment and the output, where the
+    device's own types (`profile.entries`) are others than those that the cutting has seen.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Pipeline:
         schedule: str = "1f1b",
         bf16: bool = False,
         recompute: bool = False,
+        entries: Sequence[Sequence[TensorSpec]] | None = None,
     ) -> None:
         self.axes, self._loss, self._microbatches = axes, loss, microbatches
         stages, ranks = len(begins), axes.grid.pp
@@ -96,7 +98,8 @@ class Pipeline:
                 "fix: --recompute False, or --schedule 1f1b"
             )
         ends = [*begins[1:], len(cutting.segments)]
-        specs = [cutting.segments[begin].entry for begin in begins] + [cutting.output]
+        crossing = entries or [*(segment.entry for segment in cutting.segments), cutting.output]
+        specs = [crossing[begin] for begin in begins] + [crossing[-1]]
         chunks = stages // ranks
         self.indices = schedules.stages_of(schedule, ranks, axes.pp_rank, chunks) if ranks > 1 else range(stages)
         device = axes.device

@@ -160,8 +160,16 @@ def in_flight(orders: Orders) -> tuple[int, ...]:
 
 def held_by_stage(orders: Orders) -> tuple[int, ...]:
     """The most microbatches in flight through each stage."""
-    count = _stages(orders)
-    return tuple(max(held(orders, [int(s == stage) for s in range(count)])) for stage in range(count))
+    now = [0] * _stages(orders)
+    peak = list(now)
+    for order in orders:  # a stage is on one rank only
+        for kind, stage, _ in order:
+            if kind == "F":
+                now[stage] += 1
+                peak[stage] = max(peak[stage], now[stage])
+            elif kind in "BW":
+                now[stage] -= 1
+    return tuple(peak)
 
 
 def _stages(orders: Orders) -> int:

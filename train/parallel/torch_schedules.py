@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch.distributed import pipelining
 
 from .cutting import TensorSpec
+from .simulate import Action, Span
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
@@ -26,18 +27,8 @@ MULTI = {
 }
 
 
-class Span(NamedTuple):
-    """What a rank did: `kind` F, B (a whole backward pass), I (input gradients), W (weight gradients)."""
-
-    kind: str
-    stage: int
-    microbatch: int
-    begin_s: float
-    end_s: float
-
-
 class Recorder:
-    """Spans of one step, seconds since `start`. Off unless started: a GPU is waited for at every span."""
+    """Spans of one step, in seconds since `start`. Off unless started: a GPU is waited for at every span."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._zero = device, 0.0
@@ -60,7 +51,7 @@ class Recorder:
         """The result of `work`, with its time kept."""
         begin = self._now()
         result = work()
-        self.spans.append(Span(kind, stage, microbatch, begin - self._zero, self._now() - self._zero))
+        self.spans.append(Span(Action(kind, stage, microbatch), begin - self._zero, self._now() - self._zero))
         return result
 
 

@@ -1,0 +1,181 @@
+"""The partition solver against brute force, and what it refuses."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from train.errors import UserError
+from train.parallel.memory import Memory, moments_of, preallocated
+from train.parallel.partition import MIB, Partitioner, Segment, even, smallest, solve
+from train.parallel.search import every_cut, search
+
+MEMORY = Memory(moments=2, moment_ranks=3)
+
+
+@st.composite
+def models(draw, least: int = 1, most: int = 8):
+    # Whole milliseconds and small bytes: ties and limits that bind are likely.
+    numbers = st.tuples(*[st.integers(0, 9)] * 5)
+    rows = draw(st.lists(numbers, min_size=least, max_size=most))
+    return [segment(place, *row) for place, row in enumerate(rows)]
+
+
+def segment(place: int, forward_ms: int, backward_ms: int, saved: int, parameters: int, boundary: int) -> Segment:
+    name = f"unit{place}"
+    return Segment(name, (name,), forward_ms / 1e3, backward_ms / 1e3, saved, parameters, boundary)
+
+
+def step(decision, microbatches: int) -> int:
+    """sum t_s + (M - 1) max t_s in milliseconds."""
+    times = [round((f + b) * 1e3) for f, b in zip(decision.forward_s, decision.backward_s, strict=True)]
+    return sum(times) + (microbatches - 1) * max(times)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    models(),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.sampled_from(["gpipe", "1f1b"]),
+    st.integers(0, 400),
+    st.booleans(),
+)
+def test_equal_to_brute_force(segments, ranks, microbatches, name, limit, limited):
+    if ranks > len(segments) or (name == "1f1b" and microbatches < ranks):
+        return
+    partitioner = Partitioner(segments, ranks, 1, microbatches, name, MEMORY)
+    every = [partitioner.decide(cut) for cut in every_cut(len(segments), ranks)]
+    allowed = [d for d in every if not limited or max(d.rank_bytes) <= limit]
+    for optimize in ("speed", "memory"):
+        found = partitioner.solve(optimize, limit if limited else None)
+        if not allowed:
+            assert found is None
+            continue
+        assert found in allowed  # a valid cut, within the limit
+
+        def price(d, optimize=optimize):
+            return step(d, microbatches) if optimize == "speed" else (max(d.rank_bytes), step(d, microbatches))
+
+        assert price(found) == min(map(price, allowed))
+    assert partitioner.fits(limit) == any(max(d.rank_bytes) <= limit for d in every)
+
+
+@settings(deadline=None, max_examples=60)
+@given(models(least=4), st.integers(1, 2), st.sampled_from(["interleaved", "zbv", "zero-bubble"]), st.integers(0, 400))
+def test_several_stages_a_rank_are_equal_to_brute_force_where_cuts_are_few(segments, ranks, name, limit):
+    partitioner = Partitioner(segments, ranks, 2, 4, name, MEMORY)
+    every = [partitioner.decide(cut) for cut in every_cut(len(segments), 2 * ranks)]
+    allowed = [d for d in every if max(d.rank_bytes) <= limit]
+    found = partitioner.solve("speed", limit)
+    assert (found is None) == (not allowed)
+    if found:
+        assert found in allowed
+        assert found.step_s == pytest.approx(min(d.step_s for d in allowed))
+    assert max(partitioner.solve("memory").rank_bytes) == min(max(d.rank_bytes) for d in every)
+
+
+@settings(deadline=None, max_examples=40)
+@given(models(least=8, most=12), st.integers(1, 60))
+def test_the_search_gives_valid_cuts_none_worse_than_where_it_began(segments, budget):
+    partitioner = Partitioner(segments, 2, 2, 4, "interleaved")
+
+    def cost(cut):
+        return (partitioner.decide(cut).step_s,)
+
+    start = even(len(segments), 4)
+    found = search(cost, [start], len(segments), budget)
+    assert found[0] == 0
+    assert all(a < b for a, b in zip(found, [*found[1:], len(segments)], strict=True))
+    assert cost(found) <= cost(start)
+
+
+def test_the_search_comes_near_the_best_of_many_cuts():
+    segments = [segment(k, 1 + (7 * k) % 5, 2 + (3 * k) % 7, 1, 1, 1) for k in range(16)]
+    partitioner = Partitioner(segments, 2, 2, 8, "interleaved")
+
+    def cost(cut):
+        return (partitioner.decide(cut).step_s,)
+
+    best = min(cost(cut)[0] for cut in every_cut(16, 4))
+    found = search(cost, [even(16, 4)], 16, 400)  # of 455 cuts; the search does not look at all of them
+    assert cost(found)[0] <= 1.02 * best
+
+
+def test_uneven_segments_are_cut_by_time_and_not_by_number():
+    segments = [segment(k, ms, 2 * ms, 0, 0, 0) for k, ms in enumerate([1, 1, 1, 1, 1, 1, 1, 7])]
+    even_step = Partitioner(segments, 2, 1, 8, "1f1b").decide(even(8, 2)).step_s
+    found = solve(segments, 2, 1, 8, "1f1b")
+    assert found.begins == (0, 7)
+    assert found.step_s == pytest.approx(0.021 * 8 + 0.021)
+    assert found.step_s < even_step
+    assert solve(segments[:4], 2, 1, 8, "1f1b").bubble == pytest.approx(1 / 9)
+
+
+def test_early_stages_of_1f1b_hold_more_microbatches_and_get_fewer_segments():
+    segments = [segment(k, 1, 2, 100, 0, 0) for k in range(10)]
+    found = solve(segments, 4, 1, 8, "1f1b", optimize="memory")
+    assert found.in_flight == (4, 3, 2, 1)
+    assert found.begins == (0, 1, 3, 6)
+    assert found.rank_bytes == (400, 600, 600, 400)
+    assert sum(found.parameter_bytes) == 0
+    assert sorted(solve(segments, 4, 1, 8, "gpipe", optimize="memory").rank_bytes) == [1600, 1600, 2400, 2400]
+
+
+def test_bytes_by_hand():
+    segments = [segment(0, 1, 1, 10, 100, 7), segment(1, 1, 1, 20, 50, 3), segment(2, 1, 1, 30, 0, 5)]
+    found = Partitioner(segments, 2, 1, 4, "1f1b").decide((0, 1))
+    assert found.stage_bytes == (4 * 100 + 2 * 10 + 4 * 3, 4 * 50 + 1 * 50 + 4 * 3)
+    lean = Partitioner(segments, 2, 1, 4, "1f1b", Memory(moments=2, moment_ranks=4, preallocated=False))
+    assert lean.decide((0, 2)).stage_bytes == (int(2.5 * 150) + 2 * 30, 30)
+    both = Partitioner([*segments, segments[0]], 2, 2, 4, "interleaved", Memory(preallocated=False)).decide(
+        (0, 1, 2, 3)
+    )
+    assert all(r <= both.stage_bytes[k] + both.stage_bytes[k + 2] for k, r in enumerate(both.rank_bytes))
+
+
+def test_copies_and_buffers():
+    assert [moments_of("adamw"), moments_of("adam"), moments_of("sgd", 0.9), moments_of("sgd")] == [2, 2, 1, 0]
+    assert Memory(moments=1).states(100) == 300
+    assert Memory(moments=2, moment_ranks=3).states(100) == 267  # rounded up
+    assert [preallocated(v) for v in ("2.10.0", "2.13.0+cpu", "2.14.1", "2.15.0a0+git1", "3.0")] == [True] * 3 + [
+        False
+    ] * 2
+
+
+def test_even():
+    assert even(10, 4) == (0, 2, 5, 7)
+    assert even(3, 3) == (0, 1, 2)
+
+
+def test_refusals():
+    segments = [segment(k, 1, 2, 10 * MIB, 0, 0) for k in range(8)]
+    lean = Memory(preallocated=False)
+    with pytest.raises(UserError, match="9 pipeline ranks x 1 stages need 9 segments; allowed: at most 8"):
+        solve(segments, 9, 1, 16, "1f1b")
+    with pytest.raises(UserError, match="option --microbatches: 2 "):
+        solve(segments, 4, 1, 2, "1f1b")
+    with pytest.raises(UserError, match="option --optimize: 'size'; allowed: speed, memory"):
+        solve(segments, 2, 1, 4, "1f1b", optimize="size")
+    with pytest.raises(UserError, match=r"segment unit0 alone needs 10.0 MiB; allowed: 9.0 MiB per rank"):
+        solve(segments, 2, 1, 4, "1f1b", limit_bytes=9 * MIB, memory=lean)
+    with pytest.raises(
+        UserError, match=r"does not fit 2 pipeline ranks .*allowed: 80.0 MiB per rank; fix: use 4 ranks"
+    ):
+        solve(segments, 2, 1, 4, "gpipe", limit_bytes=80 * MIB, memory=lean)
+    with pytest.raises(
+        UserError, match=r"does not fit 2 pipeline ranks .*fix: smaller microbatches, or a higher limit"
+    ):
+        solve(segments, 2, 1, 4, "1f1b", limit_bytes=30 * MIB, memory=lean)
+    assert smallest(segments, 1, 1, 4, "gpipe", 80 * MIB, lean) == 4
+    assert smallest(segments, 1, 2, 4, "interleaved", 5 * MIB, lean) is None
+
+
+def test_a_large_model_over_many_ranks():
+    segments = [segment(k, 1 + k * 7 % 13, 2 + k * 5 % 17, k % 11, k % 7, k % 5) for k in range(1000)]
+    found = solve(segments, 64, 1, 128, "1f1b")
+    assert found.begins[0] == 0
+    assert len(set(found.begins)) == len(found.stage_bytes) == 64
+    largest = max(found.rank_bytes)
+    tight = solve(segments, 64, 1, 128, "1f1b", limit_bytes=largest * 2 // 3)
+    assert max(tight.rank_bytes) <= largest * 2 // 3
+    assert tight.step_s >= found.step_s
