@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 IMAGE ?= algorun:cpu
+# Tests of so many files run beside each other: many of them wait more than they compute.
+TEST_WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: help demo demo-pipeline test fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image base lint format bench bench-hub clean
@@ -38,7 +40,7 @@ demo-pipeline: $(VENV)/ready  ## Train a GPT in pipeline stages, kill it half wa
 	$(BIN)/python examples/demo_pipeline.py
 
 test: $(VENV)/ready-test  ## Run the tests (those that need Docker are in compose-test)
-	$(BIN)/pytest -m 'not docker'
+	$(BIN)/pytest -m 'not docker' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 $(VENV)/ready-fuzz: $(VENV)/ready-test
 	$(BIN)/pip install --quiet -e '.[train,test,fuzz]'
