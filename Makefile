@@ -98,6 +98,7 @@ $(VENV)/ready-bench: $(VENV)/ready
 bench: $(VENV)/ready-bench  ## Measure the launcher and the training loop beside their peers
 	$(BIN)/python bench/launch.py
 	$(BIN)/python bench/ddp.py
+	$(BIN)/python bench/pipeline.py
 
 bench-hub: $(VENV)/ready  ## Measure what the hub costs with 64 to 1,000 simulated hosts (8 minutes)
 	mkdir -p .build

@@ -10,6 +10,8 @@ STOP = StopFlag()
 if __name__ == "__main__":
     STOP.install()  # before torch loads, which takes seconds
 
+import torch  # noqa: E402
+
 from . import artifact, collect, mp_parameters, options, part_resume, paths, task  # noqa: E402
 from .config import PipelineConfig  # noqa: E402
 from .data.sampler import Sharding  # noqa: E402
@@ -38,7 +40,7 @@ def main(argv: list[str]) -> int:
         return 0
     config, wishes = mp_parameters.apply(options.read(PipelineConfig, argv))
     world = read_world(os.environ)
-    layout = lay_out(config, wishes, world.world_size)
+    layout = lay_out(config, wishes, world.world_size, torch.__version__)
     where = paths.resolve(config, os.environ, Path.is_dir)
     with joined(world) as mesh:
         train(config, wishes, layout, where, mesh)

@@ -46,7 +46,7 @@ class Stage(nn.Module):
     """A piece of the model as the pipeline runs it: in its precision, and recomputed in the backward pass if wished.
 
     Its outputs have the types of the boundary: autocast may compute in bfloat16, but what crosses to another rank is
-    what the model without a pipeline would have gone on with.
+    what the model without a pipeline would have gone on with. And they are contiguous, as gloo wants what it sends.
     """
 
     def __init__(self, module: nn.Module, output: Sequence[TensorSpec], bf16: str, recompute: bool) -> None:
@@ -64,7 +64,7 @@ class Stage(nn.Module):
             else:
                 result = self.module(*inputs)
         many = result if isinstance(result, tuple) else (result,)
-        typed = tuple(tensor.to(dtype) for tensor, dtype in zip(many, self._types, strict=True))
+        typed = tuple(tensor.to(dtype).contiguous() for tensor, dtype in zip(many, self._types, strict=True))
         return typed if isinstance(result, tuple) else typed[0]
 
 

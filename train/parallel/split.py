@@ -51,7 +51,7 @@ def pipeline(
         partition=None if partition is None else Path(partition),
         **options,
     )
-    layout = lay_out(config, Wishes(), mesh.size)
+    layout = lay_out(config, Wishes(), mesh.size, torch.__version__)
     output = output_dir(os.environ, Path.is_dir) if folder is None else Path(folder)
     mesh.from_leader(lambda: writable(output, "folder", "another one as `folder`"))
     say = print if mesh.is_leader else _nothing
