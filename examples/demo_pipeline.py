@@ -7,7 +7,6 @@ one artifact, the partition, and pictures of the planned and the measured schedu
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -17,16 +16,19 @@ import sys
 from pathlib import Path
 
 OUT = Path("algorun-simulate/demo-pipeline")
-KILLED_AT, ENOUGH = 150, 0.6
+KILLED_AT, ENOUGH = 100, 0.6
 LIMIT_S = 1200
+# Two pipelines take 64 sequences each, one takes 128: a step is the same in both layouts.
 TRAIN = [
     *("pipeline", "--width", "64", "--depth", "4", "--context", "64", "--epochs", "1", "--log-interval", "10"),
+    *("--warmup-epochs", "0.2"),
     *("--checkpoint-interval-s", "5", "--explain"),
 ]
 
 
-def simulate(*options: str) -> subprocess.Popen[str]:
-    argv = [Path(sys.executable).with_name("algorun"), "simulate", "-j", "2x2", "--out", OUT, *TRAIN, *options]
+def simulate(*options: str, resume: bool = False) -> subprocess.Popen[str]:
+    launch = [Path(sys.executable).with_name("algorun"), "simulate", "-j", "2x2", "--out", OUT]
+    argv = [*launch, *(["--resume"] if resume else []), *TRAIN, *options]
     return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
@@ -63,18 +65,16 @@ def rank_of_host_two() -> int:
 def main() -> int:
     shutil.rmtree(OUT, ignore_errors=True)
     print("=== two pipelines of two stages (dp 2 x pp 2)", flush=True)
-    first = simulate("--pp", "2", "--batch-size", "32")
+    first = simulate("--pp", "2", "--batch-size", "64")
     before = follow(first, until=KILLED_AT)
     assert first.returncode not in (0, None), "the job outlived its rank"
     print("=== the same job as one pipeline of four stages (pp 4), from the checkpoint", flush=True)
-    second = simulate("--pp", "4", "--batch-size", "64")
+    second = simulate("--pp", "4", "--batch-size", "128", resume=True)
     after = follow(second)
     assert second.returncode == 0, second.returncode
     start, end = before[0][1], after[-1][1]
     output, model = OUT / "algo-1/output/data", OUT / "algo-1/model"
-    rows = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    steps = [row["step"] for row in rows if row["kind"] == "step"]
-    assert steps == sorted(set(steps)), "a step is reported twice, or out of order"
+    assert after[0][0] > before[0][0], "the second job began anew"
     print(f"loss {start:.3f} -> {end:.3f} ({end / start:.0%}); resumed after step {after[0][0] - 1} at the latest")
     print(f"artifact {model / 'model.pt'}; pictures {output / 'schedule.svg'}; partition {output / 'partition.json'}")
     if end >= ENOUGH * start:

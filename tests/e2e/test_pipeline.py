@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from containers import Hosts, show
+from containers import REPOSITORY, Hosts, show
 
 pytestmark = pytest.mark.docker
 
 TWO = ("algo-1", "algo-2")
 JobMaker = Callable[..., Hosts]
+# Text of a tenth of the embedded one's size.
 SMALL = {
     "sagemaker_program": "pipeline",
     "epochs": "1",
@@ -22,7 +25,17 @@ SMALL = {
 }
 
 
-def test_two_pipelines_of_two_stages_give_one_loss_under_every_engine(hosts: JobMaker) -> None:
+@pytest.fixture
+def text(tmp_path: Path) -> dict[str, Path]:
+    """A channel of text."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for source in sorted((REPOSITORY / "launcher").glob("*.py")):
+        shutil.copy(source, folder / source.with_suffix(".txt").name)
+    return {"train": folder}
+
+
+def test_two_pipelines_of_two_stages_give_one_loss_under_every_engine(hosts: JobMaker, text: dict[str, Path]) -> None:
     losses, partitions = {}, {}
     partition = ""
     for engine in ("native", "torchrun", "mpirun"):
@@ -30,6 +43,7 @@ def test_two_pipelines_of_two_stages_give_one_loss_under_every_engine(hosts: Job
             *TWO,
             hyperparameters=SMALL | {"pp": "2", "depth": "2", "microbatches": "8", "partition": "/opt/ml/code/p.json"},
             environ={"ALGORUN_ENGINE": engine},
+            channels=text,
         )
         job.prepare()
         if partition:  # as an earlier job has decided: times differ from run to run, and with them the cuts
@@ -49,9 +63,11 @@ def test_two_pipelines_of_two_stages_give_one_loss_under_every_engine(hosts: Job
     assert partitions["native"] == partitions["torchrun"] == partitions["mpirun"]
 
 
-def test_four_stages_x_two_replicas_on_eight_ranks(hosts: JobMaker) -> None:
+def test_four_stages_x_two_replicas_on_eight_ranks(hosts: JobMaker, text: dict[str, Path]) -> None:
     mp_parameters = {"partitions": 4, "microbatches": 8, "pipeline": "interleaved", "optimize": "speed", "ddp": True}
-    job = hosts(*TWO, slots=4, hyperparameters=SMALL | {"depth": "4", "mp_parameters": json.dumps(mp_parameters)})
+    job = hosts(
+        *TWO, slots=4, hyperparameters=SMALL | {"depth": "4", "mp_parameters": json.dumps(mp_parameters)}, channels=text
+    )
     job.prepare()
     job.start()
     ends = job.end(limit_s=400)
