@@ -57,7 +57,7 @@ class Cut:
         self, builder: Builder, places: Sequence[Place], units: Sequence[Call], refused: dict[str, str]
     ) -> None:
         self._builder, self._places, self.refused = builder, tuple(places), refused
-        self._crossings, self.output = builder.crossings(self._places)
+        self._crossings, self.output = builder.crossings(self._places), builder.output()
         self.example = tuple(builder.entry)
         members: list[list[str]] = [[] for _ in range(len(self._places) + 1)]
         for unit in units:
