@@ -26,8 +26,9 @@ class Builder:
         self._meta = mapped(self.example, lambda tensor: tensor.detach().to("meta"))
         named = dict(model.named_parameters())
         self.parameters = [span for span in spans if span.names[0] in named]
-        self._seen: dict[tuple[Place, ...], list[Crossing]] = {}
         self._whole = {training: cut_trial.whole(model, args, kwargs, training) for training in (True, False)}
+        self.output = tuple(TensorSpec.of(tensor) for tensor in self._whole[True].outputs)
+        self._seen: dict[tuple[Place, ...], list[Crossing]] = {}
 
     def stage(
         self,
@@ -102,8 +103,9 @@ class Builder:
         """What crosses at `places`, which have been tried."""
         return self._seen[tuple(places)]
 
-    def output(self) -> tuple[TensorSpec, ...]:
-        return tuple(TensorSpec.of(tensor) for tensor in self._whole[True].outputs)
+    def release(self) -> None:
+        """Lets the whole model's gradients go, which nothing is compared with any more."""
+        self._whole.clear()
 
     def _split(self, places: Sequence[Place], training: bool) -> tuple[Result, list[Crossing]]:
         return cut_trial.split(self.model, self._makers(places), self.entry, training)

@@ -51,7 +51,7 @@ def whole(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], train
         if training:
             trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
             gradients = dict(zip(trained, _back(outputs, list(trained.values()), _seeds(outputs)), strict=True))
-    return Result(outputs, gradients, dict(model.named_buffers()))
+    return Result([tensor.detach() for tensor in outputs], gradients, dict(model.named_buffers()))
 
 
 def split(
