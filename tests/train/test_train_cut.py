@@ -294,6 +294,19 @@ def test_what_depends_on_an_input_crosses_with_every_boundary():
     assert torch.count_nonzero(entry[0].grad) == 0
 
 
+def test_transformer_layers_that_evaluate_in_one_fused_kernel():
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 3, enable_nested_tensor=False)
+    example = torch.randn(2, 5, 16)
+    cutting = check(model, example)
+    assert {"layers.1.self_attn", "layers.2.self_attn"} <= set(names(cutting))
+    stages = split_runs.cut_at(cutting, [0, names(cutting).index("layers.2.self_attn")])
+    for module in [model, *stages]:
+        module.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(stages[1](stages[0](example)), model(example), rtol=1e-5, atol=1e-5)
+
+
 def test_the_models_own_input_may_be_needed_at_the_end():
     model = Sums(lambda s, x: x - s.c(s.b(s.a(x))), **linears("a", "b", "c"))
     cutting = check(model, torch.randn(2, 4), stages=3)

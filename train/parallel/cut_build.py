@@ -93,7 +93,7 @@ class Builder:
                 result, crossings = self._split(places, training)
             except Exception as error:
                 return f"in {'training' if training else 'evaluation'}, {_why(error)}"
-            if difference := cut_trial.differences(self._whole[training], result):
+            if difference := cut_trial.differences(self._whole[training], result, training):
                 return difference
             if training:
                 self._seen[tuple(places)] = crossings
