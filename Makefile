@@ -25,6 +25,7 @@ $(VENV)/ready: pyproject.toml
 
 $(VENV)/ready-test: $(VENV)/ready
 	$(BIN)/pip install --quiet -e '.[train,test]'
+	$(BIN)/pip install --quiet -e '.[models]' '$(TORCH)'
 	$(BIN)/pip install --quiet -e '.[oracle]' || \
 		echo 'sagemaker-training needs gcc and the headers of Python: tests/contract will be skipped'
 	touch $@

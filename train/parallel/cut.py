@@ -57,7 +57,7 @@ class Cut:
         self, builder: Builder, places: Sequence[Place], units: Sequence[Call], refused: dict[str, str]
     ) -> None:
         self._builder, self._places, self.refused = builder, tuple(places), refused
-        self._crossings, self.output = builder.crossings(self._places)
+        self._crossings, self.output = builder.crossings(self._places), builder.output
         self.example = tuple(builder.entry)
         members: list[list[str]] = [[] for _ in range(len(self._places) + 1)]
         for unit in units:
@@ -122,6 +122,8 @@ class Search:
         return self._proven(candidates)
 
     def cutting(self, places: Sequence[Place]) -> Cut:
+        """The end of the search."""
+        self._builder.release()
         return Cut(self._builder, places, self._units, self.refused)
 
     def _proven(self, candidates: dict[str, Place]) -> list[Place]:

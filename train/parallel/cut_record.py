@@ -1,6 +1,7 @@
 """Watches one forward pass: which modules are called when, and which tensors go from where to where."""
 
 import functools
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,13 +63,14 @@ class Recording:
     made: list[int]  # ticks at which glue or modules made tensors
     uses: dict[str, list[int]]  # first global name of a parameter or buffer -> ticks
     changed: set[str]  # buffers that the pass has written to
+    _once: dict[str, Call] = field(default_factory=dict)
 
     def once(self) -> dict[str, Call]:
         """Modules called exactly once, without the model itself, in execution order."""
-        counts: dict[str, int] = {}
-        for call in self.calls:
-            counts[call.name] = counts.get(call.name, 0) + 1
-        return {call.name: call for call in self.calls[1:] if counts[call.name] == 1 and call.name}
+        if not self._once:
+            counts = Counter(call.name for call in self.calls)
+            self._once = {call.name: call for call in self.calls[1:] if counts[call.name] == 1 and call.name}
+        return self._once
 
     def constant(self, value: Value | None) -> bool:
         """Whether it is the same in every pass (a parameter or buffer is None and not meant)."""

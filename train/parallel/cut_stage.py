@@ -213,6 +213,8 @@ class _Run(TorchFunctionMode):
         if func in MOVES:
             return args[0]
         args, kwargs = mapped((args, kwargs), _on_meta)
+        if func is torch.Tensor.to:  # the only one that takes a device by name and place
+            args = tuple(meta if isinstance(value, str) else value for value in args)
         args, kwargs = self._placed(args, kwargs, None, meta)
         return mapped(func(*args, **kwargs), _on_meta)
 
