@@ -103,12 +103,12 @@ class PipelineConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         ModelConfig.__post_init__(self)  # super() does not know a dataclass that slots have made anew
-        for name, why in (
-            ("accumulation", "a pipeline accumulates over its microbatches; fix: a larger --batch-size"),
-            ("compile", "not for stages of a pipeline; fix: --compile False, or train.ddp"),
+        for name, only, why in (
+            ("accumulation", 1, "a pipeline accumulates over its microbatches; fix: a larger --batch-size"),
+            ("compile", False, "not for stages of a pipeline; fix: --compile False, or train.ddp"),
         ):
             value = getattr(self, name)
-            if value not in (1, False):
+            if value != only:
                 raise UserError(f"option --{name}: {value}: {why}")
         if self.microbatches and self.batch_size % self.microbatches:
             raise UserError(

@@ -9,6 +9,7 @@ from typing import Any
 
 from .config import PipelineConfig
 from .errors import UserError
+from .parallel.schedule import ALIASES
 
 SCHEDULES = {"interleaved": "1f1b", "simple": "gpipe"}  # "interleaved" means backward passes first there, that is 1F1B
 NEUTRAL: dict[str, tuple[Any, str]] = {
@@ -25,6 +26,7 @@ NEUTRAL: dict[str, tuple[Any, str]] = {
     "skip_tracing": (False, "units are profiled, or come from --partition"),
 }
 PLACEMENTS = ("cluster", "spread")
+LONGEST = 200  # characters of a value in a message
 WORDS = {"true": True, "false": False}
 
 
@@ -40,14 +42,16 @@ class Wishes:
 
 
 def _refused(key: str, value: Any, allowed: str, fix: str) -> UserError:
-    return UserError(f"mp_parameters: {key} = {json.dumps(value)}; allowed: {allowed}; fix: {fix}")
+    return UserError(f"mp_parameters: {key} = {json.dumps(value)[:LONGEST]}; allowed: {allowed}; fix: {fix}")
 
 
 def _count(given: dict[str, Any], key: str, at_least: int = 1) -> int | None:
     value = given.get(key)
     if value is None:
         return None
-    if isinstance(value, str) and value.isascii() and value.isdigit():  # the SDK writes texts here and there
+    if (
+        isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
+    ):  # the SDK writes texts here and there
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise _refused(key, value, f"a whole number of at least {at_least}", "give one")
@@ -90,7 +94,7 @@ def _given(text: str) -> dict[str, Any]:
             raise UserError(f"mp_parameters: not JSON: {error}; fix: {fix}") from None
     pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
     if not all(equals for _, equals, _ in pairs):
-        raise UserError(f"mp_parameters: {text[:200]!r}; allowed: key=value pairs or a JSON object; fix: {fix}")
+        raise UserError(f"mp_parameters: {text[:LONGEST]!r}; allowed: key=value pairs or a JSON object; fix: {fix}")
     return {key.strip(): _word(value.strip()) for key, _, value in pairs}
 
 
@@ -101,7 +105,7 @@ def _word(text: str) -> Any:
         return WORDS[text.lower()]
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -153,7 +157,7 @@ def apply(config: PipelineConfig) -> tuple[PipelineConfig, Wishes]:
         )
     for name, wished in wishes.options.items():
         own, default = getattr(config, name), PipelineConfig.__dataclass_fields__[name].default
-        if own not in (default, wished):
+        if own not in (default, wished) and (name, ALIASES.get(own)) != ("schedule", wished):
             option = "--" + name.replace("_", "-")
             raise UserError(
                 f"option {option}: {own} and mp_parameters ask for different things; allowed: one of them; "

@@ -12,6 +12,7 @@ from torch import nn
 
 from ..config import PipelineConfig
 from ..errors import UserError
+from ..files import writable
 from ..layout import Layout
 from ..mesh import Mesh
 from ..mp_parameters import Wishes
@@ -73,6 +74,8 @@ class Decider:
                 "fix: --partition FILE, made by a run with --profile-only"
             )
         begins, segments = used or (None, ())
+        if begins is None:  # before the costly part
+            self._mesh.from_leader(lambda: writable(path.parent, "option --partition: folder", "another folder"))
         if not segments:
             segments = self._profiled(cutting)
         decision = self._mesh.from_leader(lambda: self._decision(segments, begins))

@@ -192,13 +192,22 @@ class Pipeline:
         parts = list(inputs.chunk(self._microbatches))
         with torch.no_grad():
             for index in self.indices:
+                inner = 0 < index < self._stages - 1
+                back = inner and self._holder[index - 1] == self._holder[index + 1]
+                late = []
                 for number, target in enumerate(targets.chunk(self._microbatches)):
                     arrived = (parts[number],) if index == 0 else self._received(index)
                     output = self.modules[index](*arrived)
                     if index == self._stages - 1:
                         scores.append(score(output, target))
+                        continue
+                    tensors = output if isinstance(output, tuple) else (output,)
+                    if back:  # NCCL moves what two ranks exchange in one order, and that rank still sends
+                        late.append(tensors)
                     else:
-                        sent += self._send(index, output if isinstance(output, tuple) else (output,))
+                        sent += self._send(index, tensors)
+                for tensors in late:
+                    sent += self._send(index, tensors)
         for work in sent:
             work.wait()
         return torch.stack(scores).sum(0) if scores else None

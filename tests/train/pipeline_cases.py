@@ -1,0 +1,311 @@
+"""Pipelines beside the unsplit model, on real ranks: `pipeline_cases.py JSON`, where the JSON lists the cases to run.
+
+Each rank trains its stages for a few steps, and the whole model beside them; rank 0 leaves the largest differences over
+all ranks in results.json of its base folder, one row for each case.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+from train.errors import guarded, leave
+from train.mesh import Mesh, joined, read_world
+from train.models.gpt import GptSpec, build
+from train.parallel import axes, schedule
+from train.parallel.cut import cut
+from train.parallel.cutting import Cutting, SegmentSpec, TensorSpec
+from train.parallel.grid import Grid
+from train.parallel.pipeline import Pipeline
+from train.parallel.profile import entries
+
+STEPS, EVALUATED, RECORDED = 5, 2, 3  # steps of a case; evaluation comes after the one, the other is timed
+PER_MICROBATCH = 2
+CLASSES, SIDE, CONTEXT, WIDTH = 7, 6, 5, 12
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One pipeline; `dp` replicas of `pp` ranks are all ranks of the program."""
+
+    model: str
+    schedule: str
+    dp: int
+    pp: int
+    microbatches: int
+    chunks: int = 1
+    placement: str = "cluster"
+    clip: float = 0.0
+    recompute: bool = False
+    bf16: bool = False
+
+    def __str__(self) -> str:
+        changed = [f"{k}={v}" for k, v in asdict(self).items() if v != Case.__dataclass_fields__[k].default]
+        return " ".join(changed)
+
+
+class Residual(nn.Module):
+    """Convolutions and BatchNorm beside a shortcut."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width, momentum=None)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(images))))) + images)
+
+
+class Convnet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.blocks = nn.Sequential(*(Residual(8) for _ in range(3)))
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(torch.relu(self.norm(self.stem(images)))).mean(dim=(2, 3)))
+
+
+def layered() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.Tanh()) for _ in range(7)]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES))
+
+
+class ByHand:
+    """A `Cutting` that somebody wrote for a model of his own: one segment for each layer."""
+
+    def __init__(self, model: nn.Sequential, example: torch.Tensor) -> None:
+        self._model, self.example = model, (example,)
+        rows = len(example)
+        self.segments = tuple(
+            SegmentSpec(
+                str(number), (str(number),), tuple(f"{number}.{name}" for name, _ in layer.named_parameters()),
+                (TensorSpec((rows, WIDTH), torch.float32),),
+            )
+            for number, layer in enumerate(model)
+        )  # fmt: skip
+        self.output = (TensorSpec((rows, CLASSES), torch.float32),)
+
+    def stage(self, begin: int, end: int) -> nn.Module:
+        stage = nn.Sequential()
+        for number in range(begin, end):
+            stage.add_module(str(number), self._model[number])
+        return stage
+
+
+def made(kind: str) -> nn.Module:
+    """The whole model, equal at each call."""
+    if kind == "gpt":
+        spec = GptSpec(vocabulary=CLASSES, context=CONTEXT, width=WIDTH, depth=4, heads=2)
+        model: nn.Module = build(spec, seed=0)
+        for parameter in model.parameters():  # the small ones of GPT-2 would hide differences
+            parameter.data.mul_(5)
+        return model
+    torch.manual_seed(0)
+    return Convnet() if kind == "convnet" else layered()
+
+
+def batch(kind: str, samples: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and labels of step `number`."""
+    random = torch.Generator().manual_seed(number)
+    if kind == "gpt":
+        tokens = torch.randint(CLASSES, (samples, CONTEXT + 1), generator=random)
+        return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    shape = (samples, 3, SIDE, SIDE) if kind == "convnet" else (samples, WIDTH)
+    return torch.randn(shape, generator=random), torch.randint(CLASSES, (samples,), generator=random)
+
+
+def loss_of(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(output.flatten(0, -2).float(), labels.flatten())
+
+
+def score(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return torch.stack([loss_of(output, labels), (output.argmax(-1) == labels).sum().float()])
+
+
+def tuned(parameters: Any) -> torch.optim.Optimizer:
+    """Not Adam: it makes whole steps of gradients that are zero but for rounding (those of attention's key bias)."""
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+@contextlib.contextmanager
+def listened() -> Iterator[list[tuple[str, int]]]:
+    """What this rank sends ("S") and receives ("R") meanwhile, with the pipeline rank at the other end."""
+    heard: list[tuple[str, int]] = []
+    isend, recv = dist.isend, dist.recv
+
+    def sending(tensor: torch.Tensor, group: Any, group_dst: int) -> Any:
+        heard.append(("S", group_dst))
+        return isend(tensor, group=group, group_dst=group_dst)
+
+    def receiving(tensor: torch.Tensor, group: Any, group_src: int) -> Any:
+        heard.append(("R", group_src))
+        return recv(tensor, group=group, group_src=group_src)
+
+    with mock.patch.object(dist, "isend", sending), mock.patch.object(dist, "recv", receiving):
+        yield heard
+
+
+def meet(heard: dict[int, list[tuple[str, int]]]) -> bool:
+    """Whether any two ranks send and receive what they exchange in the same order."""
+    return all(
+        [kind for kind, peer in heard[one] if peer == two]
+        == [{"S": "R", "R": "S"}[kind] for kind, peer in heard[two] if peer == one]
+        for one in heard
+        for two in heard
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a training left: gradients and their norm at the first step, state at the end, losses and scores."""
+
+    gradients: dict[str, torch.Tensor]
+    norm: torch.Tensor | None
+    losses: list[torch.Tensor]
+    scores: torch.Tensor | None
+    state: dict[str, torch.Tensor]
+
+
+def unsplit(case: Case, parts: int) -> Trace:
+    """The whole model on the whole batch, microbatch after microbatch."""
+    model = made(case.model).train()
+    optimizer = tuned(model.parameters())
+    gradients, norm, scores, losses = {}, None, None, []
+    for step in range(1, STEPS + 1):
+        inputs, labels = batch(case.model, parts * PER_MICROBATCH, step)
+        total = torch.zeros(())
+        for part, target in zip(inputs.chunk(parts), labels.chunk(parts), strict=True):
+            with torch.autocast("cpu", torch.bfloat16, enabled=case.bf16):
+                output = model(part)
+            loss = loss_of(output, target)
+            (loss / parts).backward()
+            total += loss.detach()
+        losses.append(total)
+        if step == 1:
+            gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+        if case.clip:
+            found = nn.utils.clip_grad_norm_(model.parameters(), case.clip)
+            norm = found if step == 1 else norm
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == EVALUATED:
+            model.eval()
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=case.bf16):
+                outputs = [model(part) for part in inputs.chunk(parts)]
+                rows = [score(output, target) for output, target in zip(outputs, labels.chunk(parts), strict=True)]
+            scores = torch.stack(rows).sum(0)
+            model.train()
+    return Trace(gradients, norm, losses, scores, model.state_dict())
+
+
+def cutting_of(case: Case, model: nn.Module) -> Cutting:
+    example, _ = batch(case.model, PER_MICROBATCH, 0)
+    if isinstance(model, nn.Sequential):
+        return ByHand(model, example)
+    return cut(model, example, stages=case.pp * case.chunks)
+
+
+def begins_of(segments: int, stages: int) -> list[int]:
+    return [number * segments // stages for number in range(stages)]
+
+
+def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool, list[tuple[str, int]]]:
+    """The stages of this rank, what their training left, whether they ran in the order of the schedule, and the
+    messages of an evaluation."""
+    grid = Grid(case.dp, case.pp, case.placement)
+    place = axes.join(grid, mesh.rank, mesh.device)
+    cutting = cutting_of(case, made(case.model))
+    stages = case.pp * case.chunks
+    pipeline = Pipeline(
+        cutting, begins_of(len(cutting.segments), stages), place, loss_of, microbatches=case.microbatches,
+        schedule=case.schedule, bf16=case.bf16, recompute=case.recompute,
+        entries=entries(cutting, mesh.device, "bf16") if case.bf16 else None,
+    )  # fmt: skip
+    optimizer = tuned(pipeline.parameters())
+    gradients, norm, scores, losses, ordered, messages = {}, None, None, [], False, []
+    pipeline.train()
+    for step in range(1, STEPS + 1):
+        inputs, labels = batch(case.model, case.dp * case.microbatches * PER_MICROBATCH, step)
+        mine = [tensor.chunk(case.dp)[place.dp_rank] for tensor in (inputs, labels)]
+        if step == RECORDED:
+            pipeline.recorder.start()
+        losses.append(pipeline.step(*mine).clone())
+        if step == RECORDED:
+            orders = schedule.orders(case.schedule, case.pp, case.chunks, case.microbatches)
+            ordered = tuple(span.action for span in pipeline.spans()) == orders[place.pp_rank]
+        if step == 1:
+            gradients = {name: p.grad.clone() for name, p in pipeline.named_parameters()}
+        if case.clip:
+            found = pipeline.clip(case.clip)
+            norm = found if step == 1 else norm
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == EVALUATED:
+            pipeline.eval()
+            with listened() as messages:
+                scores = pipeline.evaluate(*mine, score)
+            pipeline.train()
+    return pipeline, Trace(gradients, norm, losses, scores, pipeline.state_dict()), ordered, messages
+
+
+def furthest(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
+    return max((float((tensor.float() - two[name].float()).abs().max()) for name, tensor in one.items()), default=0.0)
+
+
+def compared(case: Case, mesh: Mesh) -> dict[str, Any]:
+    """The largest differences over all ranks."""
+    whole = unsplit(case, case.dp * case.microbatches)
+    pipeline, ours, ordered, messages = pipelined(case, mesh)
+    scores = torch.zeros(2) if ours.scores is None else ours.scores
+    sums = torch.cat([torch.stack(ours.losses), scores])
+    dist.all_reduce(sums)
+    row = {
+        "gradients": furthest(ours.gradients, whole.gradients),
+        "norm": 0.0 if ours.norm is None else abs(float(ours.norm) - float(whole.norm)),
+        "state": furthest(ours.state, whole.state),
+        "losses": float((sums[:STEPS] - torch.stack(whole.losses)).abs().max()),
+        "scores": float((sums[STEPS:] - whole.scores).abs().max()),
+    }
+    rows = mesh.gather((row, ordered, sorted(ours.state), sorted(ours.gradients), pipeline.axes.dp_rank))
+    every = sorted(name for _, _, names, _, dp_rank in rows if dp_rank == 0 for name in names)
+    heard = mesh.gather((pipeline.axes.dp_rank, pipeline.axes.pp_rank, messages))
+    graded = sorted(name for _, _, _, names, dp_rank in rows if dp_rank == 0 for name in names)
+    return {key: max(each[0][key] for each in rows) for key in row} | {
+        "meet": meet({pp_rank: messages for dp_rank, pp_rank, messages in heard if dp_rank == 0}),
+        "ordered": all(each[1] for each in rows),
+        "complete": every == sorted(whole.state) and graded == sorted(whole.gradients),
+    }
+
+
+def main(argv: list[str]) -> int:
+    results = []
+    sys.modules["pipeline_cases"] = sys.modules["__main__"]
+    with joined(read_world(os.environ)) as mesh:
+        for case in json.loads(argv[0]):
+            print(case, flush=True)
+            if isinstance(case, str):
+                import pipeline_traps
+
+                results.append(getattr(pipeline_traps, case)(mesh))
+            else:
+                results.append(compared(Case(**case), mesh))
+        if mesh.is_leader:
+            Path(os.environ["SAGEMAKER_BASE_DIR"], "results.json").write_text(json.dumps(results))
+    return 0
+
+
+if __name__ == "__main__":
+    leave(guarded(main))
