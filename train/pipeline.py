@@ -78,8 +78,8 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     store = PartStore(where.checkpoints, config.keep_checkpoints)
     start = None
     if config.resume == "auto":
-        names = {name for module in modules for name in module.state_dict()}
-        restored = part_resume.restore(store, job.identity, names.__contains__, mesh, say)
+        own = {name for module in modules for name in module.state_dict()}
+        restored = part_resume.restore(store, job.identity, own.__contains__, mesh, say)
         if restored:
             restored.load_into(modules, optim, mesh)
             start = restored.progress

@@ -3,10 +3,10 @@
 import torch
 from algorun.pipeline import pipeline
 
-model = Net()                                      # equal weights on every rank: seed before
-images = torch.zeros(4, 3, 32, 32)                 # one microbatch, in the shape that training uses
+model = Net()  # equal weights on every rank: seed before
+images = torch.zeros(4, 3, 32, 32)  # one microbatch, in the shape that training uses
 pipe = pipeline(model, images, torch.nn.functional.cross_entropy, pp=2, microbatches=8)
-optimizer = torch.optim.AdamW(pipe.parameters())   # of this rank's stages
+optimizer = torch.optim.AdamW(pipe.parameters())  # of this rank's stages
 for images, labels in batches(pipe.axes.dp_rank):  # 32 images; the ranks of one pipeline take the same
     loss = pipe.everywhere(pipe.step(images, labels)) / 8
     optimizer.step()

@@ -55,7 +55,8 @@ def pipeline(
     output = output_dir(os.environ, Path.is_dir) if folder is None else Path(folder)
     mesh.from_leader(lambda: writable(output, "folder", "another one as `folder`"))
     say = print if mesh.is_leader else _nothing
-    split = Decider(config, Wishes(), layout, model, mesh, say).split(example, output / PARTITION)
+    with torch.random.fork_rng():  # what the script draws next is the same on all ranks
+        split = Decider(config, Wishes(), layout, model, mesh, say).split(example, output / PARTITION)
     return Pipeline(
         split.cutting,
         split.begins,
