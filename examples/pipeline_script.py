@@ -40,6 +40,7 @@ model = Net()
 pipe = pipeline(model, torch.zeros(MICROBATCH, 16), nn.functional.cross_entropy, microbatches=MICROBATCHES, pp=2)
 optimizer = torch.optim.AdamW(pipe.parameters(), lr=1e-3)
 teacher = torch.randn(16, 4)
+recent = []
 for step in range(1, STEPS + 1):
     torch.manual_seed(1000 * step + pipe.axes.dp_rank)  # the ranks of one pipeline draw the same batch
     inputs = torch.randn(MICROBATCH * MICROBATCHES, 16)
@@ -47,5 +48,6 @@ for step in range(1, STEPS + 1):
     loss = pipe.everywhere(pipe.step(inputs, labels)) / MICROBATCHES
     optimizer.step()
     optimizer.zero_grad()
+    recent.append(loss.item())
     if step % 20 == 0 and pipe.is_first and pipe.axes.dp_rank == 0:
-        print(f"step {step} loss {loss.item():.4f}", flush=True)
+        print(f"step {step} loss {sum(recent[-20:]) / 20:.4f}", flush=True)
