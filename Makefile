@@ -7,9 +7,11 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 IMAGE ?= algorun:cpu
+# Tests of so many files run beside each other: many of them wait more than they compute.
+TEST_WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image base lint format bench bench-hub clean
+.PHONY: help demo demo-pipeline test fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image base lint format bench bench-hub clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -23,6 +25,7 @@ $(VENV)/ready: pyproject.toml
 
 $(VENV)/ready-test: $(VENV)/ready
 	$(BIN)/pip install --quiet -e '.[train,test]'
+	$(BIN)/pip install --quiet -e '.[models]' '$(TORCH)'
 	$(BIN)/pip install --quiet -e '.[oracle]' || \
 		echo 'sagemaker-training needs gcc and the headers of Python: tests/contract will be skipped'
 	touch $@
@@ -34,8 +37,11 @@ $(VENV)/ready-lint: $(VENV)/ready
 demo: $(VENV)/ready  ## Train a ViT on real digits on 2 simulated hosts x 2 ranks (no Docker)
 	$(BIN)/algorun simulate -j 2x2 ddp
 
+demo-pipeline: $(VENV)/ready  ## Train a GPT in pipeline stages, kill it half way, go on in another layout (no Docker)
+	$(BIN)/python examples/demo_pipeline.py
+
 test: $(VENV)/ready-test  ## Run the tests (those that need Docker are in compose-test)
-	$(BIN)/pytest -m 'not docker'
+	$(BIN)/pytest -m 'not docker' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 $(VENV)/ready-fuzz: $(VENV)/ready-test
 	$(BIN)/pip install --quiet -e '.[train,test,fuzz]'
@@ -93,6 +99,7 @@ $(VENV)/ready-bench: $(VENV)/ready
 bench: $(VENV)/ready-bench  ## Measure the launcher and the training loop beside their peers
 	$(BIN)/python bench/launch.py
 	$(BIN)/python bench/ddp.py
+	$(BIN)/python bench/pipeline.py
 
 bench-hub: $(VENV)/ready  ## Measure what the hub costs with 64 to 1,000 simulated hosts (8 minutes)
 	mkdir -p .build

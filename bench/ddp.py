@@ -14,9 +14,7 @@ import importlib.util
 import json
 import os
 import random
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,6 +32,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from algorun.agreement import Agreement
 from algorun.flag import StopFlag
+from bench.ranks import start
 from train.config import DdpConfig
 from train.data import Data
 from train.data.augment import Augment
@@ -263,24 +262,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        start(args.processes, [*sys.argv[1:], "--result", str(result)])
+        start(__file__, args.processes, [*sys.argv[1:], "--result", str(result)])
         table(args, json.loads(result.read_text()))
-
-
-def start(processes: int, argv: list[str]) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    running = []
-    for number in range(processes):
-        environ = os.environ | {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(processes)}
-        environ |= {"LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        environ |= {"GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "bench", "OMP_NUM_THREADS": "1"}
-        environ |= {"CUDA_VISIBLE_DEVICES": ""}
-        running.append(subprocess.Popen([sys.executable, __file__, *argv], env=environ))
-    codes = [process.wait() for process in running]
-    if any(codes):
-        sys.exit("error: a benchmark process failed")
 
 
 def table(args: argparse.Namespace, seconds: dict[str, list[Seconds]]) -> None:

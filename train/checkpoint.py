@@ -63,7 +63,8 @@ class Store:
 
     def _by_age(self) -> Iterator[Path]:
         """The one that `latest` names, then the others, newest first by the time they were written."""
-        folders = [f for f in self.root.glob("step-*") if f.is_dir()]
+        # Folders with parts are those of a job in pipeline stages (parts.py), which is not ours to read or to remove.
+        folders = [f for f in self.root.glob("step-*") if f.is_dir() and not any(f.glob("part-*"))]
         try:
             pointed = (self.root / LATEST).read_text().strip()
         except (OSError, ValueError):  # not there, or not text

@@ -14,8 +14,8 @@ from .files import write_text
 from .layout import Layout
 from .mesh import Mesh
 from .parallel import draw, schedule
-from .parallel.decide import Split
 from .parallel.live import SavedBytes
+from .parallel.partitioner import Decision
 from .parallel.simulate import Span, Timeline
 from .parallel.staged import Staged
 
@@ -29,9 +29,15 @@ class Explained:
     """A stepper that measures two of its steps. All ranks make them at the same time."""
 
     def __init__(
-        self, stepper: Staged, layout: Layout, split: Split, folder: Path, mesh: Mesh, say: Callable[[object], None]
+        self,
+        stepper: Staged,
+        layout: Layout,
+        decision: Decision | None,
+        folder: Path,
+        mesh: Mesh,
+        say: Callable[[object], None],
     ) -> None:
-        self._stepper, self._layout, self._split, self._folder = stepper, layout, split, folder
+        self._stepper, self._layout, self._decision, self._folder = stepper, layout, decision, folder
         self._mesh, self._say = mesh, say
         self._count = itertools.count(1)
 
@@ -65,7 +71,7 @@ class Explained:
         return losses
 
     def _draw(self, rows: Sequence[Sequence[Span]], number: int) -> None:
-        layout, decision = self._layout, self._split.decision
+        layout, decision = self._layout, self._decision
         measured = Timeline(tuple(tuple(spans) for spans in rows))
         pictures = [(f"measured, step {number}", measured)]
         if decision is not None:
@@ -90,11 +96,13 @@ class Explained:
                 losses = self._stepper.step(batches, total, rate, number)
             measured = self._states() + saved.peak
         rows = self._mesh.gather(measured)
-        decision = self._split.decision
+        decision = self._decision
         if decision is not None:
             ranks = [rows[rank] for rank in self._layout.grid.pipelines[0]]
-            what = "rank" if device.type == "cuda" else "rank (received inputs where autograd keeps them)"
-            self._say("memory: planned against measured\n" + draw.memory_text(decision.rank_bytes, ranks, what))
+            counted = (
+                "the device's peak" if device.type == "cuda" else "weights, gradients, moments, what autograd keeps"
+            )
+            self._say(f"memory: planned against measured ({counted})\n" + draw.memory_text(decision.rank_bytes, ranks))
         return losses
 
     def _states(self) -> int:

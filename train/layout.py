@@ -32,8 +32,8 @@ class Layout:
         )
 
 
-def lay_out(config: PipelineConfig, wishes: Wishes, world_size: int) -> Layout:
-    """The layout of a job. UserError with the rule that the options break."""
+def lay_out(config: PipelineConfig, wishes: Wishes, world_size: int, torch: str = "") -> Layout:
+    """The layout of a job under this version of torch. UserError with the rule that the options break."""
     pp = config.pp or next((n for n in range(2, world_size + 1) if world_size % n == 0), 1)
     shape = grid(world_size, pp, config.placement)
     if shape.dp > 1 and not wishes.ddp:
@@ -57,14 +57,14 @@ def lay_out(config: PipelineConfig, wishes: Wishes, world_size: int) -> Layout:
     counts = [n for n in range(1, config.batch_size + 1) if config.batch_size % n == 0]
     microbatches = config.microbatches
     if microbatches is None:
-        allowed = schedules.allowed_microbatches(name, pp, stages, counts)
+        allowed = schedules.allowed_microbatches(name, pp, stages, counts, torch)
         microbatches = max((n for n in allowed if n <= PER_RANK * pp), default=max(allowed, default=0))
         if not microbatches:
             raise UserError(
                 f"option --batch-size: {config.batch_size} has no number of microbatches that schedule {name} allows "
                 f"with {stages} stages; its divisors: {divisors(config.batch_size)}; fix: a multiple of {stages}"
             )
-    schedules.rules(name, pp, stages, microbatches)
+    schedules.rules(name, pp, stages, microbatches, torch)
     _active(wishes, name, pp, chunks, microbatches)
     return Layout(shape, name, chunks, microbatches, config.batch_size // microbatches)
 

@@ -49,10 +49,8 @@ def _count(given: dict[str, Any], key: str, at_least: int = 1) -> int | None:
     value = given.get(key)
     if value is None:
         return None
-    if (
-        isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10
-    ):  # the SDK writes texts here and there
-        value = int(value)
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
+        value = int(value)  # the SDK writes texts here and there
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise _refused(key, value, f"a whole number of at least {at_least}", "give one")
     return value

@@ -64,6 +64,7 @@ class PartSaver:
             if missing := lacking(save, union.get(save, {})):
                 raise RuntimeError(f"checkpoint {save.folder} was saved and yet lacks {missing} of {save.parts} parts")
             self._store.prune(newest_complete([row[1] for row in rows], self._store.keep))
+            self._mesh.exchange([0.0])  # nobody writes the next parts to a folder in which another rank still prunes
             took_s = max(row[2] for row in rows)
             self._say(f"checkpoint: {self._store.root / save.folder} seconds: {took_s:.2f} waited: {waited_s:.2f}")
         return max((save.written for save in union), default=0.0)

@@ -108,7 +108,8 @@ class PartStore:
             raise unusable(str(path), f"{error.strerror}") from None
 
     def prune(self, kept: Collection[Save]) -> None:
-        """Removes all other parts of this folder, and what killed writers left. Only while nobody writes."""
+        """Removes all other parts of this folder, and what killed writers left. Only while nobody writes; other ranks that
+        share the folder may prune at the same time."""
         for path in [*self._files("*.json"), *self._files("*.pt")]:
             try:
                 stays = _promised(path.with_suffix(".json")).save in kept
@@ -117,19 +118,23 @@ class PartStore:
             if not stays:
                 path.unlink(missing_ok=True)
         for folder in self._folders():
-            for torn in folder.glob(".part-*.tmp"):
-                torn.unlink(missing_ok=True)
             try:
+                for torn in folder.glob(".part-*.tmp"):
+                    torn.unlink(missing_ok=True)
                 folder.rmdir()
             except OSError:
-                pass  # something stays in it
+                pass  # something stays in it, or another rank has removed it
 
     def _folders(self) -> list[Path]:
         return [f for f in self.root.glob("step-*") if FOLDER.fullmatch(f.name) and f.is_dir()]
 
     def _files(self, pattern: str) -> Iterator[Path]:
         for folder in self._folders():
-            yield from (path for path in sorted(folder.glob(pattern)) if FILE.fullmatch(path.name))
+            try:
+                paths = sorted(folder.glob(pattern))
+            except OSError:  # another rank has removed it
+                continue
+            yield from (path for path in paths if FILE.fullmatch(path.name))
 
 
 def _promised(manifest: Path) -> Part:

@@ -10,6 +10,8 @@ STOP = StopFlag()
 if __name__ == "__main__":
     STOP.install()  # before torch loads, which takes seconds
 
+import torch  # noqa: E402
+
 from . import artifact, collect, mp_parameters, options, part_resume, paths, task  # noqa: E402
 from .config import PipelineConfig  # noqa: E402
 from .data.sampler import Sharding  # noqa: E402
@@ -38,7 +40,7 @@ def main(argv: list[str]) -> int:
         return 0
     config, wishes = mp_parameters.apply(options.read(PipelineConfig, argv))
     world = read_world(os.environ)
-    layout = lay_out(config, wishes, world.world_size)
+    layout = lay_out(config, wishes, world.world_size, torch.__version__)
     where = paths.resolve(config, os.environ, Path.is_dir)
     with joined(world) as mesh:
         train(config, wishes, layout, where, mesh)
@@ -50,10 +52,11 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     say = print_line if mesh.is_leader else ignore
     mesh.from_leader(lambda: prepare_folders(where))
     set_determinism(config)
-    job = task.load(config, where, mesh)
+    job, model = task.load(config, where, mesh)
+    names, weights = tuple(model.state_dict()), sum(p.numel() for p in model.parameters())
     for line in (*job.lines, f"layout: {layout}"):
         say(line)
-    decider = Decider(config, wishes, layout, job.model, mesh, say)
+    decider = Decider(config, wishes, layout, model, mesh, say)
     split = decider.split(job.example(layout.microbatch), where.output / PARTITION)
     if config.profile_only:
         return
@@ -68,13 +71,15 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
         recompute=config.recompute,
         entries=split.entries,
     )
+    decision = split.decision
+    del model, decider, split  # the other ranks' stages go, and leave their memory to this one's
     optim = optimizer(config, pipeline.parameters())
     modules = [stage.module for stage in pipeline.modules.values()]
     store = PartStore(where.checkpoints, config.keep_checkpoints)
     start = None
     if config.resume == "auto":
-        names = {name for module in modules for name in module.state_dict()}
-        restored = part_resume.restore(store, job.identity, names.__contains__, mesh, say)
+        own = {name for module in modules for name in module.state_dict()}
+        restored = part_resume.restore(store, job.identity, own.__contains__, mesh, say)
         if restored:
             restored.load_into(modules, optim, mesh)
             start = restored.progress
@@ -84,13 +89,12 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     dp_rank, _ = layout.grid.place(mesh.rank)
     sharding = Sharding(config.batch_size, 1, dp_rank, layout.grid.dp)
     rates = schedule(config, sharding.global_batch)
-    weights = sum(p.numel() for p in job.model.parameters())
     say(f"model: {config.model}, {weights} weights, {config.precision} on {mesh.device.type}")
     say(f"global batch: {sharding.global_batch} = {config.batch_size} per pipeline x {layout.grid.dp} pipelines")
     say(rate_line(config, rates.peak))
     sinks = Sinks(where.output, start.position if start else Position()) if mesh.is_leader else None
     stepper = Staged(pipeline, optim, mesh, config.seed, config.clip_norm)
-    explained = Explained(stepper, layout, split, where.output, mesh, say) if config.explain else stepper
+    explained = Explained(stepper, layout, decision, where.output, mesh, say) if config.explain else stepper
     saver = PartSaver(store, mesh, say)
     writes = dp_rank == 0  # the other replicas hold the same
 
@@ -111,23 +115,28 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     if outcome.stopped:
         say(f"stopped on request after step {outcome.position.step}; the same command goes on from there")
         return
-    _finish(job, layout, where, pipeline, outcome, mesh, say)
+    say(_finish(job, names, layout, where, pipeline, outcome, mesh))
 
 
 def _finish(
-    job: task.Task, layout: Layout, where: paths.Paths, pipeline: Pipeline, outcome: Outcome, mesh: Mesh, say: object
-) -> None:
-    """Writes the whole model as one artifact, and the summary (rank 0)."""
+    job: task.Task,
+    names: tuple[str, ...],
+    layout: Layout,
+    where: paths.Paths,
+    pipeline: Pipeline,
+    outcome: Outcome,
+    mesh: Mesh,
+) -> str:
+    """Writes the whole model as one artifact, and the summary (rank 0); returns a line that says where."""
     whole = collect.on_leader(mesh, layout.grid.pipelines[0], pipeline.state_dict())
 
     def write() -> str:
-        ordered = {name: whole[name] for name in job.model.state_dict()}
+        ordered = {name: whole[name] for name in names}
         file = artifact.write_model(where.model, ordered, job.description | result(outcome))
         write_summary(where.output, figures(outcome, f"{job.source.unit}_per_s"))
         return f"artifact: {file} metrics: {where.output}"
 
-    text = mesh.from_leader(write)
-    (print_line if mesh.is_leader else ignore)(text)
+    return mesh.from_leader(write)
 
 
 if __name__ == "__main__":

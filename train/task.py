@@ -21,7 +21,6 @@ class Task:
     artifact, `sample` the inputs of one sample."""
 
     source: Source
-    model: nn.Module
     identity: dict[str, Any]
     description: dict[str, Any]
     sample: torch.Tensor
@@ -32,12 +31,12 @@ class Task:
         return self.sample.unsqueeze(0).repeat(samples, *[1] * self.sample.dim())
 
 
-def load(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> Task:
+def load(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> tuple[Task, nn.Module]:
     """Data and a model with weights drawn from the seed, equal on all ranks, on the CPU. UserError as its parts do."""
     return _gpt(config, where, mesh) if config.model == "gpt" else _vit(config, where, mesh)
 
 
-def _gpt(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> Task:
+def _gpt(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> tuple[Task, nn.Module]:
     spec = gpt.GptSpec(
         context=config.context,
         width=config.width or GPT_WIDTH,
@@ -48,28 +47,28 @@ def _gpt(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> Task:
     source = text.load(config.context, where, mesh)
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
     identity = shapes | {"optimizer": config.optimizer, "seed": config.seed, "text": source.checksum}
-    return Task(
+    task = Task(
         source,
-        gpt.build(spec, config.seed),
         identity,
         spec.as_dict(),
         torch.zeros(config.context, dtype=torch.int64),
         (f"data: {source.source}; {source.train_count} training and {source.validation_count} validation sequences "
          f"of {config.context} bytes",),
     )  # fmt: skip
+    return task, gpt.build(spec, config.seed)
 
 
-def _vit(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> Task:
+def _vit(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> tuple[Task, nn.Module]:
     images = data.load(config, where, mesh)
     spec = specify(config, len(images.classes), images.side)
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
     identity = shapes | {"optimizer": config.optimizer, "seed": config.seed, "class_names": list(images.classes)}
-    return Task(
+    task = Task(
         images,
-        build(spec, config.seed),
         identity | {"training_images": images.train_count},
         spec.as_dict() | {"class_names": list(images.classes)},
         torch.zeros(3, images.side, images.side),
         (f"data: {images.source}; {images.train_count} training and {images.validation_count} validation images "
          f"of {images.side} x {images.side}, {len(images.classes)} classes",),
     )  # fmt: skip
+    return task, build(spec, config.seed)

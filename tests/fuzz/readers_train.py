@@ -16,11 +16,12 @@ from random import Random
 
 import torch
 
-from train import checkpoint, options, resume
+from train import checkpoint, options, part_resume, resume
 from train.config import DdpConfig
 from train.errors import UserError
 from train.loop import Position, Progress
-from train.mesh import read_world
+from train.mesh import Mesh, World, read_world
+from train.parts import PartStore, Save
 
 from . import mutations
 from .reader import PART, Reader, parts, scratch
@@ -140,6 +141,54 @@ def in_archive(state: bytes, random: Random) -> bytes:
     return out.getvalue()
 
 
+@functools.cache
+def saved_part() -> tuple[bytes, bytes]:
+    """Manifest and state of an honest checkpoint with one part."""
+    model, optimizer = parts_of_training()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    store = PartStore(scratch() / "saved", 1)
+    state = part_resume.state(IDENTITY, Progress(Position(1, 2, 3), [0.5]), model, optimizer)
+    path = store.path(store.write(Save(1.0, 3, 1), 0, state))
+    return path.with_suffix(".json").read_bytes(), path.read_bytes()
+
+
+def read_part(data: bytes) -> None:
+    """Manifest and state of a part as they may lie in a folder: used whole, passed over, or refused."""
+    manifest, _, state = ([*data.split(END_OF_TEXT, 2), b"", b""])[:3]
+    root = scratch() / "parts"
+    shutil.rmtree(root, ignore_errors=True)
+    folder = root / "step-00000003"
+    folder.mkdir(parents=True)
+    digest = hashlib.sha256(state).hexdigest().encode()
+    promise = manifest.replace(b"@SHA@", digest).replace(b'"@SIZE@"', str(len(state)).encode())
+    (folder / "part-0000-of-0001.pt").write_bytes(state)
+    (folder / "part-0000-of-0001.json").write_bytes(promise)
+    before = sorted(os.listdir(scratch()))
+    model, optimizer = parts_of_training()
+    mesh, said = Mesh(World(), torch.device("cpu")), []
+    with contextlib.suppress(UserError):
+        found = part_resume.restore(PartStore(root, 1), IDENTITY, lambda name: True, mesh, said.append)
+        if found is not None:
+            found.load_into([model], optimizer, mesh)
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        else:
+            assert said
+    assert sorted(os.listdir(scratch())) == before
+
+
+def part_seeds() -> list[bytes]:
+    manifest, state = saved_part()
+    right = json.dumps(json.loads(manifest) | {"size": "@SIZE@", "sha256": "@SHA@"}).encode()
+    honest = torch.load(io.BytesIO(state), weights_only=True)
+    other = [
+        honest | change for change in ({"identity": 1}, {"losses": None}, {"model": [1]}, {"optimizer": {"weight": 3}})
+    ]
+    states = [state, *(_packed(each) for each in other), b"", pickle.dumps([1])]
+    return [END_OF_TEXT.join((manifest, b"", state)), *(END_OF_TEXT.join((right, b"", each)) for each in states)]
+
+
 def read_options(data: bytes) -> None:
     """A command line, the TOML file that it may name, and a rank's environment."""
     argv, table, environ = parts(data, 3)
@@ -172,6 +221,7 @@ WORDS = [
 
 READERS = [
     Reader("checkpoint", read_checkpoint, checkpoint_seeds, checkpoints, 150),
+    Reader("checkpoint-part", read_part, part_seeds, checkpoints, 150),
     Reader("training-options", read_options, lambda: OPTIONS,
            mutations.of_parts(mutations.words(b"\0", WORDS), mutations.raw, mutations.as_json), 400),
 ]  # fmt: skip

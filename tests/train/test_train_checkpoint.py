@@ -122,3 +122,14 @@ def test_the_manifest_is_plain_json(store):
     manifest = json.loads((store.save(3, state(1)) / "manifest.json").read_text())
     assert manifest["step"] == 3
     assert manifest["files"]["state.pt"]["size"] > 4000
+
+
+def test_checkpoints_of_stages_in_the_same_folder_are_left_alone(store):
+    part = store.root / "step-00000009" / "part-0000-of-0002.pt"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"another job's")
+    for step in (1, 2, 3):
+        store.save(step, state(step))
+    assert newest(store) == (("step-00000003", 3.0), [])
+    assert [each.name for each in sorted(store.root.glob("step-*"))] == [f"step-0000000{n}" for n in (2, 3, 9)]
+    assert part.exists()

@@ -218,20 +218,22 @@ def test_written_by_two_stages_and_read_by_one_two_and_four_on_separate_disks(ra
     assert [name.split("/")[0] for name in shown[0]] == ["step-00000007"] * 2 + ["step-00000008"] * 2
 
 
-def test_killed_at_any_moment_it_goes_on_from_a_whole_checkpoint(ranks):
-    run = ranks(2, 1, json.dumps([{"stages": 2, "to": 100_000}]), program=PROGRAM)
-    run.wait_for("step-00000010 ")
-    run.signal(signal.SIGKILL, [1])
-    run.signal(signal.SIGKILL, [0])
-    run.codes()
-    again = ranks(2, 1, json.dumps([{"stages": 4, "only": 3}]), base=run.base, program=PROGRAM)
-    assert again.codes() == [0, 0], again.text(0) + again.text(1)
-    begun = [line for line in again.text(0).splitlines() if line.startswith("from")]
-    step = int(begun[0].split()[1])
-    assert step >= 9
-    assert begun == [f"from {step} to {step + 3}"]
-    assert same(together([run.base / "host0", run.base / "host1"]), straight(step + 3))
-    assert not list(run.base.rglob("*.tmp"))
+def test_killed_at_any_moment_and_again_it_goes_on_from_the_newest_whole_checkpoint(ranks, tmp_path):
+    begun, stages = 0, [2, 4, 2, 1]
+    for turn, now in enumerate(stages):
+        run = ranks(2, 1, json.dumps([{"stages": now, "to": 100_000}]), base=tmp_path, program=PROGRAM)
+        run.wait_for(f"step-{begun + 7 + turn:08d} ")  # the last that is told to be on all disks
+        run.signal(signal.SIGKILL, [turn % 2])
+        run.signal(signal.SIGKILL, [1 - turn % 2])
+        run.codes()
+        begun += 7 + turn
+    last = ranks(2, 1, json.dumps([{"stages": 2, "only": 3}]), base=tmp_path, program=PROGRAM)
+    assert last.codes() == [0, 0], last.text(0) + last.text(1)
+    (line,) = [line for line in last.text(0).splitlines() if line.startswith("from")]
+    step = int(line.split()[1])
+    assert step >= begun
+    assert same(together([tmp_path / "host0", tmp_path / "host1"]), straight(step + 3))
+    assert not list(tmp_path.rglob("*.tmp"))
 
 
 FULL = """

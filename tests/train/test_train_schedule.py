@@ -4,6 +4,7 @@ import inspect
 from collections import Counter
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import pipelining
@@ -42,13 +43,10 @@ class RecordingStage:
         self.record.append(Action("W", self.stage_index, microbatch))
 
     def __getattr__(self, name):
-        if name.startswith("get_") and name.endswith("_ops"):
-            return lambda microbatch: []
-        if name in ("perform_reduce_grad", "scale_grads", "set_local_fwd_input", "set_local_bwd_input"):
-            return lambda *args: None
-        if name == "get_local_bwd_output":
-            return lambda microbatch: None
-        raise AttributeError(name)
+        """What else a release of torch calls moves data about and has no part in the order."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: [] if name.endswith("_ops") else None
 
 
 def executed_by_torch(name: str, ranks: int, chunks: int, microbatches: int) -> list[list[Action]]:
@@ -71,11 +69,13 @@ def executed_by_torch(name: str, ranks: int, chunks: int, microbatches: int) -> 
 def test_the_orders_are_what_torch_executes(name):
     compared = 0
     for ranks, chunks in COUNTS[name]:
-        for microbatches in schedule.allowed_microbatches(name, ranks, ranks * chunks, range(1, 18)):
+        for microbatches in schedule.allowed_microbatches(
+            name, ranks, ranks * chunks, [*range(1, 10), 12, 17], torch.__version__
+        ):
             mine = schedule.orders(name, ranks, chunks, microbatches)
             assert [list(order) for order in mine] == executed_by_torch(name, ranks, chunks, microbatches)
             compared += 1
-    assert compared > 20
+    assert compared > 10
 
 
 @settings(deadline=None, max_examples=60)
@@ -198,11 +198,17 @@ def test_refusals_state_the_rule_and_the_fix(name, ranks, stages, microbatches, 
         schedule.rules(name, ranks, stages, microbatches)
 
 
+def test_torch_2_10_fills_the_pipeline_with_gpipe_too():
+    with pytest.raises(UserError, match="option --microbatches: 3 .* allowed: at least 4, .* fix: .*4, or torch 2.11"):
+        schedule.rules("simple", 4, 4, 3, "2.10.0+cpu")
+    schedule.rules("gpipe", 4, 4, 3, "2.11.0")
+
+
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero-bubble", "dualpipev", "gpipe", "zbv"])
 def test_the_rules_are_those_of_torch(name):
     ranks, chunks = 3, schedule.SCHEDULES[name].chunks[0]
     for microbatches in range(1, 16):
-        allowed = bool(schedule.allowed_microbatches(name, ranks, ranks * chunks, [microbatches]))
+        allowed = bool(schedule.allowed_microbatches(name, ranks, ranks * chunks, [microbatches], torch.__version__))
         try:
             executed_by_torch(name, ranks, chunks, microbatches)
         except ValueError:

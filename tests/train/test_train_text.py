@@ -86,6 +86,7 @@ def test_each_sequence_counts_exactly_once_from_any_point_on(count, batch, accum
             for each in batches:
                 assert each.inputs.shape == each.labels.shape == (batch, 4)  # shapes never change
                 assert (each.labels[each.valid :] == IGNORED).all()
+                assert (each.inputs >= 0).all()  # also those that do not count are looked up
                 assert torch.equal(each.labels[: each.valid], each.inputs[: each.valid])
                 seen += each.labels[: each.valid, 0].tolist()
     whole = data.training(epoch, 0, epoch + 1, 7, Sharding(count, 1, 0, 1))

@@ -59,7 +59,7 @@ class Text:
 
     def _batch(self, split: torch.Tensor, piece: Piece) -> Batch:
         tokens = split[torch.from_numpy(piece.indices)].to(self.device, non_blocking=True).long()
-        labels = tokens[:, 1:].contiguous()
+        labels = tokens[:, 1:].clone()  # never a view, which it would be of a single sequence: inputs stay as they are
         labels[piece.valid :] = IGNORED
         return Batch(tokens[:, :-1].contiguous(), labels, piece.valid)
 

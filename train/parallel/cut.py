@@ -57,7 +57,7 @@ class Cut:
         self, builder: Builder, places: Sequence[Place], units: Sequence[Call], refused: dict[str, str]
     ) -> None:
         self._builder, self._places, self.refused = builder, tuple(places), refused
-        self._crossings, self.output = builder.crossings(self._places)
+        self._crossings, self.output = builder.crossings(self._places), builder.output
         self.example = tuple(builder.entry)
         members: list[list[str]] = [[] for _ in range(len(self._places) + 1)]
         for unit in units:
@@ -86,7 +86,7 @@ class Search:
         self._first = _recorded(model, args, kwargs)
         self._second: Recording | None = None
         try:
-            self._second = _recorded(model, *mapped((args, kwargs), _other))
+            self._second = _recorded(model, args, kwargs, changed=True)
         except Exception:  # the changed example may be one that the model does not take
             pass
         self.spans = spans_of(model, self._first)
@@ -122,6 +122,8 @@ class Search:
         return self._proven(candidates)
 
     def cutting(self, places: Sequence[Place]) -> Cut:
+        """The end of the search."""
+        self._builder.release()
         return Cut(self._builder, places, self._units, self.refused)
 
     def _proven(self, candidates: dict[str, Place]) -> list[Place]:
@@ -147,8 +149,10 @@ class Search:
         return kept
 
 
-def _recorded(model: nn.Module, args: Any, kwargs: Any) -> Recording:
+def _recorded(model: nn.Module, args: Any, kwargs: Any, *, changed: bool = False) -> Recording:
     with cut_trial.fixed(model, True):
+        if changed:
+            args, kwargs = mapped((args, kwargs), _other)
         return record(model, args, kwargs)
 
 

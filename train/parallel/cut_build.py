@@ -6,11 +6,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..errors import UserError
 from . import cut_places, cut_trial
 from .cut_copy import disown, names, on_meta, twin
 from .cut_places import Span
 from .cut_record import Call, Recording
 from .cut_stage import Place, Stage, StagePlan
+from .cut_trial import Crossing, Result
 from .cutting import TensorSpec
 from .trees import leaves, mapped
 
@@ -25,6 +27,8 @@ class Builder:
         named = dict(model.named_parameters())
         self.parameters = [span for span in spans if span.names[0] in named]
         self._whole = {training: cut_trial.whole(model, args, kwargs, training) for training in (True, False)}
+        self.output = tuple(TensorSpec.of(tensor) for tensor in self._whole[True].outputs)
+        self._seen: dict[tuple[Place, ...], list[Crossing]] = {}
 
     def stage(
         self,
@@ -70,6 +74,7 @@ class Builder:
             end=leave,
             skipped=tuple(skipped),
             inside=tuple(call.name for call in cut_places.between(self.recording, start, stop)),
+            later=tuple(call.name for call in cut_places.between(self.recording, stop, float("inf"))),
             example=self.example if enter is None else self._meta,
             untouched=untouched,
         )
@@ -85,16 +90,25 @@ class Builder:
         """What goes wrong when the model is split at all of `places`; None when nothing does."""
         for training in (True, False):
             try:
-                result, _ = cut_trial.split(self.model, self._makers(places), self.entry, training)
+                result, crossings = self._split(places, training)
             except Exception as error:
                 return f"in {'training' if training else 'evaluation'}, {_why(error)}"
-            if difference := cut_trial.differences(self._whole[training], result):
+            if difference := cut_trial.differences(self._whole[training], result, training):
                 return difference
+            if training:
+                self._seen[tuple(places)] = crossings
         return None
 
-    def crossings(self, places: Sequence[Place]) -> tuple[list[cut_trial.Crossing], tuple[TensorSpec, ...]]:
-        result, crossings = cut_trial.split(self.model, self._makers(places), self.entry, True)
-        return crossings, tuple(TensorSpec.of(tensor) for tensor in result.outputs)
+    def crossings(self, places: Sequence[Place]) -> list[Crossing]:
+        """What crosses at `places`, which have been tried."""
+        return self._seen[tuple(places)]
+
+    def release(self) -> None:
+        """Lets the whole model's gradients go, which nothing is compared with any more."""
+        self._whole.clear()
+
+    def _split(self, places: Sequence[Place], training: bool) -> tuple[Result, list[Crossing]]:
+        return cut_trial.split(self.model, self._makers(places), self.entry, training)
 
     def _makers(self, places: Sequence[Place]) -> list[Callable[[nn.Module], nn.Module]]:
         return [
@@ -107,7 +121,7 @@ def _why(error: Exception) -> str:
     text = " ".join(str(error).split())
     if "on meta tensors" in text:
         return f"the forward looks at values that only an earlier stage has ({text})"
-    return f"{type(error).__name__}: {text[:200]}"
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:200]}"
 
 
 def spans_of(model: nn.Module, recording: Recording) -> list[Span]:

@@ -43,14 +43,15 @@ def units(recording: Recording, spans: Sequence[Span], limit: float) -> list[Cal
 def place(recording: Recording, unit: Call) -> Place | str:
     """The place at which the model can be entered so that `unit` is the first to run, or why there is none.
 
-    What crosses has to be among the arguments of the unit, or of a module that begins with it: within a residual
-    branch that is not so, and such a place would make two tensors cross where one does elsewhere.
+    What crosses has to be among the arguments of the unit, of a module that begins with it, or of the model: within a
+    residual branch that is not so, and such a place would make two tensors cross where one does elsewhere.
     """
     entered = _outermost(recording, unit)
     crossing = recording.live(entered.begin)
     found: list[tuple[str, int]] = []
+    around = [*_starting(recording, entered), recording.calls[0]]
     for value in crossing:
-        spot = next((spot for call in _starting(recording, entered) if (spot := _within(call, value))), None)
+        spot = next((spot for call in around if (spot := _within(call, value))), None)
         if spot is None:
             shape = "x".join(str(n) for n in value.spec.shape)
             return f"a tensor ({shape}) made before it is needed after it and is not among its arguments"

@@ -1,6 +1,7 @@
 """Watches one forward pass: which modules are called when, and which tensors go from where to where."""
 
 import functools
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,45 +17,13 @@ from .trees import leaves, mapped
 READS = frozenset({"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "equal", "allclose"})
 # Functions that give something else at every call; all others compute the same from the same.
 RANDOM = frozenset(
-    [
-        "rand",
-        "randn",
-        "randint",
-        "randperm",
-        "rand_like",
-        "randn_like",
-        "randint_like",
-        "normal",
-        "normal_",
-        "uniform_",
-        "random_",
-        "bernoulli",
-        "bernoulli_",
-        "exponential_",
-        "cauchy_",
-        "geometric_",
-        "log_normal_",
-        "multinomial",
-        "poisson",
-        "dropout",
-        "dropout_",
-        "dropout1d",
-        "dropout2d",
-        "dropout3d",
-        "alpha_dropout",
-        "rrelu",
-        "rrelu_",
-        "feature_alpha_dropout",
-        "gumbel_softmax",
-        "scaled_dot_product_attention",
-        "empty",
-        "empty_like",
-        "new_empty",
-        "empty_strided",
-    ]
+    """rand randn randint randperm rand_like randn_like randint_like normal normal_ uniform_ random_ bernoulli bernoulli_
+    exponential_ cauchy_ geometric_ log_normal_ multinomial poisson dropout dropout_ dropout1d dropout2d dropout3d
+    alpha_dropout feature_alpha_dropout rrelu rrelu_ gumbel_softmax scaled_dot_product_attention
+    empty empty_like empty_strided new_empty""".split()  # noqa: SIM905
 )
 # Functions that take shape, dtype and device from a tensor, never its values.
-LIKE = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full", "new_tensor"])
+LIKE = frozenset(["zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"])
 
 
 @dataclass(slots=True, eq=False)
@@ -94,13 +63,14 @@ class Recording:
     made: list[int]  # ticks at which glue or modules made tensors
     uses: dict[str, list[int]]  # first global name of a parameter or buffer -> ticks
     changed: set[str]  # buffers that the pass has written to
+    _once: dict[str, Call] = field(default_factory=dict)
 
     def once(self) -> dict[str, Call]:
         """Modules called exactly once, without the model itself, in execution order."""
-        counts: dict[str, int] = {}
-        for call in self.calls:
-            counts[call.name] = counts.get(call.name, 0) + 1
-        return {call.name: call for call in self.calls[1:] if counts[call.name] == 1 and call.name}
+        if not self._once:
+            counts = Counter(call.name for call in self.calls)
+            self._once = {call.name: call for call in self.calls[1:] if counts[call.name] == 1 and call.name}
+        return self._once
 
     def constant(self, value: Value | None) -> bool:
         """Whether it is the same in every pass (a parameter or buffer is None and not meant)."""

@@ -43,6 +43,7 @@ class StagePlan:
     end: Place | None  # None at its end
     skipped: tuple[Call, ...]  # modules called before the stage
     inside: tuple[str, ...]  # modules whose calls lie within the stage
+    later: tuple[str, ...]  # modules called from the stage's end on
     example: tuple[tuple[Any, ...], dict[str, Any]]  # the model's arguments; in later stages on meta
     untouched: frozenset[int] = frozenset()  # entry tensors that no gradient reaches
 
@@ -99,6 +100,9 @@ class Stage(nn.Module):
         noted = {name for place in (begin, end) if place is not None for name, _ in place.where}
         for name in plan.inside:
             _wrap(modules[name], self._within)
+        for name in plan.later:
+            if end is None or name != end.name:
+                _wrap(modules[name], self._later)
         for name in noted:
             _wrap(modules[name], functools.partial(self._noted, name))
         for call in plan.skipped:
@@ -128,10 +132,15 @@ class Stage(nn.Module):
         run.arguments_of.setdefault(place.name, leaves((args, kwargs)))
         raise _Leave(tuple(pack(_received(tensor)) for tensor in run.found(place)))
 
+    def _later(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        raise UserError(self._run.missed() if self._run is not None else "a unit of another stage was called")
+
     def _within(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        args, kwargs = mapped((args, kwargs), _received)
         run = self._run
-        if run is None:
+        if run is not None and not run.entered:
+            raise UserError(run.missed())
+        args, kwargs = mapped((args, kwargs), _received)
+        if run is None:  # computed anew in a backward pass
             return forward(*args, **kwargs)
         run.depth += 1
         try:
@@ -204,6 +213,8 @@ class _Run(TorchFunctionMode):
         if func in MOVES:
             return args[0]
         args, kwargs = mapped((args, kwargs), _on_meta)
+        if func is torch.Tensor.to:  # the only one that takes a device by name and place
+            args = tuple(meta if isinstance(value, str) else value for value in args)
         args, kwargs = self._placed(args, kwargs, None, meta)
         return mapped(func(*args, **kwargs), _on_meta)
 

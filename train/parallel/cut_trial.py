@@ -51,7 +51,7 @@ def whole(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], train
         if training:
             trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
             gradients = dict(zip(trained, _back(outputs, list(trained.values()), _seeds(outputs)), strict=True))
-    return Result(outputs, gradients, dict(model.named_buffers()))
+    return Result([tensor.detach() for tensor in outputs], gradients, dict(model.named_buffers()))
 
 
 def split(
@@ -89,13 +89,16 @@ def split(
     return Result(outputs, gradients, buffers), crossings
 
 
-def differences(one: Result, other: Result) -> str | None:
-    """None where two runs agree: outputs and buffers exactly, gradients to rounding."""
+def differences(one: Result, other: Result, training: bool) -> str | None:
+    """None where two runs agree: in training outputs and buffers exactly, gradients to rounding.
+
+    In evaluation to rounding: there torch's transformer layers choose fused kernels by whether anybody watches.
+    """
     if len(one.outputs) != len(other.outputs):
         return "the output has another number of tensors"
     for mine, its in zip(one.outputs, other.outputs, strict=True):
-        if not _same(mine, its, exact=True):
-            return "the output differs"
+        if not _same(mine, its, exact=training):
+            return f"the output differs in {'training' if training else 'evaluation'}"
     for name, gradient in one.gradients.items():
         if not _same(gradient, other.gradients.get(name), exact=False):
             return f"the gradient of {name} differs"
@@ -119,7 +122,7 @@ def _same(one: torch.Tensor | None, other: torch.Tensor | None, *, exact: bool) 
         return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
     # Where several uses of a tensor add up, the order of the sum may change, and on a GPU some sums have no fixed one.
     scale = one.detach().abs().nan_to_num().max().item()
-    slack = 32 * torch.finfo(one.dtype).eps * scale
+    slack = 64 * torch.finfo(one.dtype).eps * scale
     return torch.allclose(one, other, rtol=0, atol=slack, equal_nan=True)
 
 

@@ -108,7 +108,11 @@ def zbv(rank: int, ranks: int, chunks: int, microbatches: int) -> Iterator[Slot]
 
 
 def dualpipev(rank: int, ranks: int, chunks: int, microbatches: int) -> Iterator[Slot]:
-    """DualPipeV: a V like ZB-V's; a forward of one stage is paired with a backward of the other."""
+    """DualPipeV: a V like ZB-V's; a forward of one stage is paired with a backward of the other.
+
+    torch computes the two one after the other and sends both results after the second, so that a step takes somewhat
+    longer than the simulation says.
+    """
     down, up = rank, 2 * ranks - 1 - rank
     after = ranks - rank - 1  # ranks that follow
     yield from [("F", down)] * (2 * after)

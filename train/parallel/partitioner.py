@@ -24,7 +24,7 @@ class Segment:
     forward_s: float
     backward_s: float
     saved_bytes: int
-    """activations kept from the forward to the backward pass"""
+    """kept from the forward to the backward pass, without weights and what the segment before has counted"""
     parameter_bytes: int
     boundary_bytes: int
     """what enters the segment, if it comes from another rank"""
@@ -124,7 +124,8 @@ class Partitioner:
         """Whether a partition whose ranks need at most `limit_bytes` is found."""
         if self._name in EXACT:
             return self._cuts().fits_within(limit_bytes)
-        return self.solve("memory", limit_bytes) is not None
+        begins = self._search("memory", limit_bytes, ACTIONS // 10)
+        return max(self.decide(begins).rank_bytes) <= limit_bytes
 
     def too_large(self, limit_bytes: int) -> tuple[Segment, int] | None:
         """A segment that is over the limit even as a stage of its own, with the fewest bytes it needs."""
@@ -145,7 +146,7 @@ class Partitioner:
         )
         return Cuts(loads, self._in_flight)
 
-    def _search(self, optimize: str, limit: int | None) -> Begins:
+    def _search(self, optimize: str, limit: int | None, actions: int = ACTIONS) -> Begins:
         cuts = self._cuts()
         starts = [cut for cut in (cuts.fastest(), cuts.smallest()) if cut is not None]
 
@@ -159,7 +160,7 @@ class Partitioner:
             spread = sum((f + b) ** 2 for f, b in zip(forward, backward, strict=True))
             return (over, largest, step, spread) if optimize == "memory" else (over, step, spread)
 
-        return search(cost, starts, len(self._segments), max(1, ACTIONS // self._simulator.length))
+        return search(cost, starts, len(self._segments), max(1, actions // self._simulator.length))
 
     def _times(self, begins: Sequence[int]) -> tuple[list[float], list[float]]:
         ends = [*begins[1:], len(self._segments)]

@@ -46,7 +46,7 @@ class Stage(nn.Module):
     """A piece of the model as the pipeline runs it: in its precision, and recomputed in the backward pass if wished.
 
     Its outputs have the types of the boundary: autocast may compute in bfloat16, but what crosses to another rank is
-    what the model without a pipeline would have gone on with.
+    what the model without a pipeline would have gone on with. And they are contiguous, as gloo wants what it sends.
     """
 
     def __init__(self, module: nn.Module, output: Sequence[TensorSpec], bf16: str, recompute: bool) -> None:
@@ -64,7 +64,7 @@ class Stage(nn.Module):
             else:
                 result = self.module(*inputs)
         many = result if isinstance(result, tuple) else (result,)
-        typed = tuple(tensor.to(dtype) for tensor, dtype in zip(many, self._types, strict=True))
+        typed = tuple(tensor.to(dtype).contiguous() for tensor, dtype in zip(many, self._types, strict=True))
         return typed if isinstance(result, tuple) else typed[0]
 
 
@@ -229,6 +229,13 @@ class Pipeline:
             return []
         works = [dist.isend(tensor.contiguous(), group=self.axes.pp_group, group_dst=to) for tensor in tensors]
         return [work for work in works if work is not None]
+
+    def everywhere(self, loss: torch.Tensor) -> torch.Tensor:
+        """What `step` has returned, on all ranks of this pipeline."""
+        if self.axes.pp_group is not None:
+            loss = loss.detach().clone()
+            dist.all_reduce(loss, group=self.axes.pp_group)
+        return loss
 
     def clip(self, norm: float) -> torch.Tensor:
         """Scales all gradients of the pipeline so that their norm is at most `norm`; returns the norm before.

@@ -3,7 +3,7 @@
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,21 +22,28 @@ def profile(
     """The cost of every segment on `device`: the median of `repeats` (at least three) after a pass to warm up.
 
     `precision` is "fp32" or "bf16" (autocast). Each segment gets what the one before it has returned for the example,
-    so whole numbers stay valid. Weights, gradients, buffers and random numbers are afterwards as they were.
+    so whole numbers stay valid. Saved bytes of successive segments add up: what both sides of a boundary save counts
+    once, with the first. Weights, gradients, buffers and random numbers are afterwards as they were.
     """
     device, costs = torch.device(device), []
     received = [tensor.detach() for tensor in cutting.example]
+    counted = [True] * len(received)  # the model's inputs are the loader's
     for number, segment in enumerate(cutting.segments):
         with _alone(cutting, number, device) as stage:
             entry = [_entry(tensor, device, bool(number)) for tensor in received]
             weights = [parameter for parameter in stage.parameters() if parameter.requires_grad]
             forward, backward = [], []
             for turn in range(1 + max(repeats, LEAST_REPEATS)):
-                begin, outputs, saved = _forward(stage, entry, device, precision, weigh=turn == 0)
+                kept: dict[int, torch.UntypedStorage] = {}
+                begin = _now(device)
+                with _weighing(kept) if turn == 0 else contextlib.nullcontext(), _precision(device, precision):
+                    outputs = leaves(stage(*entry))
                 middle = _now(device)
                 _backward(outputs, weights + entry)
                 if turn == 0:
-                    bytes_ = saved
+                    before = [tensor for tensor, done in zip(entry, counted, strict=True) if done]
+                    saved = _without(kept, [*stage.parameters(), *stage.buffers(), *before])
+                    counted = [_address(tensor) in saved for tensor in outputs]
                 else:
                     forward.append(middle - begin)
                     backward.append(_now(device) - middle)
@@ -50,7 +57,7 @@ def profile(
                 segment.units,
                 statistics.median(forward),
                 statistics.median(backward),
-                bytes_,
+                sum(storage.nbytes() for storage in saved.values()),
                 size,
                 boundary,
             )
@@ -95,28 +102,23 @@ def _entry(tensor: torch.Tensor, device: torch.device, received: bool) -> torch.
     return tensor.to(device, copy=True).requires_grad_(received and tensor.is_floating_point())
 
 
-def _forward(
-    stage: nn.Module, entry: list[torch.Tensor], device: torch.device, precision: str, *, weigh: bool
-) -> tuple[float, list[torch.Tensor], int]:
-    """When it began, what came out, and the bytes kept for the backward pass (0 unless `weigh`)."""
-    kept: dict[int, torch.UntypedStorage] = {}
+def _weighing(kept: dict[int, torch.UntypedStorage]) -> Any:
+    """Collects the storages that autograd keeps for the backward pass. They are held: no address is used twice."""
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage  # held, so that no other storage gets the address
+        kept[_address(tensor)] = tensor.untyped_storage()
         return tensor
 
-    hooks: Any = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-    begin = _now(device)
-    with hooks if weigh else contextlib.nullcontext(), _precision(device, precision):
-        outputs = leaves(stage(*entry))
-    if not weigh:
-        return begin, outputs, 0
-    for output in outputs:
-        keep(output.detach())
-    for tensor in [*stage.parameters(), *stage.buffers(), *entry]:
-        kept.pop(tensor.untyped_storage().data_ptr(), None)
-    return begin, outputs, sum(storage.nbytes() for storage in kept.values())
+    return torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+
+
+def _without(kept: dict[int, torch.UntypedStorage], tensors: Sequence[torch.Tensor]) -> dict[int, torch.UntypedStorage]:
+    others = {_address(tensor) for tensor in tensors}
+    return {address: storage for address, storage in kept.items() if address not in others}
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _backward(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:

@@ -66,8 +66,11 @@ def find(name: str) -> Schedule:
     return known
 
 
-def rules(name: str, ranks: int, stages: int, microbatches: int) -> None:
-    """UserError with the rule that `stages` over `ranks` pipeline ranks, or `microbatches`, break; else nothing."""
+def rules(name: str, ranks: int, stages: int, microbatches: int, torch: str = "") -> None:
+    """UserError with the rule that `stages` over `ranks` pipeline ranks, or `microbatches`, break; else nothing.
+
+    `torch` is its version, if that is known: 2.10 allows less than those after it.
+    """
     schedule = find(name)
     least, most = schedule.chunks
     chunks, rest = divmod(stages, ranks)
@@ -80,10 +83,12 @@ def rules(name: str, ranks: int, stages: int, microbatches: int) -> None:
         )
     if microbatches < 1:
         raise UserError(f"option --microbatches: {microbatches} is not allowed; allowed: at least 1; fix: 1 or more")
-    if name in ("1f1b", "dualpipev") and microbatches < stages:
+    filled = ("1f1b", "dualpipev", *(("gpipe", "simple") if torch.startswith("2.10.") else ()))
+    if name in filled and microbatches < stages:
+        fix = "torch 2.11 or newer" if name in ALIASES or name == "gpipe" else "--schedule gpipe"
         raise UserError(
             f"option --microbatches: {microbatches} is too few for schedule {name}; allowed: at least {stages}, the "
-            f"number of stages; fix: --microbatches {stages}, or --schedule gpipe"
+            f"number of stages; fix: --microbatches {stages}, or {fix}"
         )
     if name in ("interleaved", "zero-bubble") and not _even_rounds(ranks, microbatches):
         below = next(m for m in range(microbatches, 0, -1) if _even_rounds(ranks, m))
@@ -118,12 +123,12 @@ def orders(name: str, ranks: int, chunks: int, microbatches: int) -> tuple[tuple
     return tuple(numbered(schedule.slots(rank, ranks, chunks, microbatches), microbatches) for rank in range(ranks))
 
 
-def allowed_microbatches(name: str, ranks: int, stages: int, counts: Sequence[int]) -> tuple[int, ...]:
+def allowed_microbatches(name: str, ranks: int, stages: int, counts: Sequence[int], torch: str = "") -> tuple[int, ...]:
     """Those of `counts` that the schedule allows."""
 
     def fits(count: int) -> bool:
         try:
-            rules(name, ranks, stages, count)
+            rules(name, ranks, stages, count, torch)
         except UserError:
             return False
         return True

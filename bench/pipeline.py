@@ -1,0 +1,346 @@
+"""Step time of pipeline stages beside one process, the simulated ideal and torch.distributed.pipelining used plainly.
+
+    python bench/pipeline.py [--rounds 15] [--steps 3] [--microbatches 8] [--json FILE]
+
+Two gloo processes on one machine, all contenders in turn in every round, in an order that changes. A step is forward and
+backward of one batch; the optimizer is not in it. The ideal is an event simulation of the schedule with the times of
+segments that both processes measured at once at the beginning of each round. Rounds with foreign load (CPU time of the
+machine that is not these processes') above a tenth of a core do not count; their number is told.
+"""
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import pipelining
+from torch.nn import functional
+
+from bench.ranks import start
+from train.mesh import Mesh, joined, read_world
+from train.models import gpt
+from train.models.vit import ViT
+from train.parallel.axes import join
+from train.parallel.cut import cut
+from train.parallel.grid import grid
+from train.parallel.live import SavedBytes
+from train.parallel.memory import Memory, preallocated
+from train.parallel.partition import even, solve
+from train.parallel.partitioner import Decision, Partitioner, Segment
+from train.parallel.pipeline import Pipeline
+from train.parallel.profile import profile
+
+RANKS, MICROBATCH = 2, 4
+FOREIGN = 0.1  # cores; above it a round does not count
+CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 2, "zbv": 2, "dualpipev": 2}
+HERTZ = os.sysconf("SC_CLK_TCK")
+
+
+def gpt_of(vocabulary: int, width: int) -> nn.Module:
+    return gpt.build(gpt.GptSpec(vocabulary=vocabulary, context=128, width=width, depth=8, heads=4), seed=0)
+
+
+def tokens(count: int) -> torch.Tensor:
+    return torch.randint(0, 256, (count, 128))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
+    "gpt, 256 tokens": (lambda: gpt_of(256, 192), tokens),
+    "gpt, 8,192 tokens": (lambda: gpt_of(8192, 128), tokens),
+    "vit, 64 x 64": (lambda: ViT(100, 64, 8, 192, 8, 4, 0.0), lambda count: torch.randn(count, 3, 64, 64)),
+}
+
+
+def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
+def busy_s() -> float:
+    """CPU time of the whole machine since its start."""
+    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return (sum(fields) - fields[3] - fields[4]) / HERTZ  # without idle and waiting for disks
+
+
+class Bench:
+    """One model on two ranks."""
+
+    def __init__(self, name: str, mesh: Mesh, microbatches: int) -> None:
+        make, inputs = MODELS[name]
+        torch.manual_seed(0)
+        self.mesh, self.microbatches, self.model = mesh, microbatches, make()
+        self.inputs = inputs(MICROBATCH * microbatches)
+        self.cutting = cut(self.model, self.inputs[:MICROBATCH], stages=2 * RANKS)
+        with torch.no_grad():
+            shape = self.model(self.inputs[:1]).shape
+        self.targets = torch.randint(0, shape[-1], (len(self.inputs), *shape[1:-1]))
+        self.axes = join(grid(mesh.size, RANKS), mesh.rank, mesh.device)
+        self.memory = Memory(preallocated=preallocated(torch.__version__))
+
+    def segments(self) -> list[Segment]:
+        return profile(self.cutting, "cpu")
+
+    def even(self, segments: list[Segment], stages: int) -> tuple[int, ...]:
+        """As many blocks per stage as the others; what is before and after them stays at the ends."""
+        blocks = [i for i, segment in enumerate(segments) if segment.name.startswith("blocks.")]
+        cuts = even(len(blocks), stages)
+        return (0, *(blocks[place] for place in cuts[1:]))
+
+    def ours(self, schedule: str, begins: tuple[int, ...]) -> Callable[[], None]:
+        pipeline = Pipeline(self.cutting, begins, self.axes, loss, microbatches=self.microbatches, schedule=schedule)
+        pipeline.train()
+
+        def step() -> None:
+            pipeline.step(self.inputs, self.targets)
+            for parameter in pipeline.parameters():
+                parameter.grad = None
+
+        step.pipeline = pipeline  # type: ignore[attr-defined]
+        return step
+
+    def plain(self, schedule: str, stages: int) -> Callable[[], None]:
+        """As torch's tutorial has it: a Sequential per stage, shapes found out by torch."""
+        parts = self._sequence()
+        blocks = [i for i, (name, _) in enumerate(parts) if name.startswith("blocks.")]
+        begins = [0, *(blocks[place] for place in even(len(blocks), stages)[1:]), len(parts)]
+        held = range(self.mesh.rank, stages, RANKS)
+        modules = {s: nn.Sequential(*(module for _, module in parts[begins[s] : begins[s + 1]])) for s in held}
+        made = [pipelining.PipelineStage(modules[s], s, stages, torch.device("cpu")) for s in held]
+        kind = {"1f1b": pipelining.Schedule1F1B, "interleaved": pipelining.ScheduleInterleaved1F1B}[schedule]
+        runner = kind(made[0] if schedule == "1f1b" else made, self.microbatches, loss_fn=loss)
+        arguments = (self.inputs,) if self.mesh.rank == 0 else ()
+        target = {"target": self.targets} if self.mesh.rank == RANKS - 1 else {}
+
+        def step() -> None:
+            runner.step(*arguments, **target)
+            for module in modules.values():
+                for parameter in module.parameters():
+                    parameter.grad = None
+
+        return step
+
+    def _sequence(self) -> list[tuple[str, nn.Module]]:
+        model = self.model
+        blocks = [(f"blocks.{i}", block) for i, block in enumerate(model.blocks)]
+        if hasattr(model, "embed"):
+            return [("embed", model.embed), *blocks, ("norm", model.norm), ("head", model.head)]
+        return [("patches", model.patches), *blocks, ("norm", model.norm), ("mean", Mean()), ("head", model.head)]
+
+    def alone(self) -> Callable[[], None]:
+        """All of it on rank 0, microbatch by microbatch, while rank 1 waits."""
+
+        def step() -> None:
+            if self.mesh.rank:
+                return
+            for part, target in zip(self.inputs.split(MICROBATCH), self.targets.split(MICROBATCH), strict=True):
+                (loss(self.model(part), target) / self.microbatches).backward()
+            self.model.zero_grad(set_to_none=True)
+
+        return step
+
+
+class Mean(nn.Module):
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens.mean(dim=1)
+
+
+def timed(turn: Callable[[], None], steps: int) -> float:
+    """Seconds per step, from one meeting of the ranks to the next."""
+    dist.barrier()
+    begun = time.perf_counter()
+    for _ in range(steps):
+        turn()
+    dist.barrier()
+    return (time.perf_counter() - begun) / steps
+
+
+def rounds(
+    bench: Bench, turns: dict[str, Callable[[], None]], args: argparse.Namespace
+) -> tuple[dict[str, list[float]], list[list[Segment]], int]:
+    """Seconds per step of every contender and the profile of each round that counts; the number of those that don't."""
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    profiles, dropped = [], 0
+    shuffle = random.Random(0)
+    for turn in turns.values():
+        turn()  # shapes, buffers
+    number = 0
+    while number < args.rounds and dropped < 4 * args.rounds:
+        own, machine, clock = time.process_time(), busy_s(), time.perf_counter()
+        costs = bench.segments()
+        found = {name: timed(turns[name], args.steps) for name in shuffle.sample(list(turns), len(turns))}
+        rows = bench.mesh.exchange([time.process_time() - own])
+        foreign = (busy_s() - machine - sum(row[0] for row in rows)) / (time.perf_counter() - clock)
+        if bench.mesh.exchange([foreign])[0][0] > FOREIGN:
+            dropped += 1
+            continue
+        both = bench.mesh.gather(costs)
+        profiles.append([_mean(same) for same in zip(*both, strict=True)])
+        for name, value in found.items():
+            seconds[name].append(value)
+        number += 1
+    if not profiles:
+        sys.exit("error: foreign load in every round; fix: run it on a quiet machine")
+    return seconds, profiles, dropped
+
+
+def _mean(same: tuple[Segment, ...]) -> Segment:
+    first = same[0]
+    forward, backward = (statistics.fmean(getattr(s, key) for s in same) for key in ("forward_s", "backward_s"))
+    return Segment(
+        first.name, first.units, forward, backward, first.saved_bytes, first.parameter_bytes, first.boundary_bytes
+    )
+
+
+def typical(profiles: list[list[Segment]]) -> list[Segment]:
+    """Each segment's medians over rounds."""
+    medians = []
+    for same in zip(*profiles, strict=True):
+        first = same[0]
+        times = [statistics.median(getattr(s, key) for s in same) for key in ("forward_s", "backward_s")]
+        medians.append(
+            Segment(first.name, first.units, *times, first.saved_bytes, first.parameter_bytes, first.boundary_bytes)
+        )
+    return medians
+
+
+def decision(bench: Bench, segments: list[Segment], schedule: str, begins: tuple[int, ...] | None) -> Decision:
+    place = (segments, RANKS, CHUNKS[schedule], bench.microbatches, schedule)
+    if begins is None:
+        return bench.mesh.from_leader(lambda: solve(*place, memory=bench.memory))
+    return Partitioner(*place, memory=bench.memory).decide(begins)
+
+
+def schedules_table(mesh: Mesh, args: argparse.Namespace) -> dict:
+    """Every schedule on the first model."""
+    name = next(iter(MODELS))
+    bench = Bench(name, mesh, args.microbatches)
+    first = mesh.from_leader(lambda: bench.segments())
+    begins = {s: decision(bench, first, s, None).begins for s in CHUNKS}
+    turns = {"one process": bench.alone()}
+    turns |= {f"{s}": bench.ours(s, begins[s]) for s in CHUNKS}
+    turns |= {f"torch's {s}, plain": bench.plain(s, RANKS * CHUNKS[s]) for s in ("1f1b", "interleaved")}
+    seconds, profiles, dropped = rounds(bench, turns, args)
+    segments = typical(profiles)
+    ideal = {s: decision(bench, segments, s, begins[s]).step_s for s in CHUNKS}
+    return {"model": name, "seconds": seconds, "ideal": ideal, "dropped": dropped}
+
+
+def partitions_table(mesh: Mesh, args: argparse.Namespace) -> list[dict]:
+    """Even layers and the speed plan of each model, predicted and measured, and memory."""
+    rows = []
+    for name in MODELS:
+        bench = Bench(name, mesh, args.microbatches)
+        first = mesh.from_leader(lambda bench=bench: bench.segments())
+        cuts = {"even": bench.even(first, RANKS), "speed": decision(bench, first, "1f1b", None).begins}
+        turns = {plan: bench.ours("1f1b", begins) for plan, begins in cuts.items()}
+        seconds, profiles, dropped = rounds(bench, turns, args)
+        segments = typical(profiles)
+        planned = {plan: decision(bench, segments, "1f1b", begins) for plan, begins in cuts.items()}
+        measured = mesh.gather(weighed(turns["speed"]))
+        rows.append(
+            {
+                "model": name,
+                "cuts": cuts,
+                "seconds": seconds,
+                "predicted": {plan: each.step_s for plan, each in planned.items()},
+                "bytes": {"predicted": planned["speed"].rank_bytes, "measured": measured},
+                "dropped": dropped,
+            }
+        )
+    return rows
+
+
+def weighed(turn: Callable[[], None]) -> int:
+    """Bytes of weights, gradients, two moments and what autograd keeps at its peak."""
+    pipeline = turn.pipeline  # type: ignore[attr-defined]
+    with SavedBytes(pipeline.parameters()) as saved:
+        turn()
+    return 4 * sum(p.numel() * p.element_size() for p in pipeline.parameters()) + saved.peak
+
+
+def solver_s() -> float:
+    """1,000 segments over 64 stages, 256 microbatches, under a limit; the slowest of five."""
+    draw = random.Random(0)
+    segments = [
+        Segment(f"s{i}", (f"s{i}",), draw.random(), draw.random(), draw.randrange(10**6), draw.randrange(10**6), 4096)
+        for i in range(1000)
+    ]
+    slowest = 0.0
+    for _ in range(5):
+        begun = time.perf_counter()
+        solve(segments, 64, 1, 256, "1f1b", limit_bytes=10**10)
+        slowest = max(slowest, time.perf_counter() - begun)
+    return slowest
+
+
+def rank(args: argparse.Namespace) -> None:
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    with joined(read_world(os.environ)) as mesh:
+        result = {"schedules": schedules_table(mesh, args), "partitions": partitions_table(mesh, args)}
+        if mesh.is_leader:
+            result["solver_s"] = solver_s()
+            Path(args.result).write_text(json.dumps(result))
+        dist.barrier()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--result", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.result:
+        rank(args)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "result.json"
+        start(__file__, RANKS, [*sys.argv[1:], "--result", str(file)])
+        result = json.loads(file.read_text())
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+    show(args, result)
+
+
+def show(args: argparse.Namespace, result: dict) -> None:
+    table = result["schedules"]
+    middle = {name: statistics.median(values) for name, values in table["seconds"].items()}
+    print(f"torch {torch.__version__}, {RANKS} processes, {args.microbatches} microbatches of {MICROBATCH}")
+    print(
+        f"{table['model']}; {args.rounds} rounds of {args.steps} steps, {table['dropped']} dropped for foreign load\n"
+    )
+    print("| schedule | ms per step | quartiles | speed-up over one process | over the ideal |\n|---|---|---|---|---|")
+    for name, values in table["seconds"].items():
+        low, _, high = (value * 1e3 for value in statistics.quantiles(values, n=4))
+        ideal = table["ideal"].get(name)
+        over = f"{middle[name] / ideal:.3f}" if ideal else ""
+        up = middle["one process"] / middle[name]
+        print(f"| {name} | {middle[name] * 1e3:.0f} | {low:.0f} - {high:.0f} | {up:.2f} | {over} |")
+    print(
+        "\n| model | even layers: predicted, measured ms | speed plan: predicted, measured ms | even / speed | "
+        "MiB per rank: predicted | measured |\n|---|---|---|---|---|---|"
+    )
+    for row in result["partitions"]:
+        found = {plan: statistics.median(values) for plan, values in row["seconds"].items()}
+        times = [f"{row['predicted'][plan] * 1e3:.0f}, {found[plan] * 1e3:.0f}" for plan in ("even", "speed")]
+        sizes = [", ".join(f"{size / 2**20:.1f}" for size in row["bytes"][key]) for key in ("predicted", "measured")]
+        gain = found["even"] / found["speed"]
+        print(f"| {row['model']} | {times[0]} | {times[1]} | {gain:.3f} | {sizes[0]} | {sizes[1]} |")
+    print(f"\n1,000 segments over 64 stages are solved in {result['solver_s']:.2f} s (the slowest of five).")
+
+
+if __name__ == "__main__":
+    main()

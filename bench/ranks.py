@@ -1,0 +1,23 @@
+"""Starts a benchmark's ranks on this machine."""
+
+import os
+import socket
+import subprocess
+import sys
+
+
+def start(program: str, processes: int, argv: list[str]) -> None:
+    """Runs `program` as that many gloo ranks with one thread each, and waits for them."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    running = []
+    for number in range(processes):
+        environ = os.environ | {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(processes)}
+        environ |= {"LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environ |= {"GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "bench", "OMP_NUM_THREADS": "1"}
+        environ |= {"CUDA_VISIBLE_DEVICES": ""}
+        running.append(subprocess.Popen([sys.executable, program, *argv], env=environ))
+    codes = [process.wait() for process in running]
+    if any(codes):
+        sys.exit("error: a benchmark process failed")

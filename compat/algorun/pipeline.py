@@ -1,0 +1,24 @@
+"""A model that does not fit one device, in stages on several ranks, under any launcher that sets torchrun's variables.
+
+import torch
+from algorun.pipeline import pipeline
+
+model = Net()  # equal weights on every rank: seed before
+images = torch.zeros(4, 3, 32, 32)  # one microbatch, in the shape that training uses
+pipe = pipeline(model, images, torch.nn.functional.cross_entropy, pp=2, microbatches=8)
+optimizer = torch.optim.AdamW(pipe.parameters())  # of this rank's stages
+for images, labels in batches(pipe.axes.dp_rank):  # 32 images; the ranks of one pipeline take the same
+    loss = pipe.everywhere(pipe.step(images, labels)) / 8
+    optimizer.step()
+    optimizer.zero_grad()
+
+`help(pipeline)` tells of the options.
+"""
+
+from __future__ import annotations
+
+from . import training
+
+__all__ = ["pipeline"]
+
+pipeline = training.load("parallel.split").pipeline

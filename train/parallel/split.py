@@ -1,0 +1,92 @@
+"""A pipeline for a user's own model; scripts reach it as algorun.pipeline."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..config import PipelineConfig
+from ..errors import UserError
+from ..files import writable
+from ..layout import lay_out
+from ..mesh import COLLECTIVE_TIMEOUT, Mesh, choose_device, read_world
+from ..mp_parameters import Wishes
+from ..paths import output_dir
+from .axes import join
+from .decide import PARTITION, Decider
+from .pipeline import Pipeline
+from .torch_schedules import Loss
+
+
+def pipeline(
+    model: nn.Module,
+    example: torch.Tensor,
+    loss: Loss,
+    *,
+    microbatches: int,
+    partition: str | Path | None = None,
+    folder: str | Path | None = None,
+    **options: Any,
+) -> Pipeline:
+    """Cuts `model`, decides which rank computes what, and returns this rank's part. To be called on all ranks.
+
+    `example` is one microbatch of the model's input; a batch for `step` is `microbatches` of them. `loss(output, target)`
+    is the mean over a microbatch. `options` are those of the entrypoint: pp, chunks, schedule, placement, optimize,
+    memory_limit_mb, precision, recompute, optimizer (for the memory model). The decision is written to partition.json
+    in `folder` (the job's output folder), or taken from the file `partition` where that exists. Says on rank 0 what it
+    does.
+
+    Joins torch.distributed unless that is done; a process group for CPU tensors has to be among its backends. Raises
+    UserError, equal on all ranks, where the model cannot be cut, or options do not fit it or the number of ranks.
+    """
+    mesh = _joined()
+    config = PipelineConfig(
+        batch_size=len(example) * microbatches,
+        microbatches=microbatches,
+        partition=None if partition is None else Path(partition),
+        **options,
+    )
+    layout = lay_out(config, Wishes(), mesh.size, torch.__version__)
+    output = output_dir(os.environ, Path.is_dir) if folder is None else Path(folder)
+    mesh.from_leader(lambda: writable(output, "folder", "another one as `folder`"))
+    say = print if mesh.is_leader else _nothing
+    with torch.random.fork_rng():  # what the script draws next is the same on all ranks
+        split = Decider(config, Wishes(), layout, model, mesh, say).split(example, output / PARTITION)
+    return Pipeline(
+        split.cutting,
+        split.begins,
+        join(layout.grid, mesh.rank, mesh.device),
+        loss,
+        microbatches=microbatches,
+        schedule=layout.schedule,
+        bf16=config.precision == "bf16",
+        recompute=config.recompute,
+        entries=split.entries,
+    )
+
+
+def _nothing(_: object) -> None:
+    """What ranks other than 0 say."""
+
+
+def _joined() -> Mesh:
+    """The ranks of this job; torch.distributed is initialised where it is not yet, unless there is one process only."""
+    world = read_world(os.environ)
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    device = torch.device(choose_device(world, gpus, one_visible=bool(visible) and "," not in visible))
+    if world.distributed and not dist.is_initialized():
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=COLLECTIVE_TIMEOUT)
+    if world.distributed and dist.get_backend() == "nccl":
+        raise UserError(
+            'torch.distributed has the backend "nccl" alone; allowed: one for CPU tensors beside it; '
+            'fix: init_process_group("cpu:gloo,cuda:nccl"), or leave it to pipeline()'
+        )
+    return Mesh(world, device)
