@@ -62,9 +62,10 @@ class Residual(nn.Module):
         super().__init__()
         self.conv1, self.norm1 = nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width)
         self.conv2, self.norm2 = nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width, momentum=None)
+        self.act1, self.act2 = nn.ReLU(inplace=True), nn.ReLU(inplace=True)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return torch.relu(self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(images))))) + images)
+        return self.act2(self.norm2(self.conv2(self.act1(self.norm1(self.conv1(images))))) + images)
 
 
 class Convnet(nn.Module):
@@ -104,6 +105,13 @@ def layered() -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES))
 
 
+def in_place() -> nn.Sequential:
+    """Stages begin by changing what they have received."""
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.ELU(inplace=True), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)) for _ in range(6)]
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), *layers, nn.Linear(WIDTH, CLASSES))
+
+
 class ByHand:
     """A `Cutting` that somebody wrote for a model of his own: one segment for each layer."""
 
@@ -135,7 +143,7 @@ def made(kind: str) -> nn.Module:
             parameter.data.mul_(5)
         return model
     torch.manual_seed(0)
-    return {"convnet": Convnet, "squares": Squares, "hand": layered}[kind]()
+    return {"convnet": Convnet, "squares": Squares, "hand": layered, "in place": in_place}[kind]()
 
 
 def batch(kind: str, samples: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -38,6 +38,7 @@ SQUARE = [
     for placement in ("cluster", "spread")
 ]
 CUT = [Case("gpt", name, 1, 2, 4, chunks, clip=0.1) for name, chunks in CHUNKS.items()] + [
+    *(Case("in place", name, 1, 2, 4, chunks) for name, chunks in CHUNKS.items()),
     *(Case("squares", name, 1, 2, 4, chunks) for name, chunks in CHUNKS.items()),
     Case("gpt", "1f1b", 1, 4, 4),
     Case("gpt", "interleaved", 2, 2, 4, 2, "spread"),

@@ -42,11 +42,29 @@ def _statistics_kept(module: nn.Module) -> Iterator[None]:
                 norm.num_batches_tracked.copy_(count)
 
 
+class _Arrived(torch.autograd.Function):
+    """A tensor from another stage as it is, for modules to change in place as well; the gradient that goes back there
+    is contiguous, as gloo wants it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()  # a view could not be changed in place
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient.contiguous()
+
+
+def _sendable(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous, as gloo wants what it sends, and no view: schedules that split the backward pass detach it in place."""
+    return tensor.contiguous() if tensor._base is None else tensor.clone(memory_format=torch.contiguous_format)
+
+
 class Stage(nn.Module):
     """A piece of the model as the pipeline runs it: in its precision, and recomputed in the backward pass if wished.
 
     Its outputs have the types of the boundary: autocast may compute in bfloat16, but what crosses to another rank is
-    what the model without a pipeline would have gone on with. And they are contiguous, as gloo wants what it sends.
+    what the model without a pipeline would have gone on with.
     """
 
     def __init__(self, module: nn.Module, output: Sequence[TensorSpec], bf16: str, recompute: bool) -> None:
@@ -56,6 +74,7 @@ class Stage(nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         with torch.autocast(self._bf16, torch.bfloat16) if self._bf16 else contextlib.nullcontext():
+            inputs = tuple(_Arrived.apply(each) if each.requires_grad else each for each in inputs)
             if self._recompute and torch.is_grad_enabled():
                 result = checkpoint(
                     self.module, *inputs, use_reentrant=False,
@@ -64,7 +83,7 @@ class Stage(nn.Module):
             else:
                 result = self.module(*inputs)
         many = result if isinstance(result, tuple) else (result,)
-        typed = tuple(tensor.to(dtype).contiguous() for tensor, dtype in zip(many, self._types, strict=True))
+        typed = tuple(_sendable(tensor.to(dtype)) for tensor, dtype in zip(many, self._types, strict=True))
         return typed if isinstance(result, tuple) else typed[0]
 
 
