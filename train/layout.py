@@ -10,6 +10,8 @@ from .parallel.grid import Grid, grid
 
 PER_RANK = 4  # microbatches per rank of a pipeline: with 4 P of them its idle share is below a fifth
 
+SPLIT_BACKWARD = ("zero-bubble", "zbv", "dualpipev")  # schedules that compute weight gradients apart
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -52,6 +54,8 @@ def lay_out(config: PipelineConfig, wishes: Wishes, world_size: int, torch: str 
         raise UserError(
             f"option --chunks: {chunks} with --schedule {config.schedule}; allowed: 1; fix: --schedule interleaved"
         )
+    if config.recompute:
+        check_recompute(name)
     stages = pp * chunks
     schedules.rules(name, pp, stages, stages)  # first whether the stages fit: so many microbatches always do
     counts = [n for n in range(1, config.batch_size + 1) if config.batch_size % n == 0]
@@ -67,6 +71,15 @@ def lay_out(config: PipelineConfig, wishes: Wishes, world_size: int, torch: str 
     schedules.rules(name, pp, stages, microbatches, torch)
     _active(wishes, name, pp, chunks, microbatches)
     return Layout(shape, name, chunks, microbatches, config.batch_size // microbatches)
+
+
+def check_recompute(schedule: str) -> None:
+    """UserError for a schedule that cannot compute activations again in its backward pass."""
+    if schedule in SPLIT_BACKWARD:
+        raise UserError(
+            f"option --recompute: not with the schedule {schedule}, which computes weight gradients apart; "
+            "fix: --recompute False, or --schedule 1f1b"
+        )
 
 
 def _active(wishes: Wishes, name: str, pp: int, chunks: int, microbatches: int) -> None:

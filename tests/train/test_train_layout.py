@@ -85,6 +85,8 @@ def test_left_alone_there_are_as_many_microbatches_as_are_worth_it(pp, batch):
         (2, {"chunks": 2}, "option --chunks: 2 with --schedule 1f1b; allowed: 1; fix: --schedule interleaved"),
         (2, {"chunks": 2, "schedule": "simple"}, "option --chunks: 2 with --schedule simple; allowed: 1; fix: .*"),
         (2, {"chunks": 1, "schedule": "interleaved"}, "schedule interleaved with 2 stages on 2 pipeline ranks; allowed: 2 or more per rank, .* fix: 4 stages, .*"),
+        *((2, {"recompute": True, "schedule": name}, f"option --recompute: not with the schedule {name}, which .*; fix: --recompute False, or --schedule 1f1b")
+          for name in ("zero-bubble", "zbv", "dualpipev")),
         (2, {"chunks": 3, "schedule": "zbv"}, "schedule zbv with 6 stages on 2 pipeline ranks; allowed: 2 per rank, .* fix: 4 stages, .*"),
         (4, {"pp": 4, "batch_size": 2}, "option --batch-size: 2 has no number of microbatches that schedule 1f1b allows with 4 stages; its divisors: 1, 2; fix: a multiple of 4"),
         (4, {"pp": 4, "microbatches": 2}, "option --microbatches: 2 is too few for schedule 1f1b; allowed: at least 4, .*; fix: --microbatches 4, or --schedule gpipe"),

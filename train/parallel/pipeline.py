@@ -13,14 +13,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ..errors import UserError
+from ..layout import SPLIT_BACKWARD, check_recompute
 from . import schedule as schedules
 from . import torch_schedules
 from .axes import Axes
 from .cutting import Cutting, TensorSpec
 from .reduce import GradientSum
 from .torch_schedules import Loss, RecordedStage, Recorder, Span
-
-SPLIT_BACKWARD = ("zero-bubble", "zbv", "dualpipev")  # schedules that compute weight gradients apart
 
 
 @contextlib.contextmanager
@@ -111,11 +110,8 @@ class Pipeline:
     ) -> None:
         self.axes, self._loss, self._microbatches = axes, loss, microbatches
         stages, ranks = len(begins), axes.grid.pp
-        if recompute and schedule in SPLIT_BACKWARD:
-            raise UserError(
-                f"option --recompute: not with the schedule {schedule}, which computes weight gradients apart; "
-                "fix: --recompute False, or --schedule 1f1b"
-            )
+        if recompute:
+            check_recompute(schedule)
         ends = [*begins[1:], len(cutting.segments)]
         crossing = entries or [*(segment.entry for segment in cutting.segments), cutting.output]
         specs = [crossing[begin] for begin in begins] + [crossing[-1]]
