@@ -40,7 +40,7 @@ from train.parallel.memory import Memory, preallocated
 from train.parallel.partition import even, solve
 from train.parallel.partitioner import Decision, Partitioner, Segment
 from train.parallel.pipeline import Pipeline
-from train.parallel.profile import profile
+from train.parallel.profiling import profile
 
 RANKS, MICROBATCH = 2, 4
 FOREIGN = 0.1  # cores; above it a round does not count

@@ -29,9 +29,14 @@ class Layout:
 
     def __str__(self) -> str:
         return (
-            f"{self.grid.dp} pipelines of {self.grid.pp} ranks ({self.grid.placement}), {self.stages} stages, "
-            f"schedule {self.schedule}, {self.microbatches} microbatches of {self.microbatch}"
+            f"{_count(self.grid.dp, 'pipeline')} of {_count(self.grid.pp, 'rank')} ({self.grid.placement}), "
+            f"{_count(self.stages, 'stage')}, schedule {self.schedule}, "
+            f"{self.microbatches} microbatches of {self.microbatch}"
         )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def lay_out(config: PipelineConfig, wishes: Wishes, world_size: int, torch: str = "") -> Layout:

@@ -28,7 +28,7 @@ from train.parallel.cut import cut
 from train.parallel.cutting import Cutting, SegmentSpec, TensorSpec
 from train.parallel.grid import Grid
 from train.parallel.pipeline import Pipeline
-from train.parallel.profile import entries
+from train.parallel.profiling import entries
 
 STEPS, EVALUATED, RECORDED = 5, 2, 3  # steps of a case; evaluation comes after the one, the other is timed
 PER_MICROBATCH = 2

@@ -186,7 +186,7 @@ def test_it_goes_on_in_other_layouts_as_if_nothing_had_been(start, uninterrupted
     assert f"resumed: {run.base}/host0/checkpoints/step-{stopped:08d}, " in third.text()
     last = ended(start(4, CLIPPED, {"pp": 1, "batch-size": 4}, base=run.base))
     assert "resumed: " in last
-    assert "4 pipelines of 1 ranks" in last
+    assert "4 pipelines of 1 rank " in last
     ours, theirs = epochs(run.base / "host0"), epochs(uninterrupted.base / "host0")
     assert [e["step"] for e in ours] == [e["step"] for e in theirs]
     for one, two in zip(ours, theirs, strict=True):
@@ -233,7 +233,7 @@ def test_mp_parameters_lay_out_the_job(start):
         "partitions=2,microbatches=4,pipeline=simple,ddp=True,placement_strategy=spread,optimize=speed,horovod=False"
     )
     said = ended(start(2, {"epochs": 1, "batch-size": 8, "mp_parameters": given}))
-    assert "layout: 1 pipelines of 2 ranks (spread), 2 stages, schedule gpipe, 4 microbatches of 2" in said
+    assert "layout: 1 pipeline of 2 ranks (spread), 2 stages, schedule gpipe, 4 microbatches of 2" in said
 
 
 def first_units(said: str) -> list[str]:
@@ -292,7 +292,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_ranks_that_it_needs(start
 @pytest.mark.parametrize(
     ("world", "options", "message"),
     [
-        (2, {"schedule": "interleaved", "chunks": 8}, "for model GPT, which can be cut into "),
+        (2, {"schedule": "interleaved", "chunks": 8}, "of the model GPT, which can be cut into "),
         (2, {"context": 5000}, "option --context: 5000 needs 10002 bytes of text, "),
         (2, {"recompute": True, "schedule": "zero-bubble"}, "option --recompute: not with the schedule zero-bubble"),
         (2, {"mp_parameters": '{"partitions": 2, "tensor_parallel_degree": 2}'}, "mp_parameters: tensor_parallel_degree"),

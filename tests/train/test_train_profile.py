@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from train.parallel.cut import cut
-from train.parallel.profile import entries, profile
+from train.parallel.profiling import entries, profile
 
 
 @pytest.fixture(autouse=True)

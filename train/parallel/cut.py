@@ -182,10 +182,10 @@ def _refuse_unfit(model: nn.Module) -> None:
 def _too_few(model: nn.Module, stages: int, most: int, search: Search) -> str:
     reasons = [f"{unit}: {reason}" for unit, reason in search.refused.items()]
     shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
-    fix = "ask for fewer stages"
+    fix = "ask for fewer stages (a smaller --pp or --chunks)"
     if search.tied:
         fix = f"untie {', '.join(' and '.join(span.names) for span in search.tied[:3])}, or {fix}"
     return (
-        f"option --stages: {stages} for model {type(model).__name__}, which can be cut into {most} at most (it cannot be "
-        f"cut at {shown or 'any unit: it has one'}); allowed: 1 to {most}; fix: {fix}"
+        f"{stages} stages of the model {type(model).__name__}, which can be cut into {most} at most (it cannot be cut "
+        f"at {shown or 'any unit: it has one'}); allowed: 1 to {most}; fix: {fix}"
     )

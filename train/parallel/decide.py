@@ -23,7 +23,7 @@ from .memory import Memory, moments_of, preallocated
 from .partition import solve
 from .partition_file import Job, PartitionFile
 from .partitioner import Decision, Partitioner, Segment
-from .profile import entries, profile
+from .profiling import entries, profile
 from .whole import Whole
 
 MIB = 2**20

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from . import schedule as schedules
+from .chrome import chrome_trace
 from .draw_svg import svg
 from .partitioner import Decision, Segment
 from .simulate import Span
-from .trace import chrome_trace
 
 __all__ = ["chrome_trace", "decision_text", "memory_text", "schedule_text", "svg"]
 

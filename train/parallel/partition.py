@@ -37,11 +37,11 @@ def solve(
     if found is not None:
         return found
     assert limit_bytes is not None  # without one every cut will do
-    limit = f"{limit_bytes / MIB:.1f} MiB"
+    limit = f"{limit_bytes / MIB:.4g} MiB"
     alone = partitioner.too_large(limit_bytes)
     if alone:
         raise UserError(
-            f"the model does not fit: segment {alone[0].name} alone needs {alone[1] / MIB:.1f} MiB; allowed: {limit} "
+            f"the model does not fit: segment {alone[0].name} alone needs {alone[1] / MIB:.4g} MiB; allowed: {limit} "
             "per rank; fix: smaller microbatches, or a higher limit"
         )
     enough = smallest(segments, ranks + 1, chunks, microbatches, schedule, limit_bytes, memory)

@@ -92,7 +92,7 @@ class Pipeline:
     `begins` holds the segment at which each stage begins (`partition.solve`). A rank of P carries the stages that the
     schedule gives it. `loss(output, target)` is of one microbatch, on the last stage. With one rank per pipeline
     the microbatches are passes of plain accumulation. `entries` are what enters each segment and the output, where the
-    device's own types (`profile.entries`) are others than those that the cutting has seen.
+    device's own types (`profiling.entries`) are others than those that the cutting has seen.
     """
 
     def __init__(
