@@ -210,7 +210,7 @@ def test_shared_weights_make_the_cuts_between_them_invalid_and_are_named():
     assert names(check(model, torch.randn(2, 4))) == ["a", "d"]
     with pytest.raises(
         UserError,
-        match=r"--stages: 3.*b: a\.weight = c\.weight is used before and after.*untie a\.weight and c\.weight",
+        match=r"3 stages of the model Sums.*b: a\.weight = c\.weight is used before and after.*untie a\.weight and c\.weight",
     ):
         cut(model, torch.randn(2, 4), stages=3)
 
@@ -423,7 +423,7 @@ def test_a_stage_that_is_entered_in_another_order_says_so():
         (lambda: torch.compile(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))), "compiled.*cut first, then compile"),
         (lambda: nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 4)), "0.weight.*has no values yet.*run a lazy module"),
         (lambda: nn.Sequential(nn.Linear(4, 4, device="meta"), nn.Linear(4, 4)), "0.weight.*build it on the CPU"),
-        (lambda: nn.Linear(4, 4), "--stages: 2 for model Linear.*cut into 1 at most.*allowed: 1 to 1"),
+        (lambda: nn.Linear(4, 4), "2 stages of the model Linear.*cut into 1 at most.*allowed: 1 to 1"),
     ],
 )
 def test_models_that_are_not_fit_are_refused(build, words):
