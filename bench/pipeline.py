@@ -40,7 +40,7 @@ from train.parallel.memory import Memory, preallocated
 from train.parallel.partition import even, solve
 from train.parallel.partitioner import Decision, Partitioner, Segment
 from train.parallel.pipeline import Pipeline
-from train.parallel.profiling import profile
+from train.parallel.profiling import combined, profile
 
 RANKS, MICROBATCH = 2, 4
 FOREIGN = 0.1  # cores; above it a round does not count
@@ -185,33 +185,13 @@ def rounds(
             dropped += 1
             continue
         both = bench.mesh.gather(costs)
-        profiles.append([_mean(same) for same in zip(*both, strict=True)])
+        profiles.append(combined(both))
         for name, value in found.items():
             seconds[name].append(value)
         number += 1
     if not profiles:
         sys.exit("error: foreign load in every round; fix: run it on a quiet machine")
     return seconds, profiles, dropped
-
-
-def _mean(same: tuple[Segment, ...]) -> Segment:
-    first = same[0]
-    forward, backward = (statistics.fmean(getattr(s, key) for s in same) for key in ("forward_s", "backward_s"))
-    return Segment(
-        first.name, first.units, forward, backward, first.saved_bytes, first.parameter_bytes, first.boundary_bytes
-    )
-
-
-def typical(profiles: list[list[Segment]]) -> list[Segment]:
-    """Each segment's medians over rounds."""
-    medians = []
-    for same in zip(*profiles, strict=True):
-        first = same[0]
-        times = [statistics.median(getattr(s, key) for s in same) for key in ("forward_s", "backward_s")]
-        medians.append(
-            Segment(first.name, first.units, *times, first.saved_bytes, first.parameter_bytes, first.boundary_bytes)
-        )
-    return medians
 
 
 def decision(bench: Bench, segments: list[Segment], schedule: str, begins: tuple[int, ...] | None) -> Decision:
@@ -231,7 +211,7 @@ def schedules_table(mesh: Mesh, args: argparse.Namespace) -> dict:
     turns |= {f"{s}": bench.ours(s, begins[s]) for s in CHUNKS}
     turns |= {f"torch's {s}, plain": bench.plain(s, RANKS * CHUNKS[s]) for s in ("1f1b", "interleaved")}
     seconds, profiles, dropped = rounds(bench, turns, args)
-    segments = typical(profiles)
+    segments = combined(profiles, statistics.median)
     ideal = {s: decision(bench, segments, s, begins[s]).step_s for s in CHUNKS}
     return {"model": name, "seconds": seconds, "ideal": ideal, "dropped": dropped}
 
@@ -245,7 +225,7 @@ def partitions_table(mesh: Mesh, args: argparse.Namespace) -> list[dict]:
         cuts = {"even": bench.even(first, RANKS), "speed": decision(bench, first, "1f1b", None).begins}
         turns = {plan: bench.ours("1f1b", begins) for plan, begins in cuts.items()}
         seconds, profiles, dropped = rounds(bench, turns, args)
-        segments = typical(profiles)
+        segments = combined(profiles, statistics.median)
         planned = {plan: decision(bench, segments, "1f1b", begins) for plan, begins in cuts.items()}
         measured = mesh.gather(weighed(turns["speed"]))
         rows.append(

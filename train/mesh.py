@@ -162,18 +162,23 @@ class Mesh:
                 dist.broadcast(flat[begin : begin + CHUNK], src=source)
 
 
-@contextlib.contextmanager
-def joined(world: World) -> Iterator[Mesh]:
-    """The mesh of all ranks, left again at the end. Gloo carries CPU tensors, NCCL those on GPUs, in one group."""
+def enter(world: World) -> Mesh:
+    """Joins the ranks, unless that is done. Gloo carries CPU tensors, NCCL those on GPUs, in one group."""
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     device = torch.device(choose_device(world, gpus, one_visible=bool(visible) and "," not in visible))
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if world.distributed:
+    if world.distributed and not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, rank=world.rank, world_size=world.world_size, timeout=COLLECTIVE_TIMEOUT)
-    yield Mesh(world, device)
+    return Mesh(world, device)
+
+
+@contextlib.contextmanager
+def joined(world: World) -> Iterator[Mesh]:
+    """The mesh of all ranks, left again at the end."""
+    yield enter(world)
     # Not in a `finally`: leaving the group in order needs peers that are still there, and after an error they are not.
     if world.distributed:
         dist.destroy_process_group()

@@ -23,9 +23,9 @@ from .loop import Loop, Outcome, Parts, Position, Progress  # noqa: E402
 from .mesh import Mesh, joined, read_world  # noqa: E402
 from .mp_parameters import Wishes  # noqa: E402
 from .optim import optimizer, schedule  # noqa: E402
-from .parallel import axes  # noqa: E402
 from .parallel.decide import PARTITION, Decider  # noqa: E402
 from .parallel.pipeline import Pipeline  # noqa: E402
+from .parallel.split import assemble  # noqa: E402
 from .parallel.staged import Staged, sample_losses  # noqa: E402
 from .part_saver import PartSaver  # noqa: E402
 from .parts import PartStore  # noqa: E402
@@ -60,17 +60,7 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     split = decider.split(job.example(layout.microbatch), where.output / PARTITION)
     if config.profile_only:
         return
-    pipeline = Pipeline(
-        split.cutting,
-        split.begins,
-        axes.join(layout.grid, mesh.rank, mesh.device),
-        sample_losses,
-        microbatches=layout.microbatches,
-        schedule=layout.schedule,
-        bf16=config.precision == "bf16",
-        recompute=config.recompute,
-        entries=split.entries,
-    )
+    pipeline = assemble(config, layout, split, mesh, sample_losses)
     decision = split.decision
     del model, decider, split  # the other ranks' stages go, and leave their memory to this one's
     optim = optimizer(config, pipeline.parameters())

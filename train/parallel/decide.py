@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from .memory import Memory, moments_of, preallocated
 from .partition import solve
 from .partition_file import Job, PartitionFile
 from .partitioner import Decision, Partitioner, Segment
-from .profiling import entries, profile
+from .profiling import combined, entries, profile
 from .whole import Whole
 
 MIB = 2**20
@@ -139,15 +138,7 @@ class Decider:
     def _profiled(self, cutting: Cutting) -> tuple[Segment, ...]:
         """All ranks profile at once, since they will compute at once too; the mean of their times counts."""
         mine = profile(cutting, self._mesh.device, precision=self._config.precision)
-        rows = self._mesh.gather(mine)
-        return tuple(
-            replace(
-                same[0],
-                forward_s=statistics.fmean(cost.forward_s for cost in same),
-                backward_s=statistics.fmean(cost.backward_s for cost in same),
-            )
-            for same in zip(*rows, strict=True)
-        )
+        return tuple(combined(self._mesh.gather(mine)))
 
     def _decision(self, segments: Sequence[Segment], begins: tuple[int, ...] | None) -> Decision:
         layout = self._layout

@@ -3,7 +3,8 @@
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -63,6 +64,20 @@ def profile(
             )
         )
     return costs
+
+
+def combined(
+    profiles: Iterable[Sequence[Segment]], middle: Callable[[Iterable[float]], float] = statistics.fmean
+) -> list[Segment]:
+    """One profile out of several of the same segments: the mean (or another middle) of their times."""
+    return [
+        replace(
+            same[0],
+            forward_s=middle(cost.forward_s for cost in same),
+            backward_s=middle(cost.backward_s for cost in same),
+        )
+        for same in zip(*profiles, strict=True)
+    ]
 
 
 def entries(cutting: Cutting, device: torch.device | str, precision: str = "fp32") -> list[tuple[TensorSpec, ...]]:

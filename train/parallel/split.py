@@ -13,12 +13,12 @@ from torch import nn
 from ..config import PipelineConfig
 from ..errors import UserError
 from ..files import writable
-from ..layout import lay_out
-from ..mesh import COLLECTIVE_TIMEOUT, Mesh, choose_device, read_world
+from ..layout import Layout, lay_out
+from ..mesh import Mesh, enter, read_world
 from ..mp_parameters import Wishes
 from ..paths import output_dir
 from .axes import join
-from .decide import PARTITION, Decider
+from .decide import PARTITION, Decider, Split
 from .pipeline import Pipeline
 from .torch_schedules import Loss
 
@@ -44,7 +44,12 @@ def pipeline(
     Joins torch.distributed unless that is done; a process group for CPU tensors has to be among its backends. Raises
     UserError, equal on all ranks, where the model cannot be cut, or options do not fit it or the number of ranks.
     """
-    mesh = _joined()
+    mesh = enter(read_world(os.environ))
+    if mesh.world.distributed and dist.get_backend() == "nccl":
+        raise UserError(
+            'torch.distributed has the backend "nccl" alone; allowed: one for CPU tensors beside it; '
+            'fix: init_process_group("cpu:gloo,cuda:nccl"), or leave it to pipeline()'
+        )
     config = PipelineConfig(
         batch_size=len(example) * microbatches,
         microbatches=microbatches,
@@ -57,12 +62,17 @@ def pipeline(
     say = print if mesh.is_leader else _nothing
     with torch.random.fork_rng():  # what the script draws next is the same on all ranks
         split = Decider(config, Wishes(), layout, model, mesh, say).split(example, output / PARTITION)
+    return assemble(config, layout, split, mesh, loss)
+
+
+def assemble(config: PipelineConfig, layout: Layout, split: Split, mesh: Mesh, loss: Loss) -> Pipeline:
+    """This rank's part of a model that is split. On all ranks."""
     return Pipeline(
         split.cutting,
         split.begins,
         join(layout.grid, mesh.rank, mesh.device),
         loss,
-        microbatches=microbatches,
+        microbatches=layout.microbatches,
         schedule=layout.schedule,
         bf16=config.precision == "bf16",
         recompute=config.recompute,
@@ -72,21 +82,3 @@ def pipeline(
 
 def _nothing(_: object) -> None:
     """What ranks other than 0 say."""
-
-
-def _joined() -> Mesh:
-    """The ranks of this job; torch.distributed is initialised where it is not yet, unless there is one process only."""
-    world = read_world(os.environ)
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    device = torch.device(choose_device(world, gpus, one_visible=bool(visible) and "," not in visible))
-    if world.distributed and not dist.is_initialized():
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=COLLECTIVE_TIMEOUT)
-    if world.distributed and dist.get_backend() == "nccl":
-        raise UserError(
-            'torch.distributed has the backend "nccl" alone; allowed: one for CPU tensors beside it; '
-            'fix: init_process_group("cpu:gloo,cuda:nccl"), or leave it to pipeline()'
-        )
-    return Mesh(world, device)

@@ -48,7 +48,9 @@ class Recorder:
         return time.perf_counter()
 
     def run(self, kind: str, stage: int, microbatch: int, work: Callable[[], Any]) -> Any:
-        """The result of `work`, with its time kept."""
+        """The result of `work`, with its time kept while the recorder is on."""
+        if not self.on:
+            return work()
         begin = self._now()
         result = work()
         self.spans.append(Span(Action(kind, stage, microbatch), begin - self._zero, self._now() - self._zero))
@@ -64,21 +66,15 @@ class RecordedStage(pipelining.PipelineStage):
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         work = super().forward_one_chunk
-        if not self._recorder.on:
-            return work(fwd_chunk_id, *arguments, **named)
         return self._recorder.run("F", self.stage_index, fwd_chunk_id, lambda: work(fwd_chunk_id, *arguments, **named))
 
     def backward_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         work = super().backward_one_chunk
-        if not self._recorder.on:
-            return work(bwd_chunk_id, *arguments, **named)
         kind = "B" if named.get("full_backward", True) else "I"
         return self._recorder.run(kind, self.stage_index, bwd_chunk_id, lambda: work(bwd_chunk_id, *arguments, **named))
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         work = super().backward_weight_one_chunk
-        if not self._recorder.on:
-            return work(bwd_chunk_id, *arguments, **named)
         return self._recorder.run("W", self.stage_index, bwd_chunk_id, lambda: work(bwd_chunk_id, *arguments, **named))
 
 

@@ -1,0 +1,77 @@
+"""A piece of a model as a pipeline runs it: precision, recomputation, and what crosses to other ranks."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from .cutting import TensorSpec
+
+
+@contextlib.contextmanager
+def _statistics_kept(module: nn.Module) -> Iterator[None]:
+    """A forward pass that is done again does not count again for the running statistics of BatchNorm."""
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    kept = [
+        (norm.momentum, None if norm.num_batches_tracked is None else norm.num_batches_tracked.clone())
+        for norm in norms
+    ]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, (momentum, count) in zip(norms, kept, strict=True):
+            norm.momentum = momentum
+            if norm.num_batches_tracked is not None:
+                norm.num_batches_tracked.copy_(count)
+
+
+class _Arrived(torch.autograd.Function):
+    """A tensor from another stage as it is, for modules to change in place as well; the gradient that goes back there
+    is contiguous, as gloo wants it."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.detach()  # a view could not be changed in place
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient.contiguous()
+
+
+def _sendable(tensor: torch.Tensor) -> torch.Tensor:
+    """Contiguous, as gloo wants what it sends, and no view: schedules that split the backward pass detach it in place."""
+    return tensor.contiguous() if tensor._base is None else tensor.clone(memory_format=torch.contiguous_format)
+
+
+class Stage(nn.Module):
+    """A piece of the model as the pipeline runs it: in its precision, and recomputed in the backward pass if wished.
+
+    Its outputs have the types of the boundary: autocast may compute in bfloat16, but what crosses to another rank is
+    what the model without a pipeline would have gone on with.
+    """
+
+    def __init__(self, module: nn.Module, output: Sequence[TensorSpec], bf16: str, recompute: bool) -> None:
+        super().__init__()
+        self.module = module
+        self._types, self._bf16, self._recompute = [spec.dtype for spec in output], bf16, recompute
+
+    def forward(self, *inputs: torch.Tensor) -> Any:
+        with torch.autocast(self._bf16, torch.bfloat16) if self._bf16 else contextlib.nullcontext():
+            inputs = tuple(_Arrived.apply(each) if each.requires_grad else each for each in inputs)
+            if self._recompute and torch.is_grad_enabled():
+                result = checkpoint(
+                    self.module, *inputs, use_reentrant=False,
+                    context_fn=lambda: (contextlib.nullcontext(), _statistics_kept(self.module)),
+                )  # fmt: skip
+            else:
+                result = self.module(*inputs)
+        many = result if isinstance(result, tuple) else (result,)
+        typed = tuple(_sendable(tensor.to(dtype)) for tensor, dtype in zip(many, self._types, strict=True))
+        return typed if isinstance(result, tuple) else typed[0]
