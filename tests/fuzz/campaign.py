@@ -39,10 +39,11 @@ class Row:
     edges: int
     seeds_edges: int
     faults: int
+    day: str
 
     def __str__(self) -> str:
         edges = f"{self.seeds_edges:,} -> {self.edges:,}"
-        return f"| {self.reader} | {self.inputs:,} | {self.seconds:.0f} | {edges} | {self.faults} |"
+        return f"| {self.reader} | {self.inputs:,} | {self.seconds:.0f} | {edges} | {self.faults} | {self.day} |"
 
 
 def fuzz(reader: str, runs: int, folder: Path, seed: int) -> Row:
@@ -68,24 +69,23 @@ def fuzz(reader: str, runs: int, folder: Path, seed: int) -> Row:
     ]
     faults = len(list((folder / "faults").glob("*.txt"))) + (code != 0)
     inputs, edges = found[-1] if found else (0, 0)
-    row = Row(reader, inputs, seconds, edges, found[0][1] if found else 0, faults)
+    row = Row(reader, inputs, seconds, edges, found[0][1] if found else 0, faults, date.today().isoformat())
     (folder / "row.json").write_text(json.dumps(asdict(row)))
     return row
 
 
-def finished(folder: Path) -> list[Row]:
-    """The rows of all readers that were fuzzed with this folder, in the order of the catalogue."""
-    paths = [folder / name / "row.json" for name in NAMES]
-    return [Row(**json.loads(path.read_text())) for path in paths if path.exists()]
-
-
-def table(rows: list[Row], seed: int) -> str:
+def table(rows: list[Row], seed: int, before: str) -> str:
+    """The table of all readers: these rows, and those of the text before for readers that have none here."""
+    lines = {line.split(" | ")[0].removeprefix("| "): line for line in before.splitlines() if line.startswith("| ")}
+    lines |= {row.reader: str(row) for row in rows}
     about = (
-        f"{date.today().isoformat()}, Python {platform.python_version()}, atheris {version('atheris')}, seed {seed}. "
+        f"Python {platform.python_version()}, atheris {version('atheris')}, seed {seed}. "
         "Seconds are those of the reader's whole process, two at a time on two shared cores."
     )
-    head = "| reader | inputs | seconds | edges covered: honest inputs -> end | faults |\n|---|---|---|---|---|"
-    return "\n".join([BEGIN, about, "", head, *map(str, rows), END])
+    head = (
+        "| reader | inputs | seconds | edges covered: honest inputs -> end | faults | date |\n|---|---|---|---|---|---|"
+    )
+    return "\n".join([BEGIN, about, "", head, *(lines[name] for name in NAMES if name in lines), END])
 
 
 def main() -> int:
@@ -107,9 +107,9 @@ def main() -> int:
     with ThreadPoolExecutor(options.jobs) as pool:
         rows = list(pool.map(one, names))
     if options.docs:
-        before, _, rest = options.docs.read_text(encoding="utf-8").partition(BEGIN)
-        text = before + table(finished(options.folder), options.seed) + rest.partition(END)[2]
-        options.docs.write_text(text, encoding="utf-8")
+        head, _, rest = options.docs.read_text(encoding="utf-8").partition(BEGIN)
+        old, _, tail = rest.partition(END)
+        options.docs.write_text(head + table(rows, options.seed, old) + tail, encoding="utf-8")
     for row in rows:
         if row.faults:
             print(f"{row.reader}: {row.faults} faults, see {options.folder / row.reader}", file=sys.stderr)
