@@ -89,7 +89,7 @@ class Bench:
         self.memory = Memory(preallocated=preallocated(torch.__version__))
 
     def segments(self) -> list[Segment]:
-        return profile(self.cutting, "cpu")
+        return profile(self.cutting, "cpu", loss=lambda output: loss(output, self.targets[:MICROBATCH]))
 
     def even(self, segments: list[Segment], stages: int) -> tuple[int, ...]:
         """As many blocks per stage as the others; what is before and after them stays at the ends."""

@@ -26,6 +26,8 @@ from .files import sync_folder, write, write_json
 
 FOLDER = re.compile(r"step-([0-9]{8,})")
 FILE = re.compile(r"part-([0-9]{4,})-of-([0-9]{4,})\.(?:pt|json)")
+# What reading a file raises that is no manifest of a part.
+NO_MANIFEST = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
 
 class Save(NamedTuple):
@@ -82,7 +84,7 @@ class PartStore:
         for path in self._files("*.json"):
             try:
                 parts.append(_promised(path))
-            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            except NO_MANIFEST as error:
                 complaints.append(f"checkpoint part {path.with_suffix('.pt')} is passed over: its manifest: {error}")
         return parts, complaints
 
@@ -113,7 +115,7 @@ class PartStore:
         for path in [*self._files("*.json"), *self._files("*.pt")]:
             try:
                 stays = _promised(path.with_suffix(".json")).save in kept
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            except NO_MANIFEST:
                 stays = False
             if not stays:
                 path.unlink(missing_ok=True)
@@ -138,7 +140,7 @@ class PartStore:
 
 
 def _promised(manifest: Path) -> Part:
-    """Raises OSError, ValueError, KeyError or TypeError for what is no manifest of its part."""
+    """Raises one of NO_MANIFEST for what is no manifest of its part."""
     told = json.loads(manifest.read_text())
     names = FILE.fullmatch(manifest.name)
     folder = FOLDER.fullmatch(manifest.parent.name)

@@ -25,7 +25,7 @@ from .mp_parameters import Wishes  # noqa: E402
 from .optim import optimizer, schedule  # noqa: E402
 from .parallel.decide import PARTITION, Decider  # noqa: E402
 from .parallel.pipeline import Pipeline  # noqa: E402
-from .parallel.split import assemble  # noqa: E402
+from .parallel.split import assemble, with_target  # noqa: E402
 from .parallel.staged import Staged, sample_losses  # noqa: E402
 from .part_saver import PartSaver  # noqa: E402
 from .parts import PartStore  # noqa: E402
@@ -56,8 +56,9 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     names, weights = tuple(model.state_dict()), sum(p.numel() for p in model.parameters())
     for line in (*job.lines, f"layout: {layout}"):
         say(line)
-    decider = Decider(config, wishes, layout, model, mesh, say)
-    split = decider.split(job.example(layout.microbatch), where.output / PARTITION)
+    example, labels = job.example(layout.microbatch)
+    decider = Decider(config, wishes, layout, model, mesh, say, with_target(sample_losses, labels, mesh))
+    split = decider.split(example, where.output / PARTITION)
     if config.profile_only:
         return
     pipeline = assemble(config, layout, split, mesh, sample_losses)

@@ -18,17 +18,18 @@ GPT_WIDTH, GPT_DEPTH = 128, 8
 @dataclass(frozen=True, slots=True)
 class Task:
     """`identity` is what a checkpoint must share with the job that resumes it, `description` what comes with the
-    artifact, `sample` the inputs of one sample."""
+    artifact, `sample` the inputs of one sample, `label` what it is compared with."""
 
     source: Source
     identity: dict[str, Any]
     description: dict[str, Any]
     sample: torch.Tensor
+    label: torch.Tensor
     lines: tuple[str, ...]
 
-    def example(self, samples: int) -> torch.Tensor:
-        """Inputs of this many samples."""
-        return self.sample.unsqueeze(0).repeat(samples, *[1] * self.sample.dim())
+    def example(self, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and labels of this many samples."""
+        return self.sample.expand(samples, *self.sample.shape).clone(), self.label.expand(samples, *self.label.shape)
 
 
 def load(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> tuple[Task, nn.Module]:
@@ -52,6 +53,7 @@ def _gpt(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> tuple[Task, 
         identity,
         spec.as_dict(),
         torch.zeros(config.context, dtype=torch.int64),
+        torch.zeros(config.context, dtype=torch.int64),
         (f"data: {source.source}; {source.train_count} training and {source.validation_count} validation sequences "
          f"of {config.context} bytes",),
     )  # fmt: skip
@@ -68,6 +70,7 @@ def _vit(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> tuple[Task, 
         identity | {"training_images": images.train_count},
         spec.as_dict() | {"class_names": list(images.classes)},
         torch.zeros(3, images.side, images.side),
+        torch.zeros((), dtype=torch.int64),
         (f"data: {images.source}; {images.train_count} training and {images.validation_count} validation images "
          f"of {images.side} x {images.side}, {len(images.classes)} classes",),
     )  # fmt: skip

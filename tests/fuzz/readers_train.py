@@ -132,6 +132,8 @@ def in_archive(state: bytes, random: Random) -> bytes:
         with zipfile.ZipFile(io.BytesIO(state)) as read:
             records = [(name, read.read(name)) for name in read.namelist()]
     except Exception:  # not a zip file any more
+        records = []
+    if not records:
         return mutations.raw(state, random)
     out = io.BytesIO()
     chosen = max(random.randrange(len(records)) - random.randrange(2) * len(records), 0)  # the pickle most of the time

@@ -31,6 +31,17 @@ def test_bytes_of_a_chain_are_the_known_ones():
     assert [cost.saved_bytes for cost in (first, relu, last)] == [0, 4 * 3 * 8, 0]
 
 
+def test_the_loss_counts_with_the_last_segment():
+    labels = torch.tensor([0, 1, 1])
+    without, costs = (
+        profile(chain(), "cpu", loss=loss)
+        for loss in (None, lambda output: nn.functional.cross_entropy(output, labels))
+    )
+    # Cross entropy keeps the logarithms of the shares [3, 2], the labels and the sum of their weights.
+    more = [many.saved_bytes - few.saved_bytes for many, few in zip(costs, without, strict=True)]
+    assert more == [0, 0, 4 * 3 * 2 + 8 * 3 + 4]
+
+
 def test_saved_bytes_add_up_when_segments_are_joined():
     model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
     cutting = cut(model, torch.randn(3, 4), stages=5)

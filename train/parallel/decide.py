@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -46,10 +47,17 @@ class Decider:
     """Splits one model for one layout. All methods are called on all ranks and return the same there."""
 
     def __init__(
-        self, config: PipelineConfig, wishes: Wishes, layout: Layout, model: nn.Module, mesh: Mesh, say: Say
+        self,
+        config: PipelineConfig,
+        wishes: Wishes,
+        layout: Layout,
+        model: nn.Module,
+        mesh: Mesh,
+        say: Say,
+        loss: Callable[[Any], torch.Tensor] | None = None,
     ) -> None:
         self._config, self._wishes, self._layout, self._mesh, self._say = config, wishes, layout, mesh, say
-        self._model = model
+        self._model, self._loss = model, loss
         self._limit = None if config.memory_limit_mb is None else round(config.memory_limit_mb * MIB)
         self._memory = Memory(
             moments=moments_of(config.optimizer, config.momentum), preallocated=preallocated(torch.__version__)
@@ -137,7 +145,7 @@ class Decider:
 
     def _profiled(self, cutting: Cutting) -> tuple[Segment, ...]:
         """All ranks profile at once, since they will compute at once too; the mean of their times counts."""
-        mine = profile(cutting, self._mesh.device, precision=self._config.precision)
+        mine = profile(cutting, self._mesh.device, precision=self._config.precision, loss=self._loss)
         return tuple(combined(self._mesh.gather(mine)))
 
     def _decision(self, segments: Sequence[Segment], begins: tuple[int, ...] | None) -> Decision:

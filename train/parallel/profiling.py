@@ -18,13 +18,18 @@ LEAST_REPEATS = 3
 
 
 def profile(
-    cutting: Cutting, device: torch.device | str, repeats: int = LEAST_REPEATS, precision: str = "fp32"
+    cutting: Cutting,
+    device: torch.device | str,
+    repeats: int = LEAST_REPEATS,
+    precision: str = "fp32",
+    loss: Callable[[Any], torch.Tensor] | None = None,
 ) -> list[Segment]:
     """The cost of every segment on `device`: the median of `repeats` (at least three) after a pass to warm up.
 
     `precision` is "fp32" or "bf16" (autocast). Each segment gets what the one before it has returned for the example,
     so whole numbers stay valid. Saved bytes of successive segments add up: what both sides of a boundary save counts
-    once, with the first. Weights, gradients, buffers and random numbers are afterwards as they were.
+    once, with the first. `loss` of the model's output counts with the last segment: over many classes it needs more
+    than that segment itself. Weights, gradients, buffers and random numbers are afterwards as they were.
     """
     device, costs = torch.device(device), []
     received = [tensor.detach() for tensor in cutting.example]
@@ -37,8 +42,10 @@ def profile(
             for turn in range(1 + max(repeats, LEAST_REPEATS)):
                 kept: dict[int, torch.UntypedStorage] = {}
                 begin = _now(device)
-                with _weighing(kept) if turn == 0 else contextlib.nullcontext(), _precision(device, precision):
-                    outputs = leaves(stage(*entry))
+                with _weighing(kept) if turn == 0 else contextlib.nullcontext():
+                    with _precision(device, precision):
+                        result = stage(*entry)
+                    outputs = leaves(loss(result) if loss and number == len(cutting.segments) - 1 else result)
                 middle = _now(device)
                 _backward(outputs, weights + entry)
                 if turn == 0:
@@ -51,7 +58,7 @@ def profile(
             received = [tensor.detach().to("cpu") for tensor in outputs]
             size = sum(p.numel() * p.element_size() for p in stage.parameters())
             boundary = sum(TensorSpec.of(tensor).bytes for tensor in entry)
-            del outputs, entry, weights
+            del result, outputs, entry, weights
         costs.append(
             Segment(
                 segment.name,

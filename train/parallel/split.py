@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def pipeline(
     loss: Loss,
     *,
     microbatches: int,
+    target: torch.Tensor | None = None,
     partition: str | Path | None = None,
     folder: str | Path | None = None,
     **options: Any,
@@ -36,10 +38,10 @@ def pipeline(
     """Cuts `model`, decides which rank computes what, and returns this rank's part. To be called on all ranks.
 
     `example` is one microbatch of the model's input; a batch for `step` is `microbatches` of them. `loss(output, target)`
-    is the mean over a microbatch. `options` are those of the entrypoint: pp, chunks, schedule, placement, optimize,
-    memory_limit_mb, precision, recompute, optimizer (for the memory model). The decision is written to partition.json
-    in `folder` (the job's output folder), or taken from the file `partition` where that exists. Says on rank 0 what it
-    does.
+    is the mean over a microbatch; given an example `target`, its time and memory count for the last stage. `options`
+    are those of the entrypoint: pp, chunks, schedule, placement, optimize, memory_limit_mb, precision, recompute,
+    optimizer (for the memory model). The decision is written to partition.json in `folder` (the job's output folder),
+    or taken from the file `partition` where that exists. Says on rank 0 what it does.
 
     Joins torch.distributed unless that is done; a process group for CPU tensors has to be among its backends. Raises
     UserError, equal on all ranks, where the model cannot be cut, or options do not fit it or the number of ranks.
@@ -61,7 +63,10 @@ def pipeline(
     mesh.from_leader(lambda: writable(output, "folder", "another one as `folder`"))
     say = print if mesh.is_leader else _nothing
     with torch.random.fork_rng():  # what the script draws next is the same on all ranks
-        split = Decider(config, Wishes(), layout, model, mesh, say).split(example, output / PARTITION)
+        decider = Decider(
+            config, Wishes(), layout, model, mesh, say, None if target is None else with_target(loss, target, mesh)
+        )
+        split = decider.split(example, output / PARTITION)
     return assemble(config, layout, split, mesh, loss)
 
 
@@ -78,6 +83,12 @@ def assemble(config: PipelineConfig, layout: Layout, split: Split, mesh: Mesh, l
         recompute=config.recompute,
         entries=split.entries,
     )
+
+
+def with_target(loss: Loss, target: torch.Tensor, mesh: Mesh) -> Callable[[Any], torch.Tensor]:
+    """The loss of a microbatch with this target, for a profile."""
+    there = target.to(mesh.device)
+    return lambda output: loss(output, there)
 
 
 def _nothing(_: object) -> None:
