@@ -17,8 +17,11 @@ from . import torch_schedules
 from .axes import Axes
 from .cutting import Cutting, TensorSpec
 from .reduce import GradientSum
-from .stage import Stage
+from .stage import FirstStage, Stage
 from .torch_schedules import Loss, RecordedStage, Recorder, Span
+
+# What torch's schedules carry to the first stage instead of its inputs: the number of the microbatch.
+NUMBER = (TensorSpec((1,), torch.int64),)
 
 
 class Pipeline:
@@ -27,7 +30,8 @@ class Pipeline:
     `begins` holds the segment at which each stage begins (`partition.solve`). A rank of P carries the stages that the
     schedule gives it. `loss(output, target)` is of one microbatch, on the last stage. With one rank per pipeline
     the microbatches are passes of plain accumulation. `entries` are what enters each segment and the output, where the
-    device's own types (`profiling.entries`) are others than those that the cutting has seen.
+    device's own types (`profiling.entries`) are others than those that the cutting has seen. `mean`: gradients are the
+    mean over replicas instead of their sum, so that those of several steps may add up.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Pipeline:
         bf16: bool = False,
         recompute: bool = False,
         entries: Sequence[Sequence[TensorSpec]] | None = None,
+        mean: bool = False,
     ) -> None:
         self.axes, self._loss, self._microbatches = axes, loss, microbatches
         stages, ranks = len(begins), axes.grid.pp
@@ -68,12 +73,14 @@ class Pipeline:
         self._local: list[tuple[torch.Tensor, ...]] = []  # from one stage of this rank to the next one, in evaluations
         self._scale = 1.0
         self._losses: list[torch.Tensor] = []
+        self._loss_of: Callable[[Any, int], torch.Tensor] | None = None
         self._schedule: Any = None
+        self._first = FirstStage(self.modules[0]) if self.is_first else None
         if ranks > 1:
             held = [
                 RecordedStage(
-                    self.recorder, module, index, stages, device,
-                    input_args=torch_schedules.tensors(specs[index], gradients=index > 0),
+                    self.recorder, module if index else self._first, index, stages, device,
+                    input_args=torch_schedules.tensors(specs[index] if index else NUMBER, gradients=index > 0),
                     output_args=torch_schedules.tensors(specs[index + 1], gradients=True),
                     group=axes.pp_group,
                 )
@@ -81,7 +88,7 @@ class Pipeline:
             ]  # fmt: skip
             self._schedule = torch_schedules.schedule(schedule, held, microbatches, self._scaled_loss)
         passes = None if schedule in SPLIT_BACKWARD and ranks > 1 else microbatches
-        self._sum = GradientSum(self.parameters(), axes.dp_group, passes)
+        self._sum = GradientSum(self.parameters(), axes.dp_group, passes, mean=mean)
         quiet = "return_outputs" in inspect.signature(type(self._schedule).step).parameters if self._schedule else False
         self._quiet = {"return_outputs": False} if quiet else {}
 
@@ -120,36 +127,58 @@ class Pipeline:
         mean. Returns the sum of the unscaled losses of this replica, on the ranks with the last stage; 0 elsewhere.
         """
         self._check(inputs)
-        self._scale = 1 / (self._microbatches * self.axes.grid.dp) if scale is None else scale
-        self._losses = []
+        labels = targets.chunk(self._microbatches)
+        parts = [(part,) for part in inputs.chunk(self._microbatches)]
+        scale = 1 / (self._microbatches * self.axes.grid.dp) if scale is None else scale
+        return self.run(parts, lambda output, number: self._loss(output, labels[number]), scale)
+
+    def run(
+        self, parts: Sequence[Sequence[torch.Tensor]], loss: Callable[[Any, int], torch.Tensor], scale: float
+    ) -> torch.Tensor:
+        """Forward and backward over microbatches: the general form of `step`.
+
+        `parts[i]` holds the tensors among the model's arguments of microbatch i, needed on the rank with the first
+        stage; `loss(output, i)` is called on the rank with the last one, in the order of i. Returns as `step` does.
+        """
+        self._scale, self._losses, self._loss_of = scale, [], loss
+        if self._first:
+            self._first.parts = parts
         if self._schedule is None:
-            self._accumulate(inputs, targets)
+            self._accumulate()
         else:
-            self._schedule.step(*self._arguments(inputs), **self._target(targets), **self._quiet)
+            numbers = torch.arange(self._microbatches)
+            arguments, target = (numbers,) if self.is_first else (), {"target": numbers} if self.is_last else {}
+            self._schedule.step(*arguments, **target, **self._quiet)
         self._sum.finish()
         return self._total()
 
     def evaluate(
         self, inputs: torch.Tensor, targets: torch.Tensor, score: Callable[[Any, torch.Tensor], torch.Tensor]
     ) -> torch.Tensor | None:
-        """The sum of score(output, target) over the microbatches; None on ranks without the last stage.
+        """The sum of score(output, target) over the microbatches; None on ranks without the last stage."""
+        self._check(inputs)
+        labels = targets.chunk(self._microbatches)
+        parts = [(part,) for part in inputs.chunk(self._microbatches)]
+        scores = self.forward(parts, lambda output, number: score(output, labels[number]))
+        return torch.stack(scores).sum(0) if scores else None
+
+    def forward(self, parts: Sequence[Sequence[torch.Tensor]], use: Callable[[Any, int], Any]) -> list[Any]:
+        """use(output, i) of each microbatch, on the rank with the last stage; elsewhere nothing. `parts` as in `run`, of
+        any number, but that number on all ranks.
 
         Forward passes only, stage by stage; torch's schedules cannot do that where two neighbours lie on one rank
         ("can't steal_bwd_input"), and prepare all stages anew at each change between training and evaluation.
         """
-        self._check(inputs)
-        scores, sent = [], []
-        parts = list(inputs.chunk(self._microbatches))
+        results, sent = [], []
         with torch.no_grad():
             for index in self.indices:
                 inner = 0 < index < self._stages - 1
                 back = inner and self._holder[index - 1] == self._holder[index + 1]
                 late = []
-                for number, target in enumerate(targets.chunk(self._microbatches)):
-                    arrived = (parts[number],) if index == 0 else self._received(index)
-                    output = self.modules[index](*arrived)
+                for number, part in enumerate(parts):
+                    output = self.modules[index](*(part if index == 0 else self._received(index)))
                     if index == self._stages - 1:
-                        scores.append(score(output, target))
+                        results.append(use(self.modules[index].whole(output), number))
                         continue
                     tensors = output if isinstance(output, tuple) else (output,)
                     if back:  # NCCL moves what two ranks exchange in one order, and that rank still sends
@@ -160,7 +189,7 @@ class Pipeline:
                     sent += self._send(index, tensors)
         for work in sent:
             work.wait()
-        return torch.stack(scores).sum(0) if scores else None
+        return results
 
     def _received(self, index: int) -> tuple[torch.Tensor, ...]:
         """What stage `index` gets from the one before it."""
@@ -207,29 +236,21 @@ class Pipeline:
         """What was recorded since recorder.start()."""
         return self.recorder.stop()
 
-    def _arguments(self, inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (inputs,) if self.is_first else ()
-
-    def _target(self, targets: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"target": targets} if self.is_last else {}
-
-    def _split(self, inputs: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        return zip(inputs.chunk(self._microbatches), targets.chunk(self._microbatches), strict=True)
-
-    def _forward(self, part: torch.Tensor) -> Any:
-        output: Any = part
-        for index in self.indices:
-            output = self.modules[index](*(output if isinstance(output, tuple) else (output,)))
-        return output
-
-    def _accumulate(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-        for number, (part, target) in enumerate(self._split(inputs, targets)):
-            loss = self.recorder.run("F", 0, number, lambda part=part, target=target: self._scaled_loss(
-                self._forward(part), target))  # fmt: skip
+    def _accumulate(self) -> None:
+        for number in range(self._microbatches):
+            loss = self.recorder.run("F", 0, number, lambda number=number: self._forward(number))
             self.recorder.run("B", 0, number, loss.backward)
 
-    def _scaled_loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
-        loss = self._loss(output, target)
+    def _forward(self, number: int) -> torch.Tensor:
+        assert self._first is not None
+        output: Any = self._first.parts[number]
+        for index in self.indices:
+            output = self.modules[index](*(output if isinstance(output, (tuple, list)) else (output,)))
+        return self._scaled_loss(output, number)
+
+    def _scaled_loss(self, output: Any, number: Any) -> torch.Tensor:
+        assert self._loss_of is not None
+        loss = self._loss_of(self.modules[self._stages - 1].whole(output), int(number))
         self._losses.append(loss.detach())
         return loss * self._scale
 

@@ -28,10 +28,12 @@ class _Bucket:
         self.flat = torch.cat([_gradient(p).flatten() for p in self.parameters])
         self.work = dist.all_reduce(self.flat, group=group, async_op=True)
 
-    def finish(self) -> None:
+    def finish(self, divisor: int) -> None:
         assert self.work is not None
         assert self.flat is not None
         self.work.wait()
+        if divisor > 1:
+            self.flat /= divisor
         parts = self.flat.split([p.numel() for p in self.parameters])
         for parameter, part in zip(self.parameters, parts, strict=True):
             parameter.grad = part.view_as(parameter)
@@ -58,8 +60,11 @@ def buckets_of(parameters: Iterable[nn.Parameter], limit: int) -> list[list[nn.P
 
 
 class GradientSum:
-    """Sums over `group`. With `passes` (backward passes per step, each of which adds to every gradient) buckets leave
-    during the last one; with None, for schedules whose passes cannot be counted that way, all leave in `finish`."""
+    """Sums over `group`, or takes the mean: then gradients of several steps may add up.
+
+    With `passes` (backward passes per step, each of which adds to every gradient) buckets leave during the last one;
+    with None, for schedules whose passes cannot be counted that way, all leave in `finish`.
+    """
 
     def __init__(
         self,
@@ -67,8 +72,10 @@ class GradientSum:
         group: dist.ProcessGroup | None,
         passes: int | None,
         bucket_bytes: int = BUCKET_BYTES,
+        mean: bool = False,
     ) -> None:
         self._group, self._passes = group, passes
+        self._divisor = dist.get_world_size(group) if mean and group else 1
         self._buckets = [_Bucket(run) for run in buckets_of(parameters, bucket_bytes)] if group else []
         self._next = 0  # buckets leave in one order on all replicas, or their sums would be of different things
         self._seen: dict[nn.Parameter, int] = {}
@@ -99,9 +106,9 @@ class GradientSum:
         self._next += 1
 
     def finish(self) -> None:
-        """After the last backward pass: every gradient is the sum over the replicas."""
+        """After the last backward pass: every gradient is the sum (or the mean) over the replicas."""
         while self._next < len(self._buckets):
             self._launch_next()
         for bucket in self._buckets:
-            bucket.finish()
+            bucket.finish(self._divisor)
         self.begin()

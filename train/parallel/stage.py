@@ -11,6 +11,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from .cutting import TensorSpec
+from .trees import leaves, mapped
+
+NOTHING = torch.empty(0)
 
 
 @contextlib.contextmanager
@@ -53,14 +56,15 @@ def _sendable(tensor: torch.Tensor) -> torch.Tensor:
 class Stage(nn.Module):
     """A piece of the model as the pipeline runs it: in its precision, and recomputed in the backward pass if wished.
 
-    Its outputs have the types of the boundary: autocast may compute in bfloat16, but what crosses to another rank is
-    what the model without a pipeline would have gone on with.
+    It returns the tensors of its result, one or a tuple, in the types of the boundary: autocast may compute in
+    bfloat16, but what crosses to another rank is what the model without a pipeline would have gone on with.
     """
 
     def __init__(self, module: nn.Module, output: Sequence[TensorSpec], bf16: str, recompute: bool) -> None:
         super().__init__()
         self.module = module
         self._types, self._bf16, self._recompute = [spec.dtype for spec in output], bf16, recompute
+        self._shape: Any = None
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         with torch.autocast(self._bf16, torch.bfloat16) if self._bf16 else contextlib.nullcontext():
@@ -72,6 +76,23 @@ class Stage(nn.Module):
                 )  # fmt: skip
             else:
                 result = self.module(*inputs)
-        many = result if isinstance(result, tuple) else (result,)
-        typed = tuple(_sendable(tensor.to(dtype)) for tensor, dtype in zip(many, self._types, strict=True))
-        return typed if isinstance(result, tuple) else typed[0]
+        many = tuple(_sendable(tensor.to(dtype)) for tensor, dtype in zip(leaves(result), self._types, strict=True))
+        self._shape = mapped(result, lambda _: NOTHING)
+        return many if len(many) > 1 else many[0]
+
+    def whole(self, output: Any) -> Any:
+        """The latest result as the module has returned it: in a dictionary, say."""
+        tensors = iter(output if isinstance(output, (tuple, list)) else (output,))
+        return mapped(self._shape, lambda _: next(tensors))
+
+
+class FirstStage(nn.Module):
+    """Takes the number of a microbatch for its tensors, which torch's schedules could only split along one axis."""
+
+    def __init__(self, stage: Stage) -> None:
+        super().__init__()
+        self.stage = stage
+        self.parts: Sequence[Sequence[torch.Tensor]] = ()
+
+    def forward(self, number: torch.Tensor) -> Any:
+        return self.stage(*self.parts[int(number)])
