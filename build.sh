@@ -344,7 +344,7 @@ registry_failed() {
         *immutable*) tag_is_there ;;
         *denied* | *'not authorized'*)
             refused "$what" "access denied ($said)" 'Ask for the rights to push, or take other credentials (AWS_PROFILE)' ;;
-        *401* | *nauthorized* | *'no basic auth'* | *'incorrect username or password'*)
+        *'401 Unauthorized'* | *'status: 401'* | *nauthorized* | *'no basic auth'* | *'incorrect username or password'*)
             refused "$what" "it does not take ECR's password ($said)" 'Look at --account, --region and --registry' ;;
         124:* | 137:*)
             refused "$what" "not done after $2 s" 'Look at the network of the Docker engine, or give push --limit SECONDS' ;;

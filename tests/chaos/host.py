@@ -159,14 +159,16 @@ class Host:
     def leftovers(self) -> list[str]:
         """What stays of a host that has left: processes, ports, files in /tmp, shared memory."""
         deadline = time.monotonic() + GONE_S
-        while (processes := self.cgroup.commands()) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        found = [f"process {command[:150]}" for command in processes]
+        while (found := self._leftovers()) and time.monotonic() < deadline:
+            time.sleep(0.02)  # a killed process of many threads ends one by one, and its ports with the last
+        return [f"{self.name}: {each}" for each in found]
+
+    def _leftovers(self) -> list[str]:
+        found = [f"process {command[:150]}" for command in self.cgroup.commands()]
         found += [f"port {address}:{port}" for address, port, _ in self.listeners()]
         known = (TORCHS_OWN, ROOT.parts[2]) if ROOT.is_relative_to("/tmp") else (TORCHS_OWN,)
         found += [f"/tmp/{name}" for name in os.listdir(self.tmp) if not name.startswith(known)]
-        found += [f"/dev/shm/{name}" for name in os.listdir(self.shm)]
-        return [f"{self.name}: {each}" for each in found]
+        return found + [f"/dev/shm/{name}" for name in os.listdir(self.shm)]
 
     def close(self) -> None:
         self.cgroup.remove()

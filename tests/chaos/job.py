@@ -79,10 +79,13 @@ class Job:
 
     def until(self, true: Callable[[], object], what: str, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        while not true():
+        started = [host for host in self.hosts.values() if host.process]
+        while True:
+            left = all(host.joined(0) for host in started)  # asked before: both may come true between the two looks
+            if true():
+                return
+            assert not left, f"all hosts left before: {what}\n{self.show()}"
             assert time.monotonic() < deadline, f"not in {timeout_s:g} s: {what}\n{self.show()}"
-            started = [host for host in self.hosts.values() if host.process]
-            assert not all(host.joined(0) for host in started), f"all hosts left before: {what}\n{self.show()}"
             time.sleep(0.02)
 
     def inject(self, action: str, host: str = "algo-2", local_rank: int = 1) -> float:

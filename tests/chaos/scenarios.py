@@ -77,7 +77,10 @@ def supervisor_killed(host: str) -> Scenario:
 
     def run(job: Job) -> float:
         at = signalled(signal.SIGKILL, host)(job)
-        job.until(lambda: not job.hosts[host].cgroup.pids(), f"the ranks of {host} have ended", 15)
+        ranks_gone = at + 15
+        while job.hosts[host].cgroup.pids():
+            assert time.monotonic() < ranks_gone, f"the ranks of {host} are still there\n{job.show()}"
+            time.sleep(0.02)
         ranks_gone = time.monotonic()
         other = next(name for name in HOSTS if name != host)
         job.measured = max(ranks_gone, job.end(at + 30, [other])) - at
@@ -173,6 +176,13 @@ def told(job: Job) -> float:
     stamps = [float(path.read_text()) for host in job.hosts.values() for path in host.ml.glob("told-?")]
     assert len(stamps) == 4, f"{len(stamps)} ranks were told\n{job.show()}"
     return max(stamps) - job.fault_at
+
+
+def since_the_last(job: Job) -> float:
+    """From the last fault until the last host has left."""
+    faults = [float(path.read_text()) for host in job.hosts.values() for path in host.ml.glob("injected-?")]
+    assert len(faults) == 2, f"{len(faults)} faults\n{job.show()}"
+    return max(host.left_at for host in job.hosts.values()) - max(faults)
 
 
 def restarts(job: Job) -> float:

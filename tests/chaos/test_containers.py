@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -37,7 +38,9 @@ class Fault:
 def oom(job: Hosts) -> None:
     container = job.container("algo-2")
     docker("update", "--memory", MEMORY, "--memory-swap", MEMORY, container)
-    (job.folder / "algo-2" / "inject").write_text("1 allocate")
+    folder = job.folder / "algo-2"
+    (folder / ".inject").write_text("1 allocate")
+    os.replace(folder / ".inject", folder / "inject")
 
 
 FAULTS = [

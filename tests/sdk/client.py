@@ -123,7 +123,7 @@ class Running:
         """Identifiers of this job's containers, the dead ones included."""
         return containers(self.folder)
 
-    def wait_for(self, pattern: str, limit_s: float = 90.0) -> list[str]:
+    def wait_for(self, pattern: str, limit_s: float = 300.0) -> list[str]:
         """Until every host's log has a match; returns the containers by host name."""
         deadline = time.monotonic() + limit_s
         while time.monotonic() < deadline and self.process.poll() is None:
@@ -254,7 +254,7 @@ def run(
     with_s3: bool = False,
     requirements: bool = False,
     during: Callable[[Running], None] | None = None,
-    limit_s: float = 120.0,
+    limit_s: float = 400.0,
 ) -> Seen:
     """Runs the client until it returns; `during` runs beside it. AssertionError when it takes longer than `limit_s`."""
     work = work.resolve()

@@ -32,7 +32,7 @@ class Row:
     requirements: bool = False
     during: Callable[[Running], None] | None = None
     quick: bool = False
-    limit_s: float = 120.0
+    limit_s: float = 400.0
 
     @property
     def id(self) -> str:

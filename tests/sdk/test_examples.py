@@ -10,7 +10,7 @@ import pytest
 from client import IMAGE, PYTHON, REPOSITORY, clean, containers, environment, has_network
 
 pytestmark = [pytest.mark.sdk, pytest.mark.docker, pytest.mark.quick]
-LIMIT_S = 180.0
+LIMIT_S = 400.0
 
 EXAMPLES = {
     "v2_pytorch.py": ("v2", ["epoch: 3/3 train_loss: ", "ok nnodes=2 world_size=2"]),
