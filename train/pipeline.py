@@ -23,6 +23,7 @@ from .loop import Loop, Outcome, Parts, Position, Progress  # noqa: E402
 from .mesh import Mesh, joined, read_world  # noqa: E402
 from .mp_parameters import Wishes  # noqa: E402
 from .optim import optimizer, schedule  # noqa: E402
+from .parallel import axes  # noqa: E402
 from .parallel.decide import PARTITION, Decider  # noqa: E402
 from .parallel.pipeline import Pipeline  # noqa: E402
 from .parallel.split import assemble, with_target  # noqa: E402
@@ -61,7 +62,7 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     split = decider.split(example, where.output / PARTITION)
     if config.profile_only:
         return
-    pipeline = assemble(config, layout, split, mesh, sample_losses)
+    pipeline = assemble(config, layout, split, axes.join(layout.grid, mesh.rank, mesh.device), sample_losses)
     decision = split.decision
     del model, decider, split  # the other ranks' stages go, and leave their memory to this one's
     optim = optimizer(config, pipeline.parameters())

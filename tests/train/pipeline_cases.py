@@ -261,7 +261,7 @@ def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool, list[tuple
     stages = case.pp * case.chunks
     pipeline = Pipeline(
         cutting, begins_of(len(cutting.segments), stages), place, loss_of, microbatches=case.microbatches,
-        schedule=case.schedule, bf16=case.bf16, recompute=case.recompute,
+        schedule=case.schedule, autocast=torch.bfloat16 if case.bf16 else None, recompute=case.recompute,
         entries=entries(cutting, mesh.device, "bf16") if case.bf16 else None,
     )  # fmt: skip
     optimizer = tuned(pipeline.parameters())

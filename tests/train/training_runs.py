@@ -1,13 +1,15 @@
 """Real ranks as real processes: `Ranks` gives them torchrun's variables, as a launcher does."""
 
+import contextlib
 import json
 import multiprocessing
 import os
 import runpy
-import socket
 import sys
 import time
 from pathlib import Path
+
+from launcher.control.addresses import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120
@@ -27,12 +29,6 @@ def clean_environ(base: Path) -> dict[str, str]:
     drop = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     environ = {k: v for k, v in os.environ.items() if k not in drop and not k.startswith(("SM_", "OMPI_"))}
     return environ | {"SAGEMAKER_BASE_DIR": str(base), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def _as_rank(environ: dict[str, str], log: Path, program: str, args: list[str]) -> None:
@@ -56,7 +52,7 @@ class Ranks:
     """`hosts` x `slots` ranks of an entrypoint; each host has a folder of its own, as on SageMaker."""
 
     def __init__(self, base: Path, hosts: int, slots: int, args: list[str], program: str = DDP, **environ: str) -> None:
-        self.base, world, port = base, hosts * slots, free_port()
+        self.base, world, port = base, hosts * slots, free_ports("127.0.0.1", 1)[0]
         self.processes, self.logs = [], []
         for rank in range(world):
             host = base / f"host{rank // slots}"
@@ -86,7 +82,8 @@ class Ranks:
 
     def signal(self, number: int, ranks: list[int] | None = None) -> None:
         for rank in ranks if ranks is not None else range(len(self.processes)):
-            os.kill(self.processes[rank].pid, number)
+            with contextlib.suppress(ProcessLookupError):  # its peers may have ended at the first one's death
+                os.kill(self.processes[rank].pid, number)
 
     def codes(self) -> list[int]:
         """All exit codes, by rank, after all have ended."""

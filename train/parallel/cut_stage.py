@@ -8,7 +8,7 @@ next stage begins, an exception leaves the forward.
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from ..errors import UserError
 from .cut_record import LIKE, RANDOM, Call
 from .cut_wire import pack, tie, unpack
+from .stage import recomputed
 from .trees import leaves, mapped
 
 MOVES = (torch.Tensor.cpu, torch.Tensor.cuda)
@@ -66,6 +67,7 @@ class Stage(nn.Module):
         self.training = model.training
         self._plan, self._model = plan, (model,)  # in a tuple, for it is no submodule
         self._run: _Run | None = None
+        self._again: dict[str, bool] = {}
         self._patch(dict(model.named_modules()))
 
     def train(self, mode: bool = True) -> "Stage":
@@ -99,7 +101,7 @@ class Stage(nn.Module):
         begin, end = plan.begin, plan.end
         noted = {name for place in (begin, end) if place is not None for name, _ in place.where}
         for name in plan.inside:
-            _wrap(modules[name], self._within)
+            _wrap(modules[name], functools.partial(self._within, name))
         for name in plan.later:
             if end is None or name != end.name:
                 _wrap(modules[name], self._later)
@@ -135,7 +137,12 @@ class Stage(nn.Module):
     def _later(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise UserError(self._run.missed() if self._run is not None else "a unit of another stage was called")
 
-    def _within(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def recompute(self, modules: Mapping[str, bool]) -> None:
+        """Calls of these modules, which have to lie within the stage as a whole, keep no activations: the backward pass
+        computes them again. The flag says whether random numbers are then those of the first time."""
+        self._again = dict(modules)
+
+    def _within(self, name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         run = self._run
         if run is not None and not run.entered:
             raise UserError(run.missed())
@@ -144,6 +151,9 @@ class Stage(nn.Module):
             return forward(*args, **kwargs)
         run.depth += 1
         try:
+            if name in self._again and torch.is_grad_enabled():
+                module = self._model[0].get_submodule(name)
+                return recomputed(forward, module, *args, preserve_rng_state=self._again[name], **kwargs)
             return forward(*args, **kwargs)
         finally:
             run.depth -= 1

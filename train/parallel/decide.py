@@ -24,6 +24,7 @@ from .partition import solve
 from .partition_file import Job, PartitionFile
 from .partitioner import Decision, Partitioner, Segment
 from .profiling import combined, entries, profile
+from .trees import leaves
 from .whole import Whole
 
 MIB = 2**20
@@ -63,7 +64,7 @@ class Decider:
             moments=moments_of(config.optimizer, config.momentum), preallocated=preallocated(torch.__version__)
         )
 
-    def split(self, example: torch.Tensor, default_file: Path) -> Split:
+    def split(self, example: Any, default_file: Path) -> Split:
         """The split of the partition file, or a new one, which is written. UserError alike on all ranks."""
         config, layout = self._config, self._layout
         if layout.stages == 1 and not (config.profile_only or config.partition or self._limit):
@@ -102,7 +103,7 @@ class Decider:
                     "same on all hosts; fix: use hosts of one kind with the same image"
                 )
 
-    def _job(self, example: torch.Tensor) -> Job:
+    def _job(self, example: Any) -> Job:
         device = self._mesh.device
         return Job(
             model=partition_file.model_hash(
@@ -111,7 +112,7 @@ class Decider:
             torch=torch.__version__,
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             dtype=self._config.precision,
-            microbatch_shapes=(tuple(example.shape),),
+            microbatch_shapes=tuple(tuple(tensor.shape) for tensor in leaves(example)),
             microbatches=self._layout.microbatches,
             schedule=self._layout.schedule,
             ranks=self._layout.grid.pp,

@@ -28,10 +28,10 @@ class Pipeline:
     """The stages of this rank and the schedule that all ranks of its pipeline run together.
 
     `begins` holds the segment at which each stage begins (`partition.solve`). A rank of P carries the stages that the
-    schedule gives it. `loss(output, target)` is of one microbatch, on the last stage. With one rank per pipeline
-    the microbatches are passes of plain accumulation. `entries` are what enters each segment and the output, where the
-    device's own types (`profiling.entries`) are others than those that the cutting has seen. `mean`: gradients are the
-    mean over replicas instead of their sum, so that those of several steps may add up.
+    schedule gives it. `loss(output, target)` is of one microbatch, on the last stage (None: `run` has its own). With one
+    rank per pipeline the microbatches are passes of plain accumulation. `entries` are what enters each segment and the
+    output, where the device's own types (`profiling.entries`) are others than those that the cutting has seen. `mean`:
+    gradients are the mean over replicas instead of their sum, so that those of several steps may add up.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Pipeline:
         cutting: Cutting,
         begins: Sequence[int],
         axes: Axes,
-        loss: Loss,
+        loss: Loss | None,
         *,
         microbatches: int,
         schedule: str = "1f1b",
-        bf16: bool = False,
+        autocast: torch.dtype | None = None,
         recompute: bool = False,
         entries: Sequence[Sequence[TensorSpec]] | None = None,
         mean: bool = False,
@@ -60,7 +60,7 @@ class Pipeline:
         device = axes.device
         self.modules = {
             index: Stage(
-                cutting.stage(begins[index], ends[index]), specs[index + 1], device.type if bf16 else "", recompute
+                cutting.stage(begins[index], ends[index]), specs[index + 1], device.type, autocast, recompute
             ).to(device)
             for index in self.indices
         }
@@ -87,8 +87,8 @@ class Pipeline:
                 for index, module in self.modules.items()
             ]  # fmt: skip
             self._schedule = torch_schedules.schedule(schedule, held, microbatches, self._scaled_loss)
-        passes = None if schedule in SPLIT_BACKWARD and ranks > 1 else microbatches
-        self._sum = GradientSum(self.parameters(), axes.dp_group, passes, mean=mean)
+        self._passes = None if schedule in SPLIT_BACKWARD and ranks > 1 else microbatches
+        self._sum = GradientSum(self.parameters(), axes.dp_group, self._passes, mean=mean)
         quiet = "return_outputs" in inspect.signature(type(self._schedule).step).parameters if self._schedule else False
         self._quiet = {"return_outputs": False} if quiet else {}
 
@@ -127,18 +127,25 @@ class Pipeline:
         mean. Returns the sum of the unscaled losses of this replica, on the ranks with the last stage; 0 elsewhere.
         """
         self._check(inputs)
+        loss = self._loss
+        assert loss is not None
         labels = targets.chunk(self._microbatches)
         parts = [(part,) for part in inputs.chunk(self._microbatches)]
         scale = 1 / (self._microbatches * self.axes.grid.dp) if scale is None else scale
-        return self.run(parts, lambda output, number: self._loss(output, labels[number]), scale)
+        return self.run(parts, lambda output, number: loss(output, labels[number]), scale)
 
     def run(
-        self, parts: Sequence[Sequence[torch.Tensor]], loss: Callable[[Any, int], torch.Tensor], scale: float
+        self,
+        parts: Sequence[Sequence[torch.Tensor]],
+        loss: Callable[[Any, int], torch.Tensor],
+        scale: float,
+        reduce: bool = True,
     ) -> torch.Tensor:
         """Forward and backward over microbatches: the general form of `step`.
 
         `parts[i]` holds the tensors among the model's arguments of microbatch i, needed on the rank with the first
-        stage; `loss(output, i)` is called on the rank with the last one, in the order of i. Returns as `step` does.
+        stage; `loss(output, i)` is called on the rank with the last one, in the order of i. Returns as `step` does. Without `reduce` (after
+        `overlap(False)`) gradients stay this replica's own, for a later step to add to and reduce.
         """
         self._scale, self._losses, self._loss_of = scale, [], loss
         if self._first:
@@ -149,8 +156,13 @@ class Pipeline:
             numbers = torch.arange(self._microbatches)
             arguments, target = (numbers,) if self.is_first else (), {"target": numbers} if self.is_last else {}
             self._schedule.step(*arguments, **target, **self._quiet)
-        self._sum.finish()
+        if reduce:
+            self._sum.finish()
         return self._total()
+
+    def overlap(self, wished: bool) -> None:
+        """Whether gradients travel to the other replicas while the last backward pass still runs; on by default."""
+        self._sum.passes = self._passes if wished else None
 
     def evaluate(
         self, inputs: torch.Tensor, targets: torch.Tensor, score: Callable[[Any, torch.Tensor], torch.Tensor]

@@ -15,6 +15,8 @@ from .partitioner import Segment
 from .trees import leaves
 
 LEAST_REPEATS = 3
+# Names of what autocast computes in; None: nothing else than the weights' own type.
+PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def profile(
@@ -26,7 +28,7 @@ def profile(
 ) -> list[Segment]:
     """The cost of every segment on `device`: the median of `repeats` (at least three) after a pass to warm up.
 
-    `precision` is "fp32" or "bf16" (autocast). Each segment gets what the one before it has returned for the example,
+    `precision` is "fp32", "bf16" or "fp16" (autocast). Each segment gets what the one before it has returned for the example,
     so whole numbers stay valid. Saved bytes of successive segments add up: what both sides of a boundary save counts
     once, with the first. `loss` of the model's output counts with the last segment: over many classes it needs more
     than that segment itself. Weights, gradients, buffers and random numbers are afterwards as they were.
@@ -150,8 +152,9 @@ def _backward(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
         torch.autograd.grad(ends, wanted, [torch.ones_like(end) for end in ends], allow_unused=True)
 
 
-def _precision(device: torch.device, precision: str) -> torch.autocast:
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+def _precision(device: torch.device, precision: str) -> Any:
+    dtype = PRECISIONS[precision]
+    return torch.autocast(device.type, dtype) if dtype else contextlib.nullcontext()
 
 
 def _now(device: torch.device) -> float:

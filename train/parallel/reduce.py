@@ -74,15 +74,14 @@ class GradientSum:
         bucket_bytes: int = BUCKET_BYTES,
         mean: bool = False,
     ) -> None:
-        self._group, self._passes = group, passes
+        self._group, self.passes = group, passes
         self._divisor = dist.get_world_size(group) if mean and group else 1
         self._buckets = [_Bucket(run) for run in buckets_of(parameters, bucket_bytes)] if group else []
         self._next = 0  # buckets leave in one order on all replicas, or their sums would be of different things
         self._seen: dict[nn.Parameter, int] = {}
         self._of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
-        if passes is not None:
-            for parameter in self._of:
-                parameter.register_post_accumulate_grad_hook(self._added)
+        for parameter in self._of:
+            parameter.register_post_accumulate_grad_hook(self._added)
         self.begin()
 
     def begin(self) -> None:
@@ -92,9 +91,11 @@ class GradientSum:
             bucket.left = len(bucket.parameters)
 
     def _added(self, parameter: torch.Tensor) -> None:
+        if self.passes is None:
+            return
         assert isinstance(parameter, nn.Parameter)
         self._seen[parameter] += 1
-        if self._seen[parameter] != self._passes:
+        if self._seen[parameter] != self.passes:
             return
         self._of[parameter].left -= 1
         while self._next < len(self._buckets) and self._buckets[self._next].left == 0:

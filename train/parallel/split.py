@@ -18,9 +18,10 @@ from ..layout import Layout, lay_out
 from ..mesh import Mesh, enter, read_world
 from ..mp_parameters import Wishes
 from ..paths import output_dir
-from .axes import join
+from .axes import Axes, join
 from .decide import PARTITION, Decider, Split
 from .pipeline import Pipeline
+from .profiling import PRECISIONS
 from .torch_schedules import Loss
 
 
@@ -67,21 +68,24 @@ def pipeline(
             config, Wishes(), layout, model, mesh, say, None if target is None else with_target(loss, target, mesh)
         )
         split = decider.split(example, output / PARTITION)
-    return assemble(config, layout, split, mesh, loss)
+    return assemble(config, layout, split, join(layout.grid, mesh.rank, mesh.device), loss)
 
 
-def assemble(config: PipelineConfig, layout: Layout, split: Split, mesh: Mesh, loss: Loss) -> Pipeline:
+def assemble(
+    config: PipelineConfig, layout: Layout, split: Split, axes: Axes, loss: Loss | None = None, mean: bool = False
+) -> Pipeline:
     """This rank's part of a model that is split. On all ranks."""
     return Pipeline(
         split.cutting,
         split.begins,
-        join(layout.grid, mesh.rank, mesh.device),
+        axes,
         loss,
         microbatches=layout.microbatches,
         schedule=layout.schedule,
-        bf16=config.precision == "bf16",
+        autocast=PRECISIONS[config.precision],
         recompute=config.recompute,
         entries=split.entries,
+        mean=mean,
     )
 
 

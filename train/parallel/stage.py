@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -35,6 +35,16 @@ def _statistics_kept(module: nn.Module) -> Iterator[None]:
                 norm.num_batches_tracked.copy_(count)
 
 
+def recomputed(
+    forward: Callable[..., Any], module: nn.Module, *args: Any, preserve_rng_state: bool = True, **kwargs: Any
+) -> Any:
+    """forward(*args, **kwargs), a call of `module`, with its activations computed again in the backward pass."""
+    return checkpoint(
+        forward, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state,
+        context_fn=lambda: (contextlib.nullcontext(), _statistics_kept(module)), **kwargs,
+    )  # fmt: skip
+
+
 class _Arrived(torch.autograd.Function):
     """A tensor from another stage as it is, for modules to change in place as well; the gradient that goes back there
     is contiguous, as gloo wants it."""
@@ -60,22 +70,25 @@ class Stage(nn.Module):
     bfloat16, but what crosses to another rank is what the model without a pipeline would have gone on with.
     """
 
-    def __init__(self, module: nn.Module, output: Sequence[TensorSpec], bf16: str, recompute: bool) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        output: Sequence[TensorSpec],
+        device: str,
+        autocast: torch.dtype | None,
+        recompute: bool,
+    ) -> None:
         super().__init__()
         self.module = module
-        self._types, self._bf16, self._recompute = [spec.dtype for spec in output], bf16, recompute
+        self._types, self._recompute = [spec.dtype for spec in output], recompute
+        self._device, self._autocast = device, autocast
         self._shape: Any = None
 
     def forward(self, *inputs: torch.Tensor) -> Any:
-        with torch.autocast(self._bf16, torch.bfloat16) if self._bf16 else contextlib.nullcontext():
+        with torch.autocast(self._device, self._autocast) if self._autocast else contextlib.nullcontext():
             inputs = tuple(_Arrived.apply(each) if each.requires_grad else each for each in inputs)
-            if self._recompute and torch.is_grad_enabled():
-                result = checkpoint(
-                    self.module, *inputs, use_reentrant=False,
-                    context_fn=lambda: (contextlib.nullcontext(), _statistics_kept(self.module)),
-                )  # fmt: skip
-            else:
-                result = self.module(*inputs)
+            again = self._recompute and torch.is_grad_enabled()
+            result = recomputed(self.module, self.module, *inputs) if again else self.module(*inputs)
         many = tuple(_sendable(tensor.to(dtype)) for tensor, dtype in zip(leaves(result), self._types, strict=True))
         self._shape = mapped(result, lambda _: NOTHING)
         return many if len(many) > 1 else many[0]

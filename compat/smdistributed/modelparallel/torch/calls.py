@@ -1,0 +1,107 @@
+"""What a call of the model means while an @smp.step function runs: it depends on the rank, and on what is wanted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from .session import UserError
+
+SEVERAL = (
+    "an @smp.step function calls the model more than once per microbatch; allowed: once, with more than one partition; "
+    'fix: put both calls into one module\'s forward, or "partitions": 1'
+)
+
+
+class Answer(Protocol):
+    """Stands for the model while one microbatch's function runs."""
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+
+    def backward(self, loss: torch.Tensor) -> None: ...
+
+
+class Reached(BaseException):
+    """Leaves a function at its model call. No Exception: the user's `except Exception` is not meant."""
+
+
+@dataclass(slots=True)
+class UpToModel:
+    """On the rank with the first stage: what the function gives to the model, and under which autocast."""
+
+    device: str
+    args: tuple[Any, ...] | None = None
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    autocast: torch.dtype | None = None
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.args, self.kwargs = args, kwargs
+        if torch.is_autocast_enabled(self.device):
+            self.autocast = torch.get_autocast_dtype(self.device)
+        raise Reached
+
+    def backward(self, loss: torch.Tensor) -> None:
+        raise UserError(
+            "model.backward before the model was called; fix: loss = ..model(..).., then model.backward(loss)"
+        )
+
+
+@dataclass(slots=True)
+class WithOutput:
+    """On the rank with the last stage: the function goes on with the pipeline's output, and its loss is kept."""
+
+    output: Any
+    calls: int = 0
+    loss: torch.Tensor | None = None
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.calls += 1
+        if self.calls > 1:
+            raise UserError(SEVERAL)
+        return self.output
+
+    def backward(self, loss: torch.Tensor) -> None:
+        if self.loss is not None:
+            raise UserError(
+                "an @smp.step function calls model.backward more than once; allowed: once; fix: add the losses up before"
+            )
+        self.loss = loss
+
+
+@dataclass(slots=True)
+class Whole:
+    """With one partition: the function runs as it stands, on the whole model."""
+
+    module: torch.nn.Module
+    scale: float
+    backwards: int = 0
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.module(*args, **kwargs)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self.backwards += 1
+        (loss * self.scale).backward()
+
+
+def scalar(tensors: Any, grad_tensors: Any = None) -> torch.Tensor:
+    """The one number whose gradient torch.autograd.backward(tensors, grad_tensors) would compute."""
+    many = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    given = [grad_tensors] if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else list(grad_tensors)
+    given = given * len(many) if given == [None] else given
+    if len(given) != len(many):
+        raise UserError(f"model.backward: {len(given)} gradients for {len(many)} tensors; fix: one for each, or none")
+    total: torch.Tensor | None = None
+    for tensor, gradient in zip(many, given, strict=True):
+        if gradient is None and tensor.numel() != 1:
+            raise UserError(
+                f"model.backward: a tensor of shape {list(tensor.shape)} without a gradient; allowed: a single number, or "
+                "model.backward(tensors, gradients); fix: reduce the loss to its mean or sum"
+            )
+        part = tensor.sum() if gradient is None else (tensor * gradient).sum()
+        total = part if total is None else total + part
+    if total is None:
+        raise UserError("model.backward: no tensor; fix: give it the loss")
+    return total

@@ -1,0 +1,99 @@
+"""The job as this rank sees it after smp.init(): ranks, layout, and the one model and optimizer of the script."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from algorun import training
+
+if TYPE_CHECKING:
+    from train.config import PipelineConfig
+    from train.layout import Layout
+    from train.mesh import Mesh
+    from train.mp_parameters import Wishes
+    from train.parallel.axes import Axes
+
+    from .model import DistributedModel
+    from .optimizer import DistributedOptimizer
+
+UserError = training.load("errors").UserError
+VARIABLE = "SM_HP_MP_PARAMETERS"
+
+
+@dataclass(slots=True)
+class Session:
+    """What smp.init() has found, and what the script has made since."""
+
+    mesh: Mesh
+    config: PipelineConfig
+    wishes: Wishes
+    layout: Layout
+    axes: Axes
+    control: dist.ProcessGroup | None
+    """all ranks, for Python objects from one rank to another; None with one process"""
+    model: DistributedModel | None = None
+    optimizer: DistributedOptimizer | None = None
+    partitioned: bool = False
+    tracing: bool = False
+    _waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    def on_partition(self, callback: Callable[[], None]) -> None:
+        """Calls it once every rank has its part of the model: now, where that is so."""
+        if self.partitioned:
+            callback()
+        else:
+            self._waiting.append(callback)
+
+    def partition_is_done(self) -> None:
+        self.partitioned = True
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
+
+
+_session: Session | None = None
+
+
+def session() -> Session:
+    """The job's session. UserError before smp.init()."""
+    if _session is None:
+        raise UserError("smdistributed.modelparallel is not initialised; fix: call smp.init() first")
+    return _session
+
+
+def is_initialized() -> bool:
+    """True after smp.init()."""
+    return _session is not None
+
+
+def is_tracing() -> bool:
+    """True while the library runs a step function once to see what it does."""
+    return _session is not None and _session.tracing
+
+
+def init(config: Mapping[str, Any] | None = None) -> None:
+    """Joins the ranks and lays them out as `config` says, else as the job's mp_parameters do.
+
+    A second call does nothing. UserError, equal on all ranks, for parameters that cannot be had.
+    """
+    global _session
+    if _session is not None:
+        return
+    mesh_of, parameters = training.load("mesh"), training.load("mp_parameters")
+    text = json.dumps(dict(config)) if config is not None else os.environ.get(VARIABLE) or "{}"
+    count = parameters.parse(text).options["microbatches"]
+    wanted = training.load("config").PipelineConfig(mp_parameters=text, batch_size=count, microbatches=count)
+    options, wishes = parameters.apply(wanted)
+    world = mesh_of.read_world(os.environ)
+    layout = training.load("layout").lay_out(options, wishes, world.world_size, torch.__version__)
+    mesh = mesh_of.enter(world)
+    axes = training.load("parallel.axes").join(layout.grid, mesh.rank, mesh.device)
+    control = dist.new_group(backend="gloo") if world.distributed else None
+    _session = Session(mesh, replace(options, microbatches=count), wishes, layout, axes, control)
