@@ -4,10 +4,11 @@ import json
 import multiprocessing
 import os
 import runpy
-import socket
 import sys
 import time
 from pathlib import Path
+
+from launcher.control.addresses import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120
@@ -30,9 +31,8 @@ def clean_environ(base: Path) -> dict[str, str]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Outside the range of which the kernel takes ports by itself: rank 0 listens seconds after this."""
+    return free_ports("127.0.0.1", 1)[0]
 
 
 def _as_rank(environ: dict[str, str], log: Path, program: str, args: list[str]) -> None:
