@@ -11,9 +11,9 @@ False, and whatever asks first (`device = "cuda" if torch.cuda.is_available() el
 - `torch.cuda`: `set_device`, `current_device`, `device`, `synchronize`, `reset_peak_memory_stats`. Seeds and the memory
   counters need nothing: torch keeps the former for later and answers 0 without a GPU.
 
-Streams, events, generators on a device, device meshes of cuda and the backend nccl stay torch's own errors. A mode for
-torch functions holds in the thread that has entered it, and in processes forked from that, such as a DataLoader's
-workers; a thread that the script starts itself may enter `CudaOnCpu()` of its own.
+Streams, events, generators on a device and the backend nccl stay torch's own errors. A mode for torch functions holds
+in the thread that has entered it, and in processes forked from that, such as a DataLoader's workers; a thread that the
+script starts itself may enter `CudaOnCpu()` of its own.
 """
 
 from __future__ import annotations

@@ -87,4 +87,4 @@ def test_data_parallel_training_with_device_ids(tmp_path, nothing_left):
     assert done.code == 0, done.text
     assert done.out.count(SAYS) == 1
     for rank in range(2):
-        assert f"[{rank} algo-1] device {rank} grad [1.0, 1.0, 1.0]" in done.out
+        assert f"[{rank} algo-1] device {rank} grad [1.0, 1.0, 1.0] sharded [1.0, 1.0, 1.0]" in done.out

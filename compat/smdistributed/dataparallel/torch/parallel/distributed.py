@@ -35,12 +35,13 @@ class DistributedDataParallel(TorchDistributedDataParallel):
                 "DistributedDataParallel: gradient_accumulation_steps is not offered, as in the library since 1.4; "
                 "fix: call forward and backward inside `with model.no_sync():` for all but the last batch"
             )
+        if not broadcast_buffers:  # torch warns of an argument that newer versions call otherwise, whatever it says
+            kwargs["broadcast_buffers"] = False
         init_process_group()
         super().__init__(
             module,
             device_ids=device_ids,
             output_device=output_device,
-            broadcast_buffers=broadcast_buffers,
             process_group=process_group,
             bucket_cap_mb=bucket_cap_mb,
             **kwargs,
