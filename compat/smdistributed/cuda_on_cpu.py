@@ -4,8 +4,8 @@ For trying a published script at home, unedited. Where torch.cuda.is_available()
 False, and whatever asks first (`device = "cuda" if torch.cuda.is_available() else "cpu"`) sees the truth. Led to the CPU:
 
 - `torch.device("cuda")`, and `device=` of all functions that take one;
-- tensors: `.to(..)`, `.cuda(..)`, `.type("torch.cuda.FloatTensor")`,
-  `pin_memory`; modules; `with torch.device("cuda")`, `torch.set_default_device`;
+- `.to(..)` and `.cuda(..)` of tensors and modules, `.type("torch.cuda.FloatTensor")`, `pin_memory`;
+- `with torch.device("cuda")`, `torch.set_default_device`;
 - `torch.load` of what was saved on a GPU, with any `map_location`;
 - `device_ids` and `output_device` of DistributedDataParallel;
 - `torch.cuda`: `set_device`, `current_device`, `device`, `synchronize`, `reset_peak_memory_stats`. Seeds and the memory
