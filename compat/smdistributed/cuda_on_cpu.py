@@ -8,8 +8,9 @@ False, and whatever asks first (`device = "cuda" if torch.cuda.is_available() el
 - `with torch.device("cuda")`, `torch.set_default_device`;
 - `torch.load` of what was saved on a GPU, with any `map_location`;
 - `device_ids` and `output_device` of DistributedDataParallel;
-- `torch.cuda`: `set_device`, `current_device`, `device`, `synchronize`, `reset_peak_memory_stats`. Seeds and the memory
-  counters need nothing: torch keeps the former for later and answers 0 without a GPU.
+- `torch.cuda`: `set_device`, `current_device`, `device`, `synchronize`, `reset_peak_memory_stats`, `get_rng_state` and
+  `set_rng_state`. Seeds and the memory counters need nothing: torch keeps the former for later and answers 0 without a
+  GPU.
 
 Streams, events, generators on a device and the backend nccl stay torch's own errors. A mode for torch functions holds
 in the thread that has entered it, and in processes forked from that, such as a DataLoader's workers; a thread that the
@@ -147,6 +148,26 @@ def _module_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
     return to
 
 
+def _module_of_device(original: Callable[..., Any]) -> Callable[..., Any]:
+    """torch.get_device_module, by which torch.random.fork_rng counts devices: of cuda there are none still."""
+
+    @wraps(original)
+    def module(device: Any = None) -> Any:
+        return torch.cuda if _is_cuda(device) else original(device)
+
+    return module
+
+
+def _random_state(device: Any = None) -> torch.Tensor:
+    """torch.cuda.get_rng_state: what is drawn on the CPU is drawn by its generator."""
+    return torch.get_rng_state()
+
+
+def _set_random_state(new_state: torch.Tensor, device: Any = None) -> None:
+    """torch.cuda.set_rng_state."""
+    torch.set_rng_state(new_state)
+
+
 def _context_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def init(self: DeviceContext, device: Any) -> None:
@@ -180,6 +201,8 @@ def install(wish: str = "1") -> None:
     torch.cuda.current_device = _CurrentDevice.get
     torch.cuda.device = _Within
     torch.cuda.synchronize = torch.cuda.reset_peak_memory_stats = _nothing
+    torch.cuda.get_rng_state, torch.cuda.set_rng_state = _random_state, _set_random_state
+    torch.get_device_module = _module_of_device(torch.get_device_module)
     torch.UntypedStorage.cuda = torch.TypedStorage.cuda = lambda self, *args, **kwargs: self
     torch.serialization.register_package(BEFORE_TORCH, lambda storage: None, _restored)
     DeviceContext.__init__ = _context_on_cpu(DeviceContext.__init__)

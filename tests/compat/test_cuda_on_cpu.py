@@ -39,6 +39,7 @@ def found() -> dict:
         ("modules", ["cpu"]),
         ("default_device", ["cpu"]),
         ("calls", [2, 1, False, 0]),
+        ("random_states", [True] * 4),
         ("loads", [["cpu"], True]),
         ("recomputed", [[18.0, 18.0]] * 2),
         ("workers", 6),

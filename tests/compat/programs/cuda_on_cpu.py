@@ -57,6 +57,19 @@ def calls():
     return [inside, torch.cuda.current_device(), torch.cuda.is_available(), torch.cuda.max_memory_allocated()]
 
 
+def random_states():
+    """Within a fork, by default or of a device, numbers are drawn that are drawn again after it."""
+    found = []
+    for options in ({}, {"devices": [0]}, {"devices": ["cuda:0"], "device_type": "cuda"}):
+        with torch.random.fork_rng(**options):
+            inside = torch.rand(3, device="cuda")
+        found.append(torch.equal(torch.rand(3), inside))
+    state = torch.cuda.get_rng_state()
+    drawn = torch.rand(3, device="cuda")
+    torch.cuda.set_rng_state(state)
+    return [*found, torch.equal(torch.rand(3, device="cuda"), drawn)]
+
+
 def loads():
     """A file as a GPU's process writes it."""
     file, tag = io.BytesIO(), torch.serialization.location_tag
@@ -98,5 +111,5 @@ def compiled():
     return double(torch.ones(1)).tolist()
 
 
-CASES = (factories, tensors, modules, default_device, calls, loads, recomputed, workers, compiled)
+CASES = (factories, tensors, modules, default_device, calls, random_states, loads, recomputed, workers, compiled)
 print(json.dumps({case.__name__: case() for case in CASES if not sys.argv[1:] or case.__name__ in sys.argv[1:]}))
