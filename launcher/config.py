@@ -40,6 +40,7 @@ class JobConfig:
     code: str  # the folder of the user's code
     engine: Sourced[str]
     engine_options: tuple[str, ...]  # the user's own for mpirun
+    compatibility: Sourced[str] | None  # the closed libraries that the compatibility layer stands for
     slots: Sourced[int] | None  # None: as many as the machine offers GPUs
     per_host: bool  # one process per host, which counts hosts as its ranks
     restarts: int  # attempts that may follow a failed one
@@ -199,6 +200,7 @@ def read(
         code=str(trainer.code if trainer else paths.code),
         engine=Sourced("native", "--share-nothing") if alone else engine or Sourced("native", "default"),
         engine_options=distribution.engine_options(raw, trainer),
+        compatibility=distribution.compatibility(raw, entry),
         slots=Sourced(1, "one process per host") if per_host else slots,
         per_host=per_host,
         restarts=_restarts(request, environ, raw),
@@ -230,6 +232,7 @@ def broken(environ: Mapping[str, str], resources: Resources) -> JobConfig:
         code="/",
         engine=Sourced("native", "configuration error"),
         engine_options=(),
+        compatibility=None,
         slots=Sourced(1, "configuration error"),
         per_host=True,
         restarts=0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from . import hyperparameters as hp
+from .entry import Entry
 from .errors import UserError
 from .jobfiles import Resources
 from .modeltrainer import ModelTrainer
@@ -12,11 +13,12 @@ from .request import ENGINES, OWN, Request
 from .values import Sourced, count
 
 # What SDK v2 sends for distribution=; smdistributed's own engine is closed, the native one takes its place.
+DATA_PARALLEL, MODEL_PARALLEL = "sagemaker_distributed_dataparallel_enabled", "mp_parameters"
 DISTRIBUTIONS = (
     ("sagemaker_torch_distributed_enabled", "torchrun"),
     ("sagemaker_mpi_enabled", "mpirun"),
     ("sagemaker_pytorch_ddp_enabled", "native"),
-    ("sagemaker_distributed_dataparallel_enabled", "native"),
+    (DATA_PARALLEL, "native"),
 )
 
 
@@ -52,6 +54,18 @@ def engine(
     if chosen:
         return Sourced(chosen[0][1], f"hyperparameter {chosen[0][0]}")
     return trainer.engine if trainer else None
+
+
+def compatibility(raw: Mapping[str, object], entry: Entry) -> Sourced[str] | None:
+    """The libraries that the compatibility layer stands for in this job; bundled entrypoints import neither."""
+    found = []
+    if hp.flag(raw, DATA_PARALLEL):
+        found.append((DATA_PARALLEL, "smdistributed.dataparallel"))
+    if hp.decode(raw.get(MODEL_PARALLEL)):
+        found.append((MODEL_PARALLEL, "smdistributed.modelparallel"))
+    if not found or entry.kind == "bundled":
+        return None
+    return Sourced(" and ".join(name for _, name in found), f"hyperparameter {' and '.join(key for key, _ in found)}")
 
 
 def slots(

@@ -60,6 +60,7 @@ class Plan:
     starter_env: tuple[Variable, ...]
     keeps_contract: bool
     limits: Limits
+    compatibility: Sourced[str] | None  # AWS's closed libraries that the compatibility layer stands for
     hosts: tuple[HostPlan, ...]
 
     def host(self, name: str) -> HostPlan:
@@ -169,6 +170,7 @@ def make(
         starter_env=tuple(Variable(k, v, config.engine.value) for k, v in pieces.environ.items()),
         keeps_contract=pieces.keeps_contract,
         limits=config.limits,
+        compatibility=config.compatibility,
         hosts=tuple(_host(h, config, machine, sagemaker, pieces, nic) for h in cluster.hosts),
     )
 

@@ -88,7 +88,11 @@ def plan_text(plan: Plan) -> str:
     """The whole plan, each value with its source."""
     plan = redacted(plan)
     shared = (*plan.env, *plan.contract)
-    parts = [rank_map(plan), f"\nevery rank, in {plan.cwd}:\n    {shlex.join(plan.argv)}", _variables(shared)]
+    parts = [rank_map(plan)]
+    if plan.compatibility:
+        name, source = plan.compatibility.value, plan.compatibility.source
+        parts.append(f"\nimports of {name}: algorun's compatibility layer ({source})")
+    parts += [f"\nevery rank, in {plan.cwd}:\n    {shlex.join(plan.argv)}", _variables(shared)]
     if plan.starter_env:
         parts.append(f"\nthe engine's own environment:\n{_variables(plan.starter_env)}")
     for host in plan.hosts:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import algorun, needs_mpi
+from tests.conftest import algorun, clean_environ, needs_mpi
+from tests.train.training_runs import Ranks
 
 PROGRAM = Path(__file__).parent / "programs" / "smddp.py"
 
@@ -33,3 +37,123 @@ def test_the_first_interface_of_the_library(tmp_path, nothing_left):
     assert done.code == 0, done.text
     for rank, host in enumerate(["algo-1", "algo-1", "algo-2", "algo-2"]):
         assert f"[{rank} {host}] local {rank % 2} of 4 sum 10.0 grad [3.0, 3.0, 3.0]" in done.out
+
+
+def results(base: Path, ranks: int, program: str, *args: str) -> list[dict]:
+    """What each rank of a program printed last, as JSON."""
+    run = Ranks(base, 1, ranks, list(args), str(PROGRAM.with_name(program)))
+    try:
+        assert run.codes() == [0] * ranks, "\n".join(map(run.text, range(ranks)))
+    finally:
+        run.kill()
+    return [json.loads(run.text(rank).strip().splitlines()[-1]) for rank in range(ranks)]
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def collectives(request, tmp_path_factory) -> list[dict]:
+    return results(tmp_path_factory.mktemp("collectives"), request.param, "smddp_collectives.py")
+
+
+def test_collectives_of_the_documentation(collectives):
+    size = len(collectives)
+    whole, mean = size * (size + 1) / 2, (size + 1) / 2
+    every = [[float(rank + 1)] for rank in range(size)]
+    for rank, found in enumerate(collectives):
+        assert found["first"] == {
+            "default": [[whole], False],
+            "none": [[whole], False],
+            "SUM": [[whole], False],
+            "AVERAGE": [[mean], False],
+            "MIN": [[1.0], False],
+            "MAX": [[float(size)], False],
+            "async": [[mean], True],
+            "in a group": [[whole], False],
+            "broadcast": [[1.0], False],
+            "broadcast of 1": [[2.0], True],
+            "all_gather": [None, every],
+            "all_gather async": [True, every],
+            "all_to_all_single": [[rank + 10.0 * other for other in range(size)], None],
+            "unequal parts": [float(other) for other in range(size) for _ in range(other + 1)],
+            "barrier": [None, True],
+            "state": [True, True, True],
+        }
+
+
+def test_collectives_of_torch_beside_them(collectives):
+    size = len(collectives)
+    every = [[float(rank + 1)] for rank in range(size)]
+    for rank, found in enumerate(collectives):
+        assert found["torch"] == {
+            "all_gather_into_tensor": [float(other + 1) for other in range(size)],
+            "reduce_scatter_tensor": [size * (rank + 1.0)],
+            "all_to_all": [[float(rank)]] * size,
+            "gather": every if rank == 0 else [[0.0]] * size,
+            "scatter": [float(rank)],
+            "objects": list(range(size)),
+            "said": ["from 0"],
+            "ring": [float(rank or size)],
+            "pair": [3.0 if rank < 2 else rank + 1.0],
+            "backends": ["smddp", "gloo"],
+            "beside": [[size * (size + 1) / 2], False],
+        }
+
+
+def test_what_cannot_run_says_so(collectives):
+    for found in collectives:
+        says = found["refused"]
+        assert says.pop("premultiplied") == "RuntimeError: Cannot use ReduceOp.PREMUL_SUM with Gloo"
+        assert says.pop("monitored_barrier") == "ValueError: monitored_barrier is only implemented for GLOO backend."
+        assert says.pop("split_group").startswith("RuntimeError: No device associated with the default pg")
+        assert says == {
+            "average of integers": "UserError: all_reduce: AVERAGE of torch.int64 on the CPU; allowed: floating point; "
+            "fix: reduce with SUM and divide by get_world_size()",
+            "accumulation": "UserError: DistributedDataParallel: gradient_accumulation_steps is not offered, as in the "
+            "library since 1.4; fix: call forward and backward inside `with model.no_sync():` for all but the last batch",
+            "group": "UserError: init_process_group: group; allowed: group.WORLD; fix: make the group by new_group() "
+            "afterwards",
+        }
+
+
+def test_training_over_the_backend(tmp_path):
+    """Data parallel to the last bit as over gloo; sharded, saved and in stages up to the order of sums."""
+    weights = 6 * 16 + 16 + 16 * 6 + 6
+    found = results(tmp_path, 2, "smddp_training.py", str(tmp_path / "checkpoint"))
+    assert [rank["ddp"] for rank in found] == [0.0, 0.0]
+    assert [rank["the library's ddp"] for rank in found] == [0.0, 0.0]
+    assert sum(rank["zero"][1] for rank in found) == 2 * weights, "Adam's two moments, each on one rank"
+    assert all(rank["zero"][1] for rank in found)
+    assert [rank["fsdp"][1] for rank in found] == [8, 8], "half of 16 rows each"
+    for rank in found:
+        assert rank["no_sync"] < 1e-6
+        assert rank["zero"][0] < 1e-6
+        assert rank["fsdp"][0] < 1e-5
+        assert rank["checkpoint"] < 1e-5
+        assert max(rank["pipelining"]) < 1e-6
+
+
+def python(code: str, **environ: str) -> subprocess.CompletedProcess:
+    words = [sys.executable, "-c", code]
+    return subprocess.run(words, env=clean_environ(**environ), capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_script_that_somebody_starts_alone():
+    """As documented: it asks is_available() and trains without the library."""
+    asks = (
+        "import smdistributed.dataparallel.torch as sdp, smdistributed.dataparallel.torch.distributed as dist\n"
+        "print(dist.is_available(), dist.is_initialized(), sdp.get_local_rank())"
+    )
+    assert python(asks).stdout.split() == ["False", "False", "0"]
+    job = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "LOCAL_RANK": "1"}
+    assert python(asks, **job).stdout.split() == ["True", "False", "1"]
+
+
+@pytest.mark.parametrize("library", ["dataparallel", "modelparallel"])
+@pytest.mark.parametrize("part", ["", ".keras"])
+def test_tensorflow_is_refused_on_import(library, part):
+    done = python(f"import smdistributed.{library}.tensorflow{part}")
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1
+    assert last.startswith(
+        f"ImportError: smdistributed.{library}.tensorflow is not offered: algorun trains with PyTorch; use "
+    )
+    assert f"smdistributed.{library}.torch" in last

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cluster, config, plan, render
+from launcher import cluster, codec, config, plan, render
 from launcher.config import JobConfig, Request
 from launcher.errors import UserError
 from launcher.values import Sourced
@@ -96,6 +96,30 @@ def test_distributions_of_sdk_v2(raw, engine, slots, tmp_path):
 def test_contradictions_are_one_clear_error(raw, says, tmp_path):
     with pytest.raises(UserError, match=says):
         read(write(tmp_path, {"sagemaker_program": '"train.py"', **raw}))
+
+
+DATA, MODEL = "smdistributed.dataparallel", "smdistributed.modelparallel"
+PARTS = '{"partitions": 2}'
+
+
+@pytest.mark.parametrize(
+    ("program", "raw", "names", "source"),
+    [
+        ("train.py", {SMDDP: "true"}, DATA, SMDDP),
+        ("train.py", {"sagemaker_mpi_enabled": "true", "mp_parameters": PARTS}, MODEL, "mp_parameters"),
+        ("train.py", {SMDDP: "true", "mp_parameters": PARTS}, f"{DATA} and {MODEL}", f"{SMDDP} and mp_parameters"),
+        ("train.py", {SMDDP: "false", "mp_parameters": "{}"}, None, None),
+        ("train.py", {"sagemaker_torch_distributed_enabled": "true"}, None, None),
+        ("pipeline", {"mp_parameters": PARTS}, None, None),
+    ],
+)
+def test_the_plan_says_where_the_compatibility_layer_is_in_use(program, raw, names, source, tmp_path):
+    """The bundled `pipeline` reads mp_parameters itself."""
+    found = made(read(write(tmp_path, {"sagemaker_program": json.dumps(program), **raw})))
+    lines = [line for line in render.plan_text(found).splitlines() if "compatibility layer" in line]
+    said = f"imports of {names}: algorun's compatibility layer (hyperparameter {source})"
+    assert lines == ([said] if names else [])
+    assert codec.from_json(plan.Plan, json.loads(json.dumps(codec.to_json(found)))) == found
 
 
 def test_options_for_mpirun_arrive_before_the_program(tmp_path):

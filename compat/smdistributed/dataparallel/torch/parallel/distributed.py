@@ -1,21 +1,48 @@
-"""smdistributed.dataparallel.torch.parallel.distributed: DistributedDataParallel is torch's own.
-
-Like the library's, it starts the process group by itself where the script has not.
-"""
+"""smdistributed.dataparallel.torch.parallel.distributed: DistributedDataParallel is torch's own, in their signature."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
+from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
+
+from algorun import training
 
 from ..distributed import init_process_group
 
 
 class DistributedDataParallel(TorchDistributedDataParallel):
-    """torch's DistributedDataParallel, arguments included."""
+    """torch's DistributedDataParallel. Its other arguments, such as `find_unused_parameters`, are taken by name.
 
-    def __init__(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
+    Starts the process group where the script has not. UserError for `gradient_accumulation_steps`, which the library
+    itself has dropped.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        device_ids: list[Any] | None = None,
+        output_device: Any = None,
+        broadcast_buffers: bool = True,
+        process_group: ProcessGroup | None = None,
+        bucket_cap_mb: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if "gradient_accumulation_steps" in kwargs:
+            raise training.load("errors").UserError(
+                "DistributedDataParallel: gradient_accumulation_steps is not offered, as in the library since 1.4; "
+                "fix: call forward and backward inside `with model.no_sync():` for all but the last batch"
+            )
+        if not broadcast_buffers:  # torch warns of an argument that newer versions call otherwise, whatever it says
+            kwargs["broadcast_buffers"] = False
         init_process_group()
-        super().__init__(module, *args, **kwargs)
+        super().__init__(
+            module,
+            device_ids=device_ids,
+            output_device=output_device,
+            process_group=process_group,
+            bucket_cap_mb=bucket_cap_mb,
+            **kwargs,
+        )
