@@ -1,0 +1,1 @@
+"""smdistributed.modelparallel: the model parallel library of scripts for `distribution={"smdistributed": ..}`."""
