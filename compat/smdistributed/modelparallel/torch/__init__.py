@@ -1,0 +1,143 @@
+"""smdistributed.modelparallel.torch, commonly imported as `smp`: the model parallel library's interface on open parts.
+
+Source: the public API pages of sagemaker-python-sdk, "The SageMaker Distributed Model Parallel Library".
+"""
+
+from __future__ import annotations
+
+from . import amp, nn, optimizers
+from .checkpoints import resume_from_checkpoint, save_checkpoint
+from .comm import (
+    allgather,
+    barrier,
+    broadcast,
+    dp_barrier,
+    mp_barrier,
+    pp_barrier,
+    rdp_barrier,
+    recv_from,
+    send,
+    tp_barrier,
+)
+from .files import load, save
+from .microbatches import StepOutput
+from .model import DistributedModel
+from .optimizer import DistributedOptimizer
+from .ranks import (
+    DP_GROUP,
+    MP_GROUP,
+    PP_GROUP,
+    RDP_GROUP,
+    TP_GROUP,
+    WORLD,
+    CommGroup,
+    RankType,
+    dp_rank,
+    dp_size,
+    get_dp_group,
+    get_dp_process_group,
+    get_mp_group,
+    get_mp_process_group,
+    get_pp_group,
+    get_pp_process_group,
+    get_rdp_group,
+    get_rdp_process_group,
+    get_tp_group,
+    get_tp_process_group,
+    get_world_process_group,
+    local_rank,
+    local_size,
+    mp_rank,
+    mp_size,
+    pp_rank,
+    pp_size,
+    rank,
+    rdp_rank,
+    rdp_size,
+    size,
+    tp_rank,
+    tp_size,
+)
+from .refused import refuse
+from .session import init, is_initialized
+from .step import step
+from .tensor_parallel import (
+    delay_param_initialization,
+    delayed_parameter_initialization,
+    model_creation,
+    set_tensor_parallelism,
+    tensor_parallelism,
+    tp_register,
+    tp_register_with_module,
+)
+
+
+def __getattr__(name: str) -> object:
+    refuse(name)
+
+
+__all__ = [
+    "DP_GROUP",
+    "MP_GROUP",
+    "PP_GROUP",
+    "RDP_GROUP",
+    "TP_GROUP",
+    "WORLD",
+    "CommGroup",
+    "DistributedModel",
+    "DistributedOptimizer",
+    "RankType",
+    "StepOutput",
+    "allgather",
+    "amp",
+    "barrier",
+    "broadcast",
+    "delay_param_initialization",
+    "delayed_parameter_initialization",
+    "dp_barrier",
+    "dp_rank",
+    "dp_size",
+    "get_dp_group",
+    "get_dp_process_group",
+    "get_mp_group",
+    "get_mp_process_group",
+    "get_pp_group",
+    "get_pp_process_group",
+    "get_rdp_group",
+    "get_rdp_process_group",
+    "get_tp_group",
+    "get_tp_process_group",
+    "get_world_process_group",
+    "init",
+    "is_initialized",
+    "load",
+    "local_rank",
+    "local_size",
+    "model_creation",
+    "mp_barrier",
+    "mp_rank",
+    "mp_size",
+    "nn",
+    "optimizers",
+    "pp_barrier",
+    "pp_rank",
+    "pp_size",
+    "rank",
+    "rdp_barrier",
+    "rdp_rank",
+    "rdp_size",
+    "recv_from",
+    "resume_from_checkpoint",
+    "save",
+    "save_checkpoint",
+    "send",
+    "set_tensor_parallelism",
+    "size",
+    "step",
+    "tensor_parallelism",
+    "tp_barrier",
+    "tp_rank",
+    "tp_register",
+    "tp_register_with_module",
+    "tp_size",
+]
