@@ -66,6 +66,10 @@ class DistributedModel(nn.Module):
     def backward(self, loss: torch.Tensor) -> None:
         loss.backward()
 
+    def refresh(self) -> None:
+        """The other ranks' weights, since here every rank computes all."""
+        self.module.load_state_dict(self.state_dict())
+
     def after_step(self, count: int) -> None:
         """Only this rank's parameters have gradients, the mean over microbatches."""
         mine = {id(p) for p in self.local_parameters()}

@@ -19,6 +19,7 @@ def step(non_split_inputs=(), input_split_axes=None, detach_outputs=True) -> Any
         def run(*args, **kwargs):
             now = session()
             now.model.partition()
+            now.model.refresh()
             count = now.layout.microbatches
             bound = inspect.signature(work).bind(*args, **kwargs).arguments
             # The model itself is no batch.
