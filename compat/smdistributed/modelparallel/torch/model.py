@@ -8,10 +8,12 @@ import torch
 from torch import nn
 
 from .messages import CPU, gathered
+from .refused import Refusing
 from .session import session
+from .tensor_parallel import NothingDistributed
 
 
-class DistributedModel(nn.Module):
+class DistributedModel(NothingDistributed, Refusing, nn.Module):
     def __init__(self, module: nn.Sequential) -> None:
         super().__init__()
         self.module = module
