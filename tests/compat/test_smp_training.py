@@ -61,7 +61,7 @@ def test_files_have_the_rank_in_their_name_and_hold_plain_data(tmp_path):
         assert row["names"] == ["part.pt_0", "part.pt_1", "whole.pt"]
         assert row["part"] == [rank, [float(rank)] * 2]
         assert row["whole"] == {"whole": True}
-        assert row["opaque"].startswith(f"UserError: FOLDER/opaque.pt_{rank}: ")
+        assert row["opaque"].startswith(f"UserError: FOLDER/opaque.pt_{rank} holds objects of the class __main__.Opaque; ")
         assert (
             "fix, for a file that you trust: torch.serialization.add_safe_globals([..]), weights_only=False"
             in row["opaque"]

@@ -79,7 +79,6 @@ class Both:
 def optimizer():
     both = Both()
     wrapped = both.optimizer
-    scheduler = torch.optim.lr_scheduler.StepLR(wrapped, 1, gamma=0.5)
     found = {
         "kinds": [isinstance(wrapped, kind) for kind in (smp.DistributedOptimizer, torch.optim.AdamW)],
         "again": smp.DistributedOptimizer(wrapped) is wrapped,
@@ -96,6 +95,8 @@ def optimizer():
         wrapped.load_state_dict(state)
         found.setdefault("back", []).append(equal(wrapped.state_dict()["state"], full["state"]))
         found.setdefault("kept local", []).append(sorted(wrapped.local_state_dict()["state"]))
+    scheduler = torch.optim.lr_scheduler.StepLR(wrapped, 1, gamma=0.5)
+    both.train([3])
     scheduler.step()
     found["rate"] = wrapped.param_groups[0]["lr"]
     found["scaling"] = type(smp.DistributedOptimizer(wrapped, static_loss_scale=None, dynamic_loss_scale=True,
@@ -114,7 +115,7 @@ def before():
         both.whole_optimizer.zero_grad()
         both.whole(batch(number)).square().mean().backward()
         both.whole_optimizer.step()
-    state = both.whole_optimizer.state_dict()
+    state = copy.deepcopy(both.whole_optimizer.state_dict())  # torch keeps the tensors that it is given
     state["param_groups"][0]["lr"] = 0.5
     both.model.load_state_dict(both.whole.state_dict())
     both.optimizer.load_state_dict(state)

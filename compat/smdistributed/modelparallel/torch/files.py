@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from .session import session
 
 UserError = training.load("errors").UserError
 _files = training.load("files")
+_GLOBAL = re.compile(r"Unsupported global: GLOBAL ([\w.]+)")  # torch's words
 
 
 def save(obj: Any, f: str, partial: bool = True, pickle_module: Any = pickle, pickle_protocol: int = 2) -> None:
@@ -48,9 +50,10 @@ def read(path: Path, **options: Any) -> Any:
     try:
         return torch.load(path, **options)
     except pickle.UnpicklingError as error:
-        first = str(error).partition("\n")[0]
+        found = _GLOBAL.search(str(error))
+        holds = f"holds objects of the class {found[1]}" if found else "cannot be read as tensors and plain data"
         raise UserError(
-            f"{path}: {first[:300]}; allowed: tensors and plain data; fix, for a file that you trust: "
+            f"{path} {holds}; allowed: tensors and plain data; fix, for a file that you trust: "
             "torch.serialization.add_safe_globals([..]), weights_only=False in smp.load, or "
             "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the job's environment"
         ) from None

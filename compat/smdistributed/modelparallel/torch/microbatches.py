@@ -9,7 +9,7 @@ import torch
 
 from algorun import training
 
-from .refused import refuse
+from .refused import Refusing
 
 UserError = training.load("errors").UserError
 trees = training.load("parallel.trees")
@@ -73,7 +73,7 @@ def _narrowed(tensor: torch.Tensor, name: str, count: int, index: int, axis: int
     return tensor.narrow(axis, index * (batch // count), batch // count)
 
 
-class StepOutput:
+class StepOutput(Refusing):
     """A tensor that every microbatch has computed."""
 
     def __init__(self, outputs: list[torch.Tensor]) -> None:
@@ -104,9 +104,6 @@ class StepOutput:
     def stack(self) -> torch.Tensor:
         """All under one another, with the microbatch as axis 0."""
         return torch.stack(self._outputs)
-
-    def __getattr__(self, name: str) -> Any:
-        return refuse(name, "StepOutput")
 
     def __repr__(self) -> str:
         return f"StepOutput({self._outputs!r})"

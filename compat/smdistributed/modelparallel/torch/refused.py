@@ -52,11 +52,24 @@ def error(name: str) -> Exception:
 
 
 def refuse(name: str, owner: str = "") -> NoReturn:
-    """For `__getattr__` of modules and classes: UserError for a name in the table, AttributeError for any other."""
+    """For `__getattr__` of modules: UserError for a name in the table, AttributeError for any other."""
     full = f"{owner}.{name}" if owner else name
     if full in SENTENCES:
         raise error(full)
     raise AttributeError(f"smdistributed.modelparallel.torch has no {full!r}")
+
+
+class Refusing:
+    """A base of classes some of whose documented methods are in the table, under the class's name."""
+
+    def __getattr__(self, name: str) -> Any:
+        for kind in type(self).__mro__:
+            if f"{kind.__name__}.{name}" in SENTENCES:
+                raise error(f"{kind.__name__}.{name}")
+        further = getattr(super(), "__getattr__", None)  # torch.nn.Module has one
+        if further is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return further(name)
 
 
 def stand_in(name: str, base: type) -> type:
