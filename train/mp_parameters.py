@@ -3,7 +3,9 @@
 What means the same is mapped, what is the default there and here is accepted, everything else is refused by name.
 """
 
+import contextlib
 import json
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,15 +18,28 @@ NEUTRAL: dict[str, tuple[Any, str]] = {
     "horovod": (False, "TensorFlow only; use ddp"),
     "tensor_parallel_degree": (1, "there is no tensor parallelism here; use more partitions"),
     "sharded_data_parallel_degree": (1, "there is no sharded data parallelism here; use more partitions"),
-    "shard_optimizer_state": (False, "it belongs to tensor parallelism; use more partitions"),
-    "prescaled_batch": (False, "it belongs to tensor parallelism"),
+    "shard_optimizer_state": (False, "the optimizer's state is not sharded here; use more partitions"),
     "fp16": (False, "use bf16"),
     "fp16_params": (False, "use bf16"),
     "offload_activations": (False, "use recompute True beside mp_parameters"),
-    "delayed_parameter_initialization": (False, "weights are drawn on the CPU, and only a stage's own go to its GPU"),
     "contiguous": (True, "stages are always contiguous"),
     "skip_tracing": (False, "units are profiled, or come from --partition"),
 }
+# What changes nothing here, whatever its value: it belongs to tensor parallelism, sharded data parallelism or offloading,
+# each of which is refused, or asks for what is so anyway. Values still have to be of their kind.
+FLAGS_WITHOUT_EFFECT = (
+    "prescaled_batch",  # speaks of the ranks of a tensor parallel group, which is one rank
+    "delayed_parameter_initialization",  # saves host memory; what is computed stays the same
+    "deterministic_server",  # the order of a schedule is always the same on all ranks
+    "sdp_hierarchical_allgather",
+)
+NUMBERS_WITHOUT_EFFECT = (
+    "activation_loading_horizon",
+    "sdp_reduce_bucket_size",
+    "sdp_param_persistence_threshold",
+    "sdp_max_live_parameters",
+    "sdp_gradient_clipping",
+)
 PLACEMENTS = ("cluster", "spread")
 LONGEST = 200  # characters of a value in a message
 WORDS = {"true": True, "false": False}
@@ -65,6 +80,19 @@ def _flag(given: dict[str, Any], key: str, default: bool) -> bool:
     return value
 
 
+def _number(given: dict[str, Any], key: str, most: float = math.inf, allowed: str = "a number of at least 0") -> Any:
+    """A number from 0 to `most`, which may be written as text; None where there is none."""
+    value = given.get(key)
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            value = float(value)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+        raise _refused(key, given[key], allowed, "give one")
+    return value
+
+
 def _choice(given: dict[str, Any], key: str, allowed: tuple[str, ...]) -> str | None:
     value = given.get(key)
     if value is not None and value not in allowed:
@@ -80,6 +108,17 @@ def _placement(given: dict[str, Any]) -> str | None:
     if isinstance(value, str) and sorted(value) == ["D", "P", "T"]:
         return "cluster" if value.index("D") < value.index("P") else "spread"
     raise _refused("placement_strategy", value, "cluster, spread, or an order of the letters D, P, T", "use cluster")
+
+
+def _optimize(given: dict[str, Any]) -> str:
+    """What the cuts make small. `memory_weight` says it of the cuts alone, and so goes before `optimize`.
+
+    The library mixes the two aims; here it is one of them, the one that weighs more. Its defaults, 0.2 with "speed" and
+    0.8 with "memory", come out as `optimize` does.
+    """
+    wished = _choice(given, "optimize", ("speed", "memory")) or "memory"
+    weight = _number(given, "memory_weight", 1, "a number from 0 to 1")
+    return wished if weight is None else "memory" if weight >= 0.5 else "speed"
 
 
 def _given(text: str) -> dict[str, Any]:
@@ -112,13 +151,17 @@ def parse(text: str) -> Wishes:
     given = _given(text.strip())
     known = {
         "partitions", "pipeline_parallel_degree", "microbatches", "pipeline", "optimize", "placement_strategy", "ddp",
-        "auto_partition", "default_partition", "active_microbatches", "bf16",
+        "auto_partition", "default_partition", "active_microbatches", "bf16", "memory_weight",
     }  # fmt: skip
     for key, value in given.items():
         if key in NEUTRAL:
             neutral, instead = NEUTRAL[key]
             if value != neutral and str(value).lower() != str(neutral).lower():
                 raise _refused(key, value, json.dumps(neutral), instead)
+        elif key in FLAGS_WITHOUT_EFFECT:
+            _flag(given, key, default=False)
+        elif key in NUMBERS_WITHOUT_EFFECT:
+            _number(given, key)
         elif key not in known:
             raise _refused(key, value, ", ".join(sorted(known)), "leave it out: it has no meaning here")
     degrees = {_count(given, "partitions"), _count(given, "pipeline_parallel_degree")} - {None}
@@ -129,7 +172,7 @@ def parse(text: str) -> Wishes:
         "pp": next(iter(degrees), 1),
         "microbatches": _count(given, "microbatches") or 1,
         "schedule": SCHEDULES[pipeline or "interleaved"],
-        "optimize": _choice(given, "optimize", ("speed", "memory")) or "memory",
+        "optimize": _optimize(given),
         "placement": _placement(given) or "cluster",
     }
     if _flag(given, "bf16", default=False):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from train.config import PipelineConfig
 from train.errors import UserError
-from train.mp_parameters import NEUTRAL, Wishes, apply, parse
+from train.mp_parameters import FLAGS_WITHOUT_EFFECT, NEUTRAL, NUMBERS_WITHOUT_EFFECT, Wishes, apply, parse
 
 DEFAULTS = {"pp": 1, "microbatches": 1, "schedule": "1f1b", "optimize": "memory", "placement": "cluster"}
 
@@ -28,6 +28,11 @@ MAPPED = [
     ({"pipeline": "interleaved"}, {"schedule": "1f1b"}, {}),
     ({"pipeline": "simple"}, {"schedule": "gpipe"}, {}),
     ({"optimize": "speed"}, {"optimize": "speed"}, {}),
+    ({"optimize": "memory", "memory_weight": 0.2}, {"optimize": "speed"}, {}),
+    ({"memory_weight": "0.8"}, {"optimize": "memory"}, {}),
+    ({"memory_weight": 0}, {"optimize": "speed"}, {}),
+    ({"memory_weight": 1.0, "optimize": "speed"}, {"optimize": "memory"}, {}),
+    ({"memory_weight": None, "optimize": "speed"}, {"optimize": "speed"}, {}),
     ({"placement_strategy": "cluster"}, {"placement": "cluster"}, {}),
     ({"placement_strategy": "spread"}, {"placement": "spread"}, {}),
     ({"placement_strategy": "DPT"}, {"placement": "cluster"}, {}),
@@ -55,6 +60,14 @@ def test_what_is_the_default_there_and_here_is_accepted(form):
     given = {key: neutral for key, (neutral, _) in NEUTRAL.items()}
     assert parse(form(given)) == Wishes(DEFAULTS, ddp=False)
     assert parse(form({key: str(value) for key, value in given.items()})) == Wishes(DEFAULTS, ddp=False)
+
+
+@pytest.mark.parametrize("form", [json.dumps, pairs], ids=["json", "pairs"])
+def test_what_has_no_effect_here_is_accepted_with_any_value_of_its_kind(form):
+    flags = [dict.fromkeys(FLAGS_WITHOUT_EFFECT, flag) for flag in (True, False, "true")]
+    numbers = [dict.fromkeys(NUMBERS_WITHOUT_EFFECT, number) for number in (4, 5e8, 0.5, "1e6")]
+    for wishes in (*flags, *numbers):
+        assert parse(form(wishes)) == Wishes(DEFAULTS, ddp=False)
 
 
 @pytest.mark.parametrize("form", [json.dumps, pairs], ids=["json", "pairs"])
@@ -90,6 +103,13 @@ def test_what_cannot_be_had_is_refused_by_name(key, neutral, fix, form):
         ('{"placement_strategy": "DPX"}', 'mp_parameters: placement_strategy = "DPX"; allowed: cluster, spread, or an order of the letters D, P, T; fix: use cluster'),
         ('{"placement_strategy": 1}', "mp_parameters: placement_strategy = 1; .*"),
         ('{"ddp": "maybe"}', 'mp_parameters: ddp = "maybe"; allowed: true or false; fix: give one of them'),
+        ('{"memory_weight": 1.5}', "mp_parameters: memory_weight = 1.5; allowed: a number from 0 to 1; fix: give one"),
+        ('{"memory_weight": true}', "mp_parameters: memory_weight = true; allowed: a number from 0 to 1; fix: give one"),
+        ('{"memory_weight": NaN}', "mp_parameters: memory_weight = NaN; allowed: a number from 0 to 1; fix: give one"),
+        ('{"prescaled_batch": 3}', "mp_parameters: prescaled_batch = 3; allowed: true or false; fix: give one of them"),
+        ('{"sdp_reduce_bucket_size": "many"}', 'mp_parameters: sdp_reduce_bucket_size = "many"; allowed: a number of at least 0; fix: give one'),
+        ('{"sdp_max_live_parameters": -%s}' % ("9" * 400), "mp_parameters: sdp_max_live_parameters = -9+; allowed: a number of at least 0; fix: give one"),
+        ('{"sdp_max_live_params": 1}', 'mp_parameters: sdp_max_live_params = 1; allowed: .*; fix: leave it out: it has no meaning here'),
         ('{"bf16": 2}', "mp_parameters: bf16 = 2; allowed: true or false; fix: .*"),
         ('{"auto_partition": false}', "mp_parameters: auto_partition = false; allowed: with default_partition only; fix: add default_partition"),
         ('{"partitions": 2, "default_partition": 2}', "mp_parameters: default_partition = 2; allowed: 0 .. 1; fix: name a partition that exists"),
@@ -140,7 +160,20 @@ def test_two_wishes_that_differ_are_refused(own, given, message):
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda x: st.lists(x, max_size=2)
 )
-known = st.sampled_from([*NEUTRAL, "partitions", "microbatches", "pipeline", "optimize", "placement_strategy", "ddp"])
+known = st.sampled_from(
+    [
+        *NEUTRAL,
+        *FLAGS_WITHOUT_EFFECT,
+        *NUMBERS_WITHOUT_EFFECT,
+        "memory_weight",
+        "partitions",
+        "microbatches",
+        "pipeline",
+        "optimize",
+        "placement_strategy",
+        "ddp",
+    ]
+)
 
 
 @given(st.text(max_size=30) | st.dictionaries(known | st.text(max_size=4), values, max_size=3).map(json.dumps))

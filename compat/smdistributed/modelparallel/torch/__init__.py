@@ -17,7 +17,7 @@ Source: AWS's developer guide, and the public API pages of sagemaker-python-sdk.
 
 from __future__ import annotations
 
-from . import amp, nn, optimizers
+from . import amp, nn, optimizers, patches
 from .checkpointing import checkpoint, checkpoint_sequential, set_activation_checkpointing
 from .checkpoints import resume_from_checkpoint, save_checkpoint
 from .comm import (
@@ -137,6 +137,7 @@ __all__ = [
     "nn",
     "optimizers",
     "partition",
+    "patches",
     "pp_barrier",
     "pp_rank",
     "pp_size",

@@ -8,19 +8,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from .calls import scalar
 from .entry import Entry, Fit, fit
+from .messages import CPU, gathered
 from .parts import StagedPart, Use, WholePart
+from .refused import Refusing
 from .session import UserError, session
+from .tensor_parallel import NothingDistributed
 
 PARTIAL = "_smp_is_partial"
 
 
-class DistributedModel(nn.Module):
+class DistributedModel(NothingDistributed, Refusing, nn.Module):
     """Holds `module` for @smp.step functions: they call it, and its `backward`.
 
     The model is cut at the first step, for the shapes seen there; with one partition it is placed at once. Only one per
@@ -159,29 +161,6 @@ class DistributedModel(nn.Module):
         self._complete = True
         return self
 
-    # -- tensor parallelism of degree 1: nothing is distributed --------------------------------------------------------
-
-    def distributed_modules(self) -> Iterator[nn.Module]:
-        return iter(())
-
-    def is_distributed_parameter(self, param: nn.Parameter) -> bool:
-        return False
-
-    def is_distributed_buffer(self, buf: torch.Tensor) -> bool:
-        return False
-
-    def is_scaled_batch_parameter(self, param: nn.Parameter) -> bool:
-        return False
-
-    def is_scaled_batch_buffer(self, buf: torch.Tensor) -> bool:
-        return False
-
-    def default_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        return self.local_named_parameters()
-
-    def scaled_batch_reducer_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        return iter(())
-
     # -- what @smp.step calls -----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -246,9 +225,7 @@ class DistributedModel(nn.Module):
 
     def _of_all(self, mine: dict[str, Any]) -> dict[str, Any]:
         """The union over the ranks of the pipeline."""
-        here = session()
-        rows: list[Any] = [None] * here.layout.grid.pp
-        dist.all_gather_object(rows, mine, group=here.axes.pp_group)
+        rows = gathered(mine, session().axes.pp_group, CPU)
         return {name: value for row in rows for name, value in row.items()}
 
     def _call_hooks(self) -> None:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 
 from algorun import training
+
+from . import messages
 
 if TYPE_CHECKING:
     from train.config import PipelineConfig
@@ -36,8 +37,6 @@ class Session:
     wishes: Wishes
     layout: Layout
     axes: Axes
-    control: dist.ProcessGroup | None
-    """all ranks, for Python objects from one rank to another; None with one process"""
     model: DistributedModel | None = None
     optimizer: DistributedOptimizer | None = None
     partitioned: bool = False
@@ -95,5 +94,5 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     layout = training.load("layout").lay_out(options, wishes, world.world_size, torch.__version__)
     mesh = mesh_of.enter(world)
     axes = training.load("parallel.axes").join(layout.grid, mesh.rank, mesh.device)
-    control = dist.new_group(backend="gloo") if world.distributed else None
-    _session = Session(mesh, replace(options, microbatches=count), wishes, layout, axes, control)
+    messages.connect(mesh)
+    _session = Session(mesh, replace(options, microbatches=count), wishes, layout, axes)

@@ -1,0 +1,154 @@
+"""smp.DistributedOptimizer: torch's own optimizer, whose state is that of the whole model or of this rank's part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from algorun import training
+
+from .messages import CPU, gathered
+from .session import session
+
+UserError = training.load("errors").UserError
+PARTIAL = "_smp_is_partial"
+SCALING = {
+    "init_scale",
+    "scale_factor",
+    "scale_window",
+    "min_scale",
+    "delayed_shift",
+    "consecutive_hysteresis",
+    "dynamic_loss_args",
+}
+BUILD = "build it over model.parameters()"
+_expected: list[Callable[[Any], None]] = []  # what is to be done once the script has its optimizer
+
+
+def when_there(act: Callable[[Any], None]) -> None:
+    """Calls `act(optimizer)` now, or when the script makes its DistributedOptimizer."""
+    known = session().optimizer
+    if known is None:
+        _expected.append(act)
+    else:
+        act(known)
+
+
+class DistributedOptimizer:
+    """A wrapper that returns the optimizer itself, of a class that is both its own and this one.
+
+    `optimizer` may be built over all parameters of the model, before or after the model is wrapped; those of other ranks
+    get no gradients and so no state. The loss scales matter in training with fp16 only, which is refused, so they have
+    no effect. Raises UserError for another object, or for an unknown name of a loss scale's parameter.
+    """
+
+    def __new__(
+        cls,
+        optimizer: Any = None,
+        static_loss_scale: float | None = 1.0,
+        dynamic_loss_scale: bool = False,
+        **dynamic_loss_args: Any,
+    ) -> Any:
+        if cls is not DistributedOptimizer:
+            return super().__new__(cls)  # a copy of one that is wrapped
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise UserError(
+                f"smp.DistributedOptimizer: {type(optimizer).__name__}; allowed: an optimizer of torch.optim; "
+                "fix: wrap the optimizer itself"
+            )
+        if unknown := dynamic_loss_args.keys() - SCALING:
+            raise UserError(
+                f"smp.DistributedOptimizer: {', '.join(sorted(unknown))}; allowed: {', '.join(sorted(SCALING))}; "
+                "fix: leave it out"
+            )
+        now = session()
+        if not isinstance(optimizer, DistributedOptimizer):
+            own = type(optimizer)
+            optimizer.__class__ = type(
+                f"Distributed{own.__name__}", (DistributedOptimizer, own), {"__doc__": own.__doc__}
+            )
+        now.optimizer = optimizer
+        while _expected:
+            _expected.pop(0)(optimizer)
+        return optimizer
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """The optimizer is made already."""
+
+    def local_state_dict(self) -> dict[str, Any]:
+        """The state of this rank's parameters, and the key `_smp_is_partial`."""
+        return super().state_dict() | {PARTIAL: True}  # type: ignore[misc]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of all parameters, on the CPU where there are several ranks. On all ranks of a pipeline.
+
+        Raises UserError where the optimizer was built over the parameters of one rank.
+        """
+        own = super().state_dict()  # type: ignore[misc]
+        group = session().axes.pp_group
+        if group is None:
+            return own
+        rows = gathered((own, self._is_of_one_rank()), group, CPU)
+        if all(alone for _, alone in rows):
+            raise UserError(
+                "optimizer.state_dict: the optimizer was built over local_parameters(), whose numbers mean nothing to "
+                f"other ranks; allowed: local_state_dict(); fix: {BUILD} for the whole state"
+            )
+        return merged([state for state, _ in rows])
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads the state of all parameters, or the parts of all ranks, on all ranks of a pipeline.
+
+        Learning rates and the like are there at once, the state of this rank's parameters once the model is partitioned.
+        Raises UserError for the state of another optimizer.
+        """
+        state, group = dict(state_dict), session().axes.pp_group
+        if state.pop(PARTIAL, False) and not all(gathered(self._is_of_one_rank(), group, CPU)):
+            state = merged(gathered(state, group, CPU))
+        lengths = [[len(group["params"]) for group in groups] for groups in (self.param_groups, state["param_groups"])]  # type: ignore[attr-defined]
+        if lengths[0] != lengths[1]:
+            raise UserError(
+                f"optimizer.load_state_dict: state of {lengths[1]} parameters in its groups; allowed: {lengths[0]}; "
+                f"fix: {BUILD} on both sides, and give its groups the same order"
+            )
+        super().load_state_dict({"state": {}, "param_groups": state["param_groups"]})  # type: ignore[misc]
+        session().on_partition(lambda: self._fill(state["state"]))
+
+    def _fill(self, state: dict[Any, Any]) -> None:
+        """Takes over the state of this rank's parameters. The rates stay what a scheduler has made of them since."""
+        mine = _local_parameters()
+        numbers = {
+            number
+            for number, parameter in enumerate(p for group in self.param_groups for p in group["params"])  # type: ignore[attr-defined]
+            if mine is None or id(parameter) in mine
+        }
+        kept = {key: value for key, value in state.items() if key in numbers or not isinstance(key, int)}
+        super().load_state_dict({"state": kept, "param_groups": super().state_dict()["param_groups"]})  # type: ignore[misc]
+
+    def _is_of_one_rank(self) -> bool:
+        """True where none of its parameters belongs to another rank of the pipeline."""
+        mine = _local_parameters()
+        return mine is not None and all(id(p) in mine for group in self.param_groups for p in group["params"])  # type: ignore[attr-defined]
+
+
+def _local_parameters() -> set[int] | None:
+    """The identities of this rank's parameters; None as long as it is not known which these are."""
+    now = session()
+    if now.model is None or not now.partitioned:
+        return None
+    return {id(parameter) for _, parameter in now.model.local_named_parameters()}
+
+
+def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The state of the whole model from that of its parts. UserError where two parts have the same parameter."""
+    state: dict[Any, Any] = {}
+    for part in parts:
+        if both := state.keys() & part["state"].keys():
+            raise UserError(
+                f"optimizer: two ranks have state of parameter {min(both, key=str)}; allowed: one; fix: {BUILD}, not "
+                "over local_parameters(), or load on as many ranks as have saved, without merging"
+            )
+        state |= part["state"]
+    return {key: value for key, value in parts[0].items() if key != PARTIAL} | {"state": state}

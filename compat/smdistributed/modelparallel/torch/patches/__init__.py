@@ -1,0 +1,1 @@
+"""smdistributed.modelparallel.torch.patches: where the documentation has activation checkpointing."""

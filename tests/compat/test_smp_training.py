@@ -1,0 +1,144 @@
+"""smdistributed.modelparallel.torch: optimizer, scaler, files and checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.compat.smp_runs import run
+
+PROGRAM = "smp_training.py"
+
+
+def said(folder, *args, **options):
+    folder.mkdir(exist_ok=True)
+    return run(folder, PROGRAM, *args, **options)
+
+
+@pytest.mark.parametrize(("ranks", "partitions"), [(2, 2), (2, 1), (4, 2)])
+def test_the_optimizer_is_torchs_own_and_its_state_that_of_the_whole_model(ranks, partitions, tmp_path):
+    rows = said(tmp_path, "optimizer", ranks=ranks, parameters={"partitions": partitions})
+    assert sorted({number for row in rows for number in row["local"]}) == list(range(6))
+    for row in rows:
+        assert row["kinds"] == [True, True]
+        assert (row["again"], row["copied"], row["state before"], row["partial"]) == (True, True, {}, True)
+        assert row["same"] == [True, True, True]
+        assert len(row["local"]) < 6 or partitions == 1
+        assert row["back"] == [True, True]
+        assert row["kept local"] == [row["local"]] * 2
+        assert row["rate"] == 0.005
+        assert row["scaling"] == "DistributedAdamW"
+        assert row["unknown"].startswith("UserError: smp.DistributedOptimizer: scale_widow; allowed: ")
+        assert row["no optimizer"].startswith("UserError: smp.DistributedOptimizer: DistributedModel; allowed: ")
+        assert row["other"] == (
+            "UserError: optimizer.load_state_dict: state of [2] parameters in its groups; allowed: [6]; fix: build it "
+            "over model.parameters() on both sides, and give its groups the same order"
+        )
+
+
+def test_state_that_comes_before_the_partition_waits_for_it(tmp_path):
+    for row in said(tmp_path, "before"):
+        assert row == {"rate": 0.5, "state": 0, "same": [True, True, True]}
+
+
+def test_an_optimizer_over_local_parameters_has_no_whole_state(tmp_path):
+    for row in said(tmp_path, "local"):
+        assert row["back"]
+        assert row["whole"].startswith(
+            "UserError: optimizer.state_dict: the optimizer was built over local_parameters()"
+        )
+
+
+def test_all_ranks_skip_a_step_when_one_has_an_infinite_gradient(tmp_path):
+    for row in said(tmp_path, "scaler"):
+        assert row["steps"] == [[pytest.approx(0.01), 4.0, 8.0], [0.0, 8.0, 4.0]]
+        assert (row["after"], row["off"]) == (8.0, False)
+
+
+def test_files_have_the_rank_in_their_name_and_hold_plain_data(tmp_path):
+    rows = said(tmp_path, "files")
+    for rank, row in enumerate(rows):
+        assert row["names"] == ["part.pt_0", "part.pt_1", "whole.pt"]
+        assert row["part"] == [rank, [float(rank)] * 2]
+        assert row["whole"] == {"whole": True}
+        assert row["opaque"].startswith(
+            f"UserError: FOLDER/opaque.pt_{rank} holds objects of the class __main__.Opaque; "
+        )
+        assert (
+            "fix, for a file that you trust: torch.serialization.add_safe_globals([..]), weights_only=False"
+            in row["opaque"]
+        )
+        assert row["allowed"] == ["Opaque", "Opaque"]
+        assert row["missing"] == (
+            f"UserError: smp.load: no file FOLDER/whole.pt_{rank}; allowed: FOLDER/whole.pt is there, for partial=False; "
+            "fix: another name, or another value of partial"
+        )
+        assert row["no text"] == "UserError: smp.save: f is a PosixPath; allowed: a text; fix: str(..)"
+        assert row["no folder"].startswith("UserError: file /proc/none/f_")
+
+
+PARTS = [f"3_partial/{name}.pt" for name in (
+    "model_0_of_2", "model_1_of_2", "optimizer_0_of_2", "optimizer_1_of_2", "user_content")]  # fmt: skip
+
+
+@pytest.mark.parametrize("partial", ["parts", "whole"])
+def test_training_goes_on_from_a_checkpoint_in_the_same_layout_and_in_others(partial, tmp_path):
+    path = str(tmp_path / "checkpoints")
+    names = said(tmp_path / "save", "save", path, partial)[0]
+    assert names == (["3", "newest", "user_content_3"] if partial == "whole" else [*PARTS, "newest"])
+    if partial == "whole":
+        model = torch.load(f"{path}/3", weights_only=True)["model"]
+        assert sorted(model) == [f"{i}.{kind}" for i in (0, 2, 4) for kind in ("bias", "weight")]
+    for order, ranks, partitions in (("later", 2, 2), ("first", 2, 2), ("later", 2, 1), ("first", 1, 1)):
+        rows = said(tmp_path / f"{order}{partitions}", "resume", path, partial, order, ranks=ranks, parameters={"partitions": partitions})  # fmt: skip
+        assert rows == [[{"steps": 3}, True, True]] * ranks, (order, ranks, partitions)
+
+
+def test_with_replicas_one_of_them_writes_and_the_oldest_parts_go(tmp_path):
+    path = str(tmp_path / "checkpoints")
+    names = said(tmp_path / "save", "save", path, "parts", "3", "2", ranks=4)[0]
+    assert names == [
+        *PARTS,
+        "newest",
+        *[f"old2_partial/{n}.pt" for n in ("model_0_of_2", "model_1_of_2", "user_content")],
+    ]
+    rows = said(tmp_path / "resume", "resume", path, "parts", "later", "3", ranks=4)
+    assert rows == [[{"steps": 3}, True, True]] * 4
+    # The same tag from another number of ranks replaces the parts.
+    names = said(tmp_path / "one", "save", path, "parts", "3", ranks=1, parameters={"partitions": 1})[0]
+    assert [name for name in names if name.startswith("3_")] == [
+        "3_partial/model_0_of_1.pt",
+        "3_partial/optimizer_0_of_1.pt",
+        "3_partial/user_content.pt",
+    ]
+
+
+def test_a_checkpoint_that_is_not_whole_is_refused_on_all_ranks(tmp_path):
+    path = tmp_path / "checkpoints"
+    assert len(set(said(tmp_path / "0", "lacking", str(path), "parts")[0])) == 1
+    said(tmp_path / "1", "save", str(path), "parts")
+    (path / "3_partial/model_1_of_2.pt").unlink()
+    rows = said(tmp_path / "2", "lacking", str(path), "parts", "whole")
+    assert rows[0] == rows[1]
+    assert rows[0][0].startswith("UserError: smp.resume_from_checkpoint: no file")
+    assert "3_partial/model_1_of_2.pt" in rows[0][0]
+    assert rows[0][1].startswith(f"UserError: smp.resume_from_checkpoint: no file {path}/3; ")
+    part = torch.load(path / "3_partial/model_0_of_2.pt")
+    torch.save(part | {"save": "another"}, path / "3_partial/model_1_of_2.pt")
+    (row, other) = said(tmp_path / "3", "lacking", str(path), "parts")
+    assert row == other
+    assert "are of two saves, of which one was not finished; fix: another tag" in row[0]
+
+
+def test_wrong_arguments_of_a_checkpoint_are_refused(tmp_path):
+    for row in said(tmp_path, "wrong", str(tmp_path / "checkpoints")):
+        starts = [
+            "UserError: checkpoint: tag = '../x'; allowed: ",
+            "UserError: smp.save_checkpoint: model is a Sequential; fix: ",
+            "UserError: smp.save_checkpoint: optimizer is a SGD; fix: ",
+            "UserError: smp.save_checkpoint: num_kept_partial_checkpoints = 0; allowed: ",
+            "UserError: folder /proc/none/1_partial cannot be written: ",
+        ]
+        assert len(row) == len(starts)
+        for text, start in zip(row, starts, strict=True):
+            assert text.startswith(start)
