@@ -160,6 +160,11 @@ class Pipeline:
             self._sum.finish()
         return self._total()
 
+    @property
+    def gradients(self) -> GradientSum:
+        """What reduces this rank's gradients over the replicas."""
+        return self._sum
+
     def overlap(self, wished: bool) -> None:
         """Whether gradients travel to the other replicas while the last backward pass still runs; on by default."""
         self._sum.passes = self._passes if wished else None

@@ -6,7 +6,8 @@ zero-bubble schedules, which compute weight gradients apart, it yields wrong one
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,29 +16,62 @@ from torch import nn
 BUCKET_BYTES = 25 * 2**20  # DDP's own default: large enough for the bandwidth, small enough to overlap
 
 
-class _Bucket:
-    """Parameters whose gradients travel together. `left` counts the gradients that are not final yet."""
+class Bucket:
+    """Parameters whose gradients travel together. `left` counts the gradients that are not final yet.
 
-    def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self.parameters = parameters
+    Hooks see it with the methods of torch.distributed.GradBucket.
+    """
+
+    def __init__(self, parameters: list[nn.Parameter], number: int, last: bool) -> None:
+        self._parameters, self._number, self._last = parameters, number, last
         self.left = 0
-        self.flat: torch.Tensor | None = None
-        self.work: dist.Work | None = None
+        self._flat: torch.Tensor | None = None
+        self._wait: Callable[[], object] | None = None
 
-    def launch(self, group: dist.ProcessGroup) -> None:
-        self.flat = torch.cat([_gradient(p).flatten() for p in self.parameters])
-        self.work = dist.all_reduce(self.flat, group=group, async_op=True)
+    def index(self) -> int:
+        return self._number
+
+    def is_last(self) -> bool:
+        return self._last
+
+    def parameters(self) -> list[nn.Parameter]:
+        return self._parameters
+
+    def buffer(self) -> torch.Tensor:
+        """All gradients in one dimension."""
+        assert self._flat is not None
+        return self._flat
+
+    def set_buffer(self, flat: torch.Tensor) -> None:
+        self._flat = flat
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Views of the buffer, each in its parameter's shape."""
+        parts = self.buffer().split([p.numel() for p in self._parameters])
+        return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
+
+    def launch(self, group: dist.ProcessGroup, hook: Hook | None) -> None:
+        self._flat = torch.cat([_gradient(p).flatten() for p in self._parameters])
+        if hook is None:
+            self._wait = dist.all_reduce(self._flat, group=group, async_op=True).wait
+        else:
+            future = hook(self)
+            self._wait = lambda: self._take(future.wait())
+
+    def _take(self, result: torch.Tensor | list[torch.Tensor]) -> None:
+        self._flat = result[0] if isinstance(result, list) else result
 
     def finish(self, divisor: int) -> None:
-        assert self.work is not None
-        assert self.flat is not None
-        self.work.wait()
+        assert self._wait is not None
+        self._wait()
         if divisor > 1:
-            self.flat /= divisor
-        parts = self.flat.split([p.numel() for p in self.parameters])
-        for parameter, part in zip(self.parameters, parts, strict=True):
-            parameter.grad = part.view_as(parameter)
-        self.flat = self.work = None
+            self.buffer().div_(divisor)
+        for parameter, gradient in zip(self._parameters, self.gradients(), strict=True):
+            parameter.grad = gradient
+        self._flat = self._wait = None
+
+
+Hook = Callable[[Bucket], torch.futures.Future[Any]]
 
 
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:
@@ -76,10 +110,13 @@ class GradientSum:
     ) -> None:
         self._group, self.passes = group, passes
         self._divisor = dist.get_world_size(group) if mean and group else 1
-        self._buckets = [_Bucket(run) for run in buckets_of(parameters, bucket_bytes)] if group else []
+        runs = buckets_of(parameters, bucket_bytes) if group else []
+        self._buckets = [Bucket(run, number, number == len(runs) - 1) for number, run in enumerate(runs)]
+        self.hook: Hook | None = None
+        """reduces a bucket in the place of the sum or mean, as DistributedDataParallel's communication hooks do"""
         self._next = 0  # buckets leave in one order on all replicas, or their sums would be of different things
         self._seen: dict[nn.Parameter, int] = {}
-        self._of = {p: bucket for bucket in self._buckets for p in bucket.parameters}
+        self._of = {p: bucket for bucket in self._buckets for p in bucket.parameters()}
         for parameter in self._of:
             parameter.register_post_accumulate_grad_hook(self._added)
         self.begin()
@@ -88,7 +125,7 @@ class GradientSum:
         """Before the first backward pass of a step."""
         self._next, self._seen = 0, dict.fromkeys(self._of, 0)
         for bucket in self._buckets:
-            bucket.left = len(bucket.parameters)
+            bucket.left = len(bucket.parameters())
 
     def _added(self, parameter: torch.Tensor) -> None:
         if self.passes is None:
@@ -103,7 +140,7 @@ class GradientSum:
 
     def _launch_next(self) -> None:
         assert self._group is not None
-        self._buckets[self._next].launch(self._group)
+        self._buckets[self._next].launch(self._group, self.hook)
         self._next += 1
 
     def finish(self) -> None:
@@ -111,5 +148,5 @@ class GradientSum:
         while self._next < len(self._buckets):
             self._launch_next()
         for bucket in self._buckets:
-            bucket.finish(self._divisor)
+            bucket.finish(1 if self.hook else self._divisor)
         self.begin()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from .entry import Entry, Fit, fit
 from .messages import CPU, gathered
 from .parts import StagedPart, Use, WholePart
 from .refused import Refusing
+from .replicas import Uneven
 from .session import UserError, session
 from .tensor_parallel import NothingDistributed
 
@@ -56,6 +58,8 @@ class DistributedModel(NothingDistributed, Refusing, nn.Module):
         self._replicas = (backward_passes_per_step, overlapping_allreduce, broadcast_buffers)
         self._whole: WholePart | None = None
         self._staged: StagedPart | None = None
+        self._uneven: Uneven | None = None
+        self._comm_hook: Callable[[Any], Any] | None = None
         self._names = tuple(module.state_dict())
         self._trained = False
         self._answer: Any = None
@@ -161,6 +165,55 @@ class DistributedModel(NothingDistributed, Refusing, nn.Module):
         self._complete = True
         return self
 
+    @contextlib.contextmanager
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Iterator[None]:
+        """Training with different numbers of batches on the replicas; every rank trains inside, in a loop of its own.
+
+        One that has no batch left takes part in the others' steps with gradients of zero, and has their weights
+        afterwards. `divide_by_initial_world_size=False` is refused: the mean is over all replicas.
+        """
+        group = session().axes.dp_group
+        if not divide_by_initial_world_size:
+            raise UserError("join: divide_by_initial_world_size = False; allowed: True; fix: leave it out")
+        if group is None or not enable:
+            yield
+            return
+        self._uneven = uneven = Uneven(group, throw_on_early_termination)
+        try:
+            yield
+            part = self._part()
+            uneven.follow(lambda: part.empty_step(uneven))
+            part.equalise(uneven.source)
+        finally:
+            self._uneven = None
+
+    def register_comm_hook(self, state: Any, hook: Callable[[Any, Any], Any]) -> None:
+        """hook(state, bucket) reduces a bucket of gradients over the replicas, in the place of the mean.
+
+        As DistributedDataParallel's: `bucket` has buffer(), gradients(), parameters(), index() and is_last(), and the hook
+        returns a Future of the buffer's new content. It also has to divide by the microbatches. Torch's ready-made hooks
+        take the process group as `state`: smp.get_dp_process_group().
+        """
+        if session().axes.dp_group is None:
+            raise UserError(
+                'register_comm_hook: there is one replica; allowed: with "ddp": true and several; fix: drop it'
+            )
+        if self._comm_hook is not None:
+            raise UserError(
+                "register_comm_hook: there is one already; allowed: one; fix: register a hook that does both"
+            )
+        if not self._replicas[1]:
+            raise UserError("register_comm_hook: overlapping_allreduce is False; allowed: True; fix: leave it out")
+        self._comm_hook = functools.partial(hook, state)
+        self.scale = 1.0
+        if self._whole or self._staged:
+            self._part().hook(self._comm_hook)
+
     # -- what @smp.step calls -----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -181,7 +234,7 @@ class DistributedModel(NothingDistributed, Refusing, nn.Module):
         """Before a step, with one partition."""
         assert self._whole is not None
         self._call_hooks()
-        self._whole.begin()
+        self._whole.begin(self._uneven)
 
     def end_whole(self, backwards: int) -> None:
         assert self._whole is not None
@@ -199,6 +252,8 @@ class DistributedModel(NothingDistributed, Refusing, nn.Module):
         here = session()
         example = here.mesh.from_leader(lambda: entry.on_cpu())  # type: ignore[union-attr]
         self._staged = StagedPart(here, self.module, example, *self._replicas)
+        if self._comm_hook:
+            self._staged.hook(self._comm_hook)
         self._guard()
         here.partition_is_done()
         self._call_hooks()
@@ -206,7 +261,7 @@ class DistributedModel(NothingDistributed, Refusing, nn.Module):
     def train_step(self, entries: Sequence[Entry], loss: Callable[[Any, int], torch.Tensor]) -> None:
         assert self._staged is not None
         self._trained, self._complete = True, False
-        self._staged.train_step(entries, loss, self.scale)
+        self._staged.train_step(entries, loss, self.scale, self._uneven)
 
     def evaluate(self, entries: Sequence[Entry], use: Use, how: Fit, only: int | None = None) -> list[Any]:
         assert self._staged is not None

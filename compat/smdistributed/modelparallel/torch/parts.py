@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from algorun import training
 
 from . import checkpointing, manual
 from .entry import Entry, Fit, Form, in_pieces, whole_of
-from .replicas import Turns, equalise
+from .replicas import Turns, Uneven, equalise
 from .session import Session, UserError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class WholePart:
     def __init__(self, here: Session, module: nn.Module, every: int, overlap: bool, buffers_too: bool) -> None:
         self._here, self.module = here, module.to(here.axes.device)
         group = here.axes.dp_group
-        equalise([*module.parameters(), *module.buffers()], group)
+        self.equalise(0)
         self._sum = training.load("parallel.reduce").GradientSum(module.parameters(), group, None, mean=True)
         self._overlap, self._turns = overlap and every == 1, Turns(every)
         self._buffers_too, self._backwards = buffers_too, 0
@@ -46,10 +46,28 @@ class WholePart:
     def state_dict(self) -> dict[str, torch.Tensor]:
         return dict(self.module.state_dict())
 
-    def begin(self) -> None:
+    def begin(self, uneven: Uneven | None) -> None:
         """Before a step."""
-        if self._buffers_too and self.module.training:
-            equalise(self.module.buffers(), self._here.axes.dp_group)
+        if not self.module.training or not torch.is_grad_enabled():
+            return
+        if uneven:
+            uneven.goes_on(True)
+        if self._buffers_too:
+            equalise(self.module.buffers(), self._here.axes.dp_group, uneven.source if uneven else 0)
+
+    def empty_step(self, uneven: Uneven) -> None:
+        """A step of the other replicas, for one that has no batch left."""
+        if self._buffers_too:
+            equalise(self.module.buffers(), self._here.axes.dp_group, uneven.source)
+        _without_a_batch(self._sum, self._turns, self.module.parameters())
+
+    def equalise(self, source: int) -> None:
+        """All replicas get the weights and buffers of one."""
+        equalise([*self.module.parameters(), *self.module.buffers()], self._here.axes.dp_group, source)
+
+    def hook(self, hook: Callable[[Any], Any]) -> None:
+        """Reduces buckets of gradients in the place of the mean."""
+        self._sum.hook = hook
 
     def end(self, backwards: int) -> None:
         """After a step with so many backward passes: gradients are the mean over the replicas, when it is their turn.
@@ -84,7 +102,7 @@ class StagedPart:
         self.pipeline: Pipeline = pipeline
         if not overlap or every > 1:
             pipeline.overlap(False)
-        equalise([*pipeline.parameters(), *self._buffers()], here.axes.dp_group)
+        self.equalise(0)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return self.pipeline.named_parameters()
@@ -95,13 +113,35 @@ class StagedPart:
     def state_dict(self) -> dict[str, torch.Tensor]:
         return self.pipeline.state_dict()
 
-    def train_step(self, entries: Sequence[Entry], loss: Callable[[Any, int], torch.Tensor], scale: float) -> None:
+    def train_step(
+        self,
+        entries: Sequence[Entry],
+        loss: Callable[[Any, int], torch.Tensor],
+        scale: float,
+        uneven: Uneven | None,
+    ) -> None:
         """Forward and backward of all microbatches; `entries` are needed with the first stage, `loss` with the last."""
         self._as(self._module.training)
+        if uneven:
+            uneven.goes_on(True)
         if self._buffers_too:
-            equalise(self._buffers(), self._here.axes.dp_group)
+            equalise(self._buffers(), self._here.axes.dp_group, uneven.source if uneven else 0)
         parts = [self._tensors(entry) for entry in entries] or [()] * self._here.layout.microbatches
         self.pipeline.run(parts, loss, scale, reduce=self._turns.now())
+
+    def empty_step(self, uneven: Uneven) -> None:
+        """A step of the other replicas, for one that has no batch left."""
+        if self._buffers_too:
+            equalise(self._buffers(), self._here.axes.dp_group, uneven.source)
+        _without_a_batch(self.pipeline.gradients, self._turns, self.pipeline.parameters())
+
+    def equalise(self, source: int) -> None:
+        """All replicas get the weights and buffers of one."""
+        equalise([*self.pipeline.parameters(), *self._buffers()], self._here.axes.dp_group, source)
+
+    def hook(self, hook: Callable[[Any], Any]) -> None:
+        """Reduces buckets of gradients in the place of the mean."""
+        self.pipeline.gradients.hook = hook
 
     def evaluate(self, entries: Sequence[Entry], use: Use, how: Fit, only: int | None = None) -> list[Any]:
         """use(output, microbatch) for all microbatches, on the rank with the last stage.
@@ -130,6 +170,18 @@ class StagedPart:
         if mode != self._mode:
             (self.pipeline.train if mode else self.pipeline.eval)()
             self._mode = mode
+
+
+def _without_a_batch(gradients: Any, turns: Turns, parameters: Iterable[nn.Parameter]) -> None:
+    """Reduces what earlier steps have left, or zeros."""
+    parameters = list(parameters)
+    if turns.between:
+        for parameter in parameters:
+            parameter.grad = None
+    if turns.now():
+        gradients.finish()
+        for parameter in parameters:
+            parameter.grad = None
 
 
 def _pipeline(here: Session, module: nn.Module, entry: Entry) -> Pipeline:

@@ -31,10 +31,6 @@ OTHERS = {
     "CheckpointManager": "it belongs to TensorFlow; use smp.save_checkpoint",
     "StepOutput.merge": "it belongs to TensorFlow; use concat()",
     "StepOutput.accumulate": "it belongs to TensorFlow; use reduce_mean()",
-    "DistributedModel.join": "the ranks of all pipelines exchange gradients in every step, so one that has no more "
-    "batches would leave the others waiting; give all ranks equally many batches, as DistributedSampler does",
-    "DistributedModel.register_comm_hook": "gradients are reduced here without torch's DistributedDataParallel, whose "
-    "hook it is; change p.grad between the step and optimizer.step()",
     "FP16_Module": 'training in fp16 with a master copy is not built here; use "bf16": true in the parameters',
     "FP16_Optimizer": 'training in fp16 with a master copy is not built here; use "bf16": true in the parameters',
 }

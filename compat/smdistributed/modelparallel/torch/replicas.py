@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from .session import UserError
 
 
 def equalise(tensors: Iterable[torch.Tensor], group: Any, source: int = 0) -> None:
@@ -24,4 +26,43 @@ class Turns:
 
     def now(self) -> bool:
         self._steps += 1
+        return self.between
+
+    @property
+    def between(self) -> bool:
+        """Whether no gradient of an earlier step waits for its turn."""
         return self._steps % self._every == 0
+
+
+class Uneven:
+    """Replicas with different numbers of batches, as in DistributedDataParallel.join.
+
+    Each step begins with a count of those that still have one. A replica without takes part in the others' reductions,
+    with gradients of zero, and has their weights in the end. The mean is over all replicas, always.
+    """
+
+    def __init__(self, group: Any, throw: bool) -> None:
+        self._group, self._throw = group, throw
+        self._me, self._count = dist.get_rank(group), dist.get_world_size(group)
+        self.source = 0
+        """a replica that still has batches: buffers are its"""
+
+    def goes_on(self, mine: bool) -> bool:
+        """Whether any replica has a batch; called by all of them before each step."""
+        flags = torch.zeros(self._count)
+        flags[self._me] = float(mine)
+        dist.all_reduce(flags, group=self._group)
+        there = [rank for rank, flag in enumerate(flags.tolist()) if flag]
+        if self._throw and 0 < len(there) < self._count:
+            raise UserError(
+                f"join: {self._count - len(there)} of {self._count} replicas have no batch left; "
+                "fix: equally many batches, or throw_on_early_termination=False"
+            )
+        if there:
+            self.source = there[0]
+        return bool(there)
+
+    def follow(self, empty_step: Callable[[], None]) -> None:
+        """Takes part in the others' steps until none has a batch left."""
+        while self.goes_on(False):
+            empty_step()

@@ -1,0 +1,39 @@
+"""smdistributed.modelparallel.torch: join() and communication hooks of DistributedModel."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.compat.smp_runs import PROGRAMS, run
+from tests.train.training_runs import Ranks
+
+
+@pytest.mark.parametrize(("ranks", "partitions"), [(2, 1), (4, 2)])
+def test_replicas_may_have_different_numbers_of_batches(ranks, partitions, tmp_path):
+    rows = run(
+        tmp_path, "smp_replicas.py", "join", ranks=ranks, parameters={"partitions": partitions, "microbatches": 1}
+    )
+    for row in rows:
+        assert row["difference"] < 1e-6
+        assert row["buffers"] < 1e-6
+
+
+@pytest.mark.parametrize(("ranks", "partitions"), [(2, 1), (4, 2)])
+def test_a_hook_reduces_the_gradients(ranks, partitions, tmp_path):
+    rows = run(
+        tmp_path, "smp_replicas.py", "hook", ranks=ranks, parameters={"partitions": partitions, "microbatches": 1}
+    )
+    for row in rows:
+        assert row["difference"] < 1e-6
+        assert len(row["seen"]) == 4  # one bucket in each of four steps
+        assert all(each[:2] == [0, True] for each in row["seen"])
+
+
+def test_an_early_end_can_be_an_error_on_all_ranks(tmp_path):
+    job = Ranks(
+        tmp_path, 1, 2, ["throw"], program=str(PROGRAMS / "smp_replicas.py"),
+        SM_HP_MP_PARAMETERS='{"partitions": 1, "microbatches": 1, "ddp": true}',
+    )  # fmt: skip
+    assert job.codes() == [1, 1]
+    for rank in range(2):
+        assert "join: 1 of 2 replicas have no batch left" in job.text(rank)
