@@ -165,32 +165,50 @@ def timed(turn: Callable[[], None], steps: int) -> float:
     return (time.perf_counter() - begun) / steps
 
 
+def quiet_rounds(
+    mesh: Mesh,
+    turns: dict[str, Callable[[], None]],
+    count: int,
+    steps: int,
+    before: Callable[[], None] = lambda: None,
+    kept: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, list[float]], int]:
+    """Seconds per step of every contender in `count` rounds, and the number of those dropped for foreign load.
+
+    `before` runs at the begin of each round, `kept` after one that counts.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    shuffle, number, dropped = random.Random(0), 0, 0
+    for turn in turns.values():
+        turn()  # shapes, buffers
+    while number < count and dropped < 4 * count:
+        own, machine, clock = time.process_time(), busy_s(), time.perf_counter()
+        before()
+        found = {name: timed(turns[name], steps) for name in shuffle.sample(list(turns), len(turns))}
+        rows = mesh.exchange([time.process_time() - own])
+        foreign = (busy_s() - machine - sum(row[0] for row in rows)) / (time.perf_counter() - clock)
+        if mesh.exchange([foreign])[0][0] > FOREIGN:
+            dropped += 1
+            continue
+        kept()
+        for name, value in found.items():
+            seconds[name].append(value)
+        number += 1
+    if not number:
+        sys.exit("error: foreign load in every round; fix: run it on a quiet machine")
+    return seconds, dropped
+
+
 def rounds(
     bench: Bench, turns: dict[str, Callable[[], None]], args: argparse.Namespace
 ) -> tuple[dict[str, list[float]], list[list[Segment]], int]:
     """Seconds per step of every contender and the profile of each round that counts; the number of those that don't."""
-    seconds: dict[str, list[float]] = {name: [] for name in turns}
-    profiles, dropped = [], 0
-    shuffle = random.Random(0)
-    for turn in turns.values():
-        turn()  # shapes, buffers
-    number = 0
-    while number < args.rounds and dropped < 4 * args.rounds:
-        own, machine, clock = time.process_time(), busy_s(), time.perf_counter()
-        costs = bench.segments()
-        found = {name: timed(turns[name], args.steps) for name in shuffle.sample(list(turns), len(turns))}
-        rows = bench.mesh.exchange([time.process_time() - own])
-        foreign = (busy_s() - machine - sum(row[0] for row in rows)) / (time.perf_counter() - clock)
-        if bench.mesh.exchange([foreign])[0][0] > FOREIGN:
-            dropped += 1
-            continue
-        both = bench.mesh.gather(costs)
-        profiles.append(combined(both))
-        for name, value in found.items():
-            seconds[name].append(value)
-        number += 1
-    if not profiles:
-        sys.exit("error: foreign load in every round; fix: run it on a quiet machine")
+    profiles, latest = [], []
+    seconds, dropped = quiet_rounds(
+        bench.mesh, turns, args.rounds, args.steps,
+        before=lambda: latest.append(bench.segments()),
+        kept=lambda: profiles.append(combined(bench.mesh.gather(latest[-1]))),
+    )  # fmt: skip
     return seconds, profiles, dropped
 
 

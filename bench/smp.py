@@ -1,0 +1,112 @@
+"""What smdistributed.modelparallel costs beside the pipeline that it runs on: the same model, cuts, batches and schedule.
+
+Two ranks, 1F1B, `--microbatches` microbatches. A step of the script hands its batch to the last stage, runs the step
+function there, and brings its results back to all ranks; the pipeline's own step has the batch on every rank. Both take
+turns in one run; rounds in which others used the machine do not count. Prints a Markdown table.
+"""
+
+import argparse
+import copy
+import json
+import os
+import statistics
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "compat")]
+
+import smdistributed.modelparallel.torch as smp  # noqa: E402
+import torch  # noqa: E402
+
+from algorun.pipeline import pipeline  # noqa: E402
+from bench.pipeline import MICROBATCH, MODELS, RANKS, loss, quiet_rounds  # noqa: E402
+from bench.ranks import start  # noqa: E402
+from train.mesh import Mesh, read_world  # noqa: E402
+
+
+@smp.step
+def train_step(model, inputs, targets):
+    output = model(inputs)
+    value = loss(output, targets)
+    model.backward(value)
+    return value
+
+
+def rank(args: argparse.Namespace) -> None:
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    smp.init({"partitions": RANKS, "microbatches": args.microbatches, "optimize": "speed"})
+    make, inputs_of = MODELS[args.model]
+    torch.manual_seed(0)
+    whole = make()
+    inputs = inputs_of(MICROBATCH * args.microbatches)
+    with torch.no_grad():
+        shape = whole(inputs[:1]).shape
+    targets = torch.randint(0, shape[-1], (len(inputs), *shape[1:-1]))
+    model = smp.DistributedModel(copy.deepcopy(whole))
+    model.train()
+    empty = torch.zeros_like(inputs), torch.zeros_like(targets)  # arguments count on pp_rank 0 alone
+
+    def scripts() -> None:
+        train_step(model, *((inputs, targets) if smp.pp_rank() == 0 else empty)).reduce_mean().item()
+        for parameter in model.local_parameters():
+            parameter.grad = None
+
+    scripts()  # which cuts the model and writes the partition
+    partition = Path(os.environ["SAGEMAKER_BASE_DIR"], "output", "data", "partition.json")
+    pipe = pipeline(
+        whole, inputs[:MICROBATCH], loss, microbatches=args.microbatches, pp=RANKS, partition=partition,
+        optimize="speed", schedule="1f1b",
+    )  # fmt: skip
+    pipe.train()
+
+    def own() -> None:
+        pipe.everywhere(pipe.step(inputs, targets)).item()
+        for parameter in pipe.parameters():
+            parameter.grad = None
+
+    mesh = Mesh(read_world(os.environ), torch.device("cpu"))
+    seconds, dropped = quiet_rounds(mesh, {"pipeline": own, "smp": scripts}, args.rounds, args.steps)
+    if mesh.is_leader:
+        Path(args.result).write_text(json.dumps({"model": args.model, "seconds": seconds, "dropped": dropped}))
+    smp.barrier()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--result", help=argparse.SUPPRESS)
+    parser.add_argument("--model", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.result:
+        rank(args)
+        return
+    rows = []
+    for name in MODELS:  # one model per job, as in a script
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "result.json"
+            os.environ["SAGEMAKER_BASE_DIR"] = folder
+            start(__file__, RANKS, [*sys.argv[1:], "--model", name, "--result", str(file)])
+            rows.append(json.loads(file.read_text()))
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+    print(f"torch {torch.__version__}, {RANKS} ranks, {args.microbatches} microbatches of {MICROBATCH}, "
+          f"{args.rounds} rounds of {args.steps} steps\n")  # fmt: skip
+    print("| model | pipeline, ms per step (quartiles) | under smp | ratio of medians |\n|---|---|---|---|")
+    for row in rows:
+        middle = {key: statistics.median(values) for key, values in row["seconds"].items()}
+        cells = []
+        for key, values in row["seconds"].items():
+            low, _, high = (value * 1e3 for value in statistics.quantiles(values, n=4))
+            cells.append(f"{middle[key] * 1e3:.0f} ({low:.0f} - {high:.0f})")
+        print(f"| {row['model']} | {' | '.join(cells)} | {middle['smp'] / middle['pipeline']:.3f} |")
+
+
+if __name__ == "__main__":
+    main()
