@@ -173,7 +173,7 @@ def resume_from_checkpoint(
     if partial:
         states, content = _read_parts(where / f"{tag}{PARTS}", load_optimizer)
     else:
-        states = _from_a_holder(where / tag, mesh)
+        states = _checked(_from_a_holder(where / tag, mesh), where / tag)
         if not isinstance(states.get("model"), Mapping):
             states = {"model": states}
         if translate_function is not None:
@@ -204,7 +204,8 @@ def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any
             f"smp.resume_from_checkpoint: {folder} holds no whole checkpoint; found: {', '.join(names) or 'nothing'}; "
             "fix: another tag, or partial=False for a full one"
         )
-    last = _from_a_holder(folder / f"{CONTENT}.pt", mesh)
+    file = folder / f"{CONTENT}.pt"
+    last = _checked(_from_a_holder(file, mesh), file, "save", "content")
     count = next(iter(counts), 0)
     states: dict[str, Any] = {}
     for kind in KINDS[: 2 if load_optimizer else 1]:
@@ -213,9 +214,10 @@ def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any
         wanted = [axes.pp_rank] if count == ranks else list(range(count))
         parts = {}
         for number in range(count):
-            part = _from_a_holder(folder / f"{kind}_{number}_of_{count}.pt", mesh, read_it=number in wanted)
-            if part is not None:
-                parts[number] = part
+            file = folder / f"{kind}_{number}_of_{count}.pt"
+            part = _from_a_holder(file, mesh, read_it=number in wanted)
+            if number in wanted:
+                parts[number] = _checked(part, file, "save", "state")
         mixed = any(part["save"] != last["save"] for part in parts.values())
         if any(mesh.gather(mixed)):
             raise UserError(
@@ -246,6 +248,14 @@ def _from_a_holder(file: Path, mesh: Any, read_it: bool = True, needed: bool = T
         found = mesh.from_rank(holders[0], lambda: read(file, map_location="cpu"))
         return found if read_it else None
     return mesh.on_all(lambda: read(file, map_location="cpu") if read_it else None)
+
+
+def _checked(value: Any, file: Path, *keys: str) -> Any:
+    """`value` where it is a dictionary with these keys. UserError otherwise."""
+    if isinstance(value, Mapping) and value.keys() >= set(keys):
+        return value
+    needs = f" with {' and '.join(keys)}" if keys else " of weights"
+    raise UserError(f"smp.resume_from_checkpoint: {file} holds no dictionary{needs}; fix: another path or tag")
 
 
 def _newest(where: Path) -> str:
