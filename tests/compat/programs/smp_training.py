@@ -239,6 +239,7 @@ def lacking(path, *what):
 
 def wrong(path):
     model = smp.DistributedModel(net())
+    train_step(model, batch(0))
     save = smp.save_checkpoint
     return [
         refused(save, path, "../x", model=model),
