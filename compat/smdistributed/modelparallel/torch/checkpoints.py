@@ -6,7 +6,7 @@
     path/{tag}, path/user_content_{tag}   where the checkpoint is a full one
 
 A part is a dictionary: `state` is what local_state_dict() returned, `save` the same number in all parts of one save.
-A full checkpoint is {"model": state_dict, "optimizer": state_dict}; one that holds a model's state_dict alone is read too.
+A full checkpoint is {"model": state_dict, "optimizer": state_dict}; a bare state_dict of a model is read too.
 """
 
 from __future__ import annotations
