@@ -89,7 +89,13 @@ def test_training_goes_on_from_a_checkpoint_in_the_same_layout_and_in_others(par
     if partial == "whole":
         model = torch.load(f"{path}/3", weights_only=True)["model"]
         assert sorted(model) == [f"{i}.{kind}" for i in (0, 2, 4) for kind in ("bias", "weight")]
-    for order, ranks, partitions in (("later", 2, 2), ("first", 2, 2), ("later", 2, 1), ("first", 1, 1)):
+    for order, ranks, partitions in (
+        ("later", 2, 2),
+        ("first", 2, 2),
+        ("elsewhere", 2, 2),
+        ("later", 2, 1),
+        ("first", 1, 1),
+    ):
         rows = said(tmp_path / f"{order}{partitions}", "resume", path, partial, order, ranks=ranks, parameters={"partitions": partitions})  # fmt: skip
         assert rows == [[{"steps": 3}, True, True]] * ranks, (order, ranks, partitions)
 
@@ -130,6 +136,21 @@ def test_a_checkpoint_that_is_not_whole_is_refused_on_all_ranks(tmp_path):
     assert "are of two saves, of which one was not finished; fix: another tag" in row[0]
 
 
+def test_a_file_of_another_kind_is_refused_by_name(tmp_path):
+    path = tmp_path / "checkpoints"
+    said(tmp_path / "0", "save", str(path), "parts")
+    torch.save({"weights": 1}, path / "3_partial/model_0_of_2.pt")
+    torch.save({"weights": 1}, path / "3_partial/model_1_of_2.pt")
+    torch.save([1], path / "3")
+    rows = said(tmp_path / "1", "lacking", str(path), "parts", "whole")
+    assert rows[0] == rows[1]
+    for row in rows:
+        assert row == [
+            f"UserError: smp.resume_from_checkpoint: {path}/{name} holds no dictionary{what}; fix: another path or tag"
+            for name, what in (("3_partial/model_0_of_2.pt", " with save and state"), ("3", " of weights"))
+        ]
+
+
 def test_wrong_arguments_of_a_checkpoint_are_refused(tmp_path):
     for row in said(tmp_path, "wrong", str(tmp_path / "checkpoints")):
         starts = [
@@ -138,6 +159,7 @@ def test_wrong_arguments_of_a_checkpoint_are_refused(tmp_path):
             "UserError: smp.save_checkpoint: optimizer is a SGD; fix: ",
             "UserError: smp.save_checkpoint: num_kept_partial_checkpoints = 0; allowed: ",
             "UserError: folder /proc/none/1_partial cannot be written: ",
+            "UserError: folder /proc/none cannot be written: ",
         ]
         assert len(row) == len(starts)
         for text, start in zip(row, starts, strict=True):

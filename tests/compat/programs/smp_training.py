@@ -218,9 +218,11 @@ def resume(path, partial, order, tag=None):
         reference(batch(number)).square().mean().backward()
         steady.step()
     options = {"partial": partial == "parts", "tag": tag}
+    if order == "elsewhere" and smp.rank():  # the disk of another host, without the files
+        path += "-elsewhere"
     content = smp.resume_from_checkpoint(path, **options) if order == "first" else None
     both = Both(seed=5, rate=0.01)
-    if order == "later":
+    if order != "first":
         content = smp.resume_from_checkpoint(path, **options)
     both.train([3, 4, 5])
     state = both.optimizer.state_dict()["state"]
@@ -237,13 +239,15 @@ def lacking(path, *what):
 
 def wrong(path):
     model = smp.DistributedModel(net())
+    train_step(model, batch(0))
     save = smp.save_checkpoint
     return [
         refused(save, path, "../x", model=model),
         refused(save, path, "1", model=net()),
         refused(save, path, "1", optimizer=torch.optim.SGD(model.parameters(), lr=1)),
         refused(save, path, "1", num_kept_partial_checkpoints=0),
-        refused(save, "/proc/none", "1", model=model).split(";")[0],
+        refused(save, "/proc/none" if smp.rank() else path, "1", model=model).split(";")[0],
+        refused(save, "/proc/none" if smp.rank() == 0 else path, "1", partial=False, model=model).split(";")[0],
     ]
 
 

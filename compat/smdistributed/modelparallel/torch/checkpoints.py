@@ -1,12 +1,12 @@
-"""smp.save_checkpoint and smp.resume_from_checkpoint: a folder of parts, or one file, and what the user keeps beside it.
+"""smp.save_checkpoint and smp.resume_from_checkpoint: a folder of parts, or one file, and the user's content.
 
     path/newest                       the tag of the newest checkpoint, written last
     path/{tag}_partial/model_0_of_2.pt, optimizer_0_of_2.pt, ..   one for each rank of a pipeline
     path/{tag}_partial/user_content.pt
     path/{tag}, path/user_content_{tag}   where the checkpoint is a full one
 
-A part is a dictionary: `state` is what local_state_dict() returned, `save` the same number in all parts of one save. A full
-checkpoint is {"model": state_dict, "optimizer": state_dict}; one that holds a model's state_dict alone is read too.
+A part is a dictionary: `state` is what local_state_dict() returned, `save` the same number in all parts of one save.
+A full checkpoint is {"model": state_dict, "optimizer": state_dict}; a bare state_dict of a model is read too.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def save_checkpoint(
     kept = num_kept_partial_checkpoints
     if kept is not None and (isinstance(kept, bool) or not isinstance(kept, int) or kept < 1):
         raise UserError(
-            f"smp.save_checkpoint: num_kept_partial_checkpoints = {kept!r}; allowed: whole numbers of at least 1, or None"
-            "; fix: give one"
+            f"smp.save_checkpoint: num_kept_partial_checkpoints = {kept!r}; allowed: whole numbers from 1 on, or None; "
+            "fix: give one"
         )
     now = session()
     if model is not None and model is not now.model:
@@ -164,8 +164,8 @@ def resume_from_checkpoint(
     Model and optimizer are those of the script, also when it makes them later. Parts of another number of ranks are put
     together. A host without the files gets them from another one. `translate_function(state)` changes the state of the
     model in a full checkpoint first. `load_optimizer_states` is the older name of `load_optimizer`;
-    `load_sharded_optimizer_state` has no effect, as there is no sharded data parallelism. Raises UserError, equal on all
-    ranks, where there is no whole checkpoint.
+    `load_sharded_optimizer_state` has no effect, as there is no sharded data parallelism. Raises UserError, equal on
+    all ranks, where there is no whole checkpoint.
     """
     where, mesh = Path(path), session().mesh
     tag = mesh.from_leader(lambda: _newest(where)) if tag is None else _tag(tag)
@@ -173,12 +173,12 @@ def resume_from_checkpoint(
     if partial:
         states, content = _read_parts(where / f"{tag}{PARTS}", load_optimizer)
     else:
-        states = _from_a_holder(where / tag, mesh)
+        states = dict(_from_a_holder(where / tag, mesh))
         if not isinstance(states.get("model"), Mapping):
             states = {"model": states}
         if translate_function is not None:
             states["model"] = translate_function(states["model"])
-        content = _from_a_holder(where / f"{CONTENT}_{tag}", mesh, needed=False)
+        content = _from_a_holder(where / f"{CONTENT}_{tag}", mesh, keys=None, needed=False)
     if "model" in states:
         _into_model(states["model"], strict)
     if load_optimizer and "optimizer" in states:
@@ -204,7 +204,8 @@ def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any
             f"smp.resume_from_checkpoint: {folder} holds no whole checkpoint; found: {', '.join(names) or 'nothing'}; "
             "fix: another tag, or partial=False for a full one"
         )
-    last = _from_a_holder(folder / f"{CONTENT}.pt", mesh)
+    file = folder / f"{CONTENT}.pt"
+    last = _from_a_holder(file, mesh, keys=("save", "content"))
     count = next(iter(counts), 0)
     states: dict[str, Any] = {}
     for kind in KINDS[: 2 if load_optimizer else 1]:
@@ -213,8 +214,9 @@ def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any
         wanted = [axes.pp_rank] if count == ranks else list(range(count))
         parts = {}
         for number in range(count):
-            part = _from_a_holder(folder / f"{kind}_{number}_of_{count}.pt", mesh, read_it=number in wanted)
-            if part is not None:
+            file = folder / f"{kind}_{number}_of_{count}.pt"
+            part = _from_a_holder(file, mesh, keys=("save", "state"), read_it=number in wanted)
+            if number in wanted:
                 parts[number] = part
         mixed = any(part["save"] != last["save"] for part in parts.values())
         if any(mesh.gather(mixed)):
@@ -231,10 +233,13 @@ def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any
     return states, last["content"]
 
 
-def _from_a_holder(file: Path, mesh: Any, read_it: bool = True, needed: bool = True) -> Any:
+def _from_a_holder(
+    file: Path, mesh: Any, keys: tuple[str, ...] | None = (), read_it: bool = True, needed: bool = True
+) -> Any:
     """What the file holds; where a rank does not see it, the first rank that does reads it for all. On all ranks.
 
-    None where this rank does not `read_it`, and where nobody has it and it is not `needed`.
+    It is a dictionary with these keys, unless they are None. Returns None where this rank does not `read_it`, and where
+    nobody has it and it is not `needed`.
     """
     rows = mesh.gather((read_it, file.is_file()))
     holders = [rank for rank, (_, there) in enumerate(rows) if there]
@@ -243,9 +248,17 @@ def _from_a_holder(file: Path, mesh: Any, read_it: bool = True, needed: bool = T
             return None
         raise UserError(f"smp.resume_from_checkpoint: no file {file}; fix: another path or tag, or another `partial`")
     if any(wants and not there for wants, there in rows):
-        found = mesh.from_rank(holders[0], lambda: read(file, map_location="cpu"))
+        found = mesh.from_rank(holders[0], lambda: _dictionary(file, keys))
         return found if read_it else None
-    return mesh.on_all(lambda: read(file, map_location="cpu") if read_it else None)
+    return mesh.on_all(lambda: _dictionary(file, keys) if read_it else None)
+
+
+def _dictionary(file: Path, keys: tuple[str, ...] | None) -> Any:
+    value = read(file, map_location="cpu")
+    if keys is None or (isinstance(value, Mapping) and value.keys() >= set(keys)):
+        return value
+    needs = f" with {' and '.join(keys)}" if keys else " of weights"
+    raise UserError(f"smp.resume_from_checkpoint: {file} holds no dictionary{needs}; fix: another path or tag")
 
 
 def _newest(where: Path) -> str:

@@ -1,4 +1,4 @@
-"""Python objects between ranks, as bytes through Gloo. Every wait ends by the timeout of its group, with Gloo's error."""
+"""Python objects between ranks, as bytes through Gloo. Every wait ends by its group's timeout, with Gloo's error."""
 
 from __future__ import annotations
 

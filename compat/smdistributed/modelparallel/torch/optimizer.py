@@ -39,9 +39,9 @@ def when_there(act: Callable[[Any], None]) -> None:
 class DistributedOptimizer:
     """A wrapper that returns the optimizer itself, of a class that is both its own and this one.
 
-    `optimizer` may be built over all parameters of the model, before or after the model is wrapped; those of other ranks
-    get no gradients and so no state. The loss scales matter in training with fp16 only, which is refused, so they have
-    no effect. Raises UserError for another object, or for an unknown name of a loss scale's parameter.
+    `optimizer` may be built over all parameters of the model, before or after the model is wrapped; those of other
+    ranks get no gradients and so no state. The loss scales matter in training with fp16 only, which is refused, so
+    they have no effect. Raises UserError for another object, or for an unknown parameter of a loss scale.
     """
 
     def __new__(
@@ -79,14 +79,14 @@ class DistributedOptimizer:
 
     def local_state_dict(self) -> dict[str, Any]:
         """The state of this rank's parameters, and the key `_smp_is_partial`."""
-        return super().state_dict() | {PARTIAL: True}  # type: ignore[misc]
+        return super().state_dict() | {PARTIAL: True}
 
     def state_dict(self) -> dict[str, Any]:
         """The state of all parameters, on the CPU where there are several ranks. On all ranks of a pipeline.
 
         Raises UserError where the optimizer was built over the parameters of one rank.
         """
-        own = super().state_dict()  # type: ignore[misc]
+        own = super().state_dict()
         group = session().axes.pp_group
         if group is None:
             return own
@@ -101,19 +101,19 @@ class DistributedOptimizer:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Loads the state of all parameters, or the parts of all ranks, on all ranks of a pipeline.
 
-        Learning rates and the like are there at once, the state of this rank's parameters once the model is partitioned.
-        Raises UserError for the state of another optimizer.
+        Learning rates and the like are there at once, the state of this rank's parameters once the model is
+        partitioned. Raises UserError for the state of another optimizer.
         """
         state, group = dict(state_dict), session().axes.pp_group
         if state.pop(PARTIAL, False) and not all(gathered(self._is_of_one_rank(), group, CPU)):
             state = merged(gathered(state, group, CPU))
-        lengths = [[len(group["params"]) for group in groups] for groups in (self.param_groups, state["param_groups"])]  # type: ignore[attr-defined]
+        lengths = [[len(group["params"]) for group in groups] for groups in (self.param_groups, state["param_groups"])]
         if lengths[0] != lengths[1]:
             raise UserError(
                 f"optimizer.load_state_dict: state of {lengths[1]} parameters in its groups; allowed: {lengths[0]}; "
                 f"fix: {BUILD} on both sides, and give its groups the same order"
             )
-        super().load_state_dict({"state": {}, "param_groups": state["param_groups"]})  # type: ignore[misc]
+        super().load_state_dict({"state": {}, "param_groups": state["param_groups"]})
         session().on_partition(lambda: self._fill(state["state"]))
 
     def _fill(self, state: dict[Any, Any]) -> None:
@@ -121,16 +121,16 @@ class DistributedOptimizer:
         mine = _local_parameters()
         numbers = {
             number
-            for number, parameter in enumerate(p for group in self.param_groups for p in group["params"])  # type: ignore[attr-defined]
+            for number, parameter in enumerate(p for group in self.param_groups for p in group["params"])
             if mine is None or id(parameter) in mine
         }
         kept = {key: value for key, value in state.items() if key in numbers or not isinstance(key, int)}
-        super().load_state_dict({"state": kept, "param_groups": super().state_dict()["param_groups"]})  # type: ignore[misc]
+        super().load_state_dict({"state": kept, "param_groups": super().state_dict()["param_groups"]})
 
     def _is_of_one_rank(self) -> bool:
         """True where none of its parameters belongs to another rank of the pipeline."""
         mine = _local_parameters()
-        return mine is not None and all(id(p) in mine for group in self.param_groups for p in group["params"])  # type: ignore[attr-defined]
+        return mine is not None and all(id(p) in mine for group in self.param_groups for p in group["params"])
 
 
 def _local_parameters() -> set[int] | None:

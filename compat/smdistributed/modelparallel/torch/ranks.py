@@ -1,8 +1,8 @@
 """Which rank this is, and whom it works with: the "MPI basics" of the library's interface.
 
-A model replica lies on the ranks of a pipeline, so the model parallel (mp) group is the pipeline parallel (pp) one; there
-is no tensor parallelism, so a tensor parallel (tp) group is this rank alone, and the reduced-data parallel (rdp) group is
-the data parallel (dp) one.
+A model replica lies on the ranks of a pipeline, so the model parallel (mp) group is the pipeline parallel (pp) one.
+There is no tensor parallelism, so a tensor parallel (tp) group is this rank alone, and the reduced-data parallel (rdp)
+group is the data parallel (dp) one.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ NN = {
     "DistributedAttentionLayer": f"{TENSOR}; {FULL}, such as torch.nn.MultiheadAttention",
     "FlashAttentionLayer": "its kernels are part of the closed library; use "
     "torch.nn.functional.scaled_dot_product_attention, which has flash attention",
-    "FusedLayerNorm": "it is apex's, which is no part of the image; use torch.nn.LayerNorm, which is one kernel on GPUs",
+    "FusedLayerNorm": "it is apex's, which is no part of the image; use torch.nn.LayerNorm, one kernel on GPUs",
 }
 OPTIMIZERS = {
     "FusedNovoGrad": "it is apex's, which is no part of the image; use torch.optim.AdamW(.., fused=True)",

@@ -62,7 +62,7 @@ delayed_parameter_initialization = delay_param_initialization  # so called in pl
 def model_creation(
     tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **tensor_parallel_config: Any
 ) -> Iterator[None]:
-    """Weights that are made inside have `dtype`, torch's default where it is None. UserError for another kind of type."""
+    """Weights that are made inside have `dtype`, torch's default where it is None. UserError for other types."""
     before = torch.get_default_dtype()
     if dtype is not None:
         if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
