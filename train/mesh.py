@@ -163,7 +163,10 @@ class Mesh:
 
 
 def enter(world: World) -> Mesh:
-    """Joins the ranks, unless that is done. Gloo carries CPU tensors, NCCL those on GPUs, in one group."""
+    """Joins the ranks, unless that is done. Gloo carries CPU tensors, NCCL those on GPUs, in one group.
+
+    UserError where that was done without a backend for CPU tensors.
+    """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     device = torch.device(choose_device(world, gpus, one_visible=bool(visible) and "," not in visible))
@@ -172,6 +175,11 @@ def enter(world: World) -> Mesh:
     if world.distributed and not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         dist.init_process_group(backend, rank=world.rank, world_size=world.world_size, timeout=COLLECTIVE_TIMEOUT)
+    if world.distributed and dist.get_backend() == "nccl":
+        raise UserError(
+            'torch.distributed has the backend "nccl" alone; allowed: one for CPU tensors beside it; '
+            'fix: init_process_group("cpu:gloo,cuda:nccl"), or leave it out: it is done here'
+        )
     return Mesh(world, device)
 
 

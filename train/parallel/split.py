@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from ..config import PipelineConfig
-from ..errors import UserError
 from ..files import writable
 from ..layout import Layout, lay_out
 from ..mesh import Mesh, enter, read_world
@@ -48,11 +46,6 @@ def pipeline(
     UserError, equal on all ranks, where the model cannot be cut, or options do not fit it or the number of ranks.
     """
     mesh = enter(read_world(os.environ))
-    if mesh.world.distributed and dist.get_backend() == "nccl":
-        raise UserError(
-            'torch.distributed has the backend "nccl" alone; allowed: one for CPU tensors beside it; '
-            'fix: init_process_group("cpu:gloo,cuda:nccl"), or leave it to pipeline()'
-        )
     config = PipelineConfig(
         batch_size=len(example) * microbatches,
         microbatches=microbatches,
