@@ -99,16 +99,17 @@ class Step:
 
     def _staged(self, here: Session, model: DistributedModel, bound: inspect.BoundArguments) -> Any:
         first = here.axes.pp_rank == 0
-        prepared, mine, error = Prepared([], [], []), Fit(), ""
+        prepared, mine, error, batch = Prepared([], [], []), Fit(), "", (b"", [])
         try:
             if first:
                 prepared = self._prepared(here, model, bound.arguments)
                 mine = model.fits(prepared.entries)
+                batch = wire.packed((bound.arguments, prepared.random))
         except UserError as found:
             error = str(found)
         how = wire.agree(wire.header(self._name, model.training, mine, error))
         model.partition(how, prepared.entries[0] if first else None)
-        sent = self._handed_on(here, prepared, bound.arguments) if first else []
+        sent = wire.send(batch, here.layout.grid.pp - 1) if first else []  # where labels are needed
         if model.is_last and not first:
             arguments, prepared.random = wire.receive(0)
             prepared.parts = self._split(arguments)
@@ -143,10 +144,6 @@ class Step:
             entries.append(Entry(answer.args, answer.kwargs, answer.autocast))
         used = not torch.equal(states[0], torch.get_rng_state())
         return Prepared(parts, entries, states if used else [])
-
-    def _handed_on(self, here: Session, prepared: Prepared, arguments: dict[str, Any]) -> list[Any]:
-        """Sends the batch to the rank with the last stage, where labels are needed."""
-        return wire.send(wire.packed((arguments, prepared.random)), here.layout.grid.pp - 1)
 
     def _traced(self, here: Session, model: DistributedModel, prepared: Prepared, how: Fit) -> bool:
         """Whether the function calls model.backward, which decides on the schedule: found out by running it once."""
@@ -193,7 +190,7 @@ class Step:
         if not prepared.random:
             return self._run(answer, model, prepared.parts[number])
         with torch.random.fork_rng(devices=()):
-            torch.set_rng_state(prepared.random[number])
+            torch.set_rng_state(prepared.random[number].cpu())
             return self._run(answer, model, prepared.parts[number])
 
     # -- both ---------------------------------------------------------------------------------------------------------

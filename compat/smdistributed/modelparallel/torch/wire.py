@@ -12,11 +12,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .entry import Fit
+from .entry import Fit, trees
 from .session import Session, UserError, session
 
-HEADER_BYTES = 2048
-LONGEST = 1200  # characters of an error in a header
+HEADER_BYTES = 10_240
+LONGEST = 1200  # characters of an error in a header; JSON may take six bytes for one
+SMALL = 1024  # bytes; tensors up to that travel inside the pickle
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class Header:
     rank: int
     function: str
     training: bool
+    gradients: bool
     fit: tuple[bool, int, int]
     """of the rank with the first stage: how its batch goes through the stages"""
     error: str = ""
@@ -59,16 +61,17 @@ def agree(mine: Header) -> Fit:
             f"the ranks of one pipeline call different @smp.step functions: {calls}; every one has to be called on all "
             "ranks of a pipeline, also for evaluation; fix: call it on every rank, not on rank 0 alone"
         )
-    if len({each.training for each in found}) > 1:
+    if len({(each.training, each.gradients) for each in found}) > 1:
         raise UserError(
-            f"{mine.function}: the model is in training on some ranks of this pipeline and in evaluation on others; "
-            "fix: call model.train() or model.eval() on all of them"
+            f"{mine.function}: the model is in training, or under torch.no_grad, on some ranks of this pipeline and not on "
+            "others; fix: the same on all of them"
         )
     return Fit(*found[0].fit)
 
 
 def header(function: str, is_training: bool, fit: Fit, error: str) -> Header:
-    return Header(session().mesh.rank, function[:200], is_training, (fit.anew, fit.pieces, fit.rows), error[:LONGEST])
+    form = (fit.anew, fit.pieces, fit.rows)
+    return Header(session().mesh.rank, function[:200], is_training, torch.is_grad_enabled(), form, error[:LONGEST])
 
 
 class _Pickler(pickle.Pickler):
@@ -84,7 +87,7 @@ class _Pickler(pickle.Pickler):
             return "model"
         if value is self._here.optimizer and value is not None:
             return "optimizer"
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and (value.nbytes > SMALL or value.device.type != "cpu"):
             self.tensors.append(value.detach().to("cpu").contiguous())
             return len(self.tensors) - 1
         return None
@@ -116,7 +119,8 @@ def packed(value: Any) -> tuple[bytes, list[torch.Tensor]]:
 def unpacked(text: bytes, tensors: Sequence[torch.Tensor]) -> Any:
     """The inverse of `packed`, with the tensors on this rank's device."""
     here = session()
-    return _Unpickler(io.BytesIO(text), here, [tensor.to(here.axes.device) for tensor in tensors]).load()
+    value = _Unpickler(io.BytesIO(text), here, [tensor.to(here.axes.device) for tensor in tensors]).load()
+    return trees.mapped(value, lambda tensor: tensor.to(here.axes.device))
 
 
 def _announcement(text: bytes, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
