@@ -93,9 +93,9 @@ def results():
     return [{"loss": (weight * n).sum(), "rows": (weight * n, [n, "text"]), "count": torch.tensor(n)} for n in (1, 2)]
 
 
-def test_every_tensor_becomes_a_step_output_and_the_rest_is_the_last_ones():
+def test_every_tensor_becomes_a_step_output_and_other_values_a_list():
     out = joined(results(), detach=True)
-    assert (out["rows"][1], type(out["rows"])) == ([2, "text"], tuple)
+    assert (out["rows"][1], type(out["rows"])) == ([[1, 2], ["text", "text"]], tuple)
     loss, rows, count = out["loss"], out["rows"][0], out["count"]
     assert [type(x) for x in (loss, rows, count)] == [StepOutput] * 3
     assert [x.item() for x in loss.outputs] == [2.0, 4.0]

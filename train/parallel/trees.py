@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +45,37 @@ def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
             object.__setattr__(other, key, item)
         return other
     return value
+
+
+def zipped(values: Sequence[Any], join: Callable[[list[Any]], Any]) -> Any:
+    """One value of the form of the last: each leaf, tensor or not, is `join` of the leaves in its place in all of them.
+
+    Where containers differ in type, length or keys, they are leaves themselves.
+    """
+    last = values[-1]
+    if any(type(value) is not type(last) for value in values):
+        return join(list(values))
+    if isinstance(last, Mapping):
+        if any(value.keys() != last.keys() for value in values):
+            return join(list(values))
+        new = {key: zipped([value[key] for value in values], join) for key in last}
+        if type(last) is dict:
+            return new
+        other = copy.copy(last)
+        for key, item in new.items():
+            other[key] = item  # type: ignore[index]
+        return other
+    if isinstance(last, (tuple, list)):
+        if any(len(value) != len(last) for value in values):
+            return join(list(values))
+        items = [zipped(row, join) for row in zip(*values, strict=True)]
+        return type(last)(*items) if hasattr(last, "_fields") else type(last)(items)
+    if dataclasses.is_dataclass(last) and not isinstance(last, type):
+        other = copy.copy(last)
+        for field in dataclasses.fields(last):
+            object.__setattr__(other, field.name, zipped([getattr(value, field.name) for value in values], join))
+        return other
+    return join(list(values))
 
 
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -15,6 +15,8 @@ layers = [nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3
 if what == "gap":
     for index, layer in enumerate(layers):
         smp.set_partition(layer, 1 if index == 2 else 0)
+if what == "last batch":
+    layers[1] = nn.BatchNorm1d(8)  # samples that fill up a batch would change its statistics
 model = smp.DistributedModel(nn.Sequential(*layers))
 optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
 if what == "second model":

@@ -64,9 +64,10 @@ class Grouped(nn.Module):
 def batches(seed):
     """A batch for each replica and step; the same on all ranks."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(STEPS):
+    for number in range(STEPS):
+        size = BATCH // 2 if number == STEPS - 1 and options.model != "convnet" else BATCH  # what a loader has left
         yield [
-            (torch.randn(BATCH, 1, 14, 14, generator=generator), torch.randint(0, 4, (BATCH,), generator=generator))
+            (torch.randn(size, 1, 14, 14, generator=generator), torch.randint(0, 4, (size,), generator=generator))
             for _ in range(smp.dp_size())
         ]
 
@@ -123,7 +124,8 @@ for number, shards in enumerate(batches(1), 1):
     mine = shards[smp.dp_rank()] if smp.pp_rank() == 0 else tuple(torch.zeros_like(each) for each in shards[0])
     output, told = train_step(model, *mine)
     losses.append(told["loss"].reduce_mean().item())
-    assert output.concat().shape[0] == BATCH
+    assert output.concat().shape[0] == len(shards[0][0])
+    assert told["rank"] == [smp.get_mp_group()[-1]] * microbatches  # where the function was run
     for images, labels in shards:
         for part, target in zip(images.chunk(microbatches), labels.chunk(microbatches), strict=True):
             loss = functional.cross_entropy(call(options.model, plain, part, part.flatten(1)), target)

@@ -110,13 +110,18 @@ def fit(entries: Sequence[Entry], model: nn.Module, made_for: Form | None, may_c
     if forms[0] == made_for:
         return Fit()
     rows = forms[0].rows_of(made_for)
-    if rows is None or not evaluates or not rows:
+    batch = next((b.shape[0] for a, b in zip(forms[0].tensors, made_for.tensors, strict=False) if a != b), 0)
+    if not rows or (not evaluates and (rows > batch or _mixes_samples(model))):
         raise UserError(
             f"the model gets [{forms[0]}] of a microbatch; allowed: [{made_for}], which it was cut for"
-            + ("" if evaluates else "; fix: drop_last=True in the data loader, or pad the last batch")
+            + ("" if evaluates else ", or, without BatchNorm, fewer samples; fix: drop_last=True in the data loader")
         )
-    batch = next(b.shape[0] for a, b in zip(forms[0].tensors, made_for.tensors, strict=True) if a != b)
     return Fit(pieces=math.ceil(rows / batch), rows=rows)
+
+
+def _mixes_samples(model: nn.Module) -> bool:
+    """Whether samples that only fill up a batch would change what the others give: statistics over the batch."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
 
 
 def in_pieces(tensors: Sequence[torch.Tensor], made_for: Form, how: Fit) -> list[tuple[torch.Tensor, ...]]:

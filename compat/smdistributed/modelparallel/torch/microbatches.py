@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -110,21 +110,21 @@ class StepOutput(Refusing):
 
 
 def joined(results: list[Any], detach: bool) -> Any:
-    """What the microbatches have returned, as one: every tensor a StepOutput, whatever else from the last of them.
+    """What the microbatches have returned, as one: every tensor a StepOutput, other values a list by microbatch.
 
-    Raises UserError where one has returned more tensors than another. `detach`: the tensors leave the graph.
+    None stays None. Raises UserError where one has returned more tensors than another, or something else altogether.
+    `detach`: the tensors leave the graph.
     """
-    columns = [trees.leaves(result) for result in results]
-    if len({len(column) for column in columns}) > 1:
-        counts = ", ".join(str(len(column)) for column in columns)
+    if len({len(trees.leaves(result)) for result in results}) > 1:
+        counts = ", ".join(str(len(trees.leaves(result))) for result in results)
         raise UserError(
             f"smp.step: the microbatches return different numbers of tensors ({counts}); allowed: equal ones; "
             "fix: return the same tensors each time"
         )
-    rows = iter(zip(*columns, strict=True))
 
-    def gather(_: torch.Tensor) -> StepOutput:
-        return StepOutput([tensor.detach() if detach else tensor for tensor in next(rows)])
+    def join(values: list[Any]) -> Any:
+        if all(isinstance(value, torch.Tensor) for value in values):
+            return StepOutput([value.detach() if detach else value for value in values])
+        return None if all(value is None for value in values) else values
 
-    change: Callable[[torch.Tensor], Any] = gather
-    return trees.mapped(results[-1], change)
+    return trees.zipped(results, join)

@@ -258,10 +258,10 @@ class DistributedModel(NothingDistributed, Refusing, nn.Module):
         here.partition_is_done()
         self._call_hooks()
 
-    def train_step(self, entries: Sequence[Entry], loss: Callable[[Any, int], torch.Tensor]) -> None:
+    def train_step(self, entries: Sequence[Entry], loss: Callable[[Any, int], torch.Tensor], how: Fit) -> None:
         assert self._staged is not None
         self._trained, self._complete = True, False
-        self._staged.train_step(entries, loss, self.scale, self._uneven)
+        self._staged.train_step(entries, loss, self.scale, self._uneven, how)
 
     def evaluate(self, entries: Sequence[Entry], use: Use, how: Fit, only: int | None = None) -> list[Any]:
         assert self._staged is not None

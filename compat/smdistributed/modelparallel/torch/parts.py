@@ -119,15 +119,24 @@ class StagedPart:
         loss: Callable[[Any, int], torch.Tensor],
         scale: float,
         uneven: Uneven | None,
+        how: Fit,
     ) -> None:
-        """Forward and backward of all microbatches; `entries` are needed with the first stage, `loss` with the last."""
+        """Forward and backward of all microbatches; `entries` are needed with the first stage, `loss` with the last.
+
+        Smaller microbatches are filled up; the loss sees, and gradients come from, their own samples alone.
+        """
         self._as(self._module.training)
         if uneven:
             uneven.goes_on(True)
         if self._buffers_too:
             equalise(self._buffers(), self._here.axes.dp_group, uneven.source if uneven else 0)
-        parts = [self._tensors(entry) for entry in entries] or [()] * self._here.layout.microbatches
-        self.pipeline.run(parts, loss, scale, reduce=self._turns.now())
+        parts = [in_pieces(self._tensors(entry), self.form, how)[0] for entry in entries]
+        self.pipeline.run(
+            parts or [()] * self._here.layout.microbatches,
+            lambda output, number: loss(whole_of([output], how), number),
+            scale,
+            reduce=self._turns.now(),
+        )
 
     def empty_step(self, uneven: Uneven) -> None:
         """A step of the other replicas, for one that has no batch left."""

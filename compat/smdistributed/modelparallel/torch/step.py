@@ -116,7 +116,7 @@ class Step:
         trains = self._traced(here, model, prepared, how)
         results: list[Any] = []
         if trains:
-            model.train_step(prepared.entries, functools.partial(self._loss, model, prepared, results))
+            model.train_step(prepared.entries, functools.partial(self._loss, model, prepared, results), how)
         else:
             results = model.evaluate(prepared.entries, functools.partial(self._result, model, prepared), how)
         for work in sent:
