@@ -238,7 +238,7 @@ import multiprocessing, time
 from torch.optim.optimizer import step
 def work():
     for _ in range(30): step()
-    print('stepped', flush=True)
+    print('stepped\\n', end='', flush=True)  # in one write: two of them share the pipe
     time.sleep(60)
 if __name__ == '__main__':
     for _ in range(2): multiprocessing.get_context('spawn').Process(target=work).start()
