@@ -64,8 +64,7 @@ def test_an_exception_that_a_rank_survives_is_no_failure(tmp_path, nothing_left)
 
 def test_a_simulation_that_is_killed_leaves_no_host_behind(tmp_path, nothing_left):
     job = Running("native", PROGRAMS / "faulty.py", "stop", folder=tmp_path, marker=nothing_left)
-    job.wait_for("up ", 4)
-    time.sleep(0.7)
+    job.wait_for("] ready ", 4)
     job.process.kill()
     job.process.wait(10)
     deadline = time.monotonic() + 15
