@@ -26,6 +26,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("mode", "code", "first_line"), FAULTS, ids=[fault[0] for fault in FAULTS])
 def test_a_failing_rank_ends_all_hosts_with_one_root_cause(engine, mode, code, first_line, tmp_path, nothing_left):
@@ -75,6 +76,7 @@ def test_a_simulation_that_is_killed_leaves_no_host_behind(tmp_path, nothing_lef
     assert result["kind"] == "stopped"  # its ranks were told, and saved
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("killed", "survivor"), [("algo-1", "algo-2"), ("algo-2", "algo-1")])
 def test_a_host_whose_supervisor_is_killed(engine, killed, survivor, tmp_path, nothing_left):

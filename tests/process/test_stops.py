@@ -49,6 +49,7 @@ def test_a_stop_while_the_engine_starts_reaches_the_ranks_it_starts_later(engine
     assert "outlasted the grace" not in job.log.read_text()
 
 
+@pytest.mark.timed
 def test_ranks_that_ignore_a_stop_are_killed_at_the_grace(tmp_path, nothing_left):
     job = Running(
         "native", PROGRAMS / "faulty.py", "ignore", folder=tmp_path, marker=nothing_left, ALGORUN_GRACE_S="1.5"
@@ -61,6 +62,7 @@ def test_ranks_that_ignore_a_stop_are_killed_at_the_grace(tmp_path, nothing_left
     assert "ranks that outlasted the grace of 1.5 s are killed" in job.log.read_text()
 
 
+@pytest.mark.timed
 def test_a_second_ctrl_c_does_not_wait_for_the_grace(tmp_path, nothing_left):
     job = Running("native", PROGRAMS / "faulty.py", "ignore", folder=tmp_path, marker=nothing_left)
     job.wait_for("] ready ", 4)
