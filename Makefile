@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 IMAGE ?= algorun:cpu
-# Tests of so many files run beside each other: many of them wait more than they compute.
+# Tests of so many files run beside each other: many of them wait more than they compute. Those that measure
+# a promised time (marker timed) run after them, one at a time.
 TEST_WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
@@ -41,7 +42,10 @@ demo-pipeline: $(VENV)/ready  ## Train a GPT in pipeline stages, kill it half wa
 	$(BIN)/python examples/demo_pipeline.py
 
 test: $(VENV)/ready-test  ## Run the tests (those that need Docker are in compose-test)
-	$(BIN)/pytest -m 'not docker' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+	status=0; \
+	$(BIN)/pytest -m 'not docker and not timed' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder || status=$$?; \
+	$(BIN)/pytest -m 'timed and not docker' || status=$$?; \
+	exit $$status
 
 $(VENV)/ready-fuzz: $(VENV)/ready-test
 	$(BIN)/pip install --quiet -e '.[train,test,fuzz]'

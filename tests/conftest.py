@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 
@@ -22,6 +23,10 @@ from launcher.values import Sourced
 ROOT = Path(__file__).resolve().parent.parent
 TREES = Path(__file__).parent / "fixtures" / "opt_ml"
 PROGRAMS = Programs("python", "/algorun")
+
+# How long one example takes is no claim of ours, and says more of what else this machine does.
+hypothesis.settings.register_profile("algorun", deadline=None)
+hypothesis.settings.load_profile("algorun")
 
 # Variables of the machine that runs the tests must not change what they see.
 FOREIGN = ("SAGEMAKER_", "SM_", "ALGORUN_", "OMPI_", "NCCL_", "TORCHELASTIC_")

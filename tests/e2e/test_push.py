@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -30,6 +29,8 @@ from typing import Any
 import pytest
 from containers import LABEL, REPOSITORY, docker
 
+from launcher.control.addresses import free_ports
+
 pytestmark = pytest.mark.docker
 
 START_LIMIT_S = 60.0
@@ -39,12 +40,6 @@ PASSWORD = f"{ACCOUNT}-auth-token"  # moto's GetAuthorizationToken
 REGION = "eu-west-1"
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 RUN = f"push-{uuid.uuid4().hex[:10]}"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @contextmanager
@@ -87,7 +82,7 @@ def registry(folder: Path, password: str) -> Iterator[str]:
     import bcrypt
 
     folder.mkdir()
-    host = f"127.0.0.1:{free_port()}"
+    host = f"127.0.0.1:{free_ports('127.0.0.1', 1)[0]}"
     hashed = bcrypt.hashpw(password.encode(), bcrypt.gensalt(4)).decode()
     (folder / "htpasswd").write_text(f"AWS:{hashed}\n")
     settings = {
@@ -143,7 +138,7 @@ def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         stop = pytest.fail if "docker" in (request.config.option.markexpr or "") else pytest.skip
         stop(f"not installed: {', '.join(missing)}")
     folder = tmp_path_factory.mktemp("cloud")
-    port = free_port()
+    port = free_ports("127.0.0.1", 1)[0]
     moto = [str(shutil.which("moto_server", path=PATH)), "-H", "127.0.0.1", "-p", str(port)]
     with ExitStack() as stack:
         ours = stack.enter_context(registry(folder / "registry", PASSWORD))

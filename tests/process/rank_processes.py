@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -12,6 +13,8 @@ from launcher import stacks, steps
 from tests.conftest import ROOT, clean_environ
 
 LIMIT_S = 90
+# How a dump ends: with the main thread's outermost frame, or cut short by faulthandler.
+WHOLE = re.compile(r"( in <module>|^ *\.\.\.)\n\Z", re.MULTILINE)
 
 
 def eventually(condition, what="", limit_s=LIMIT_S):
@@ -71,11 +74,17 @@ class RankProcesses:
         return process
 
     def stack(self, pid: int) -> str:
-        """Asks a process and waits for its main thread's frames."""
+        """Asks a process and waits for its whole dump, which comes in many small writes."""
         assert stacks.ask(pid, str(self.run))
-        eventually(lambda: stacks.frames(stacks.read(pid, str(self.run))), "no stack")
-        time.sleep(0.05)  # the rest of it
-        return stacks.read(pid, str(self.run))
+        text = ""
+
+        def whole() -> bool:
+            nonlocal text
+            before, text = text, stacks.read(pid, str(self.run))
+            return text == before and WHOLE.search(text) is not None
+
+        eventually(whole, "no whole stack")
+        return text
 
     def close(self) -> None:
         for process in self.started:

@@ -26,6 +26,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("mode", "code", "first_line"), FAULTS, ids=[fault[0] for fault in FAULTS])
 def test_a_failing_rank_ends_all_hosts_with_one_root_cause(engine, mode, code, first_line, tmp_path, nothing_left):
@@ -64,8 +65,7 @@ def test_an_exception_that_a_rank_survives_is_no_failure(tmp_path, nothing_left)
 
 def test_a_simulation_that_is_killed_leaves_no_host_behind(tmp_path, nothing_left):
     job = Running("native", PROGRAMS / "faulty.py", "stop", folder=tmp_path, marker=nothing_left)
-    job.wait_for("up ", 4)
-    time.sleep(0.7)
+    job.wait_for("] ready ", 4)
     job.process.kill()
     job.process.wait(10)
     deadline = time.monotonic() + 15
@@ -76,6 +76,7 @@ def test_a_simulation_that_is_killed_leaves_no_host_behind(tmp_path, nothing_lef
     assert result["kind"] == "stopped"  # its ranks were told, and saved
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("killed", "survivor"), [("algo-1", "algo-2"), ("algo-2", "algo-1")])
 def test_a_host_whose_supervisor_is_killed(engine, killed, survivor, tmp_path, nothing_left):

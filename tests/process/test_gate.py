@@ -68,9 +68,9 @@ def test_different_slots_make_consecutive_ranks(tmp_path, nothing_left):
 
 def test_another_command_line_on_one_host_is_refused_with_both_values(tmp_path, nothing_left):
     program = PROGRAMS / "faulty.py"
-    codes, outs, seconds = by_hand(tmp_path, nothing_left, [[program, "a"], [program, "b"]])
+    codes, outs, seconds = by_hand(tmp_path, nothing_left, [[program, "a"], [program, "b"]], ALGORUN_LEAVE_S="60")
     assert codes == [64, 64], outs
-    assert seconds < 3 + 1  # the bound, and two interpreters on a busy machine
+    assert seconds < 9  # nobody waits for a host to leave; most of it is two interpreters on a busy machine
     texts = {(tmp_path / host / "output" / "failure").read_text() for host in ("algo-1", "algo-2")}
     assert len(texts) == 1
     text = texts.pop()
@@ -90,9 +90,10 @@ def test_a_configuration_error_of_one_host_is_told_to_all(tmp_path, nothing_left
 
 
 def test_a_host_that_never_comes_is_named(tmp_path, nothing_left):
-    codes, outs, seconds = by_hand(tmp_path, nothing_left, [[PROGRAMS / "faulty.py", "a"], None], ALGORUN_GATE_S="2")
+    limits = {"ALGORUN_GATE_S": "2", "ALGORUN_LEAVE_S": "60"}
+    codes, outs, seconds = by_hand(tmp_path, nothing_left, [[PROGRAMS / "faulty.py", "a"], None], **limits)
     assert codes == [65], outs
-    assert seconds < 2 + 2
+    assert seconds < 20  # a host that never came is not waited for again; the text has the seconds of the gate
     text = (tmp_path / "algo-1" / "output" / "failure").read_text()
     assert text == "gate: algo-1, exit 65: hosts missing after 2 s: algo-2\n"
 

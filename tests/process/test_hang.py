@@ -58,7 +58,7 @@ def test_a_hang_is_followed_by_another_attempt(tmp_path, nothing_left):
 
 
 def test_a_rank_without_steps_is_only_warned_of(tmp_path, nothing_left):
-    (tmp_path / "silent.sh").write_text("sleep 6\n")
+    (tmp_path / "silent.sh").write_text("sleep 12\n")
     done = simulate("silent.sh", folder=tmp_path, marker=nothing_left, slots=2)
     assert done.code == 0, done.text
     assert "warning: rank 2, 3: no output for 4 s, and no steps of an optimizer to go by" in done.out
@@ -78,16 +78,16 @@ import algorun
 from torch.optim.optimizer import step
 
 step()
-for batch in range(70):
+for batch in range({batches}):
     time.sleep(0.1)
     {call}
 print("evaluated", flush=True)
 """
 
 
-@pytest.mark.parametrize(("call", "code"), [("algorun.should_stop()", 0), ("pass", 67)])
-def test_should_stop_is_a_sign_of_life_where_no_steps_are_made(call, code, tmp_path, nothing_left):
+@pytest.mark.parametrize(("call", "batches", "code"), [("algorun.should_stop()", 70, 0), ("pass", 300, 67)])
+def test_should_stop_is_a_sign_of_life_where_no_steps_are_made(call, batches, code, tmp_path, nothing_left):
     write_light_torch(tmp_path)
-    (tmp_path / "evaluate.py").write_text(EVALUATION.format(call=call))
+    (tmp_path / "evaluate.py").write_text(EVALUATION.format(call=call, batches=batches))
     done = simulate("evaluate.py", folder=tmp_path, marker=nothing_left)
     assert done.code == code, done.text

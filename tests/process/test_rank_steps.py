@@ -178,8 +178,10 @@ def test_a_stopped_process_is_frozen_and_answers_when_it_goes_on(light):
 @pytest.mark.parametrize("threads", [0, 3, 150])
 def test_the_main_thread_is_found_among_all(threads, light):
     code = USER + (
-        f"import threading, time\ndef side(): time.sleep(60)\nfor _ in range({threads}):\n"
-        "    threading.Thread(target=side, daemon=True).start()\n"
+        "import threading, time\nready = threading.Semaphore(0)\n"
+        "def side():\n    ready.release()\n    time.sleep(60)\n"
+        f"for _ in range({threads}): threading.Thread(target=side, daemon=True).start()\n"
+        f"for _ in range({threads}): ready.acquire()\n"
         "def deep(n):\n    if n: return deep(n - 1)\n    step()\n    print('up', flush=True)\n    input()\ndeep(3)\n"
     )
     process = light.start(code)
@@ -236,7 +238,7 @@ import multiprocessing, time
 from torch.optim.optimizer import step
 def work():
     for _ in range(30): step()
-    print('stepped', flush=True)
+    print('stepped\\n', end='', flush=True)  # in one write: two of them share the pipe
     time.sleep(60)
 if __name__ == '__main__':
     for _ in range(2): multiprocessing.get_context('spawn').Process(target=work).start()

@@ -17,8 +17,7 @@ BOUND_S = 5.0  # from a second Ctrl-C until every host has left
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_stop_on_one_host_lets_every_rank_save(engine, tmp_path, nothing_left):
     job = Running(engine, PROGRAMS / "faulty.py", "stop", folder=tmp_path, marker=nothing_left)
-    job.wait_for("up ", 4)
-    time.sleep(0.7)  # the ranks set their handlers half a second after they are up
+    job.wait_for("] ready ", 4)
     job.supervisor("algo-2").send_signal(signal.SIGTERM)
     assert job.end() == 0, job.log.read_text()
     text = job.log.read_text()
@@ -30,8 +29,7 @@ def test_a_stop_on_one_host_lets_every_rank_save(engine, tmp_path, nothing_left)
 
 def test_ctrl_c_stops_a_simulation(tmp_path, nothing_left):
     job = Running("native", PROGRAMS / "faulty.py", "stop", folder=tmp_path, marker=nothing_left)
-    job.wait_for("up ", 4)
-    time.sleep(0.7)
+    job.wait_for("] ready ", 4)
     job.process.send_signal(signal.SIGINT)
     assert job.end() == 0, job.log.read_text()
     assert job.log.read_text().count("saved") == 4
@@ -51,12 +49,12 @@ def test_a_stop_while_the_engine_starts_reaches_the_ranks_it_starts_later(engine
     assert "outlasted the grace" not in job.log.read_text()
 
 
+@pytest.mark.timed
 def test_ranks_that_ignore_a_stop_are_killed_at_the_grace(tmp_path, nothing_left):
     job = Running(
         "native", PROGRAMS / "faulty.py", "ignore", folder=tmp_path, marker=nothing_left, ALGORUN_GRACE_S="1.5"
     )
-    job.wait_for("up ", 4)
-    time.sleep(0.7)
+    job.wait_for("] ready ", 4)
     started = time.monotonic()
     job.process.send_signal(signal.SIGTERM)
     assert job.end() == 0, job.log.read_text()
@@ -64,10 +62,10 @@ def test_ranks_that_ignore_a_stop_are_killed_at_the_grace(tmp_path, nothing_left
     assert "ranks that outlasted the grace of 1.5 s are killed" in job.log.read_text()
 
 
+@pytest.mark.timed
 def test_a_second_ctrl_c_does_not_wait_for_the_grace(tmp_path, nothing_left):
     job = Running("native", PROGRAMS / "faulty.py", "ignore", folder=tmp_path, marker=nothing_left)
-    job.wait_for("up ", 4)
-    time.sleep(0.7)
+    job.wait_for("] ready ", 4)
     job.process.send_signal(signal.SIGINT)
     time.sleep(0.5)
     assert job.process.poll() is None

@@ -308,6 +308,7 @@ def test_a_package_is_installed_and_run_as_a_module(kind, tmp_path, nothing_left
     assert "[0 algo-1] package ran ['--depth', '2']" in outs["algo-1"]
 
 
+@pytest.mark.timed
 def test_a_stop_while_pip_works_ends_the_job_at_once(tmp_path, nothing_left, site):
     site |= {"TMPDIR": str(tmp_path / "tmp")}
     (tmp_path / "tmp").mkdir()

@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from launcher.control.addresses import free_ports
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 IMAGE = os.environ.get("ALGORUN_TEST_IMAGE", "algorun:cpu")
@@ -216,9 +218,7 @@ def s3(work: Path) -> Iterator[str]:
     routes = docker("run", "--rm", "--entrypoint", "cat", IMAGE, "/proc/net/route").splitlines()[1:]
     gateway = next(fields[2] for fields in map(str.split, routes) if fields[1] == "00000000")
     address = socket.inet_ntoa(bytes.fromhex(gateway)[::-1])
-    with socket.socket() as probe:
-        probe.bind((address, 0))
-        port = probe.getsockname()[1]
+    port = free_ports(address, 1)[0]
     endpoint = f"http://{address}:{port}"
     with (work / "moto.log").open("wb") as log:
         server = subprocess.Popen(

@@ -70,7 +70,7 @@ def test_schedules_as_text(arguments, text):
     assert draw.schedule_text(*arguments) == text
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.sampled_from(sorted(schedule.SCHEDULES)), st.integers(1, 12), st.integers(1, 40), st.integers(60, 160))
 def test_text_never_passes_the_terminals_edge(name, ranks, microbatches, width):
     chunks = schedule.SCHEDULES[name].chunks[0]

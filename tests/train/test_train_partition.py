@@ -31,7 +31,7 @@ def step(decision, microbatches: int) -> int:
     return sum(times) + (microbatches - 1) * max(times)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     models(),
     st.integers(1, 4),
@@ -60,7 +60,7 @@ def test_equal_to_brute_force(segments, ranks, microbatches, name, limit, limite
     assert partitioner.fits(limit) == any(max(d.rank_bytes) <= limit for d in every)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(models(least=4), st.integers(1, 2), st.sampled_from(["interleaved", "zbv", "zero-bubble"]), st.integers(0, 400))
 def test_several_stages_a_rank_are_equal_to_brute_force_where_cuts_are_few(segments, ranks, name, limit):
     partitioner = Partitioner(segments, ranks, 2, 4, name, MEMORY)
@@ -74,7 +74,7 @@ def test_several_stages_a_rank_are_equal_to_brute_force_where_cuts_are_few(segme
     assert max(partitioner.solve("memory").rank_bytes) == min(max(d.rank_bytes) for d in every)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(models(least=8, most=12), st.integers(1, 60))
 def test_the_search_gives_valid_cuts_none_worse_than_where_it_began(segments, budget):
     partitioner = Partitioner(segments, 2, 2, 4, "interleaved")

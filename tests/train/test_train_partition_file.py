@@ -172,7 +172,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_value_in_any_place_is_read_or_refused_in_one_sentence(path, data):
     original = path.read_text()

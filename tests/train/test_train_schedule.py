@@ -78,7 +78,7 @@ def test_the_orders_are_what_torch_executes(name):
     assert compared > 10
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(sorted(schedule.SCHEDULES)), st.integers(1, 6), st.integers(1, 4), st.integers(1, 20), st.data())
 def test_everything_is_computed_once_and_nobody_waits_for_ever(name, ranks, chunks, microbatches, data):
     low, high = schedule.SCHEDULES[name].chunks
@@ -110,7 +110,6 @@ def bubble(name: str, ranks: int, chunks: int, microbatches: int) -> float:
     return schedule.simulate(schedule.orders(name, ranks, chunks, microbatches), [1.0] * stages, [2.0] * stages).bubble
 
 
-@settings(deadline=None)
 @given(st.integers(1, 8), st.integers(1, 24))
 def test_the_bubble_of_gpipe_and_1f1b(ranks, microbatches):
     share = (ranks - 1) / (microbatches + ranks - 1)
@@ -119,7 +118,7 @@ def test_the_bubble_of_gpipe_and_1f1b(ranks, microbatches):
         assert bubble("1f1b", ranks, 1, microbatches) == pytest.approx(share)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 6), st.integers(2, 4), st.integers(1, 4))
 def test_the_bubble_of_interleaved(ranks, chunks, rounds):
     microbatches = rounds * ranks
@@ -139,7 +138,6 @@ def test_in_flight_of_four_ranks_and_eight_microbatches():
     assert schedule.in_flight(schedule.orders("simple", 4, 1, 8)) == (8, 8, 8, 8)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 8), st.integers(1, 24), st.integers(2, 4))
 def test_in_flight_of_any_number(ranks, microbatches, chunks):
     assert set(schedule.in_flight(schedule.orders("gpipe", ranks, 1, microbatches))) == {microbatches}

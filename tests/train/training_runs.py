@@ -65,7 +65,7 @@ class Ranks:
                 "MASTER_PORT": str(port),
             }
             self.logs.append(base / f"rank{rank}.log")
-            self.logs[-1].touch()
+            self.logs[-1].write_text("")  # nobody waits for what an earlier run on this base has said
             arguments = (variables | environ, self.logs[-1], program, args)
             self.processes.append(FORKS.Process(target=_as_rank, args=arguments))
             self.processes[-1].start()

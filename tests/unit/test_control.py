@@ -150,7 +150,7 @@ def test_an_exception_below_a_rank_counts_only_if_the_rank_fails():
     assert job.verdicts["algo-1"].code == 3
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @example(count=2, seed=1, events=[("fail", 0, 0.0), ("stop", 1, 0.0)])  # the stop overtakes the failure
 @given(
     count=st.integers(1, 4),

@@ -97,7 +97,7 @@ def test_a_silent_host_at_the_gate_is_named_by_the_hub():
 QUICK = replace(LIMITS, gate_s=60.0, prepare_s=180.0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     count=st.integers(1, 4),
     seed=st.integers(0, 10_000),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.control.addresses import free_ports
 from launcher.errors import UserError
 from launcher.fetch import fetch
 from launcher.paths import Paths
@@ -36,9 +37,7 @@ def source() -> bytes:
 
 @pytest.fixture(scope="module")
 def endpoint():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port = sock.getsockname()[1]
+    port = free_ports("127.0.0.1", 1)[0]
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -50,6 +49,7 @@ def endpoint():
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
                 break
             except OSError:
+                assert server.poll() is None, "moto's server has left"
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
         yield f"http://127.0.0.1:{port}"

@@ -1,4 +1,4 @@
-"""A rank that comes to grief on request: `faulty.py MODE`, at rank 3."""
+"""A rank that comes to grief on request: `faulty.py MODE`, at rank 3. It says "ready" when its handler is set."""
 
 import _socket  # noqa: F401  an ordinary import before anything else happens
 import os
@@ -47,6 +47,7 @@ if MODE == "child":
 if MODE == "stop":
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(1))
+    print(f"ready {RANK}", flush=True)
     while not stopped:
         time.sleep(0.02)
     time.sleep(1.5)
@@ -54,4 +55,5 @@ if MODE == "stop":
     sys.exit(0)
 if MODE == "ignore":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print(f"ready {RANK}", flush=True)
 time.sleep(60)
