@@ -29,6 +29,7 @@ CASES = [
     ("2", 1, 2, {"partitions": 2, "microbatches": 4}, ()),
     ("2-one-microbatch", 1, 2, {"partitions": 2}, ()),
     ("2-checkpointing", 1, 2, {"partitions": 2, "microbatches": 2}, ("--checkpointing",)),
+    ("2-evaluated-first", 1, 2, {"partitions": 2, "microbatches": 2}, ("--evaluated-first",)),
     ("2-sum", 1, 2, {"partitions": 2, "microbatches": 2}, ("--no-average", "--model", "named")),
     ("2-manual", 1, 2, {"partitions": 2, "microbatches": 2, "auto_partition": False, "default_partition": 0},
      ("--model", "grouped")),

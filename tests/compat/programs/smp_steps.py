@@ -82,6 +82,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--model", default="convnet")
 parser.add_argument("--no-average", action="store_true")
 parser.add_argument("--every", type=int, default=1, help="steps per reduction and optimizer step")
+parser.add_argument("--evaluated-first", action="store_true", help="in another batch size; then weights are loaded")
 parser.add_argument("--checkpointing", action="store_true")
 options = parser.parse_args()
 
@@ -118,6 +119,14 @@ def test_step(model, images, labels):
     return output, functional.cross_entropy(output, labels, reduction="sum")
 
 
+if options.evaluated_first:
+    model.eval()
+    with torch.no_grad():
+        test_step(model, torch.randn(3 * microbatches, 1, 14, 14), torch.zeros(3 * microbatches, dtype=torch.int64))
+    torch.manual_seed(5)
+    state = make().state_dict()
+    model.load_state_dict(state)
+    plain.load_state_dict(state)
 model.train()
 losses = []
 for number, shards in enumerate(batches(1), 1):

@@ -154,6 +154,8 @@ class DistributedModel(NothingDistributed, Refusing, nn.Module):
             raise UserError(
                 f"load_state_dict: a state dict {fault}; allowed: that of this model; fix: load the right one"
             )
+        if not self._trained:  # the first training step may cut the module anew
+            self.module.load_state_dict(state, strict=False)
         self._staged.pipeline.load_state_dict(state)
         return torch.nn.modules.module._IncompatibleKeys([], [])
 
