@@ -49,7 +49,8 @@ class Restored:
                 raise checkpoint.unusable(self.where, f"it has no {', '.join(absent[:3])}{more}")
             try:
                 for module in modules:
-                    module.load_state_dict({name: self.model[name] for name in module.state_dict()})
+                    own = {name: self.model[name] for name in module.state_dict()}
+                    module.load_state_dict(own, strict=False)  # as in Pipeline.load_state_dict
                 named = [each for module in modules for each in module.named_parameters()]
                 load_named_state(optimizer, named, self.optimizer)
             except Exception as error:  # torch has no one class for parts that do not fit each other
