@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -38,6 +39,7 @@ CPU = torch.device("cpu")
 BEFORE_TORCH = 5  # torch restores storages of the CPU at 10, of cuda at 20; lower goes first
 LEGACY = "torch.cuda."  # names of legacy tensor types begin so
 
+SCRIPT = "script"
 _installed = False
 
 
@@ -186,14 +188,19 @@ def _ddp_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
     return init
 
 
+def _available_to_the_script() -> bool:
+    return sys._getframe(1).f_globals.get("__name__") == "__main__"
+
+
 def install(wish: str = "1") -> None:
     """Leads this process's devices named cuda to the CPU, and says so on rank 0; with a GPU it does nothing.
 
-    `wish` is the variable's value: UserError on another one than 1.
+    `wish` is the variable's value: UserError on another one than 1 or "script". With the latter torch.cuda.is_available()
+    is True for the script itself, whose first lines may end it otherwise; not for libraries, which would take it as said.
     """
     global _installed
-    if wish != "1":
-        raise training.load("errors").UserError(f"{VARIABLE}: {wish!r}; allowed: 0 or 1; fix: {VARIABLE}=1")
+    if wish not in ("1", SCRIPT):
+        raise training.load("errors").UserError(f"{VARIABLE}: {wish!r}; allowed: 0, 1 or {SCRIPT}; fix: {VARIABLE}=1")
     if _installed or torch.cuda.is_available():
         return
     _installed = True
@@ -209,7 +216,9 @@ def install(wish: str = "1") -> None:
     DistributedDataParallel.__init__ = _ddp_on_cpu(DistributedDataParallel.__init__)
     torch.nn.Module.to = _module_on_cpu(torch.nn.Module.to)
     torch.autograd._engine_run_backward = _backward_on_cpu(torch.autograd._engine_run_backward)
+    if wish == SCRIPT:
+        torch.cuda.is_available = _available_to_the_script
     CudaOnCpu().__enter__()
     # A worker process that imports the script anew has nothing new to say.
     if os.environ.get("RANK", "0") == "0" and multiprocessing.parent_process() is None:
-        print(f"{VARIABLE}=1: there is no GPU; devices named cuda are the CPU", flush=True)
+        print(f"{VARIABLE}={wish}: there is no GPU; devices named cuda are the CPU", flush=True)

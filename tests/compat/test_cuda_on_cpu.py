@@ -67,7 +67,7 @@ def test_without_the_switch_nothing_is_imported():
 def test_a_value_that_is_none_is_refused():
     done = python("-c", "import smdistributed.dataparallel.torch", ALGORUN_CUDA_ON_CPU="yes")
     assert done.stderr.strip().endswith(
-        "UserError: ALGORUN_CUDA_ON_CPU: 'yes'; allowed: 0 or 1; fix: ALGORUN_CUDA_ON_CPU=1"
+        "UserError: ALGORUN_CUDA_ON_CPU: 'yes'; allowed: 0, 1 or script; fix: ALGORUN_CUDA_ON_CPU=1"
     )
 
 
@@ -89,3 +89,13 @@ def test_data_parallel_training_with_device_ids(tmp_path, nothing_left):
     assert done.out.count(SAYS) == 1
     for rank in range(2):
         assert f"[{rank} algo-1] device {rank} grad [1.0, 1.0, 1.0] sharded [1.0, 1.0, 1.0]" in done.out
+
+
+def test_a_script_may_be_told_that_there_is_a_gpu():
+    program = (
+        "import smdistributed.dataparallel.torch, torch, torch.cuda.amp as library\n"
+        "exec('def asks(): return torch.cuda.is_available()', {**vars(library), 'torch': torch}, places := {})\n"
+        "print(torch.cuda.is_available(), places['asks'](), torch.zeros(1, device='cuda').device)"
+    )
+    done = python("-c", program, ALGORUN_CUDA_ON_CPU="script")
+    assert done.stdout.splitlines()[-1] == "True False cpu", done.stderr

@@ -75,7 +75,8 @@ FAULTS = [
     ("two backward", ONE, "calls model.backward more than once"),
     ("not a number", ONE, "model.backward: a tensor of shape [4] without a gradient"),
     ("batch", ONE, "argument 'inputs' has a batch of 7 along axis 0; allowed: multiples of microbatches = 2"),
-    ("last batch", ONE, "the model gets [[2, 6] float32] of a microbatch; allowed: [[4, 6] float32]"),
+    ("last batch", ONE, "allowed: [[4, 6] float32], which it was cut for, since its samples are not"),
+    ("mean of the batch", ONE, "allowed: [[4, 6] float32], which it was cut for, since its samples are not"),
     ("gap", MANUAL, "smp.partition: 3 of partition 0 is called after 2, which is in partition 1"),
     ("module", ONE, "the module holds the weights of this rank's stages only"),
 ]
@@ -117,3 +118,9 @@ def test_evaluation_on_rank_0_alone_is_an_error_and_no_hang(then, tmp_path):
     assert codes[1] == (1 if then == "train" else 0), run.text(1)
     one = ranks(tmp_path / "one", 1, 2, "smp_faults.py", {"partitions": 1, "ddp": True}, "rank 0 evaluates", THEN=then)
     assert one.codes() == [0, 0], one.text(0)
+
+
+def test_a_whole_state_dict_on_rank_0_alone_is_an_error_and_no_hang(tmp_path):
+    run = ranks(tmp_path, 1, 2, "smp_faults.py", ONE, "state on rank 0")
+    assert run.codes() == [1, 0], run.text(1)
+    assert "a whole state dict: another rank of this pipeline has ended or failed while rank 0" in run.text(0)

@@ -17,6 +17,8 @@ if what == "gap":
         smp.set_partition(layer, 1 if index == 2 else 0)
 if what == "last batch":
     layers[1] = nn.BatchNorm1d(8)  # samples that fill up a batch would change its statistics
+if what == "mean of the batch":
+    layers.append(type("Mean", (nn.Module,), {"forward": lambda self, x: x - x.mean(0)})())
 model = smp.DistributedModel(nn.Sequential(*layers))
 optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
 if what == "second model":
@@ -51,8 +53,10 @@ if what == "batch":
     batch = tuple(each[:7] for each in batch)
 loss = train_step(model, *batch).reduce_mean()
 optimizer.step()
-if what == "last batch":
+if what in ("last batch", "mean of the batch"):
     train_step(model, *(each[:4] for each in batch))
+if what == "state on rank 0" and smp.rank() == 0:
+    model.state_dict()
 if what == "module":
     model.module.state_dict()
 if what == "rank 0 evaluates":

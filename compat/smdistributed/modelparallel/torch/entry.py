@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,8 +98,14 @@ class Fit:
     rows: int = 0
 
 
-def fit(entries: Sequence[Entry], model: nn.Module, made_for: Form | None, may_change: bool, evaluates: bool) -> Fit:
-    """How these microbatches go through stages that are made for one form. UserError where they do not."""
+def fit(
+    entries: Sequence[Entry], model: nn.Module, made_for: Form | None, may_change: bool, alone: dict[bool, bool]
+) -> Fit:
+    """How these microbatches go through stages that are made for one form. UserError where they do not.
+
+    `alone` says what `samples_stand_alone` has found, in training and in evaluation: batches of another size are filled
+    up, or go through in pieces, which no output may notice.
+    """
     forms = [entry.form(model) for entry in entries]
     if other := next((form for form in forms if form != forms[0]), None):
         raise UserError(
@@ -111,17 +118,54 @@ def fit(entries: Sequence[Entry], model: nn.Module, made_for: Form | None, may_c
         return Fit()
     rows = forms[0].rows_of(made_for)
     batch = next((b.shape[0] for a, b in zip(forms[0].tensors, made_for.tensors, strict=False) if a != b), 0)
-    if not rows or (not evaluates and (rows > batch or _mixes_samples(model))):
+    if not rows or not alone[model.training] or (model.training and rows > batch):
+        reason = "" if alone[model.training] else ", since its samples are not independent of each other"
         raise UserError(
-            f"the model gets [{forms[0]}] of a microbatch; allowed: [{made_for}], which it was cut for"
-            + ("" if evaluates else ", or, without BatchNorm, fewer samples; fix: drop_last=True in the data loader")
+            f"the model gets [{forms[0]}] of a microbatch; allowed: [{made_for}], which it was cut for{reason}; "
+            f"fix: {'drop_last=True in the data loader' if model.training else 'the batch size of training'}"
         )
     return Fit(pieces=math.ceil(rows / batch), rows=rows)
 
 
-def _mixes_samples(model: nn.Module) -> bool:
-    """Whether samples that only fill up a batch would change what the others give: statistics over the batch."""
-    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+def samples_stand_alone(model: nn.Module, entry: Entry, is_training: bool) -> bool:
+    """Whether every output has a row per sample, which depends on that sample alone: tried with another last sample.
+
+    BatchNorm in training, comparisons between samples and means over the batch show in the other rows.
+    """
+    args, kwargs = trees.arguments(entry.example(model))
+    batch = next((tensor.shape[0] for tensor in entry.tensors(model) if tensor.dim()), 0)
+    rows = torch.arange(batch).clamp(max=max(batch - 2, 0))
+
+    def changed(tensor: torch.Tensor) -> torch.Tensor:
+        of_samples = tensor.dim() and tensor.shape[0] == batch
+        return tensor.index_select(0, rows.to(tensor.device)) if of_samples else tensor
+
+    with _as_it_was(model), torch.no_grad():
+        model.train(is_training)
+        results = []
+        for change in (lambda tensor: tensor, changed):
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                a, k = trees.mapped((args, kwargs), change)
+                results.append(trees.leaves(model(*a, **k)))
+    return all(
+        one.dim() > 0 and one.shape[0] == batch and torch.allclose(one[:-1].double(), other[:-1].double(), 1e-4, 1e-6)
+        for one, other in zip(*results, strict=True)
+    )
+
+
+@contextlib.contextmanager
+def _as_it_was(model: nn.Module) -> Iterator[None]:
+    """Buffers and training flags are the same afterwards."""
+    flags = {module: module.training for module in model.modules()}
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        for module, flag in flags.items():
+            module.training = flag
+        for buffer, value in kept:
+            buffer.copy_(value)
 
 
 def in_pieces(tensors: Sequence[torch.Tensor], made_for: Form, how: Fit) -> list[tuple[torch.Tensor, ...]]:
@@ -143,17 +187,9 @@ def in_pieces(tensors: Sequence[torch.Tensor], made_for: Form, how: Fit) -> list
 
 
 def whole_of(outputs: Sequence[Any], how: Fit) -> Any:
-    """One output out of those of the pieces. UserError where it has tensors without a sample axis."""
+    """One output out of those of the pieces, without the rows that only filled them up."""
     if not how.rows:
         return outputs[0]
     columns = zip(*(trees.leaves(output) for output in outputs), strict=True)
-    joined = []
-    for column in columns:
-        if column[0].dim() == 0 or column[0].shape[0] * len(column) < how.rows:
-            raise UserError(
-                f"the model returns a tensor of shape {list(column[0].shape)}; allowed in an evaluation whose batch size "
-                "is not that of training: tensors with one row per sample; fix: evaluate with the batch size of training"
-            )
-        joined.append(torch.cat(list(column))[: how.rows])
-    left = iter(joined)
+    left = iter([torch.cat(column)[: how.rows] for column in columns])
     return trees.mapped(outputs[0], lambda _: next(left))

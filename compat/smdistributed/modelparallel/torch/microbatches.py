@@ -112,7 +112,7 @@ class StepOutput(Refusing):
 def joined(results: list[Any], detach: bool) -> Any:
     """What the microbatches have returned, as one: every tensor a StepOutput, other values a list by microbatch.
 
-    None stays None. Raises UserError where one has returned more tensors than another, or something else altogether.
+    None stays None. Raises UserError where one has returned more tensors than another.
     `detach`: the tensors leave the graph.
     """
     if len({len(trees.leaves(result)) for result in results}) > 1:

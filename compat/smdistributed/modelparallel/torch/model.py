@@ -244,8 +244,9 @@ class DistributedModel(NothingDistributed, Refusing, nn.Module):
 
     def fits(self, entries: Sequence[Entry]) -> Fit:
         """How this batch goes through the stages; on the rank with the first one."""
-        form = None if self._staged is None else self._staged.form
-        return fit(entries, self.module, form, may_change=not self._trained, evaluates=not self.training)
+        if self._staged is None:
+            return fit(entries, self.module, None, True, {})
+        return fit(entries, self.module, self._staged.form, not self._trained, self._staged.alone)
 
     def partition(self, how: Fit, entry: Entry | None) -> None:
         """Makes this rank's stages, where the fit asks for it. On all ranks of the job."""
@@ -282,7 +283,15 @@ class DistributedModel(NothingDistributed, Refusing, nn.Module):
 
     def _of_all(self, mine: dict[str, Any]) -> dict[str, Any]:
         """The union over the ranks of the pipeline."""
-        rows = gathered(mine, session().axes.pp_group, CPU)
+        here = session()
+        try:
+            rows = gathered(mine, here.axes.pp_group, CPU)
+        except RuntimeError as error:  # Gloo's: a connection is closed
+            raise UserError(
+                f"a whole state dict: another rank of this pipeline has ended or failed while rank {here.mesh.rank} asks "
+                "for it; allowed: on all ranks with the same dp_rank; fix: call it on every rank and save on rank 0, or "
+                "use model.local_state_dict()"
+            ) from error
         return {name: value for row in rows for name, value in row.items()}
 
     def _call_hooks(self) -> None:

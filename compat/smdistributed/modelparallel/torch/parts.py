@@ -14,7 +14,7 @@ from torch import nn
 from algorun import training
 
 from . import checkpointing, manual
-from .entry import Entry, Fit, Form, in_pieces, whole_of
+from .entry import Entry, Fit, Form, in_pieces, samples_stand_alone, whole_of
 from .replicas import Turns, Uneven, equalise
 from .session import Session, UserError
 
@@ -98,6 +98,8 @@ class StagedPart:
         self.form: Form = example.form(module)
         self._buffers_too, self._turns = buffers_too, Turns(every)
         self._mode: bool | None = None
+        # Needed with the first stage alone, and tried before the weights of all stages go different ways.
+        self.alone = {mode: samples_stand_alone(module.to("cpu"), example, mode) for mode in (True, False)}
         pipeline = _pipeline(here, module, example)
         self.pipeline: Pipeline = pipeline
         if not overlap or every > 1:
