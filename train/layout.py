@@ -62,7 +62,7 @@ def lay_out(config: PipelineConfig, wishes: Wishes, world_size: int, torch: str 
     if config.recompute:
         check_recompute(name)
     stages = pp * chunks
-    schedules.rules(name, pp, stages, stages)  # first whether the stages fit: so many microbatches always do
+    schedules.rules(name, pp, stages, stages, torch)  # first whether the stages fit: so many microbatches always do
     counts = [n for n in range(1, config.batch_size + 1) if config.batch_size % n == 0]
     microbatches = config.microbatches
     if microbatches is None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compat.smp_runs import PROGRAMS, run
+from tests.compat.smp_runs import PROGRAMS, few_microbatches, run
 from tests.train.training_runs import Ranks
 
+LAYOUTS = [(2, 1), pytest.param(4, 2, marks=few_microbatches)]
 
-@pytest.mark.parametrize(("ranks", "partitions"), [(2, 1), (4, 2)])
+
+@pytest.mark.parametrize(("ranks", "partitions"), LAYOUTS)
 def test_replicas_may_have_different_numbers_of_batches(ranks, partitions, tmp_path):
     rows = run(
         tmp_path, "smp_replicas.py", "join", ranks=ranks, parameters={"partitions": partitions, "microbatches": 1}
@@ -18,7 +20,7 @@ def test_replicas_may_have_different_numbers_of_batches(ranks, partitions, tmp_p
         assert row["buffers"] < 1e-6
 
 
-@pytest.mark.parametrize(("ranks", "partitions"), [(2, 1), (4, 2)])
+@pytest.mark.parametrize(("ranks", "partitions"), LAYOUTS)
 def test_a_hook_reduces_the_gradients(ranks, partitions, tmp_path):
     rows = run(
         tmp_path, "smp_replicas.py", "hook", ranks=ranks, parameters={"partitions": partitions, "microbatches": 1}

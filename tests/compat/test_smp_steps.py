@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.train.training_runs import ROOT, Ranks
 
@@ -43,6 +44,8 @@ CASES = [
 
 @pytest.mark.parametrize(("hosts", "slots", "parameters", "args"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_steps_are_those_of_the_unsplit_model(hosts, slots, parameters, args, tmp_path):
+    if parameters.get("microbatches", 1) < parameters["partitions"] and torch.__version__.startswith("2.10."):
+        pytest.skip("torch 2.10 has no schedule for fewer microbatches than stages")
     run = ranks(tmp_path, hosts, slots, "smp_steps.py", parameters, *args)
     assert run.codes() == [0] * hosts * slots, "\n".join(run.text(rank) for rank in range(hosts * slots))
     result = json.loads((tmp_path / "host0/output/data/result.json").read_text())

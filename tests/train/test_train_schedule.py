@@ -67,6 +67,8 @@ def executed_by_torch(name: str, ranks: int, chunks: int, microbatches: int) -> 
 
 @pytest.mark.parametrize("name", schedule.SCHEDULES)
 def test_the_orders_are_what_torch_executes(name):
+    if schedule.SCHEDULES[name].v_shaped and torch.__version__.startswith("2.10."):
+        pytest.skip("torch 2.10 has them, but on Gloo they fail")
     compared = 0
     for ranks, chunks in COUNTS[name]:
         for microbatches in schedule.allowed_microbatches(
@@ -196,6 +198,13 @@ def test_refusals_state_the_rule_and_the_fix(name, ranks, stages, microbatches, 
         schedule.rules(name, ranks, stages, microbatches)
 
 
+@pytest.mark.parametrize("name", ["zbv", "dualpipev"])
+def test_torch_2_10_has_no_v_shaped_schedules(name):
+    with pytest.raises(UserError, match=rf"{name} with torch 2\.10; allowed: gpipe, 1f1b, interleaved, zero-bubble"):
+        schedule.rules(name, 2, 4, 8, "2.10.0+cpu")
+    schedule.rules(name, 2, 4, 8, "2.11.0")
+
+
 def test_torch_2_10_fills_the_pipeline_with_gpipe_too():
     with pytest.raises(UserError, match="option --microbatches: 3 .* allowed: at least 4, .* fix: .*4, or torch 2.11"):
         schedule.rules("simple", 4, 4, 3, "2.10.0+cpu")
@@ -204,6 +213,8 @@ def test_torch_2_10_fills_the_pipeline_with_gpipe_too():
 
 @pytest.mark.parametrize("name", ["1f1b", "interleaved", "zero-bubble", "dualpipev", "gpipe", "zbv"])
 def test_the_rules_are_those_of_torch(name):
+    if schedule.SCHEDULES[name].v_shaped and torch.__version__.startswith("2.10."):
+        pytest.skip("torch 2.10 has them, but on Gloo they fail")
     ranks, chunks = 3, schedule.SCHEDULES[name].chunks[0]
     for microbatches in range(1, 16):
         allowed = bool(schedule.allowed_microbatches(name, ranks, ranks * chunks, [microbatches], torch.__version__))

@@ -81,6 +81,11 @@ def rules(name: str, ranks: int, stages: int, microbatches: int, torch: str = ""
             f"schedule {name} with {stages} stages on {ranks} pipeline ranks; allowed: {allowed} per rank, the same "
             f"number on each; fix: {counts} stages, or another --schedule"
         )
+    if schedule.v_shaped and torch.startswith("2.10."):  # there a rank sends to itself, which Gloo cannot
+        allowed = ", ".join(known for known, other in SCHEDULES.items() if not other.v_shaped)
+        raise UserError(
+            f"option --schedule: {name} with torch 2.10; allowed: {allowed}; fix: one of them, or torch 2.11"
+        )
     if microbatches < 1:
         raise UserError(f"option --microbatches: {microbatches} is not allowed; allowed: at least 1; fix: 1 or more")
     filled = ("1f1b", "dualpipev", *(("gpipe", "simple") if torch.startswith("2.10.") else ()))
