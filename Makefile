@@ -75,7 +75,7 @@ sdk-test-quick: $(SDK_NEEDS)  ## Run the rows that every change has to pass (5 m
 	./build.sh build --variant cpu --tag $(IMAGE)
 	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m 'sdk and quick' tests/sdk
 
-chaos: $(VENV)/ready-test  ## Run the fault table and write docs/chaos.md (55 minutes; root, iproute2)
+chaos: $(VENV)/ready-test  ## Run the fault table and write docs/chaos.md (40 minutes; root, iproute2)
 	./build.sh build --variant cpu
 	$(BIN)/pytest -m chaos --chaos-table docs/chaos.md tests/chaos
 
