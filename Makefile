@@ -104,6 +104,7 @@ bench: $(VENV)/ready-bench  ## Measure the launcher and the training loop beside
 	$(BIN)/python bench/launch.py
 	$(BIN)/python bench/ddp.py
 	$(BIN)/python bench/pipeline.py
+	$(BIN)/python bench/smp.py
 
 bench-hub: $(VENV)/ready  ## Measure what the hub costs with 64 to 1,000 simulated hosts (8 minutes)
 	mkdir -p .build
