@@ -12,7 +12,7 @@ IMAGE ?= algorun:cpu
 TEST_WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-pipeline test fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image base lint format bench bench-hub clean
+.PHONY: help demo demo-pipeline test fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -84,6 +84,16 @@ chaos-quick: $(VENV)/ready-test  ## Run the faults that every change has to surv
 
 image:  ## Build the CUDA image
 	./build.sh build
+
+# The image has the package without its tests, and no pytest.
+EXACT := tests/train/test_train_pipeline_exact.py tests/train/test_train_schedule.py tests/compat/test_smp_steps.py \
+	tests/compat/test_smp_replicas.py tests/compat/test_smp_training.py tests/compat/test_smp_checkpoints.py
+image-test: $(VENV)/ready-test  ## Run the exactness of pipelines on the CUDA image's torch (builds the image first)
+	./build.sh build
+	$(BIN)/pip install --quiet --upgrade --target .build/image-test pytest pytest-xdist hypothesis psutil
+	docker run --rm --entrypoint bash -v $(CURDIR):/src:ro -w /tmp -e OMP_NUM_THREADS=1 algorun:cuda -c \
+	    'cp -r /src/tests /src/train /src/launcher /src/compat /src/pyproject.toml . && \
+	    PYTHONPATH=/tmp:/tmp/compat:/src/.build/image-test python -m pytest -n 2 --dist loadfile $(EXACT)'
 
 lint: $(VENV)/ready-lint  ## Check style, types, Dockerfile and shell scripts
 	$(BIN)/ruff check .

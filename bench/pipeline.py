@@ -14,9 +14,7 @@ import os
 import random
 import statistics
 import sys
-import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,51 +24,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
-from torch.nn import functional
 
-from bench.ranks import start
+from bench.quiet import quiet_rounds
+from bench.stages import MICROBATCH, MODELS, RANKS, as_rank, loss, on_ranks, options, spread, targets_of
 from train.mesh import Mesh, joined, read_world
-from train.models import gpt
-from train.models.vit import ViT
 from train.parallel.axes import join
-from train.parallel.cut import cut
+from train.parallel.cut.anywhere import cut
 from train.parallel.grid import grid
-from train.parallel.live import SavedBytes
-from train.parallel.memory import Memory, preallocated
-from train.parallel.partition import even, solve
-from train.parallel.partitioner import Decision, Partitioner, Segment
+from train.parallel.live import weighed
 from train.parallel.pipeline import Pipeline
-from train.parallel.profiling import combined, profile
+from train.parallel.plan.memory import Memory, preallocated
+from train.parallel.plan.partition import even, solve
+from train.parallel.plan.partitioner import Decision, Partitioner, Segment
+from train.parallel.plan.profiling import combined, profile
 
-RANKS, MICROBATCH = 2, 4
-FOREIGN = 0.1  # cores; above it a round does not count
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 2, "zbv": 2, "dualpipev": 2}
-HERTZ = os.sysconf("SC_CLK_TCK")
-
-
-def gpt_of(vocabulary: int, width: int) -> nn.Module:
-    return gpt.build(gpt.GptSpec(vocabulary=vocabulary, context=128, width=width, depth=8, heads=4), seed=0)
-
-
-def tokens(count: int) -> torch.Tensor:
-    return torch.randint(0, 256, (count, 128))
-
-
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
-    "gpt, 256 tokens": (lambda: gpt_of(256, 192), tokens),
-    "gpt, 8,192 tokens": (lambda: gpt_of(8192, 128), tokens),
-    "vit, 64 x 64": (lambda: ViT(100, 64, 8, 192, 8, 4, 0.0), lambda count: torch.randn(count, 3, 64, 64)),
-}
-
-
-def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(output.flatten(0, -2), target.flatten())
-
-
-def busy_s() -> float:
-    """CPU time of the whole machine since its start."""
-    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
-    return (sum(fields) - fields[3] - fields[4]) / HERTZ  # without idle and waiting for disks
 
 
 class Bench:
@@ -82,9 +50,7 @@ class Bench:
         self.mesh, self.microbatches, self.model = mesh, microbatches, make()
         self.inputs = inputs(MICROBATCH * microbatches)
         self.cutting = cut(self.model, self.inputs[:MICROBATCH], stages=2 * RANKS)
-        with torch.no_grad():
-            shape = self.model(self.inputs[:1]).shape
-        self.targets = torch.randint(0, shape[-1], (len(self.inputs), *shape[1:-1]))
+        self.targets = targets_of(self.model, self.inputs)
         self.axes = join(grid(mesh.size, RANKS), mesh.rank, mesh.device)
         self.memory = Memory(preallocated=preallocated(torch.__version__))
 
@@ -155,50 +121,6 @@ class Mean(nn.Module):
         return tokens.mean(dim=1)
 
 
-def timed(turn: Callable[[], None], steps: int) -> float:
-    """Seconds per step, from one meeting of the ranks to the next."""
-    dist.barrier()
-    begun = time.perf_counter()
-    for _ in range(steps):
-        turn()
-    dist.barrier()
-    return (time.perf_counter() - begun) / steps
-
-
-def quiet_rounds(
-    mesh: Mesh,
-    turns: dict[str, Callable[[], None]],
-    count: int,
-    steps: int,
-    before: Callable[[], None] = lambda: None,
-    kept: Callable[[], None] = lambda: None,
-) -> tuple[dict[str, list[float]], int]:
-    """Seconds per step of every contender in `count` rounds, and the number of those dropped for foreign load.
-
-    `before` runs at the begin of each round, `kept` after one that counts.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in turns}
-    shuffle, number, dropped = random.Random(0), 0, 0
-    for turn in turns.values():
-        turn()  # shapes, buffers
-    while number < count and dropped < 4 * count:
-        own, machine, clock = time.process_time(), busy_s(), time.perf_counter()
-        before()
-        found = {name: timed(turns[name], steps) for name in shuffle.sample(list(turns), len(turns))}
-        rows = mesh.exchange([time.process_time() - own])
-        foreign = (busy_s() - machine - sum(row[0] for row in rows)) / (time.perf_counter() - clock)
-        if mesh.exchange([foreign])[0][0] > FOREIGN:
-            dropped += 1
-            continue
-        kept()
-        for name, value in found.items():
-            seconds[name].append(value)
-        number += 1
-    if not number:
-        sys.exit("error: foreign load in every round; fix: run it on a quiet machine")
-    return seconds, dropped
-
-
 def rounds(
     bench: Bench, turns: dict[str, Callable[[], None]], args: argparse.Namespace
 ) -> tuple[dict[str, list[float]], list[list[Segment]], int]:
@@ -245,7 +167,7 @@ def partitions_table(mesh: Mesh, args: argparse.Namespace) -> list[dict]:
         seconds, profiles, dropped = rounds(bench, turns, args)
         segments = combined(profiles, statistics.median)
         planned = {plan: decision(bench, segments, "1f1b", begins) for plan, begins in cuts.items()}
-        measured = mesh.gather(weighed(turns["speed"]))
+        measured = mesh.gather(bytes_of(turns["speed"]))
         rows.append(
             {
                 "model": name,
@@ -259,15 +181,14 @@ def partitions_table(mesh: Mesh, args: argparse.Namespace) -> list[dict]:
     return rows
 
 
-def weighed(turn: Callable[[], None]) -> int:
-    """Bytes of weights, gradients, two moments and what autograd keeps at its peak."""
+def bytes_of(turn: Callable[[], None]) -> int:
+    """Bytes of weights, gradients, two moments, what autograd keeps at its peak, and receive buffers."""
     pipeline = turn.pipeline  # type: ignore[attr-defined]
-    with SavedBytes(pipeline.parameters()) as saved:
-        turn()
-    return 4 * sum(p.numel() * p.element_size() for p in pipeline.parameters()) + saved.peak
+    _, held = weighed(pipeline, turn)
+    return 4 * sum(p.numel() * p.element_size() for p in pipeline.parameters()) + held
 
 
-def solver_s() -> float:
+def solver_s(optimize: str) -> float:
     """1,000 segments over 64 stages, 256 microbatches, under a limit; the slowest of five."""
     draw = random.Random(0)
     segments = [
@@ -277,37 +198,27 @@ def solver_s() -> float:
     slowest = 0.0
     for _ in range(5):
         begun = time.perf_counter()
-        solve(segments, 64, 1, 256, "1f1b", limit_bytes=10**10)
+        solve(segments, 64, 1, 256, "1f1b", optimize, limit_bytes=10**10)
         slowest = max(slowest, time.perf_counter() - begun)
     return slowest
 
 
 def rank(args: argparse.Namespace) -> None:
-    warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
+    as_rank()
     with joined(read_world(os.environ)) as mesh:
         result = {"schedules": schedules_table(mesh, args), "partitions": partitions_table(mesh, args)}
         if mesh.is_leader:
-            result["solver_s"] = solver_s()
+            result["solver_s"] = {optimize: solver_s(optimize) for optimize in ("speed", "memory")}
             Path(args.result).write_text(json.dumps(result))
         dist.barrier()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--microbatches", type=int, default=8)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--result", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = options(__doc__).parse_args()
     if args.result:
         rank(args)
         return
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "result.json"
-        start(__file__, RANKS, [*sys.argv[1:], "--result", str(file)])
-        result = json.loads(file.read_text())
+    result = on_ranks(__file__)
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     show(args, result)
@@ -322,11 +233,10 @@ def show(args: argparse.Namespace, result: dict) -> None:
     )
     print("| schedule | ms per step | quartiles | speed-up over one process | over the ideal |\n|---|---|---|---|---|")
     for name, values in table["seconds"].items():
-        low, _, high = (value * 1e3 for value in statistics.quantiles(values, n=4))
         ideal = table["ideal"].get(name)
         over = f"{middle[name] / ideal:.3f}" if ideal else ""
         up = middle["one process"] / middle[name]
-        print(f"| {name} | {middle[name] * 1e3:.0f} | {low:.0f} - {high:.0f} | {up:.2f} | {over} |")
+        print(f"| {name} | {middle[name] * 1e3:.0f} | {spread(values)} | {up:.2f} | {over} |")
     print(
         "\n| model | even layers: predicted, measured ms | speed plan: predicted, measured ms | even / speed | "
         "MiB per rank: predicted | measured |\n|---|---|---|---|---|---|"
@@ -337,7 +247,8 @@ def show(args: argparse.Namespace, result: dict) -> None:
         sizes = [", ".join(f"{size / 2**20:.1f}" for size in row["bytes"][key]) for key in ("predicted", "measured")]
         gain = found["even"] / found["speed"]
         print(f"| {row['model']} | {times[0]} | {times[1]} | {gain:.3f} | {sizes[0]} | {sizes[1]} |")
-    print(f"\n1,000 segments over 64 stages are solved in {result['solver_s']:.2f} s (the slowest of five).")
+    took = ", ".join(f"{seconds:.2f} s for {optimize}" for optimize, seconds in result["solver_s"].items())
+    print(f"\n1,000 segments over 64 stages are solved in {took} (the slowest of five).")
 
 
 if __name__ == "__main__":

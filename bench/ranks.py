@@ -1,19 +1,18 @@
 """Starts a benchmark's ranks on this machine."""
 
 import os
-import socket
 import subprocess
 import sys
 
+from launcher.control.addresses import free_ports
 
-def start(program: str, processes: int, argv: list[str]) -> None:
-    """Runs `program` as that many gloo ranks with one thread each, and waits for them."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+
+def start(program: str, processes: int, argv: list[str], **more: str) -> None:
+    """Runs `program` as that many gloo ranks with one thread each, and waits for them; `more` are variables."""
+    port = free_ports("127.0.0.1", 1)[0]
     running = []
     for number in range(processes):
-        environ = os.environ | {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(processes)}
+        environ = os.environ | more | {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(processes)}
         environ |= {"LOCAL_WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         environ |= {"GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "bench", "OMP_NUM_THREADS": "1"}
         environ |= {"CUDA_VISIBLE_DEVICES": ""}

@@ -11,8 +11,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
-import warnings
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,8 +20,8 @@ import smdistributed.modelparallel.torch as smp  # noqa: E402
 import torch  # noqa: E402
 
 from algorun.pipeline import pipeline  # noqa: E402
-from bench.pipeline import MICROBATCH, MODELS, RANKS, loss, quiet_rounds  # noqa: E402
-from bench.ranks import start  # noqa: E402
+from bench.quiet import quiet_rounds  # noqa: E402
+from bench.stages import MICROBATCH, MODELS, RANKS, as_rank, loss, on_ranks, options, spread, targets_of  # noqa: E402
 from train.mesh import Mesh, read_world  # noqa: E402
 
 
@@ -36,16 +34,13 @@ def train_step(model, inputs, targets):
 
 
 def rank(args: argparse.Namespace) -> None:
-    warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
+    as_rank()
     smp.init({"partitions": RANKS, "microbatches": args.microbatches, "optimize": "speed"})
     make, inputs_of = MODELS[args.model]
     torch.manual_seed(0)
     whole = make()
     inputs = inputs_of(MICROBATCH * args.microbatches)
-    with torch.no_grad():
-        shape = whole(inputs[:1]).shape
-    targets = torch.randint(0, shape[-1], (len(inputs), *shape[1:-1]))
+    targets = targets_of(whole, inputs)
     model = smp.DistributedModel(copy.deepcopy(whole))
     model.train()
     empty = torch.zeros_like(inputs), torch.zeros_like(targets)  # arguments count on pp_rank 0 alone
@@ -76,24 +71,11 @@ def rank(args: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--microbatches", type=int, default=8)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--result", help=argparse.SUPPRESS)
-    parser.add_argument("--model", help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    args = options(__doc__).parse_args()
     if args.result:
         rank(args)
         return
-    rows = []
-    for name in MODELS:  # one model per job, as in a script
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "result.json"
-            os.environ["SAGEMAKER_BASE_DIR"] = folder
-            start(__file__, RANKS, [*sys.argv[1:], "--model", name, "--result", str(file)])
-            rows.append(json.loads(file.read_text()))
+    rows = [on_ranks(__file__, "--model", name) for name in MODELS]  # one model per job, as in a script
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
     print(f"torch {torch.__version__}, {RANKS} ranks, {args.microbatches} microbatches of {MICROBATCH}, "
@@ -101,10 +83,7 @@ def main() -> None:
     print("| model | pipeline, ms per step (quartiles) | under smp | ratio of medians |\n|---|---|---|---|")
     for row in rows:
         middle = {key: statistics.median(values) for key, values in row["seconds"].items()}
-        cells = []
-        for key, values in row["seconds"].items():
-            low, _, high = (value * 1e3 for value in statistics.quantiles(values, n=4))
-            cells.append(f"{middle[key] * 1e3:.0f} ({low:.0f} - {high:.0f})")
+        cells = [f"{middle[key] * 1e3:.0f} ({spread(values)})" for key, values in row["seconds"].items()]
         print(f"| {row['model']} | {' | '.join(cells)} | {middle['smp'] / middle['pipeline']:.3f} |")
 
 

@@ -19,7 +19,7 @@ from . import artifact, checkpoint, data, options, paths  # noqa: E402
 from .config import DdpConfig  # noqa: E402
 from .data.sampler import Sharding  # noqa: E402
 from .errors import UserError, guarded, leave  # noqa: E402
-from .job import figures, ignore, prepare_folders, print_line, rate_line, result, set_determinism  # noqa: E402
+from .job import figures, ignore, prepare_folders, rate_line, result, set_determinism  # noqa: E402
 from .loop import Loop, Outcome, Parts, Position, Progress  # noqa: E402
 from .mesh import Mesh, joined, read_world  # noqa: E402
 from .models import ModelSpec, build, specify  # noqa: E402
@@ -46,7 +46,7 @@ def main(argv: list[str]) -> int:
 
 def train(config: DdpConfig, where: paths.Paths, mesh: Mesh) -> None:
     """One job on the joined ranks: data, model, loop, artifact."""
-    say = print_line if mesh.is_leader else ignore
+    say = mesh.say
     mesh.from_leader(lambda: _prepare(config, where))
     set_determinism(config)
     images = data.load(config, where, mesh)

@@ -13,10 +13,10 @@ from .data import Batch
 from .files import write_text
 from .layout import Layout
 from .mesh import Mesh
-from .parallel import draw, schedule
-from .parallel.live import SavedBytes
-from .parallel.partitioner import Decision
-from .parallel.simulate import Span, Timeline
+from .parallel import draw, schedules
+from .parallel.live import weighed
+from .parallel.plan.partitioner import Decision
+from .parallel.schedules import Span, Timeline
 from .parallel.staged import Staged
 
 TIMED_STEP = 4  # of a run: the first ones allocate, and lay out buffers anew
@@ -36,10 +36,16 @@ class Explained:
         folder: Path,
         mesh: Mesh,
         say: Callable[[object], None],
+        recompute: bool = False,
     ) -> None:
         self._stepper, self._layout, self._decision, self._folder = stepper, layout, decision, folder
-        self._mesh, self._say = mesh, say
+        self._mesh, self._say, self._recompute = mesh, say, recompute
         self._count = itertools.count(1)
+
+    def finish(self) -> None:
+        """Says so where the run was too short for a picture."""
+        if next(self._count) <= TIMED_STEP:
+            self._say(f"schedule: not measured, no {SVG}: the run made fewer than {TIMED_STEP} steps")
 
     def train(self) -> None:
         self._stepper.train()
@@ -75,8 +81,8 @@ class Explained:
         measured = Timeline(tuple(tuple(spans) for spans in rows))
         pictures = [(f"measured, step {number}", measured)]
         if decision is not None:
-            orders = schedule.orders(layout.schedule, layout.grid.pp, layout.chunks, layout.microbatches)
-            pictures.insert(0, ("planned", schedule.simulate(orders, decision.forward_s, decision.backward_s)))
+            orders = schedules.orders(layout.schedule, layout.grid.pp, layout.chunks, layout.microbatches)
+            pictures.insert(0, ("planned", schedules.simulate(orders, decision.forward_s, decision.backward_s)))
         title = f"{layout.schedule}, {layout.grid.pp} ranks, {layout.microbatches} microbatches"
         write_text(self._folder / SVG, draw.svg(title, pictures))
         write_text(self._folder / TRACE, draw.chrome_trace(measured))
@@ -92,16 +98,16 @@ class Explained:
             losses = self._stepper.step(batches, total, rate, number)
             measured = torch.cuda.max_memory_allocated(device)
         else:
-            with SavedBytes(pipeline.parameters()) as saved:
-                losses = self._stepper.step(batches, total, rate, number)
-            measured = self._states() + saved.peak
+            losses, held = weighed(pipeline, lambda: self._stepper.step(batches, total, rate, number))
+            measured = self._states() + held
         rows = self._mesh.gather(measured)
         decision = self._decision
         if decision is not None:
             ranks = [rows[rank] for rank in self._layout.grid.pipelines[0]]
-            counted = (
-                "the device's peak" if device.type == "cuda" else "weights, gradients, moments, what autograd keeps"
-            )
+            every = "weights, gradients, moments, what autograd keeps, receive buffers"
+            if self._recompute:  # it happens inside autograd, out of sight of what counts there
+                every += "; not what is computed again in the backward pass, which the plan has"
+            counted = "the device's peak" if device.type == "cuda" else every
             self._say(f"memory: planned against measured ({counted})\n" + draw.memory_text(decision.rank_bytes, ranks))
         return losses
 

@@ -12,12 +12,8 @@ from .loop import Outcome
 from .summary import clear_summary
 
 
-def print_line(text: object) -> None:
-    print(text, flush=True)
-
-
 def ignore(_: object) -> None:
-    """What ranks other than 0 say."""
+    """What ranks other than 0 do with their metrics."""
 
 
 def prepare_folders(where: paths.Paths) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from .config import PipelineConfig, divisors
 from .errors import UserError
 from .mp_parameters import Wishes
-from .parallel import schedule as schedules
+from .parallel import schedules
 from .parallel.grid import Grid, grid
 
 PER_RANK = 4  # microbatches per rank of a pipeline: with 4 P of them its idle share is below a fifth
@@ -42,7 +42,7 @@ def _count(number: int, word: str) -> str:
 def lay_out(config: PipelineConfig, wishes: Wishes, world_size: int, torch: str = "") -> Layout:
     """The layout of a job under this version of torch. UserError with the rule that the options break."""
     pp = config.pp or next((n for n in range(2, world_size + 1) if world_size % n == 0), 1)
-    shape = grid(world_size, pp, config.placement)
+    shape = grid(world_size, pp, config.placement, wishes.named("pp", pp))
     if shape.dp > 1 and not wishes.ddp:
         raise UserError(
             f"mp_parameters: partitions = {pp} on {world_size} ranks; allowed: {world_size} without ddp; "
@@ -53,7 +53,8 @@ def lay_out(config: PipelineConfig, wishes: Wishes, world_size: int, torch: str 
     chunks = config.chunks or least
     if pp == 1:
         if chunks > 1 and config.chunks:
-            raise UserError(f"option --chunks: {chunks} with one rank per pipeline; allowed: 1; fix: a larger --pp")
+            fix = "more partitions" if wishes.options else "a larger --pp"
+            raise UserError(f"option --chunks: {chunks} with one rank per pipeline; allowed: 1; fix: {fix}")
         name, chunks = "1f1b", 1  # one microbatch at a time
     elif most == 1 < chunks:
         raise UserError(

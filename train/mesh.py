@@ -80,6 +80,11 @@ class Mesh:
         self.rank, self.size = world.rank, world.world_size
         self.is_leader = world.rank == 0
 
+    def say(self, text: object) -> None:
+        """Prints on rank 0."""
+        if self.is_leader:
+            print(text, flush=True)
+
     def exchange(self, values: list[float]) -> list[list[float]]:
         """Row r holds rank r's `values` (float64). Runs on the CPU: a GPU's queue of work is not waited for."""
         if not self.world.distributed:

@@ -11,7 +11,7 @@ from typing import Any
 
 from .config import PipelineConfig
 from .errors import UserError
-from .parallel.schedule import ALIASES
+from .parallel.schedules import ALIASES
 
 SCHEDULES = {"interleaved": "1f1b", "simple": "gpipe"}  # "interleaved" means backward passes first there, that is 1F1B
 NEUTRAL: dict[str, tuple[Any, str]] = {
@@ -20,10 +20,8 @@ NEUTRAL: dict[str, tuple[Any, str]] = {
     "sharded_data_parallel_degree": (1, "there is no sharded data parallelism here; use more partitions"),
     "shard_optimizer_state": (False, "the optimizer's state is not sharded here; use more partitions"),
     "fp16": (False, "use bf16"),
-    "fp16_params": (False, "use bf16"),
-    "offload_activations": (False, "use recompute True beside mp_parameters"),
+    "offload_activations": (False, "use recompute True beside mp_parameters, or smp.set_activation_checkpointing"),
     "contiguous": (True, "stages are always contiguous"),
-    "skip_tracing": (False, "units are profiled, or come from --partition"),
 }
 # What changes nothing here, whatever its value: it belongs to tensor parallelism, sharded data parallelism or offloading,
 # each of which is refused, or asks for what is so anyway. Values still have to be of their kind.
@@ -32,6 +30,8 @@ FLAGS_WITHOUT_EFFECT = (
     "delayed_parameter_initialization",  # saves host memory; what is computed stays the same
     "deterministic_server",  # the order of a schedule is always the same on all ranks
     "sdp_hierarchical_allgather",
+    "fp16_params",  # speaks of the modules that tensor parallelism distributes, and there are none
+    "skip_tracing",  # models are cut without a tracer
 )
 NUMBERS_WITHOUT_EFFECT = (
     "activation_loading_horizon",
@@ -41,6 +41,7 @@ NUMBERS_WITHOUT_EFFECT = (
     "sdp_gradient_clipping",
 )
 PLACEMENTS = ("cluster", "spread")
+NAMES = {"pp": "partitions"}  # of our options in messages that can be about either
 LONGEST = 200  # characters of a value in a message
 WORDS = {"true": True, "false": False}
 
@@ -54,6 +55,16 @@ class Wishes:
     auto_partition: bool = True
     default_partition: int | None = None
     active_microbatches: int | None = None
+
+    def named(self, option: str, value: Any) -> str:
+        """An option of ours with its value, as whoever started the job has written it."""
+        theirs = NAMES.get(option) if self.options else None
+        return f"mp_parameters: {theirs} = {value}" if theirs else f"option --{option}: {value}"
+
+    @property
+    def fewer_stages(self) -> str:
+        """What to ask for where a model cannot be cut into so many."""
+        return "fewer partitions" if self.options else "fewer stages (a smaller --pp or --chunks)"
 
 
 def _refused(key: str, value: Any, allowed: str, fix: str) -> UserError:

@@ -97,6 +97,14 @@ def read(cls: type[T], argv: list[str]) -> T:
     return cls(**values)
 
 
+def from_values(cls: type[T], values: dict[str, Any], source: str) -> T:
+    """As `read`, of values that `source`, a call, was given by name; None is the default."""
+    names = {o.name: o for o in _options(cls).values()}
+    found = {key: _convert(_find(key, names, source), str(value), source) for key, value in values.items()
+             if value is not None}  # fmt: skip
+    return cls(**{key: value for key, value in found.items() if value is not None})
+
+
 def _pairs(argv: list[str], names: dict[str, _Option]) -> dict[str, str]:
     """`--key value`, `--key=value`, `-k value` and a bare `--flag` as {canonical key: text}."""
     found: dict[str, str] = {}

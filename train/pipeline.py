@@ -17,15 +17,16 @@ from .config import PipelineConfig  # noqa: E402
 from .data.sampler import Sharding  # noqa: E402
 from .errors import guarded, leave  # noqa: E402
 from .explain import Explained  # noqa: E402
-from .job import figures, ignore, prepare_folders, print_line, rate_line, result, set_determinism  # noqa: E402
+from .job import figures, ignore, prepare_folders, rate_line, result, set_determinism  # noqa: E402
 from .layout import Layout, lay_out  # noqa: E402
 from .loop import Loop, Outcome, Parts, Position, Progress  # noqa: E402
 from .mesh import Mesh, joined, read_world  # noqa: E402
 from .mp_parameters import Wishes  # noqa: E402
 from .optim import optimizer, schedule  # noqa: E402
 from .parallel import axes  # noqa: E402
-from .parallel.decide import PARTITION, Decider  # noqa: E402
 from .parallel.pipeline import Pipeline  # noqa: E402
+from .parallel.plan.decide import PARTITION, Decider  # noqa: E402
+from .parallel.schedules import find  # noqa: E402
 from .parallel.split import assemble, with_target  # noqa: E402
 from .parallel.staged import Staged, sample_losses  # noqa: E402
 from .part_saver import PartSaver  # noqa: E402
@@ -50,13 +51,15 @@ def main(argv: list[str]) -> int:
 
 def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.Paths, mesh: Mesh) -> None:
     """One job on the joined ranks: data, model, partition, loop, artifact."""
-    say = print_line if mesh.is_leader else ignore
+    say = mesh.say
     mesh.from_leader(lambda: prepare_folders(where))
     set_determinism(config)
     job, model = task.load(config, where, mesh)
     names, weights = tuple(model.state_dict()), sum(p.numel() for p in model.parameters())
     for line in (*job.lines, f"layout: {layout}"):
         say(line)
+    if find(layout.schedule).experimental:
+        say(f"schedule {layout.schedule} is experimental: it splits the backward pass, which not every module stands")
     example, labels = job.example(layout.microbatch)
     decider = Decider(config, wishes, layout, model, mesh, say, with_target(sample_losses, labels, mesh))
     split = decider.split(example, where.output / PARTITION)
@@ -86,7 +89,9 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     say(rate_line(config, rates.peak))
     sinks = Sinks(where.output, start.position if start else Position()) if mesh.is_leader else None
     stepper = Staged(pipeline, optim, mesh, config.seed, config.clip_norm)
-    explained = Explained(stepper, layout, decision, where.output, mesh, say) if config.explain else stepper
+    explained = (
+        Explained(stepper, layout, decision, where.output, mesh, say, config.recompute) if config.explain else None
+    )
     saver = PartSaver(store, mesh, say)
     writes = dp_rank == 0  # the other replicas hold the same
 
@@ -99,9 +104,12 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
 
     agreement = Agreement(mesh, STOP)
     report = sinks.write if sinks else ignore
-    parts = Parts(config, mesh, job.source, explained, sharding, rates, agreement, save, report)
+    source = job.source if 0 in pipeline.modules else job.source.without_inputs()
+    parts = Parts(config, mesh, source, explained or stepper, sharding, rates, agreement, save, report)
     outcome = Loop(parts, start).run()
     saver.finish()
+    if explained:
+        explained.finish()
     if sinks:
         sinks.close()
     if outcome.stopped:

@@ -12,13 +12,16 @@ for images, labels in batches(pipe.axes.dp_rank):  # 32 images; the ranks of one
     optimizer.step()
     optimizer.zero_grad()
 
-`help(pipeline)` tells of the options.
+`help(pipeline)` tells of the options. `untie(model)` gives weights that two layers share, such as embeddings and head, a
+copy each, which train apart from then on. What is wrong with the arguments or the model is a UserError on all ranks.
 """
 
 from __future__ import annotations
 
 from . import training
 
-__all__ = ["pipeline"]
+__all__ = ["UserError", "pipeline", "untie"]
 
 pipeline = training.load("parallel.split").pipeline
+untie = training.load("parallel.cut.layers").untie
+UserError = training.load("errors").UserError

@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import json
-import random
-import socket
 from pathlib import Path
 from typing import Any
-
-import pytest
-import torch
 
 from tests.train.training_runs import Ranks
 
 PROGRAMS = Path(__file__).parent / "programs"
 MARK = "SAYS "
-few_microbatches = pytest.mark.skipif(
-    torch.__version__.startswith("2.10."), reason="torch 2.10 has no schedule for fewer microbatches than stages"
-)
 
 
 def say(value: Any) -> None:
@@ -25,35 +17,26 @@ def say(value: Any) -> None:
     print(MARK + json.dumps(value), flush=True)
 
 
-def quiet_port() -> int:
-    """A free port below those that outgoing connections get.
-
-    A rank that tries to reach rank 0's port before rank 0 listens there may else be given this port as its own end, and
-    be connected with itself.
-    """
-    while True:
-        port = random.randint(15_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+def started(
+    folder: Path, program: str, *args: str, hosts: int = 1, slots: int = 2, parameters: dict[str, Any], **environ: str
+) -> Ranks:
+    """The ranks of a program; `parameters` are the job's mp_parameters."""
+    return Ranks(
+        folder,
+        hosts,
+        slots,
+        list(args),
+        program=str(PROGRAMS / program),
+        SM_HP_MP_PARAMETERS=json.dumps(parameters),
+        CUDA_VISIBLE_DEVICES="",
+        **environ,
+    )
 
 
 def run(folder: Path, program: str, *args: str, ranks: int = 2, parameters: dict[str, Any] | None = None) -> list[Any]:
-    """What every rank has said, by rank; all have ended with 0. `parameters` are the job's mp_parameters."""
+    """What every rank of one host has said, by rank; all have ended with 0."""
     given = {"partitions": 2, "microbatches": 2, "ddp": True} | (parameters or {})
-    job = Ranks(
-        folder,
-        1,
-        ranks,
-        list(args),
-        program=str(PROGRAMS / program),
-        SM_HP_MP_PARAMETERS=json.dumps(given),
-        CUDA_VISIBLE_DEVICES="",
-        MASTER_PORT=str(quiet_port()),
-    )
+    job = started(folder, program, *args, slots=ranks, parameters=given)
     try:
         codes = job.codes()
     finally:

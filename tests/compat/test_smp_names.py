@@ -1,7 +1,8 @@
 """Every name that AWS's public API pages document for smdistributed.modelparallel.torch is there, or says why not.
 
 Source: the pages "Common API", "PyTorch API" and "PyTorch API for Tensor Parallelism" of sagemaker-python-sdk 2.200, with
-the names that earlier versions of the library (1.1 to 1.10) had.
+the names that earlier versions of the library (1.1 to 1.10) had, the release notes, and the page "Support for Hugging Face
+Transformer Models" of the developer guide.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ DOCUMENTED = {
     "DistributedModel.cpu": "+",
     "DistributedModel.join": "+",
     "DistributedModel.register_comm_hook": "+",
+    "DistributedModel._register_comm_hook": "+",
     "DistributedModel.distributed_modules": "+",
     "DistributedModel.is_distributed_parameter": "+",
     "DistributedModel.is_distributed_buffer": "+",
@@ -114,6 +116,10 @@ DOCUMENTED = {
     "RankType.MP_RANK": "+",
     "RankType.DP_RANK": "+",
 }
+for _model in ("gpt2", "bert", "roberta", "gptj", "gptneo"):
+    _back = "hf_gptj_state_dict_to_smdistributed" if _model == "gptj" else "hf_state_dict_to_smdistributed"
+    DOCUMENTED |= {f"nn.huggingface.{_model}.translate_{name}_{_model}": "+" for name in ("state_dict_to_hf", _back)}
+DOCUMENTED["nn.huggingface.roberta.translate_state_dict_to_smdistributed"] = "+"
 for _axis in ("tp", "pp", "rdp", "mp", "dp"):
     DOCUMENTED |= {f"{_axis}_rank": "+", f"{_axis}_size": "+", f"get_{_axis}_process_group": "+"}
     DOCUMENTED[f"CommGroup.{_axis.upper()}_GROUP"] = "+"
@@ -126,7 +132,9 @@ SIGNATURES = {
     "allgather": ["obj", "group"],
     "barrier": ["group"],
     "save": ["obj", "f", "partial", "pickle_module", "pickle_protocol"],
-    "load": ["f", "map_location", "pickle_module"],
+    "load": ["f", "map_location", "pickle_module", "pickle_load_args", "partial"],
+    "nn.huggingface.gpt2.translate_state_dict_to_hf_gpt2": ["state_dict", "max_seq_len"],
+    "nn.huggingface.gpt2.translate_hf_state_dict_to_smdistributed_gpt2": ["state_dict"],
     "save_checkpoint": ["path", "tag", "partial", "model", "optimizer", "user_content", "translate_if_full", "num_kept_partial_checkpoints"],
     "resume_from_checkpoint": ["path", "tag", "partial", "strict", "load_optimizer", "load_sharded_optimizer_state", "translate_function"],
     "tensor_parallelism": ["enabled"],
@@ -177,6 +185,24 @@ def test_every_sentence_is_for_a_documented_name_and_says_what_to_use():
 def test_arguments_are_the_documented_ones(name):
     parameters = list(inspect.signature(named(name)).parameters)
     assert parameters[: len(SIGNATURES[name])] == SIGNATURES[name]
+
+
+def test_the_model_takes_the_options_of_the_api_pages_and_of_the_release_notes():
+    wanted = {
+        "module", "trace_device", "trace_execution_times", "overlapping_allreduce", "backward_passes_per_step",
+        "average_grads_across_microbatches", "bucket_cap_mb", "trace_memory_usage", "broadcast_buffers",
+        "gradient_as_bucket_view", "find_unused_parameters",
+    }  # fmt: skip
+    assert set(inspect.signature(smp.DistributedModel).parameters) == wanted
+    assert smp.DistributedModel._register_comm_hook is smp.DistributedModel.register_comm_hook
+
+
+def test_translations_leave_the_state_dict_of_a_model_with_its_own_modules_as_it_is():
+    state = nn.Linear(2, 2).state_dict()
+    for name in DOCUMENTED:
+        if ".translate_" in name:
+            assert named(name)(state) is state
+    assert smp.nn.huggingface.gpt2.translate_state_dict_to_hf_gpt2(state, max_seq_len=1024) is state
 
 
 @pytest.mark.parametrize("module", [smp, smp.nn, smp.optimizers])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compat.smp_runs import PROGRAMS, few_microbatches, run
-from tests.train.training_runs import Ranks
+from tests.compat.smp_runs import run, started
 
-LAYOUTS = [(2, 1), pytest.param(4, 2, marks=few_microbatches)]
+LAYOUTS = [(2, 1), (4, 2)]
 
 
 @pytest.mark.parametrize(("ranks", "partitions"), LAYOUTS)
@@ -32,10 +31,8 @@ def test_a_hook_reduces_the_gradients(ranks, partitions, tmp_path):
 
 
 def test_an_early_end_can_be_an_error_on_all_ranks(tmp_path):
-    job = Ranks(
-        tmp_path, 1, 2, ["throw"], program=str(PROGRAMS / "smp_replicas.py"),
-        SM_HP_MP_PARAMETERS='{"partitions": 1, "microbatches": 1, "ddp": true}',
-    )  # fmt: skip
+    parameters = {"partitions": 1, "microbatches": 1, "ddp": True}
+    job = started(tmp_path, "smp_replicas.py", "throw", parameters=parameters)
     assert job.codes() == [1, 1]
     for rank in range(2):
         assert "join: 1 of 2 replicas have no batch left" in job.text(rank)

@@ -32,6 +32,17 @@ def test_a_collective_over_two_hosts(engine, tmp_path, nothing_left):
         assert len(list((output / "data" / "logs").glob("rank-*.log"))) == 2
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_arguments_that_look_like_an_engine_s_own_reach_the_script(engine, tmp_path, nothing_left):
+    """torchrun's parser takes `--d` for the begin of an option of its own, mpirun's `-np` for one."""
+    words = ["--d", "48", "-np", "3", "--nnodes", "7", "--", "-x", "", "a b"]
+    program = tmp_path / "shows.py"
+    program.write_text("import json, sys\nprint('argv', json.dumps(sys.argv[1:]), flush=True)\n")
+    done = simulate(engine, program, *words, folder=tmp_path, marker=nothing_left)
+    assert done.code == 0, done.text
+    assert done.out.count("argv " + json.dumps(words)) == 4
+
+
 def contract(environ):
     return {k: v for k, v in environ.items() if k in CONTRACT or k.startswith(("ROLE_", "GROUP_"))}
 

@@ -23,12 +23,12 @@ from torch.nn import functional
 from train.errors import guarded, leave
 from train.mesh import Mesh, joined, read_world
 from train.models.gpt import GptSpec, build
-from train.parallel import axes, schedule
-from train.parallel.cut import cut
+from train.parallel import axes, schedules
+from train.parallel.cut.anywhere import cut
 from train.parallel.cutting import Cutting, SegmentSpec, TensorSpec
 from train.parallel.grid import Grid
 from train.parallel.pipeline import Pipeline
-from train.parallel.profiling import entries
+from train.parallel.plan.profiling import entries
 
 STEPS, EVALUATED, RECORDED = 5, 2, 3  # steps of a case; evaluation comes after the one, the other is timed
 PER_MICROBATCH = 2
@@ -274,7 +274,7 @@ def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool, list[tuple
             pipeline.recorder.start()
         losses.append(pipeline.step(*mine).clone())
         if step == RECORDED:
-            orders = schedule.orders(case.schedule, case.pp, case.chunks, case.microbatches)
+            orders = schedules.orders(case.schedule, case.pp, case.chunks, case.microbatches)
             ordered = tuple(span.action for span in pipeline.spans()) == orders[place.pp_rank]
         if step == 1:
             gradients = {name: p.grad.clone() for name, p in pipeline.named_parameters()}

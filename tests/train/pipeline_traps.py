@@ -13,11 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 from train.errors import UserError
 from train.mesh import Mesh
 from train.parallel import axes
+from train.parallel.cut.whole import Whole
 from train.parallel.cutting import TensorSpec
 from train.parallel.grid import Grid
 from train.parallel.pipeline import Pipeline
 from train.parallel.reduce import GradientSum, buckets_of
-from train.parallel.whole import Whole
 
 PARTS = 4
 

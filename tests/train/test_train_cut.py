@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from train.errors import UserError
-from train.parallel.cut import cut
+from train.parallel.cut.anywhere import cut
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from train.parallel import draw, schedule
-from train.parallel.partition import Partitioner, Segment, solve
-from train.parallel.schedule import Action, Timeline
-from train.parallel.simulate import Span
+from train.parallel import draw, schedules
+from train.parallel.plan.partition import Partitioner, Segment, solve
+from train.parallel.schedules import Action, Span, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -71,10 +70,10 @@ def test_schedules_as_text(arguments, text):
 
 
 @settings(max_examples=40)
-@given(st.sampled_from(sorted(schedule.SCHEDULES)), st.integers(1, 12), st.integers(1, 40), st.integers(60, 160))
+@given(st.sampled_from(sorted(schedules.SCHEDULES)), st.integers(1, 12), st.integers(1, 40), st.integers(60, 160))
 def test_text_never_passes_the_terminals_edge(name, ranks, microbatches, width):
-    chunks = schedule.SCHEDULES[name].chunks[0]
-    if not schedule.allowed_microbatches(name, ranks, ranks * chunks, [microbatches]):
+    chunks = schedules.SCHEDULES[name].chunks[0]
+    if not schedules.allowed_microbatches(name, ranks, ranks * chunks, [microbatches]):
         return
     rows = draw.schedule_text(name, ranks, chunks, microbatches, width).splitlines()[1:]
     assert len(rows) == ranks
@@ -92,8 +91,8 @@ def test_planned_and_measured_memory_as_text():
 
 def timelines():
     decision = Partitioner(SEGMENTS, 2, 2, 4, "interleaved").decide((0, 1, 3, 4))
-    orders = schedule.orders("interleaved", 2, 2, 4)
-    planned = schedule.simulate(orders, decision.forward_s, decision.backward_s)
+    orders = schedules.orders("interleaved", 2, 2, 4)
+    planned = schedules.simulate(orders, decision.forward_s, decision.backward_s)
     # Measured times begin at any clock's zero and are longer.
     ranks = tuple(
         tuple(Span(a, 900 + 1.25 * begin, 900 + 1.25 * end) for a, begin, end in spans) for spans in planned.ranks

@@ -1,6 +1,7 @@
 """Image folders as channels: what is read, and one clear error for each thing that can be wrong with them."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,12 @@ import torch
 from PIL import Image
 from training_runs import SMALL, epochs, once, write_images
 
+from train import data, options, paths
+from train.config import DdpConfig
 from train.data.folder import decode, list_images
+from train.data.sampler import Sharding
 from train.errors import UserError
+from train.mesh import Mesh, World
 
 
 @pytest.fixture
@@ -37,6 +42,26 @@ def test_images_from_files_train_exactly_as_from_memory(alone, channels, tmp_pat
     alone(*args, "--cache-mb", "0", "--workers", "3", base=tmp_path / "files")
     one, two = epochs(tmp_path / "memory"), epochs(tmp_path / "files")
     assert [(r["train_loss"], r["val_loss"]) for r in one] == [(r["train_loss"], r["val_loss"]) for r in two]
+
+
+def test_without_inputs_batches_are_the_same_but_for_what_is_in_the_images(channels, tmp_path):
+    """What ranks of a pipeline get that are not its first: the files may be gone, or on a slow disk."""
+    train, validation = channels
+    given = ["--cache-mb", "0", "--image-size", "8", "--augment", "shift", "--workers", "1"]
+    config = options.read(DdpConfig, [*given, "--train", str(train), "--validation", str(validation)])
+    full = data.load(config, paths.resolve(config, {}, Path.is_dir), Mesh(World(), torch.device("cpu")))
+    bare = full.without_inputs()
+    sharding = Sharding(16, 1, 0, 1)
+    wanted = [*full.training(0, 0, 2, 0, sharding), *full.evaluation(sharding)]
+    shutil.rmtree(train)
+    shutil.rmtree(validation)
+    found = [*bare.training(0, 0, 2, 0, sharding), *bare.evaluation(sharding)]
+    assert len(found) == len(wanted) == 9
+    for one, other in zip(found, wanted, strict=True):
+        (mine,), (theirs,) = (each[1] if isinstance(each, tuple) else (each,) for each in (one, other))
+        assert (mine.inputs.shape, mine.inputs.dtype) == (theirs.inputs.shape, theirs.inputs.dtype)
+        assert torch.equal(mine.labels, theirs.labels)
+        assert mine.valid == theirs.valid
 
 
 def test_without_a_validation_channel_a_tenth_is_held_out(alone, channels):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from train.errors import UserError
-from train.parallel.layers import layers, untie
+from train.parallel.cut.layers import layers, untie
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from train.config import PipelineConfig
 from train.errors import UserError
 from train.layout import PER_RANK, lay_out
-from train.mp_parameters import Wishes
-from train.parallel import schedule
+from train.mp_parameters import Wishes, parse
+from train.parallel import schedules
 from train.parallel.grid import Grid
 
 
@@ -51,7 +51,7 @@ def test_a_layout_in_words():
 
 
 @given(
-    st.integers(1, 8), st.sampled_from([None, 1, 2, 4]), st.sampled_from([*schedule.SCHEDULES, "simple"]),
+    st.integers(1, 8), st.sampled_from([None, 1, 2, 4]), st.sampled_from([*schedules.SCHEDULES, "simple"]),
     st.sampled_from([None, 1, 2, 3]), st.integers(1, 40),
 )  # fmt: skip
 def test_what_is_laid_out_is_allowed_and_loses_no_sample(world, pp, name, chunks, batch):
@@ -63,7 +63,7 @@ def test_what_is_laid_out_is_allowed_and_loses_no_sample(world, pp, name, chunks
     if found is None:
         assert "; fix: " in text
         return
-    schedule.orders(found.schedule, found.grid.pp, found.chunks, found.microbatches)
+    schedules.orders(found.schedule, found.grid.pp, found.chunks, found.microbatches)
     assert found.grid.dp * found.grid.pp == world
     assert found.microbatches * found.microbatch == batch
     assert pp in (None, found.grid.pp)
@@ -96,6 +96,16 @@ def test_left_alone_there_are_as_many_microbatches_as_are_worth_it(pp, batch):
 def test_the_rule_that_is_broken_is_named(world, options, message):
     with pytest.raises(UserError, match=f"^{message}$"):
         laid_out(world, **options)
+
+
+def test_who_has_written_partitions_reads_of_partitions():
+    wishes = parse('{"partitions": 4}')
+    with pytest.raises(
+        UserError, match="^mp_parameters: partitions = 4 does not divide the job's 6 ranks; allowed: 1, "
+    ):
+        laid_out(6, wishes, pp=4)
+    assert wishes.fewer_stages == "fewer partitions"
+    assert "--pp" in Wishes().fewer_stages
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from train.errors import UserError
-from train.parallel.memory import Memory, moments_of, preallocated
-from train.parallel.partition import MIB, Partitioner, Segment, even, smallest, solve
-from train.parallel.search import every_cut, search
+from train.parallel import schedules
+from train.parallel.plan import partition
+from train.parallel.plan.bound import known_in_flight
+from train.parallel.plan.memory import Memory, moments_of, preallocated
+from train.parallel.plan.partition import MIB, Partitioner, Segment, even, smallest, solve
+from train.parallel.plan.search import every_cut, search
 
 MEMORY = Memory(moments=2, moment_ranks=3)
+MEMORIES = st.builds(Memory, st.just(2), st.just(3), preallocated=st.booleans(), recompute=st.booleans())
 
 
 @st.composite
@@ -39,11 +43,12 @@ def step(decision, microbatches: int) -> int:
     st.sampled_from(["gpipe", "1f1b"]),
     st.integers(0, 400),
     st.booleans(),
+    MEMORIES,
 )
-def test_equal_to_brute_force(segments, ranks, microbatches, name, limit, limited):
+def test_equal_to_brute_force(segments, ranks, microbatches, name, limit, limited, memory):
     if ranks > len(segments) or (name == "1f1b" and microbatches < ranks):
         return
-    partitioner = Partitioner(segments, ranks, 1, microbatches, name, MEMORY)
+    partitioner = Partitioner(segments, ranks, 1, microbatches, name, memory)
     every = [partitioner.decide(cut) for cut in every_cut(len(segments), ranks)]
     allowed = [d for d in every if not limited or max(d.rank_bytes) <= limit]
     for optimize in ("speed", "memory"):
@@ -61,9 +66,15 @@ def test_equal_to_brute_force(segments, ranks, microbatches, name, limit, limite
 
 
 @settings(max_examples=60)
-@given(models(least=4), st.integers(1, 2), st.sampled_from(["interleaved", "zbv", "zero-bubble"]), st.integers(0, 400))
-def test_several_stages_a_rank_are_equal_to_brute_force_where_cuts_are_few(segments, ranks, name, limit):
-    partitioner = Partitioner(segments, ranks, 2, 4, name, MEMORY)
+@given(
+    models(least=4),
+    st.integers(1, 2),
+    st.sampled_from(["interleaved", "zbv", "zero-bubble"]),
+    st.integers(0, 400),
+    MEMORIES,
+)
+def test_several_stages_a_rank_are_equal_to_brute_force_where_cuts_are_few(segments, ranks, name, limit, memory):
+    partitioner = Partitioner(segments, ranks, 2, 4, name, memory)
     every = [partitioner.decide(cut) for cut in every_cut(len(segments), 2 * ranks)]
     allowed = [d for d in every if max(d.rank_bytes) <= limit]
     found = partitioner.solve("speed", limit)
@@ -133,6 +144,29 @@ def test_bytes_by_hand():
     assert all(r <= both.stage_bytes[k] + both.stage_bytes[k + 2] for k, r in enumerate(both.rank_bytes))
 
 
+def test_bytes_and_seconds_by_hand_where_activations_are_computed_again():
+    segments = [segment(0, 1, 2, 10, 100, 7), segment(1, 3, 4, 20, 50, 3), segment(2, 5, 6, 30, 0, 5)]
+    found = Partitioner(segments, 2, 1, 4, "1f1b", Memory(recompute=True)).decide((0, 1))
+    assert found.stage_bytes == found.rank_bytes == (4 * 100 + 10 + 4 * 3, 4 * 50 + 50 + 4 * 3)
+    assert [round(s * 1e3) for s in found.backward_s] == [2 + 1, 4 + 6 + 3 + 5]
+    assert [round(s * 1e3) for s in found.forward_s] == [1, 3 + 5]
+    newer = Memory(preallocated=False, recompute=True)  # buffers only for what is in flight
+    assert Partitioner(segments, 3, 1, 4, "1f1b", newer).decide((0, 1, 2)).stage_bytes == (
+        4 * 100 + 10,  # what enters the first stage is the batch's
+        4 * 50 + 20 + 2 * 3,
+        30 + 1 * 5,
+    )
+    several = Partitioner([*segments, segments[0]], 2, 2, 4, "interleaved", Memory(recompute=True)).decide((0, 1, 2, 3))
+    assert several.rank_bytes[0] == 4 * 100 + 4 * 3 + 4 * (5 + 7) + max(10, 30)
+
+
+def test_computing_again_fits_where_keeping_does_not():
+    segments = [segment(k, 1, 2, 10 * MIB, 0, 0) for k in range(8)]
+    with pytest.raises(UserError, match="the model does not fit: segment unit0 alone needs 80 MiB"):
+        solve(segments, 2, 1, 8, "gpipe", limit_bytes=50 * MIB)
+    assert solve(segments, 2, 1, 8, "gpipe", limit_bytes=50 * MIB, memory=Memory(recompute=True)).begins == (0, 4)
+
+
 def test_copies_and_buffers():
     assert [moments_of("adamw"), moments_of("adam"), moments_of("sgd", 0.9), moments_of("sgd")] == [2, 2, 1, 0]
     assert Memory(moments=1).states(100) == 300
@@ -166,6 +200,29 @@ def test_refusals():
         solve(segments, 2, 1, 4, "1f1b", limit_bytes=30 * MIB, memory=lean)
     assert smallest(segments, 1, 1, 4, "gpipe", 80 * MIB, lean) == 4
     assert smallest(segments, 1, 2, 4, "interleaved", 5 * MIB, lean) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "chunks", "limit", "fix"),
+    [
+        ("interleaved", 2, 110, "more ranks, smaller microbatches, or a higher limit"),
+        ("zbv", 2, 110, "more ranks, smaller microbatches, or a higher limit"),
+        ("1f1b", 1, 40, "smaller microbatches, or a higher limit"),  # told by the bound, without a search
+    ],
+)
+def test_a_refusal_ends_the_search_for_a_number_of_ranks(monkeypatch, name, chunks, limit, fix):
+    """More ranks hold more microbatches, so that no number of them fits, and each one takes a search to tell."""
+    monkeypatch.setattr(partition, "PATIENCE_S", -1.0)
+    segments = [segment(k, 1, 2, MIB * (1 + k % 5), 2000, 2000) for k in range(100)]
+    with pytest.raises(UserError, match=f"does not fit 4 pipeline ranks .* per rank; fix: {fix}"):
+        solve(segments, 4, chunks, 64, name, limit_bytes=limit * MIB)
+
+
+@pytest.mark.parametrize(("name", "ranks", "microbatches"), [("gpipe", 3, 2), ("1f1b", 4, 4), ("1f1b", 3, 8)])
+def test_microbatches_in_flight_are_those_of_the_orders(name, ranks, microbatches):
+    orders = schedules.orders(name, ranks, 1, microbatches)
+    assert known_in_flight(name, ranks, microbatches) == schedules.held_by_stage(orders)
+    assert known_in_flight("interleaved", ranks, microbatches) is None
 
 
 def test_a_large_model_over_many_ranks():

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from train.errors import UserError
-from train.parallel.partition import Partitioner, Segment, solve
-from train.parallel.partition_file import Job, model_hash, read, reuse, write
+from train.parallel.plan.partition import Partitioner, Segment, solve
+from train.parallel.plan.partition_file import Job, model_hash, read, reuse, write
 
 UNITS = (("embed",), ("blocks.0.norm", "blocks.0.mix"), ("blocks.1.norm", "blocks.1.mix"), ("head",))
 SEGMENTS = [Segment(units[0], units, 0.001 * (k + 1), 0.002, 100 * k, 4000, 64) for k, units in enumerate(UNITS)]
@@ -71,7 +71,7 @@ def test_the_hash_is_of_names_shapes_and_dtypes_in_any_order():
     assert model_hash([("a", [2], "float32")]) == model_hash([("a", (2,), "float32")])
 
 
-def test_other_microbatches_outdate_the_decision(path):
+def test_other_microbatches_outdate_the_figures(path):
     shape = load(path, dataclasses.replace(JOB, microbatch_shapes=((4, 128),)))
     assert (shape.outdated, shape.profiled) == (True, False)
     assert shape.differs == ("shape of a microbatch ((8, 128),) then, ((4, 128),) now",)
@@ -80,7 +80,7 @@ def test_other_microbatches_outdate_the_decision(path):
 
 
 def test_another_machine_or_wish_is_told(path):
-    other = dataclasses.replace(JOB, device="cuda", torch="2.15.0", optimize="memory", limit_bytes=5)
+    other = dataclasses.replace(JOB, device="cuda", torch="2.15.0", optimize="memory", limit_bytes=5, recompute=True)
     found = load(path, other)
     assert (found.outdated, found.profiled) == (False, False)
     assert found.differs == (
@@ -88,6 +88,7 @@ def test_another_machine_or_wish_is_told(path):
         "torch 2.13.0 then, 2.15.0 now",
         "optimize speed then, memory now",
         "limit in bytes None then, 5 now",
+        "recompute False then, True now",
     )
     merged = ((*UNITS[0], *UNITS[1]), *UNITS[2:])
     found = load(path, units=merged)
@@ -146,6 +147,7 @@ def third(table):
         (lambda t: t["job"].update(microbatches=True), "job.microbatches is True; allowed: a whole number of at least 1"),
         (lambda t: t["job"].update(microbatch_shapes=[8]), "job.microbatch_shapes is .*; allowed: a list of shapes"),
         (lambda t: t["job"].pop("schedule"), "job.schedule is missing; allowed: a text"),
+        (lambda t: t["job"].update(recompute=1), "job.recompute is 1; allowed: true or false"),
         (lambda t: t["segments"][2].update(forward_s=-1), r"segments\[2\].forward_s is -1; allowed: a number of seconds"),
         (lambda t: t["segments"][0].update(saved_bytes=1.5), r"segments\[0\].saved_bytes is 1.5; allowed: a whole number"),
     ],

@@ -9,7 +9,7 @@ from pipeline_cases import Case
 from training_runs import ROOT, Ranks
 
 from train.errors import UserError
-from train.parallel.schedule import SCHEDULES, rules
+from train.parallel.schedules import SCHEDULES, rules
 
 PROGRAM = str(ROOT / "tests" / "train" / "pipeline_cases.py")
 EXACT = 1e-6  # of numbers around 1 in float32, after five steps
@@ -101,9 +101,8 @@ def test_the_cases_are_all_schedules_in_all_layouts():
 
 def test_only_torch_2_10_leaves_cases_out():
     missing = [case for case in (*TWO, *FOUR, *SQUARE, *CUT, *RECOMPUTED) if case not in EXACTLY]
-    few = {("gpipe", 2, 1), ("gpipe", 4, 2)}
     if torch.__version__.startswith("2.10."):
-        assert all(c.schedule in ("zbv", "dualpipev") or (c.schedule, c.pp, c.microbatches) in few for c in missing)
+        assert all(c.schedule in ("zbv", "dualpipev") for c in missing)
     else:
         assert missing == []
 

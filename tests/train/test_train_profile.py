@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from train.parallel.cut import cut
-from train.parallel.profiling import entries, profile
+from train.parallel.cut.anywhere import cut
+from train.parallel.plan.profiling import entries, profile
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from . import digits
 from .augment import Augment
 from .batch import IGNORED, Batch, Source
 from .folder import Listing, list_images, same_classes
-from .images import Images, InMemory, default_threads, open_folder
+from .images import Images, InMemory, Unread, default_threads, open_folder
 from .sampler import Piece, Sharding, Step, held_out, permutation, walk
 
 __all__ = ["IGNORED", "Batch", "Data", "Source", "load"]
@@ -75,6 +75,12 @@ class Data:
         pieces = (piece for step in walk(order, 0, sharding) for piece in step.pieces)
         for piece, pixels in self.validation.batches(pieces, lambda piece: piece.indices):
             yield self._batch(pixels, self.validation.labels, piece)
+
+    def without_inputs(self) -> "Data":
+        """As `Source` has it: no file is decoded, nothing augmented."""
+        train, validation = (Unread(split.labels, self.side, self.device) for split in (self.train, self.validation))
+        nothing = Augment("none", 0, len(train.labels), self.side)
+        return replace(self, train=train, validation=validation, augment=nothing)
 
     def _batch(self, pixels: torch.Tensor, labels: torch.Tensor, piece: Piece) -> Batch:
         images = pixels.permute(0, 3, 1, 2).to(torch.float32).mul_(2 / 255).sub_(1)

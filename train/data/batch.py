@@ -44,3 +44,7 @@ class Source(Protocol):
     def evaluation(self, sharding: Sharding) -> Iterator[Batch]:
         """This rank's share of the validation split; all ranks get the same number of batches."""
         ...
+
+    def without_inputs(self) -> "Source":
+        """The same batches for ranks that need the labels and shapes only: the inputs may hold anything."""
+        ...

@@ -46,6 +46,18 @@ class InMemory:
             yield request, self.pixels[which.to(self.pixels.device)]
 
 
+class Unread:
+    """Labels of images that nobody decodes: the batches are zeros of the right shape, without memory of their own."""
+
+    def __init__(self, labels: torch.Tensor, side: int, device: torch.device) -> None:
+        self.labels = labels
+        self._image = torch.zeros((), dtype=torch.uint8, device=device).expand(side, side, 3)
+
+    def batches(self, requests: Iterable[R], indices: Callable[[R], Indices]) -> Iterator[tuple[R, torch.Tensor]]:
+        for request in requests:
+            yield request, self._image.expand(len(indices(request)), -1, -1, -1)
+
+
 class OnDisk:
     """Files decoded ahead of their use by `threads` threads, then copied to `device`."""
 

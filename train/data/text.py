@@ -57,6 +57,10 @@ class Text:
             for piece in step.pieces:
                 yield self._batch(self.validation, piece)
 
+    def without_inputs(self) -> "Text":
+        """As `Source` has it; here inputs and labels are the same bytes."""
+        return self
+
     def _batch(self, split: torch.Tensor, piece: Piece) -> Batch:
         tokens = split[torch.from_numpy(piece.indices)].to(self.device, non_blocking=True).long()
         labels = tokens[:, 1:].clone()  # never a view, which it would be of a single sequence: inputs stay as they are

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from ..mesh import COLLECTIVE_TIMEOUT
 from .grid import Grid
 
 
@@ -25,7 +26,7 @@ class Axes:
 
 def _mine(rank: int, groups: Sequence[Sequence[int]]) -> dist.ProcessGroup | None:
     """Every rank makes every group, in the same order: new_group is a collective of the whole job."""
-    made = [(dist.new_group(list(ranks)), ranks) for ranks in groups if len(ranks) > 1]
+    made = [(dist.new_group(list(ranks), timeout=COLLECTIVE_TIMEOUT), ranks) for ranks in groups if len(ranks) > 1]
     return next((group for group, ranks in made if rank in ranks), None)
 
 

@@ -42,14 +42,14 @@ class Grid:
         return tuple(tuple(self.rank(dp, pp) for dp in range(self.dp)) for pp in range(self.pp))
 
 
-def grid(world_size: int, pp: int, placement: str = "cluster") -> Grid:
-    """The grid of a job. UserError when the ranks cannot be shared out evenly."""
+def grid(world_size: int, pp: int, placement: str = "cluster", named: str | None = None) -> Grid:
+    """The grid of a job. UserError when the ranks cannot be shared out evenly; `named` is `pp` as it was asked for."""
     if placement not in PLACEMENTS:
         raise UserError(f"option --placement: {placement!r}; allowed: {', '.join(PLACEMENTS)}; fix: use one of them")
     if pp < 1 or world_size % pp:
         fits = ", ".join(str(n) for n in range(1, world_size + 1) if world_size % n == 0)
         raise UserError(
-            f"option --pp: {pp} does not divide the job's {world_size} ranks; allowed: {fits}; "
+            f"{named or f'option --pp: {pp}'} does not divide the job's {world_size} ranks; allowed: {fits}; "
             "fix: choose one of them, or start another number of ranks"
         )
     return Grid(world_size // pp, pp, placement)

@@ -1,12 +1,15 @@
-"""How many bytes of activations a rank really keeps for its backward passes, measured where there is no GPU's counter."""
+"""How many bytes a rank really holds in a step, measured where there is no GPU's counter."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from .pipeline import Pipeline
 
 
 class _Kept:
@@ -61,3 +64,12 @@ class SavedBytes:
             if not self._users[place]:
                 del self._users[place]
                 self.now -= storage.nbytes()
+
+
+def weighed(pipeline: Pipeline, step: Callable[[], Any]) -> tuple[Any, int]:
+    """What the step returns, and the bytes of autograd's peak in it and of receive buffers; not the pipeline's first step."""
+    buffers = pipeline.receive_buffers()
+    with SavedBytes([*pipeline.parameters(), *buffers]) as saved:
+        result = step()
+    storages = {buffer.untyped_storage().data_ptr(): buffer.untyped_storage().nbytes() for buffer in buffers}
+    return result, saved.peak + sum(storages.values())

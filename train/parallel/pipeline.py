@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -12,13 +13,14 @@ from torch import nn
 
 from ..errors import UserError
 from ..layout import SPLIT_BACKWARD, check_recompute
-from . import schedule as schedules
-from . import torch_schedules
+from . import schedules, torch_schedules
 from .axes import Axes
 from .cutting import Cutting, TensorSpec
+from .forward import ForwardPasses
 from .reduce import GradientSum
 from .stage import FirstStage, Stage
 from .torch_schedules import Loss, RecordedStage, Recorder, Span
+from .trees import arguments, leaves
 
 # What torch's schedules carry to the first stage instead of its inputs: the number of the microbatch.
 NUMBER = (TensorSpec((1,), torch.int64),)
@@ -48,7 +50,7 @@ class Pipeline:
         entries: Sequence[Sequence[TensorSpec]] | None = None,
         mean: bool = False,
     ) -> None:
-        self.axes, self._loss, self._microbatches = axes, loss, microbatches
+        self.axes, self.autocast, self._loss, self._microbatches = axes, autocast, loss, microbatches
         stages, ranks = len(begins), axes.grid.pp
         if recompute:
             check_recompute(schedule)
@@ -60,24 +62,28 @@ class Pipeline:
         device = axes.device
         self.modules = {
             index: Stage(
-                cutting.stage(begins[index], ends[index]), specs[index + 1], device.type, autocast, recompute
+                cutting.stage(begins[index], ends[index]),
+                specs[index + 1],
+                device.type,
+                autocast,
+                recompute,
+                sends=index < stages - 1,
             ).to(device)
             for index in self.indices
         }
         self.is_first, self.is_last = 0 in self.modules, stages - 1 in self.modules
         self.recorder = Recorder(device)
         self._specs, self._stages = specs, stages
-        self._holder = {
-            index: rank for rank in range(ranks) for index in schedules.stages_of(schedule, ranks, rank, chunks)
-        }
-        self._local: list[tuple[torch.Tensor, ...]] = []  # from one stage of this rank to the next one, in evaluations
+        holder = {index: rank for rank in range(ranks) for index in schedules.stages_of(schedule, ranks, rank, chunks)}
+        self._evaluation = ForwardPasses(self.modules, holder, specs, axes)
         self._scale = 1.0
         self._losses: list[torch.Tensor] = []
         self._loss_of: Callable[[Any, int], torch.Tensor] | None = None
         self._schedule: Any = None
         self._first = FirstStage(self.modules[0]) if self.is_first else None
+        self._held: list[RecordedStage] = []
         if ranks > 1:
-            held = [
+            self._held = [
                 RecordedStage(
                     self.recorder, module if index else self._first, index, stages, device,
                     input_args=torch_schedules.tensors(specs[index] if index else NUMBER, gradients=index > 0),
@@ -86,7 +92,7 @@ class Pipeline:
                 )
                 for index, module in self.modules.items()
             ]  # fmt: skip
-            self._schedule = torch_schedules.schedule(schedule, held, microbatches, self._scaled_loss)
+            self._schedule = torch_schedules.schedule(schedule, self._held, microbatches, self._scaled_loss)
         self._passes = None if schedule in SPLIT_BACKWARD and ranks > 1 else microbatches
         self._sum = GradientSum(self.parameters(), axes.dp_group, self._passes, mean=mean)
         quiet = "return_outputs" in inspect.signature(type(self._schedule).step).parameters if self._schedule else False
@@ -112,6 +118,10 @@ class Pipeline:
             # Not strict: a BatchNorm of another stage puts its counter into a state dict without versions.
             module.module.load_state_dict({name: state[name] for name in own}, strict=False)
 
+    def receive_buffers(self) -> list[torch.Tensor]:
+        """The buffers that this rank's stages receive into, once there was a step."""
+        return [buffer for stage in self._held for buffer in stage.receive_buffers()]
+
     def train(self) -> None:
         for module in self.modules.values():
             module.train()
@@ -120,18 +130,18 @@ class Pipeline:
         for module in self.modules.values():
             module.eval()
 
-    def step(self, inputs: torch.Tensor, targets: torch.Tensor, scale: float | None = None) -> torch.Tensor:
-        """Forward and backward over one batch [B, ..]; gradients are then equal on all replicas.
+    def step(self, inputs: Any, targets: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+        """Forward and backward over one batch; gradients are then equal on all replicas.
+
+        `inputs` has the form of the example that the model was cut with: a tensor [B, ..], a tuple or a dict of them.
 
         The same batch goes to all ranks of a pipeline; B is the microbatches times the microbatch size, always.
         Gradients are those of `scale` times the sum of the microbatches' losses over all replicas; by default their
         mean. Returns the sum of the unscaled losses of this replica, on the ranks with the last stage; 0 elsewhere.
         """
-        self._check(inputs)
         loss = self._loss
         assert loss is not None
-        labels = targets.chunk(self._microbatches)
-        parts = [(part,) for part in inputs.chunk(self._microbatches)]
+        parts, labels = self._split(inputs, targets)
         scale = 1 / (self._microbatches * self.axes.grid.dp) if scale is None else scale
         return self.run(parts, lambda output, number: loss(output, labels[number]), scale)
 
@@ -171,61 +181,20 @@ class Pipeline:
         self._sum.passes = self._passes if wished else None
 
     def evaluate(
-        self, inputs: torch.Tensor, targets: torch.Tensor, score: Callable[[Any, torch.Tensor], torch.Tensor]
+        self, inputs: Any, targets: torch.Tensor, score: Callable[[Any, torch.Tensor], torch.Tensor]
     ) -> torch.Tensor | None:
         """The sum of score(output, target) over the microbatches; None on ranks without the last stage."""
-        self._check(inputs)
-        labels = targets.chunk(self._microbatches)
-        parts = [(part,) for part in inputs.chunk(self._microbatches)]
-        scores = self.forward(parts, lambda output, number: score(output, labels[number]))
+        parts, labels = self._split(inputs, targets)
+        scores = self.forward(parts, lambda output, number: score(output, labels[number]), self.autocast)
         return torch.stack(scores).sum(0) if scores else None
 
-    def forward(self, parts: Sequence[Sequence[torch.Tensor]], use: Callable[[Any, int], Any]) -> list[Any]:
+    def forward(
+        self, parts: Sequence[Sequence[torch.Tensor]], use: Callable[[Any, int], Any], autocast: torch.dtype | None
+    ) -> list[Any]:
         """use(output, i) of each microbatch, on the rank with the last stage; elsewhere nothing. `parts` as in `run`, of
-        any number, but that number on all ranks.
-
-        Forward passes only, stage by stage; torch's schedules cannot do that where two neighbours lie on one rank
-        ("can't steal_bwd_input"), and prepare all stages anew at each change between training and evaluation.
-        """
-        results, sent = [], []
-        with torch.no_grad():
-            for index in self.indices:
-                inner = 0 < index < self._stages - 1
-                back = inner and self._holder[index - 1] == self._holder[index + 1]
-                late = []
-                for number, part in enumerate(parts):
-                    output = self.modules[index](*(part if index == 0 else self._received(index)))
-                    if index == self._stages - 1:
-                        results.append(use(self.modules[index].whole(output), number))
-                        continue
-                    tensors = output if isinstance(output, tuple) else (output,)
-                    if back:  # NCCL moves what two ranks exchange in one order, and that rank still sends
-                        late.append(tensors)
-                    else:
-                        sent += self._send(index, tensors)
-                for tensors in late:
-                    sent += self._send(index, tensors)
-        for work in sent:
-            work.wait()
-        return results
-
-    def _received(self, index: int) -> tuple[torch.Tensor, ...]:
-        """What stage `index` gets from the one before it."""
-        source = self._holder[index - 1]
-        if source == self.axes.pp_rank:
-            return self._local.pop(0)
-        tensors = tuple(torch.empty(s.shape, dtype=s.dtype, device=self.axes.device) for s in self._specs[index])
-        for tensor in tensors:
-            dist.recv(tensor, group=self.axes.pp_group, group_src=source)
-        return tensors
-
-    def _send(self, index: int, tensors: tuple[torch.Tensor, ...]) -> list[dist.Work]:
-        to = self._holder[index + 1]
-        if to == self.axes.pp_rank:
-            self._local.append(tensors)
-            return []
-        works = [dist.isend(tensor.contiguous(), group=self.axes.pp_group, group_dst=to) for tensor in tensors]
-        return [work for work in works if work is not None]
+        any number, but that number on all ranks. `autocast` is what the stages compute under (None: nothing), the same
+        on all ranks; it may be another one than that of training."""
+        return self._evaluation.run(parts, use, autocast, told=autocast != self.autocast)
 
     def everywhere(self, loss: torch.Tensor) -> torch.Tensor:
         """What `step` has returned, on all ranks of this pipeline."""
@@ -235,20 +204,23 @@ class Pipeline:
         return loss
 
     def clip(self, norm: float) -> torch.Tensor:
-        """Scales all gradients of the pipeline so that their norm is at most `norm`; returns the norm before.
-
-        torch's clip_grad_norm_ sees one rank's gradients; the squares are summed over the stages here.
-        """
+        """Scales all gradients of the pipeline so that their norm is at most `norm`; returns the norm before."""
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        squares = torch.zeros((), device=self.axes.device, dtype=torch.float64)
-        if gradients:
-            squares = torch.stack(torch._foreach_norm(gradients)).double().square().sum()
-        if self.axes.pp_group is not None:
-            dist.all_reduce(squares, group=self.axes.pp_group)
-        total = squares.sqrt()
+        total = self.norm(gradients)
         factor = (norm / (total + 1e-6)).clamp(max=1.0).float()  # as torch's own
         torch._foreach_mul_(gradients, factor)
         return total
+
+    def norm(self, gradients: Sequence[torch.Tensor], order: float = 2.0) -> torch.Tensor:
+        """The norm (float64) of what all ranks of the pipeline give: torch's own functions see one rank's gradients."""
+        largest = math.isinf(order)
+        total = torch.zeros((), device=self.axes.device, dtype=torch.float64)
+        if gradients:
+            norms = torch.stack([each.double() for each in torch._foreach_norm(list(gradients), order)])
+            total = norms.max() if largest else norms.pow(order).sum()
+        if self.axes.pp_group is not None:
+            dist.all_reduce(total, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM, group=self.axes.pp_group)
+        return total if largest else total.pow(1 / order)
 
     def spans(self) -> tuple[Span, ...]:
         """What was recorded since recorder.start()."""
@@ -275,11 +247,28 @@ class Pipeline:
     def _total(self) -> torch.Tensor:
         return torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self.axes.device)
 
-    def _check(self, inputs: torch.Tensor) -> None:
-        """Shapes must not change: gloo takes a short message into the larger buffer, and stale rows stay."""
-        wanted = (self._specs[0][0].shape[0] * self._microbatches, *self._specs[0][0].shape[1:])
-        if tuple(inputs.shape) != wanted:
+    def _split(
+        self, inputs: Any, targets: torch.Tensor
+    ) -> tuple[list[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
+        """A batch in microbatches.
+
+        Shapes must not change: gloo takes a short message into the larger buffer, and stale rows stay.
+        """
+        tensors, count = leaves(arguments(inputs)), self._microbatches
+        wanted = [[spec.shape[0] * count, *spec.shape[1:]] for spec in self._specs[0]]
+        found = [list(tensor.shape) for tensor in tensors]
+        if found != wanted:
             raise UserError(
-                f"a batch of shape {list(inputs.shape)}; allowed: {list(wanted)}, that is {self._microbatches} "
-                f"microbatches of {self._specs[0][0].shape[0]}; fix: pad the last batch, or leave it out"
+                f"a batch of shape {_shown(found)}; allowed: {_shown(wanted)}, that is {count} microbatches of "
+                f"{self._specs[0][0].shape[0]}; fix: pad the last batch, or leave it out"
             )
+        if list(targets.shape[:1]) != wanted[0][:1]:
+            raise UserError(
+                f"targets of shape {list(targets.shape)} for a batch of {wanted[0][0]}; allowed: {wanted[0][0]} rows, one "
+                "per sample; fix: give the targets of this batch"
+            )
+        return list(zip(*(tensor.chunk(count) for tensor in tensors), strict=True)), targets.chunk(count)
+
+
+def _shown(shapes: list[list[int]]) -> str:
+    return ", ".join(map(str, shapes))

@@ -51,24 +51,32 @@ class Bucket:
         return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
 
     def launch(self, group: dist.ProcessGroup, hook: Hook | None) -> None:
-        self._flat = torch.cat([_gradient(p).flatten() for p in self._parameters])
+        self._flat = torch.cat([_gradient(p).detach().flatten() for p in self._parameters])
         if hook is None:
             self._wait = dist.all_reduce(self._flat, group=group, async_op=True).wait
         else:
             future = hook(self)
             self._wait = lambda: self._take(future.wait())
+        for parameter in self._parameters:
+            parameter.grad = None  # what a later pass adds is not in the buffer, and has to be told from what is
 
     def _take(self, result: torch.Tensor | list[torch.Tensor]) -> None:
         self._flat = result[0] if isinstance(result, list) else result
 
-    def finish(self, divisor: int) -> None:
+    def finish(self, divisor: int) -> bool:
+        """True where a pass after the launch has added to a gradient: that part is still this replica's own."""
         assert self._wait is not None
         self._wait()
         if divisor > 1:
             self.buffer().div_(divisor)
+        late = False
         for parameter, gradient in zip(self._parameters, self.gradients(), strict=True):
+            if parameter.grad is not None:
+                gradient.add_(parameter.grad.detach())
+                late = True
             parameter.grad = gradient
         self._flat = self._wait = None
+        return late
 
 
 Hook = Callable[[Bucket], torch.futures.Future[Any]]
@@ -114,6 +122,10 @@ class GradientSum:
         self._buckets = [Bucket(run, number, number == len(runs) - 1) for number, run in enumerate(runs)]
         self.hook: Hook | None = None
         """reduces a bucket in the place of the sum or mean, as DistributedDataParallel's communication hooks do"""
+        self.counting = True
+        """whether the passes that run now are those that `passes` speaks of; nothing leaves during others"""
+        self.due = False
+        """whether a pass has added to this replica's gradients since they were reduced"""
         self._next = 0  # buckets leave in one order on all replicas, or their sums would be of different things
         self._seen: dict[nn.Parameter, int] = {}
         self._of = {p: bucket for bucket in self._buckets for p in bucket.parameters()}
@@ -128,7 +140,8 @@ class GradientSum:
             bucket.left = len(bucket.parameters())
 
     def _added(self, parameter: torch.Tensor) -> None:
-        if self.passes is None:
+        self.due = True
+        if self.passes is None or not self.counting:
             return
         assert isinstance(parameter, nn.Parameter)
         self._seen[parameter] += 1
@@ -147,6 +160,10 @@ class GradientSum:
         """After the last backward pass: every gradient is the sum (or the mean) over the replicas."""
         while self._next < len(self._buckets):
             self._launch_next()
-        for bucket in self._buckets:
-            bucket.finish(1 if self.hook else self._divisor)
+        late = [bucket.finish(1 if self.hook else self._divisor) for bucket in self._buckets]
+        self.due = any(late)
         self.begin()
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Those whose gradients are reduced, in the order of the buckets: the same one on all replicas."""
+        return list(self._of)

@@ -11,55 +11,57 @@ import torch
 from torch import nn
 
 from ..config import PipelineConfig
+from ..errors import UserError
 from ..files import writable
 from ..layout import Layout, lay_out
 from ..mesh import Mesh, enter, read_world
 from ..mp_parameters import Wishes
+from ..options import from_values
 from ..paths import output_dir
 from .axes import Axes, join
-from .decide import PARTITION, Decider, Split
 from .pipeline import Pipeline
-from .profiling import PRECISIONS
+from .plan.decide import PARTITION, Decider, Split
+from .plan.profiling import PRECISIONS
 from .torch_schedules import Loss
+from .trees import arguments, leaves
 
 
 def pipeline(
     model: nn.Module,
-    example: torch.Tensor,
+    example: Any,
     loss: Loss,
     *,
     microbatches: int,
     target: torch.Tensor | None = None,
     partition: str | Path | None = None,
     folder: str | Path | None = None,
+    by_layers: bool = False,
     **options: Any,
 ) -> Pipeline:
     """Cuts `model`, decides which rank computes what, and returns this rank's part. To be called on all ranks.
 
-    `example` is one microbatch of the model's input; a batch for `step` is `microbatches` of them. `loss(output, target)`
-    is the mean over a microbatch; given an example `target`, its time and memory count for the last stage. `options`
+    `example` is one microbatch of the model's input: a tensor, a tuple of arguments or a dict of named ones, in which
+    every tensor has a row per sample. A batch for `step` has the same form and `microbatches` times the rows.
+    `loss(output, target)` is the mean over a microbatch; given an example `target`, its time and memory count for the
+    last stage. `options`
     are those of the entrypoint: pp, chunks, schedule, placement, optimize, memory_limit_mb, precision, recompute,
     optimizer (for the memory model). The decision is written to partition.json in `folder` (the job's output folder),
-    or taken from the file `partition` where that exists. Says on rank 0 what it does.
+    or taken from the file `partition` where that exists. `by_layers` cuts between the layers of the model's longest
+    nn.ModuleList or nn.Sequential alone, as language models are usually split, instead of wherever it can be cut. Says on
+    rank 0 what it does.
 
     Joins torch.distributed unless that is done; a process group for CPU tensors has to be among its backends. Raises
     UserError, equal on all ranks, where the model cannot be cut, or options do not fit it or the number of ranks.
     """
     mesh = enter(read_world(os.environ))
-    config = PipelineConfig(
-        batch_size=len(example) * microbatches,
-        microbatches=microbatches,
-        partition=None if partition is None else Path(partition),
-        **options,
-    )
+    given = {"batch_size": _rows(example) * microbatches, "microbatches": microbatches, "partition": partition}
+    config = from_values(PipelineConfig, given | options, "algorun.pipeline")
     layout = lay_out(config, Wishes(), mesh.size, torch.__version__)
     output = output_dir(os.environ, Path.is_dir) if folder is None else Path(folder)
     mesh.from_leader(lambda: writable(output, "folder", "another one as `folder`"))
-    say = print if mesh.is_leader else _nothing
     with torch.random.fork_rng():  # what the script draws next is the same on all ranks
-        decider = Decider(
-            config, Wishes(), layout, model, mesh, say, None if target is None else with_target(loss, target, mesh)
-        )
+        counted = None if target is None else with_target(loss, target, mesh)
+        decider = Decider(config, Wishes(), layout, model, mesh, mesh.say, counted, by_layers)
         split = decider.split(example, output / PARTITION)
     return assemble(config, layout, split, join(layout.grid, mesh.rank, mesh.device), loss)
 
@@ -82,11 +84,19 @@ def assemble(
     )
 
 
+def _rows(example: Any) -> int:
+    """Samples of an example. UserError where its tensors have no first axis, or different ones."""
+    shapes = [list(tensor.shape) for tensor in leaves(arguments(example))]
+    rows = {shape[0] if shape else 0 for shape in shapes}
+    if len(rows) != 1 or 0 in rows:
+        raise UserError(
+            f"algorun.pipeline: an example with tensors of shapes {shapes}; allowed: one or more tensors, all with the same "
+            "number of rows, one per sample; fix: make what all samples share a buffer of the model"
+        )
+    return rows.pop()
+
+
 def with_target(loss: Loss, target: torch.Tensor, mesh: Mesh) -> Callable[[Any], torch.Tensor]:
     """The loss of a microbatch with this target, for a profile."""
     there = target.to(mesh.device)
     return lambda output: loss(output, there)
-
-
-def _nothing(_: object) -> None:
-    """What ranks other than 0 say."""

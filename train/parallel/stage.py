@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ..errors import UserError
 from .cutting import TensorSpec
 from .trees import leaves, mapped
 
@@ -67,7 +68,8 @@ class Stage(nn.Module):
     """A piece of the model as the pipeline runs it: in its precision, and recomputed in the backward pass if wished.
 
     It returns the tensors of its result, one or a tuple, in the types of the boundary: autocast may compute in
-    bfloat16, but what crosses to another rank is what the model without a pipeline would have gone on with.
+    bfloat16, but what crosses to another rank is what the model without a pipeline would have gone on with. Where it
+    `sends`, another shape than the boundary's is a UserError: the receiver would take it for the data that it expects.
     """
 
     def __init__(
@@ -77,9 +79,11 @@ class Stage(nn.Module):
         device: str,
         autocast: torch.dtype | None,
         recompute: bool,
+        sends: bool = False,
     ) -> None:
         super().__init__()
         self.module = module
+        self._sent = [spec.shape for spec in output] if sends else None
         self._types, self._recompute = [spec.dtype for spec in output], recompute
         self._device, self._autocast = device, autocast
         self._shape: Any = None
@@ -90,6 +94,21 @@ class Stage(nn.Module):
             again = self._recompute and torch.is_grad_enabled()
             result = recomputed(self.module, self.module, *inputs) if again else self.module(*inputs)
         many = tuple(_sendable(tensor.to(dtype)) for tensor, dtype in zip(leaves(result), self._types, strict=True))
+        return self._result(result, many)
+
+    def under(self, autocast: torch.dtype | None, *inputs: torch.Tensor) -> Any:
+        """A forward pass alone, under another autocast (None: without any), in the types that come of it."""
+        with torch.autocast(self._device, autocast, enabled=autocast is not None):
+            result = self.module(*inputs)
+        return self._result(result, tuple(leaves(result)))
+
+    def _result(self, result: Any, many: tuple[torch.Tensor, ...]) -> Any:
+        if self._sent is not None and [tuple(tensor.shape) for tensor in many] != [tuple(s) for s in self._sent]:
+            found, wanted = ([list(each) for each in shapes] for shapes in ((t.shape for t in many), self._sent))
+            raise UserError(
+                f"what leaves a pipeline stage has the shape {found}; allowed: {wanted}, as when the model was cut; "
+                "fix: a model in which shapes do not depend on the data, or cut it elsewhere"
+            )
         self._shape = mapped(result, lambda _: NOTHING)
         return many if len(many) > 1 else many[0]
 

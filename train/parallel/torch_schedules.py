@@ -14,11 +14,22 @@ import torch
 from torch.distributed import pipelining
 
 from .cutting import TensorSpec
-from .simulate import Action, Span
+from .schedules import Action, Span
 
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]
 
-SINGLE = {"gpipe": pipelining.ScheduleGPipe, "1f1b": pipelining.Schedule1F1B}
+
+def gpipe(stage: pipelining.PipelineStage, microbatches: int, **named: Any) -> pipelining.ScheduleGPipe:
+    """torch's, also for fewer microbatches than stages, which its constructor refuses in torch 2.10 without need."""
+    stages = stage.num_stages
+    stage.num_stages = min(stages, microbatches)
+    try:
+        return pipelining.ScheduleGPipe(stage, microbatches, **named)
+    finally:
+        stage.num_stages = stages
+
+
+SINGLE = {"gpipe": gpipe, "1f1b": pipelining.Schedule1F1B}
 MULTI = {
     "interleaved": pipelining.ScheduleInterleaved1F1B,
     "zero-bubble": pipelining.ScheduleInterleavedZeroBubble,
@@ -63,6 +74,12 @@ class RecordedStage(pipelining.PipelineStage):
     def __init__(self, recorder: Recorder, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._recorder = recorder
+
+    def receive_buffers(self) -> list[torch.Tensor]:
+        """What other stages' tensors arrive in; before torch 2.15 there are some for every microbatch, from the first step on."""
+        tables = (self.args_recv_info, self.grad_recv_info)
+        found = [getattr(info, "buffer", None) for table in tables for row in table.values() for info in row]
+        return [buffer for buffer in found if isinstance(buffer, torch.Tensor)]
 
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         work = super().forward_one_chunk

@@ -15,36 +15,44 @@ def leaves(value: Any) -> list[torch.Tensor]:
     return found
 
 
+def _parts(value: Any) -> dict[Any, Any] | None:
+    """What a container holds, by its keys, places or fields; None for what is none."""
+    if isinstance(value, torch.Tensor):
+        return None
+    if isinstance(value, Mapping):
+        return dict(value.items())
+    if isinstance(value, (tuple, list)):
+        return dict(enumerate(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return None
+
+
+def _of(value: Any, parts: dict[Any, Any]) -> Any:
+    """A container like `value` with other parts."""
+    if type(value) is dict:
+        return parts
+    if isinstance(value, (tuple, list)):
+        return type(value)(*parts.values()) if hasattr(value, "_fields") else type(value)(parts.values())
+    # Other mappings and classes (a library's own outputs among them) keep their class and what else they know.
+    other = copy.copy(value)
+    for key, item in parts.items():
+        if isinstance(value, Mapping):
+            other[key] = item
+        else:
+            object.__setattr__(other, key, item)
+    return other
+
+
 def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """`value` with every tensor exchanged for `change(tensor)`; untouched containers are returned as they are."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, Mapping):
-        new = {key: mapped(item, change) for key, item in value.items()}
-        if all(new[key] is item for key, item in value.items()):
-            return value
-        if type(value) is dict:
-            return new
-        # Other mappings (a library's own output classes among them) keep their class and what else they know.
-        other = copy.copy(value)
-        for key, item in new.items():
-            other[key] = item  # type: ignore[index]
-        return other
-    if isinstance(value, (tuple, list)):
-        items = [mapped(item, change) for item in value]
-        if all(new is old for new, old in zip(items, value, strict=True)):
-            return value
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        new = {key: mapped(item, change) for key, item in fields.items()}
-        if all(new[key] is item for key, item in fields.items()):
-            return value
-        other = copy.copy(value)
-        for key, item in new.items():
-            object.__setattr__(other, key, item)
-        return other
-    return value
+    parts = _parts(value)
+    if parts is None:
+        return value
+    new = {key: mapped(item, change) for key, item in parts.items()}
+    return value if all(new[key] is item for key, item in parts.items()) else _of(value, new)
 
 
 def zipped(values: Sequence[Any], join: Callable[[list[Any]], Any]) -> Any:
@@ -52,30 +60,13 @@ def zipped(values: Sequence[Any], join: Callable[[list[Any]], Any]) -> Any:
 
     Where containers differ in type, length or keys, they are leaves themselves.
     """
-    last = values[-1]
-    if any(type(value) is not type(last) for value in values):
+    last, many = values[-1], [_parts(value) for value in values]
+    own = many[-1]
+    if own is None or any(type(value) is not type(last) for value in values):
         return join(list(values))
-    if isinstance(last, Mapping):
-        if any(value.keys() != last.keys() for value in values):
-            return join(list(values))
-        new = {key: zipped([value[key] for value in values], join) for key in last}
-        if type(last) is dict:
-            return new
-        other = copy.copy(last)
-        for key, item in new.items():
-            other[key] = item  # type: ignore[index]
-        return other
-    if isinstance(last, (tuple, list)):
-        if any(len(value) != len(last) for value in values):
-            return join(list(values))
-        items = [zipped(row, join) for row in zip(*values, strict=True)]
-        return type(last)(*items) if hasattr(last, "_fields") else type(last)(items)
-    if dataclasses.is_dataclass(last) and not isinstance(last, type):
-        other = copy.copy(last)
-        for field in dataclasses.fields(last):
-            object.__setattr__(other, field.name, zipped([getattr(value, field.name) for value in values], join))
-        return other
-    return join(list(values))
+    if any(parts.keys() != own.keys() for parts in many):
+        return join(list(values))
+    return _of(last, {key: zipped([parts[key] for parts in many], join) for key in own})
 
 
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 
 import smdistributed.modelparallel.torch as smp
 import torch
@@ -15,11 +16,33 @@ layers = [nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3
 if what == "gap":
     for index, layer in enumerate(layers):
         smp.set_partition(layer, 1 if index == 2 else 0)
+if what == "tied":
+    layers[0], layers[4] = nn.Linear(6, 6), nn.Linear(6, 6)
+    layers[2] = nn.Linear(6, 6)
+    layers[4].weight = layers[0].weight
 if what == "last batch":
     layers[1] = nn.BatchNorm1d(8)  # samples that fill up a batch would change its statistics
 if what == "mean of the batch":
     layers.append(type("Mean", (nn.Module,), {"forward": lambda self, x: x - x.mean(0)})())
-model = smp.DistributedModel(nn.Sequential(*layers))
+
+
+class Looking(nn.Sequential):
+    """Looks at its input before the first layer, as transformers look at their masks."""
+
+    def forward(self, inputs):
+        if inputs.isnan().any():
+            raise ValueError("not a number")
+        return super().forward(inputs)
+
+
+class Scaled(nn.Sequential):
+    def forward(self, inputs, scale=1.0):
+        return super().forward(inputs) * scale
+
+
+if what == "looks":
+    layers[1:4] = [Looking(nn.Linear(8, 8), *[nn.Linear(8, 8) for _ in range(30)])]
+model = smp.DistributedModel(Scaled(*layers))
 optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
 if what == "second model":
     smp.DistributedModel(nn.Linear(2, 2))
@@ -28,15 +51,17 @@ if what == "outside":
 
 
 @smp.step
-def train_step(model, inputs, labels):
+def train_step(model, inputs, labels, own=None):
     if what == "no call":
         return inputs
     output = model(inputs)
     if what == "two calls":
         output = output + model(inputs)
-    loss = functional.cross_entropy(output, labels)
+    loss = own[0](output, labels) if own else functional.cross_entropy(output, labels)
     if what == "not a number":
         loss = functional.cross_entropy(output, labels, reduction="none")
+    if what == "loss.backward":
+        loss.backward()
     model.backward(loss)
     if what == "two backward":
         model.backward(loss)
@@ -45,16 +70,34 @@ def train_step(model, inputs, labels):
 
 @smp.step
 def test_step(model, inputs, labels):
-    return functional.cross_entropy(model(inputs), labels)
+    output = model(inputs, scale=torch.ones(4, 1)) if what == "other arguments" else model(inputs)
+    return functional.cross_entropy(output, labels)
 
 
 batch = (torch.randn(8, 6), torch.randint(0, 3, (8,)))
 if what == "batch":
     batch = tuple(each[:7] for each in batch)
-loss = train_step(model, *batch).reduce_mean()
+own, weight = None, torch.ones(3)
+if what == "lambda":  # the last rank uses its own
+    own = (lambda output, labels: functional.cross_entropy(output, labels) + smp.rank(), threading.Lock())
+if what == "lambda with a tensor":
+    own = ((lambda kept: lambda output, labels: functional.cross_entropy(output, labels, kept))(weight),)
+loss = train_step(model, *batch, own=own).reduce_mean()
+if what == "lambda":
+    train_step(model, *batch, own=own)
+    print("loss", loss.item() - functional.cross_entropy(nn.Sequential(*layers)(batch[0]), batch[1]).item())
 optimizer.step()
 if what in ("last batch", "mean of the batch"):
     train_step(model, *(each[:4] for each in batch))
+if what == "larger batch":
+    train_step(model, *(torch.cat([each, each]) for each in batch))
+if what == "other length":
+    train_step(model, batch[0][:, :5], batch[1])
+if what == "other type":
+    train_step(model, batch[0].double(), batch[1])
+if what == "other arguments":
+    model.eval()
+    test_step(model, *batch)
 if what == "state on rank 0" and smp.rank() == 0:
     model.state_dict()
 if what == "module":
@@ -64,7 +107,14 @@ if what == "rank 0 evaluates":
     with torch.no_grad():
         if smp.rank() == 0:
             test_step(model, *batch)
-    if os.environ.get("THEN") == "train":
+    then = os.environ.get("THEN")
+    if then == "train":
         model.train()
         train_step(model, *batch)
+    elif then == "barrier":
+        smp.mp_barrier()
+    elif then == "barrier of all":
+        smp.barrier()
+    elif then == "state":
+        model.state_dict()
 print("came to the end")

@@ -1,6 +1,6 @@
 """Four steps of a script for smdistributed.modelparallel, and the parameters of the same model without it.
 
-Writes output/data/result.json on rank 0: the largest difference of parameters and buffers, and what the step returned.
+Writes output/data/smp.json on rank 0: the largest difference of parameters and buffers, and what the step returned.
 """
 
 import argparse
@@ -12,6 +12,8 @@ import smdistributed.modelparallel.torch as smp
 import torch
 from torch import nn
 from torch.nn import functional
+
+from tests.train.model_zoo import library
 
 BATCH, STEPS = 8, 4
 
@@ -61,6 +63,13 @@ class Grouped(nn.Module):
         return self.second(self.first(x))
 
 
+def linformer():
+    """The book's vision transformer, small."""
+    transformer = library("linformer").Linformer(dim=32, seq_len=5, depth=4, heads=2, k=4)  # 4 patches, 1 class token
+    vit = library("vit_pytorch.efficient").ViT
+    return vit(dim=32, image_size=14, patch_size=7, num_classes=4, channels=1, transformer=transformer)
+
+
 def batches(seed):
     """A batch for each replica and step; the same on all ranks."""
     generator = torch.Generator().manual_seed(seed)
@@ -88,7 +97,12 @@ options = parser.parse_args()
 
 smp.init()
 torch.manual_seed(0)
-make = {"convnet": Convnet, "named": Named, "grouped": lambda: Grouped(smp.pp_size() - 1)}[options.model]
+make = {
+    "convnet": Convnet,
+    "named": Named,
+    "grouped": lambda: Grouped(smp.pp_size() - 1),
+    "linformer": linformer,
+}[options.model]
 plain = make()
 torch.manual_seed(0 if smp.dp_rank() == 0 else 99)  # weights are those of dp_rank 0
 wrapped = make()
@@ -127,23 +141,35 @@ if options.evaluated_first:
     state = make().state_dict()
     model.load_state_dict(state)
     plain.load_state_dict(state)
+
+
+def nothing():
+    return [[None] * len(parameters) for _ in range(smp.dp_size())]
+
+
 model.train()
-losses = []
+losses, parameters = [], list(plain.parameters())
+gradients = nothing()  # of each replica; added up at the end, as replicas do: Adam makes much of another rounding
 for number, shards in enumerate(batches(1), 1):
     mine = shards[smp.dp_rank()] if smp.pp_rank() == 0 else tuple(torch.zeros_like(each) for each in shards[0])
     output, told = train_step(model, *mine)
     losses.append(told["loss"].reduce_mean().item())
     assert output.concat().shape[0] == len(shards[0][0])
     assert told["rank"] == [smp.get_mp_group()[-1]] * microbatches  # where the function was run
-    for images, labels in shards:
+    for replica, (images, labels) in enumerate(shards):
+        for parameter, gradient in zip(parameters, gradients[replica], strict=True):
+            parameter.grad = gradient
         for part, target in zip(images.chunk(microbatches), labels.chunk(microbatches), strict=True):
             loss = functional.cross_entropy(call(options.model, plain, part, part.flatten(1)), target)
             (loss / smp.dp_size() / (1 if options.no_average else microbatches)).backward()
+        gradients[replica] = [parameter.grad for parameter in parameters]
     if number % options.every == 0:
         optimizer.step()
         optimizer.zero_grad()
+        for parameter, *each in zip(parameters, *gradients, strict=True):
+            parameter.grad = sum(each)
         reference.step()
-        reference.zero_grad()
+        gradients = nothing()
 
 local = dict(model.local_named_parameters())
 difference = max((value - dict(plain.named_parameters())[name]).abs().max().item() for name, value in local.items())
@@ -168,5 +194,5 @@ everything = smp.allgather(
 if smp.rank() == 0:
     folder = Path(os.environ["SAGEMAKER_BASE_DIR"], "output", "data")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps({"names": names, "ranks": everything}))
+    (folder / "smp.json").write_text(json.dumps({"names": names, "ranks": everything}))
 smp.barrier()

@@ -1,79 +1,17 @@
-"""Optimizer, scaler and checkpoints of a small model in stages, beside the same model whole."""
+"""Optimizer, scaler and clipping of a small model in stages, beside the same model whole."""
 
 import copy
 import sys
-from pathlib import Path
 
-import smdistributed.modelparallel.torch as smp
 import torch
-from torch import nn
+from torch.nn.utils import clip_grad_norm_ as one_ranks  # torch's own, since smp is not imported yet
 
-from tests.compat.smp_runs import say
+import smdistributed.modelparallel.torch as smp  # isort: skip
+
+from tests.compat.programs.smp_both import Both, batch, equal, refused, train_step  # isort: skip
+from tests.compat.smp_runs import say  # isort: skip
 
 torch.set_num_threads(1)
-
-
-def refused(call, *args, **kwargs):
-    try:
-        call(*args, **kwargs)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return "not refused"
-
-
-def net(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
-
-
-def batch(number):
-    return torch.randn(8, 6, generator=torch.Generator().manual_seed(number))
-
-
-@smp.step
-def train_step(model, inputs):
-    loss = model(inputs).square().mean()
-    model.backward(loss)
-    return loss
-
-
-def equal(one, other):
-    """Nested dictionaries and lists with tensors that are close."""
-    if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.allclose(one.cpu(), other.cpu(), atol=1e-6)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(equal, one, other))
-    return one == other
-
-
-class Both:
-    """The model in stages, and the same one whole."""
-
-    def __init__(self, seed=0, rate=0.01, kind=torch.optim.AdamW):
-        self.whole = net(seed)
-        self.whole_optimizer = kind(self.whole.parameters(), lr=rate)
-        self.model = smp.DistributedModel(copy.deepcopy(self.whole))
-        self.optimizer = smp.DistributedOptimizer(kind(self.model.parameters(), lr=rate))
-
-    def train(self, numbers):
-        for number in numbers:
-            self.optimizer.zero_grad()
-            train_step(self.model, batch(number))
-            self.optimizer.step()
-            self.whole_optimizer.zero_grad()
-            self.whole(batch(number)).square().mean().backward()
-            self.whole_optimizer.step()
-
-    def same(self):
-        """Weights and the whole state of the optimizer, those of the whole model."""
-        state = self.optimizer.state_dict()
-        return [
-            equal(dict(self.model.state_dict()), dict(self.whole.state_dict())),
-            equal(state["state"], self.whole_optimizer.state_dict()["state"]),
-            equal(state["param_groups"], self.whole_optimizer.state_dict()["param_groups"]),
-        ]
 
 
 def optimizer():
@@ -171,84 +109,32 @@ def scaler():
     return {"steps": found, "after": scaler.get_scale(), "off": smp.amp.GradScaler(enabled=False).is_enabled()}
 
 
-class Opaque:
-    pass
-
-
-def files():
-    folder = Path.cwd()
-    rank = smp.mp_rank()
-    smp.save({"rank": rank, "t": torch.full((2,), float(rank))}, f"{folder}/part.pt")
-    smp.save({"whole": True}, f"{folder}/whole.pt", partial=False)
-    smp.barrier()
-    part, whole = smp.load(f"{folder}/part.pt"), smp.load(f"{folder}/whole.pt", partial=False)
-    smp.save(Opaque(), f"{folder}/opaque.pt")
-    name = f"{folder}/opaque.pt"
+def clip():
+    """Norms and clipped gradients are those of the whole model, in any order of norm; a rank's own list is its own."""
+    both, found = Both(kind=torch.optim.SGD, rate=0.5), []
+    for number, (limit, kind) in enumerate([(0.05, 2.0), (0.01, float("inf")), (0.1, 1.0), (100.0, 2.0)]):
+        both.optimizer.zero_grad()
+        train_step(both.model, batch(number))
+        both.whole_optimizer.zero_grad()
+        both.whole(batch(number)).square().mean().backward()
+        norm = torch.nn.utils.clip_grad_norm_(both.model.parameters(), limit, norm_type=kind)
+        wanted = one_ranks(both.whole.parameters(), limit, norm_type=kind)
+        both.optimizer.step()
+        both.whole_optimizer.step()
+        found.append([norm.item() / wanted.item(), equal(dict(both.model.state_dict()), dict(both.whole.state_dict()))])
+    train_step(both.model, batch(0))
+    named = dict(both.model.local_named_parameters())
+    mine = {name: parameter.grad.clone() for name, parameter in named.items()}
+    own = torch.nn.utils.clip_grad_norm_(both.model.local_parameters(), 100.0)
+    for parameter in named.values():  # each by itself, on each rank as many as it has
+        torch.nn.utils.clip_grad_norm_(parameter, 100.0)
+    if smp.pp_rank() == 0:
+        next(iter(named.values())).grad.fill_(float("nan"))
     return {
-        "names": sorted(path.name for path in folder.iterdir() if ".pt" in path.name and "opaque" not in path.name),
-        "part": [part["rank"], part["t"].tolist()],
-        "whole": whole,
-        "opaque": refused(smp.load, name).replace(str(folder), "FOLDER"),
-        "allowed": [type(smp.load(name, weights_only=False)).__name__, type(smp.load(name, pickle_module=__import__("pickle"))).__name__],
-        "missing": refused(smp.load, f"{folder}/whole.pt").replace(str(folder), "FOLDER"),
-        "no text": refused(smp.save, 1, folder),
-        "no folder": refused(smp.save, 1, "/proc/none/f").split(";")[0],
-    }  # fmt: skip
-
-
-def save(path, partial, tag="3", kept=None):
-    both = Both()
-    both.train([0, 1, 2])
-    if kept:
-        for number in range(3):
-            smp.save_checkpoint(path, f"old{number}", model=both.model, num_kept_partial_checkpoints=int(kept))
-            smp.barrier()
-    smp.save_checkpoint(path, tag, partial=partial == "parts", model=both.model, optimizer=both.optimizer,
-                        user_content={"steps": 3}, num_kept_partial_checkpoints=kept and int(kept))  # fmt: skip
-    smp.barrier()
-    return sorted(str(p.relative_to(path)) for p in Path(path).rglob("*") if p.is_file())
-
-
-def resume(path, partial, order, tag=None):
-    """In each order of making things: the next steps are those of a model that was never interrupted."""
-    reference = net()
-    steady = torch.optim.AdamW(reference.parameters(), lr=0.01)
-    for number in range(6):
-        steady.zero_grad()
-        reference(batch(number)).square().mean().backward()
-        steady.step()
-    options = {"partial": partial == "parts", "tag": tag}
-    if order == "elsewhere" and smp.rank():  # the disk of another host, without the files
-        path += "-elsewhere"
-    content = smp.resume_from_checkpoint(path, **options) if order == "first" else None
-    both = Both(seed=5, rate=0.01)
-    if order != "first":
-        content = smp.resume_from_checkpoint(path, **options)
-    both.train([3, 4, 5])
-    state = both.optimizer.state_dict()["state"]
-    return [
-        content,
-        equal(dict(both.model.state_dict()), dict(reference.state_dict())),
-        equal(state, steady.state_dict()["state"]),
-    ]
-
-
-def lacking(path, *what):
-    return [refused(smp.resume_from_checkpoint, path, partial=name == "parts") for name in what]
-
-
-def wrong(path):
-    model = smp.DistributedModel(net())
-    train_step(model, batch(0))
-    save = smp.save_checkpoint
-    return [
-        refused(save, path, "../x", model=model),
-        refused(save, path, "1", model=net()),
-        refused(save, path, "1", optimizer=torch.optim.SGD(model.parameters(), lr=1)),
-        refused(save, path, "1", num_kept_partial_checkpoints=0),
-        refused(save, "/proc/none" if smp.rank() else path, "1", model=model).split(";")[0],
-        refused(save, "/proc/none" if smp.rank() == 0 else path, "1", partial=False, model=model).split(";")[0],
-    ]
+        "clipped": found,
+        "own": own.item() - torch.stack([gradient.norm() for gradient in mine.values()]).norm().item(),
+        "refused": refused(torch.nn.utils.clip_grad_norm_, both.model.parameters(), 1.0, error_if_nonfinite=True),
+    }
 
 
 smp.init()

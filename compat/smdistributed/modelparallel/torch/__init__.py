@@ -17,7 +17,7 @@ Source: AWS's developer guide, and the public API pages of sagemaker-python-sdk.
 
 from __future__ import annotations
 
-from . import amp, nn, optimizers, patches
+from . import amp, clipping, nn, optimizers, patches, use
 from .checkpointing import checkpoint, checkpoint_sequential, set_activation_checkpointing
 from .checkpoints import resume_from_checkpoint, save_checkpoint
 from .comm import (
@@ -84,6 +84,9 @@ from .tensor_parallel import (
     tp_register,
     tp_register_with_module,
 )
+
+clipping.install()
+use.install()
 
 
 def __getattr__(name: str) -> object:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
-from .session import UserError
+from .shared import UserError
 
 SEVERAL = (
     "an @smp.step function calls the model more than once per microbatch; allowed: once, with more than one partition; "
@@ -76,6 +78,8 @@ class Whole:
 
     module: torch.nn.Module
     scale: float
+    counted: Callable[[], AbstractContextManager[None]]
+    """held while a pass runs that the step's end waits for"""
     backwards: int = 0
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -83,7 +87,8 @@ class Whole:
 
     def backward(self, loss: torch.Tensor) -> None:
         self.backwards += 1
-        (loss * self.scale).backward()
+        with self.counted():
+            (loss * self.scale).backward()
 
 
 def scalar(tensors: Any, grad_tensors: Any = None) -> torch.Tensor:

@@ -12,7 +12,8 @@ from torch import nn
 
 from algorun import training
 
-from .session import UserError, session
+from .session import session
+from .shared import UserError
 
 stage = training.load("parallel.stage")
 MARK, WRAPPED = "_smp_checkpointed", "_smp_wrapped"

@@ -22,12 +22,12 @@ import torch
 
 from algorun import training
 
-from .files import read, write
+from .files import read, warn_of_unreadable, write
 from .messages import CPU, gathered
 from .optimizer import DistributedOptimizer, merged, when_there
 from .session import session
+from .shared import PARTIAL, UserError
 
-UserError = training.load("errors").UserError
 _writable = training.load("files").writable
 PARTS = "_partial"
 NEWEST = "newest"
@@ -49,7 +49,8 @@ def save_checkpoint(
     """Writes a checkpoint of `model` and `optimizer`, of those that are given. On all ranks, or all with dp_rank 0.
 
     Only ranks with dp_rank 0 write. `translate_if_full` has no effect: the names of the weights are the model's own.
-    Raises UserError for other arguments, and on all ranks of the pipeline where one cannot write.
+    Warns of a `user_content` that torch.load will refuse, and so resume_from_checkpoint. Raises UserError for other
+    arguments, and on all ranks of the pipeline where one cannot write.
     """
     tag, where = _tag(tag), Path(path)
     kept = num_kept_partial_checkpoints
@@ -80,6 +81,8 @@ def _save_parts(where: Path, tag: str, things: dict[str, Any], content: Any, kep
     save = gathered(secrets.token_hex(8), axes.pp_group, CPU)[0]
 
     def write_parts() -> None:
+        if number == 0:
+            warn_of_unreadable(f"smp.save_checkpoint: {CONTENT}", content)
         _writable(folder, "folder", "another path")
         for kind, thing in things.items():
             part = {"save": save, "state": thing.local_state_dict()}
@@ -106,6 +109,7 @@ def _save_whole(where: Path, tag: str, things: dict[str, Any], content: Any) -> 
 
     def write_both() -> None:
         if session().axes.pp_rank == 0:
+            warn_of_unreadable(f"smp.save_checkpoint: {CONTENT}", content)
             _writable(where, "folder", "another path")
             write(where / f"{CONTENT}_{tag}", lambda file: torch.save(content, file))
             write(where / tag, lambda file: torch.save(states, file))
@@ -229,7 +233,7 @@ def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any
         elif kind == "optimizer":
             states[kind] = merged([part["state"] for part in parts.values()])
         else:
-            states[kind] = {k: v for part in parts.values() for k, v in part["state"].items() if k != "_smp_is_partial"}
+            states[kind] = {k: v for part in parts.values() for k, v in part["state"].items() if k != PARTIAL}
     return states, last["content"]
 
 

@@ -7,11 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-import torch.distributed as dist
-
-from algorun import training
-
+from .meeting import together
 from .messages import gathered, packed, post, take
 from .ranks import (
     DP_GROUP,
@@ -27,8 +23,7 @@ from .ranks import (
     members,
 )
 from .session import session
-
-UserError = training.load("errors").UserError
+from .shared import UserError
 
 
 def _peer(what: str, number: int, rank_type: RankType) -> int:
@@ -62,14 +57,12 @@ def broadcast(obj: Any, group: CommGroup) -> None:
 
 def allgather(obj: Any, group: CommGroup) -> list[Any]:
     """The objects of all ranks of a group, by their rank in it. All of them call it. UserError for no group."""
-    return gathered(obj, joined(group), session().mesh.device)
+    return gathered(obj, joined(group), session().mesh.device, "smp.allgather")
 
 
 def barrier(group: CommGroup = WORLD) -> None:
-    """Waits until all ranks of a group have come here. UserError for no group."""
-    found = joined(group)
-    if found is not None:
-        dist.all_reduce(torch.zeros(1), group=found)  # on the CPU: torch's own barrier would be one of GPUs
+    """Waits until all ranks of a group have come here. UserError for no group, and where one of them cannot come."""
+    together(members(group), "smp.barrier")
 
 
 def mp_barrier() -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -14,9 +13,12 @@ from torch import nn
 
 from algorun import training
 
-from .session import UserError
+from .shared import UserError, trees
 
-trees, cutting = training.load("parallel.trees"), training.load("parallel.cutting")
+copies, cutting = training.load("parallel.cut.twin"), training.load("parallel.cutting")
+
+TENSOR = torch.Tensor  # stands for one in an entry without its data
+LONGEST = 100  # characters of an argument in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +33,7 @@ class Entry:
         """The arguments as `cut` wants them: a tuple, or a dictionary of named ones."""
         if not self.kwargs:
             return self.args
-        try:
-            bound = inspect.signature(model.forward).bind(*self.args, **self.kwargs)
-        except TypeError as error:
-            raise UserError(f"the model's arguments do not fit its forward: {error}") from None
+        bound = self._bound(model)
         kinds = {parameter.name: parameter.kind for parameter in inspect.signature(model.forward).parameters.values()}
         named: dict[str, Any] = {}
         for name, value in bound.arguments.items():
@@ -49,6 +48,13 @@ class Entry:
                 named[name] = value
         return named
 
+    def _bound(self, model: nn.Module) -> inspect.BoundArguments:
+        """The arguments by the names that the model's forward has for them."""
+        try:
+            return inspect.signature(model.forward).bind(*self.args, **self.kwargs)
+        except TypeError as error:
+            raise UserError(f"the model's arguments do not fit its forward: {error}") from None
+
     def on_cpu(self) -> Entry:
         """The same with its tensors on the CPU, without gradients."""
         args, kwargs = trees.mapped((self.args, self.kwargs), lambda tensor: tensor.detach().to("cpu"))
@@ -58,21 +64,58 @@ class Entry:
         """The tensors among the arguments, in the order in which the first stage wants them."""
         return trees.leaves(trees.arguments(self.example(model)))
 
+    def samples(self, model: nn.Module) -> int:
+        """The size of the batch, by the first tensor that has an axis for it; 0 without one."""
+        return next((tensor.shape[0] for tensor in self.tensors(model) if tensor.dim()), 0)
+
     def form(self, model: nn.Module) -> Form:
-        plain = trees.mapped(trees.arguments(self.example(model)), lambda _: None)
-        return Form(tuple(cutting.TensorSpec.of(t) for t in self.tensors(model)), plain, self.autocast)
+        try:
+            bound = self._bound(model)
+            bound.apply_defaults()  # one that is given its default is no other call
+            arguments = dict(bound.arguments)
+        except ValueError:  # a forward that does not tell its signature
+            arguments = {f"argument {number}": value for number, value in enumerate(self.args)} | self.kwargs
+        names = [name for name, value in arguments.items() for _ in trees.leaves(value)]
+        specs = [cutting.TensorSpec.of(tensor) for tensor in trees.leaves(arguments)]
+        others = trees.mapped(arguments, lambda _: TENSOR)
+        return Form(tuple(specs), tuple(names), others, self.autocast)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """An entry without its data: stages are made for one."""
+    """An entry without its data: stages are made for one. Equal whatever the autocast."""
 
     tensors: tuple[Any, ...]
-    others: Any
-    autocast: torch.dtype | None
+    names: tuple[str, ...]
+    """the argument that each tensor lies in"""
+    others: dict[str, Any]
+    """all arguments by name, with TENSOR in the place of each tensor"""
+    autocast: torch.dtype | None = field(compare=False)
 
     def __str__(self) -> str:
-        return ", ".join(f"{list(spec.shape)} {str(spec.dtype).removeprefix('torch.')}" for spec in self.tensors)
+        return ", ".join(map(_shown, self.tensors))
+
+    def difference(self, other: Form) -> tuple[str, str, str]:
+        """What is another one in `other`: as it is here, as it is there, and what to do about it."""
+        for name in [*self.others, *other.others]:
+            mine, its = (form.others.get(name, inspect.Parameter.empty) for form in (self, other))
+            if mine != its:
+                return (
+                    f"{name}={_plain(mine)}",
+                    f"{name}={_plain(its)}",
+                    "call it with the same arguments in every step",
+                )
+        for name, mine, its in zip(self.names, self.tensors, other.tensors, strict=True):
+            if mine == its:
+                continue
+            if mine.dtype != its.dtype:
+                fix = f"convert {name} to one type"
+            elif mine.shape[1:] == its.shape[1:]:
+                fix = "equal batch sizes"
+            else:
+                fix = "pad all batches to one length"
+            return f"{name}={_shown(mine)}", f"{name}={_shown(its)}", fix
+        raise ValueError("two equal forms")
 
     def rows_of(self, made_for: Form) -> int | None:
         """The batch size of this form, where it differs from `made_for` in that alone; None where in more."""
@@ -88,14 +131,24 @@ class Form:
         return sizes.pop()[0] if len(sizes) == 1 else None
 
 
+def _shown(spec: Any) -> str:
+    return f"{list(spec.shape)} {_name(spec.dtype)}"
+
+
+def _plain(value: Any) -> str:
+    text = repr(value).replace(repr(TENSOR), "tensor")
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}.."
+
+
 @dataclass(frozen=True, slots=True)
 class Fit:
     """How a batch goes through the stages: `rows` samples per microbatch (0: as many as the stages are made for) in
-    `pieces` passes, after the model is cut `anew` or not."""
+    `pieces` passes, after the model is cut `anew` or not, under the `autocast` to this type ("": none)."""
 
     anew: bool = False
     pieces: int = 1
     rows: int = 0
+    autocast: str = ""
 
 
 def fit(
@@ -106,25 +159,54 @@ def fit(
     `alone` says what `samples_stand_alone` has found, in training and in evaluation: batches of another size are filled
     up, or go through in pieces, which no output may notice.
     """
-    forms = [entry.form(model) for entry in entries]
+    form, autocast = _common([entry.form(model) for entry in entries])
+    if made_for is None:
+        return Fit(anew=True, autocast=autocast)
+    # A pass with gradients may be training, which needs stages that are made for its autocast.
+    other_precision = form.autocast != made_for.autocast and torch.is_grad_enabled()
+    if may_change and (form != made_for or other_precision):
+        return Fit(anew=True, autocast=autocast)
+    if form == made_for:
+        return Fit(autocast=autocast)
+    rows = form.rows_of(made_for)
+    if not rows:
+        mine, its, fix = form.difference(made_for)
+        raise UserError(
+            f"the model is called with {mine}; allowed: {its}, as in the step that it was cut for; fix: {fix}"
+        )
+    batch = next(b.shape[0] for a, b in zip(form.tensors, made_for.tensors, strict=True) if a != b)
+    reason, fix = "", "the batch size of training"
+    if model.training:
+        fix = "drop_last=True in the data loader" if rows < batch else "begin with the largest batch"
+    if not alone[model.training]:
+        reason = ", since its samples are not independent of each other"
+    elif model.training and rows > batch:
+        reason = ", and smaller batches"
+    if reason:
+        raise UserError(
+            f"the model gets [{form}] of a microbatch; allowed: [{made_for}], which it was cut for{reason}; fix: {fix}"
+        )
+    return Fit(pieces=math.ceil(rows / batch), rows=rows, autocast=autocast)
+
+
+def _common(forms: Sequence[Form]) -> tuple[Form, str]:
+    """The form that all microbatches have, and the name of the type that their autocast computes in."""
     if other := next((form for form in forms if form != forms[0]), None):
+        mine, its, fix = other.difference(forms[0])
         raise UserError(
-            f"the model gets [{forms[0]}] of one microbatch and [{other}] of another; allowed: the same of all; "
-            "fix: equal sizes, and arguments that do not change"
+            f"the model is called with {mine} in one microbatch and with {its} in another; allowed: the same in all; "
+            f"fix: {fix}"
         )
-    if made_for is None or (may_change and forms[0] != made_for):
-        return Fit(anew=True)
-    if forms[0] == made_for:
-        return Fit()
-    rows = forms[0].rows_of(made_for)
-    batch = next((b.shape[0] for a, b in zip(forms[0].tensors, made_for.tensors, strict=False) if a != b), 0)
-    if not rows or not alone[model.training] or (model.training and rows > batch):
-        reason = "" if alone[model.training] else ", since its samples are not independent of each other"
+    if len(names := sorted({_name(form.autocast) or "none" for form in forms})) > 1:
         raise UserError(
-            f"the model gets [{forms[0]}] of a microbatch; allowed: [{made_for}], which it was cut for{reason}; "
-            f"fix: {'drop_last=True in the data loader' if model.training else 'the batch size of training'}"
+            f"the model is called under different autocasts in the microbatches of one step: {', '.join(names)}; allowed: "
+            "the same in all; fix: decide on autocast outside of the step function"
         )
-    return Fit(pieces=math.ceil(rows / batch), rows=rows)
+    return forms[0], _name(forms[0].autocast)
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.") if dtype else ""
 
 
 def samples_stand_alone(model: nn.Module, entry: Entry, is_training: bool) -> bool:
@@ -133,39 +215,25 @@ def samples_stand_alone(model: nn.Module, entry: Entry, is_training: bool) -> bo
     BatchNorm in training, comparisons between samples and means over the batch show in the other rows.
     """
     args, kwargs = trees.arguments(entry.example(model))
-    batch = next((tensor.shape[0] for tensor in entry.tensors(model) if tensor.dim()), 0)
+    batch = entry.samples(model)
     rows = torch.arange(batch).clamp(max=max(batch - 2, 0))
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:
         of_samples = tensor.dim() and tensor.shape[0] == batch
         return tensor.index_select(0, rows.to(tensor.device)) if of_samples else tensor
 
-    with _as_it_was(model), torch.no_grad():
-        model.train(is_training)
-        results = []
-        for change in (lambda tensor: tensor, changed):
-            with torch.random.fork_rng():
-                torch.manual_seed(0)
-                a, k = trees.mapped((args, kwargs), change)
-                results.append(trees.leaves(model(*a, **k)))
+    copied = copies.twin(model, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.clone())
+    copied.train(is_training)
+    results = []
+    for change in (lambda tensor: tensor, changed):
+        with torch.random.fork_rng(), torch.no_grad():
+            torch.manual_seed(0)
+            a, k = trees.mapped((args, kwargs), change)
+            results.append(trees.leaves(copied(*a, **k)))
     return all(
         one.dim() > 0 and one.shape[0] == batch and torch.allclose(one[:-1].double(), other[:-1].double(), 1e-4, 1e-6)
         for one, other in zip(*results, strict=True)
     )
-
-
-@contextlib.contextmanager
-def _as_it_was(model: nn.Module) -> Iterator[None]:
-    """Buffers and training flags are the same afterwards."""
-    flags = {module: module.training for module in model.modules()}
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    try:
-        yield
-    finally:
-        for module, flag in flags.items():
-            module.training = flag
-        for buffer, value in kept:
-            buffer.copy_(value)
 
 
 def in_pieces(tensors: Sequence[torch.Tensor], made_for: Form, how: Fit) -> list[tuple[torch.Tensor, ...]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
+import io
 import pickle
 import re
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +17,8 @@ from algorun import training
 
 from .ranks import mp_rank
 from .session import session
+from .shared import UserError
 
-UserError = training.load("errors").UserError
 _files = training.load("files")
 _GLOBAL = re.compile(r"Unsupported global: GLOBAL ([\w.]+)")  # torch's words
 
@@ -29,26 +32,63 @@ def save(obj: Any, f: str, partial: bool = True, pickle_module: Any = pickle, pi
 
 
 def load(
-    f: str, map_location: Any = None, pickle_module: Any = None, partial: bool = True, **pickle_load_args: Any
+    f: str,
+    map_location: Any = None,
+    pickle_module: Any = None,
+    pickle_load_args: Mapping[str, Any] | None = None,
+    partial: bool = True,
+    **options: Any,
 ) -> Any:
-    """What `save` has written to `f`. `pickle_load_args` are those of torch.load.
+    """What `save` has written to `f`. `pickle_load_args` and `options` are those of torch.load.
 
     Like torch.load, it takes tensors and plain data only, unless `weights_only=False` or a `pickle_module` is given.
     Raises UserError for a file that is not there, or holds other objects.
     """
+    if not isinstance(pickle_load_args, Mapping | None):
+        raise UserError(
+            f"smp.load: pickle_load_args is a {type(pickle_load_args).__name__}; allowed: a dictionary of torch.load's "
+            "arguments; fix: give `partial`, which comes after it, by its name"
+        )
     path = _named("load", f, partial)
     if not path.is_file():
         other = f"{f} is there, for partial=False" if partial and Path(f).is_file() else "what smp.save has written"
         raise UserError(f"smp.load: no file {path}; allowed: {other}; fix: another name, or another value of partial")
+    options = {**(pickle_load_args or {}), **options}
     if pickle_module is not None:
-        pickle_load_args = {"pickle_module": pickle_module, "weights_only": False} | pickle_load_args
-    return read(path, map_location=map_location, **pickle_load_args)
+        options = {"pickle_module": pickle_module, "weights_only": False} | options
+    return read(path, map_location=map_location, **options)
+
+
+def warn_of_unreadable(what: str, value: Any) -> None:
+    """A warning where `read` will refuse `value`, in time to change the script. UserError for what cannot be saved."""
+    file = io.BytesIO()
+    try:
+        torch.save(value, file)
+    except Exception as error:  # pickle raises whatever an object's own code does
+        raise UserError(f"{what} cannot be saved: {error}; allowed: what pickle takes; fix: save its data") from None
+    file.seek(0)
+    try:
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            torch.load(file, map_location="cpu")
+    except pickle.UnpicklingError as error:
+        found = _GLOBAL.search(str(error))
+        kind = found[1] if found else "an unknown class"
+        warnings.warn(
+            f"{what} holds objects of the class {kind}, which torch.load refuses; allowed: tensors and plain data; fix: "
+            f"torch.serialization.add_safe_globals([{kind.rpartition('.')[2]}]) before it is loaded, "
+            "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 in the job's environment, or save its data, such as vars(..)",
+            stacklevel=2,
+        )
 
 
 def read(path: Path, **options: Any) -> Any:
-    """torch.load. UserError for a file that it cannot read, and for objects that it takes only when it is told to."""
+    """torch.load. UserError for a file that it cannot read, and for objects that it takes only when it is told to.
+
+    An argparse.Namespace is plain data here: AWS's examples have it in their checkpoints.
+    """
     try:
-        return torch.load(path, **options)
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            return torch.load(path, **options)
     except pickle.UnpicklingError as error:
         found = _GLOBAL.search(str(error))
         holds = f"holds objects of the class {found[1]}" if found else "cannot be read as tensors and plain data"

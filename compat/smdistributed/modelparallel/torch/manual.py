@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from .session import UserError, session
+from .session import session
+from .shared import UserError
 
 MARK = "_smp_partition"
 _current: list[int] = []

@@ -7,12 +7,8 @@ from typing import Any
 
 import torch
 
-from algorun import training
-
 from .refused import Refusing
-
-UserError = training.load("errors").UserError
-trees = training.load("parallel.trees")
+from .shared import UserError, trees
 
 
 def split(

@@ -7,13 +7,10 @@ from typing import Any
 
 import torch
 
-from algorun import training
-
 from .messages import CPU, gathered
 from .session import session
+from .shared import PARTIAL, UserError
 
-UserError = training.load("errors").UserError
-PARTIAL = "_smp_is_partial"
 SCALING = {
     "init_scale",
     "scale_factor",

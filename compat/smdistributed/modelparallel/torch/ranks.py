@@ -11,11 +11,8 @@ from enum import Enum, auto
 
 import torch.distributed as dist
 
-from algorun import training
-
 from .session import session
-
-UserError = training.load("errors").UserError
+from .shared import UserError
 
 
 class CommGroup(Enum):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from algorun import training
+from .shared import UserError
 
-UserError = training.load("errors").UserError
 TENSOR = "tensor parallelism is not built here"
 FULL = "use pipeline stages (pipeline_parallel_degree) and torch.nn's modules"
 

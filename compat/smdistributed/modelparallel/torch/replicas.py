@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .session import UserError
+from .shared import UserError
 
 
 def equalise(tensors: Iterable[torch.Tensor], group: Any, source: int = 0) -> None:
@@ -41,16 +41,19 @@ class Uneven:
     with gradients of zero, and has their weights in the end. The mean is over all replicas, always.
     """
 
+    STEP, USE = 1, 2
+    """what a replica with a batch is about to do: a step function, or to use gradients that none has reduced"""
+
     def __init__(self, group: Any, throw: bool) -> None:
         self._group, self._throw = group, throw
         self._me, self._count = dist.get_rank(group), dist.get_world_size(group)
         self.source = 0
         """a replica that still has batches: buffers are its"""
 
-    def goes_on(self, mine: bool) -> bool:
-        """Whether any replica has a batch; called by all of them before each step."""
+    def goes_on(self, mine: int) -> int:
+        """What the replicas with a batch do now, 0 where there is none; called by all of them, `mine` being what this does."""
         flags = torch.zeros(self._count)
-        flags[self._me] = float(mine)
+        flags[self._me] = mine
         dist.all_reduce(flags, group=self._group)
         there = [rank for rank, flag in enumerate(flags.tolist()) if flag]
         if self._throw and 0 < len(there) < self._count:
@@ -60,9 +63,9 @@ class Uneven:
             )
         if there:
             self.source = there[0]
-        return bool(there)
+        return int(flags.max())
 
-    def follow(self, empty_step: Callable[[], None]) -> None:
-        """Takes part in the others' steps until none has a batch left."""
-        while self.goes_on(False):
-            empty_step()
+    def follow(self, empty: Callable[[int], None]) -> None:
+        """Takes part in what the others do (STEP or USE, which `empty` is told) until none has a batch left."""
+        while what := self.goes_on(0):
+            empty(what)

@@ -12,7 +12,8 @@ import torch
 
 from algorun import training
 
-from . import messages
+from . import meeting
+from .shared import UserError
 
 if TYPE_CHECKING:
     from train.config import PipelineConfig
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 
     from .model import DistributedModel
     from .optimizer import DistributedOptimizer
+    from .staged_part import StagedPart
 
-UserError = training.load("errors").UserError
 VARIABLE = "SM_HP_MP_PARAMETERS"
 
 
@@ -42,6 +43,11 @@ class Session:
     partitioned: bool = False
     tracing: bool = False
     _waiting: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def staged(self) -> StagedPart | None:
+        """This rank's stages, once a model is cut into several partitions."""
+        return self.model.staged if self.model else None
 
     def on_partition(self, callback: Callable[[], None]) -> None:
         """Calls it once every rank has its part of the model: now, where that is so."""
@@ -94,5 +100,5 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     layout = training.load("layout").lay_out(options, wishes, world.world_size, torch.__version__)
     mesh = mesh_of.enter(world)
     axes = training.load("parallel.axes").join(layout.grid, mesh.rank, mesh.device)
-    messages.connect(mesh)
+    meeting.connect(mesh, layout.grid)
     _session = Session(mesh, replace(options, microbatches=count), wishes, layout, axes)

@@ -3,7 +3,7 @@
 With several partitions the function is turned inside out. On the rank with the first stage it runs up to the model's
 call, to learn what the model gets; on the rank with the last stage it is the loss function of the pipeline: the model's
 call returns the pipeline's output, model.backward keeps the loss. What it returns there is sent to all ranks.
-Arguments are those of pp_rank 0.
+Arguments are those of pp_rank 0, but for what cannot be sent and holds no tensor, such as a lambda: that is each rank's own.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from typing import Any
 
 import torch
 
-from algorun import training
-
 from . import microbatches, wire
-from .calls import Reached, UpToModel, Whole, WithOutput
+from .agreement import agree, header
+from .calls import Reached, UpToModel, WithOutput
 from .entry import Entry, Fit
 from .model import DistributedModel
-from .session import Session, UserError, session
+from .session import Session, session
+from .shared import UserError, trees
+
+NO_GRADIENT = "does not require grad"  # torch's words
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class Step:
         self._name = getattr(function, "__qualname__", type(function).__name__)
         self._whole, self._axes, self._detach = frozenset(whole), dict(axes), detach
         self._trains: dict[tuple[bool, bool], bool] = {}
+        self._own: frozenset[str] = frozenset()  # arguments that no rank can send to another
         known = set(self._signature.parameters)
         if unknown := (self._whole | set(self._axes)) - known:
             raise UserError(
@@ -89,10 +92,8 @@ class Step:
 
     def _alone(self, here: Session, model: DistributedModel, bound: inspect.BoundArguments) -> Any:
         parts = self._split(bound.arguments)
-        answer = Whole(model.module, model.scale)
-        model.begin_whole()
-        results = [self._run(answer, model, part) for part in parts]
-        model.end_whole(answer.backwards)
+        with model.whole_step() as answer:
+            results = [self._run(answer, model, part) for part in parts]
         return microbatches.joined(results, self._detach)
 
     # -- several partitions: inside out -----------------------------------------------------------------------------
@@ -103,16 +104,16 @@ class Step:
         try:
             if first:
                 prepared = self._prepared(here, model, bound.arguments)
-                mine = model.fits(prepared.entries)
-                batch = wire.packed((bound.arguments, prepared.random))
+                mine = model.fits(prepared.entries, self._trains.get(_mode(model), False))
+                batch, self._own = wire.packed_batch(bound.arguments, prepared.random, self._own)
         except UserError as found:
             error = str(found)
-        how = wire.agree(wire.header(self._name, model.training, mine, error))
+        how = agree(header(self._name, model.training, mine, error))
         model.partition(how, prepared.entries[0] if first else None)
         sent = wire.send(batch, here.layout.grid.pp - 1) if first else []  # where labels are needed
         if model.is_last and not first:
-            arguments, prepared.random = wire.receive(0)
-            prepared.parts = self._split(arguments)
+            arguments, prepared.random, own = wire.receive(0)
+            prepared.parts = self._split(arguments | self._of_this_rank(bound.arguments, own))
         trains = self._traced(here, model, prepared, how)
         results: list[Any] = []
         if trains:
@@ -147,7 +148,7 @@ class Step:
 
     def _traced(self, here: Session, model: DistributedModel, prepared: Prepared, how: Fit) -> bool:
         """Whether the function calls model.backward, which decides on the schedule: found out by running it once."""
-        key = (model.training, torch.is_grad_enabled())
+        key = _mode(model)
         if key not in self._trains:
             here.tracing = True
             try:
@@ -160,12 +161,27 @@ class Step:
             self._trains[key] = trains
         return self._trains[key]
 
+    def _of_this_rank(self, arguments: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+        if lacking := names - arguments.keys():
+            raise UserError(
+                f"{self._name}: rank {session().mesh.rank} calls it without {', '.join(sorted(lacking))}, which pickle "
+                "cannot send it; fix: call it with the same arguments on all ranks"
+            )
+        return {name: arguments[name] for name in names}
+
     def _trace(self, model: DistributedModel, prepared: Prepared, output: Any, number: int) -> tuple[bool, str]:
         answer = WithOutput(output)
         try:
             self._answered(answer, model, prepared, number)
         except UserError as error:
             return False, str(error)
+        except RuntimeError as error:
+            if NO_GRADIENT not in str(error):
+                raise
+            return False, (
+                f"{self._name}: a backward pass in an @smp.step function by other means than model.backward; allowed: "
+                "model.backward(loss), with more than one partition; fix: it in the place of loss.backward()"
+            )
         return answer.loss is not None, ""
 
     def _loss(
@@ -205,5 +221,10 @@ class Step:
             return self._function(*bound.args, **bound.kwargs)
 
 
+def _mode(model: DistributedModel) -> tuple[bool, bool]:
+    """What decides whether a function trains."""
+    return model.training, torch.is_grad_enabled()
+
+
 def _detached(result: Any) -> Any:
-    return training.load("parallel.trees").mapped(result, lambda tensor: tensor.detach())
+    return trees.mapped(result, lambda tensor: tensor.detach())

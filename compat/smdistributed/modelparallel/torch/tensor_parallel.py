@@ -13,9 +13,8 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from algorun import training
+from .shared import UserError
 
-UserError = training.load("errors").UserError
 Class = TypeVar("Class", bound=type)
 
 

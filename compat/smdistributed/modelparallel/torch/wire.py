@@ -1,77 +1,20 @@
-"""What the ranks of one pipeline tell each other around a step: what they call, its arguments and its results."""
+"""Arguments and results of a step on their way between the ranks of one pipeline."""
 
 from __future__ import annotations
 
 import io
-import json
 import pickle
+import types
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from .entry import Fit, trees
-from .session import Session, UserError, session
+from .session import Session, session
+from .shared import UserError, trees
 
-HEADER_BYTES = 10_240
-LONGEST = 1200  # characters of an error in a header; JSON may take six bytes for one
 SMALL = 1024  # bytes; tensors up to that travel inside the pickle
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """What one rank is about to do."""
-
-    rank: int
-    function: str
-    training: bool
-    gradients: bool
-    fit: tuple[bool, int, int]
-    """of the rank with the first stage: how its batch goes through the stages"""
-    error: str = ""
-
-
-def agree(mine: Header) -> Fit:
-    """How the batch goes through the stages, when all ranks of the pipeline call the same function.
-
-    UserError on all of them when they do not, or one has an error.
-    """
-    group = session().axes.pp_group
-    assert group is not None
-    text = json.dumps(asdict(mine)).encode()
-    flat = torch.zeros(HEADER_BYTES, dtype=torch.uint8)
-    flat[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
-    rows = [torch.empty_like(flat) for _ in range(dist.get_world_size(group))]
-    try:
-        dist.all_gather(rows, flat, group=group)
-    except RuntimeError as error:
-        raise UserError(
-            f"{mine.function}: another rank of this pipeline has ended or failed while rank {mine.rank} calls it; every "
-            "@smp.step function has to be called on all ranks of a pipeline, also for evaluation; "
-            "fix: call it on every rank, not on rank 0 alone"
-        ) from error
-    found = [Header(**json.loads(row.numpy().tobytes().rstrip(b"\0"))) for row in rows]
-    if broken := next((each.error for each in found if each.error), None):
-        raise UserError(broken)
-    if len({each.function for each in found}) > 1:
-        calls = ", ".join(f"rank {each.rank} calls {each.function}" for each in found)
-        raise UserError(
-            f"the ranks of one pipeline call different @smp.step functions: {calls}; every one has to be called on all "
-            "ranks of a pipeline, also for evaluation; fix: call it on every rank, not on rank 0 alone"
-        )
-    if len({(each.training, each.gradients) for each in found}) > 1:
-        raise UserError(
-            f"{mine.function}: the model is in training, or under torch.no_grad, on some ranks of this pipeline and not on "
-            "others; fix: the same on all of them"
-        )
-    return Fit(*found[0].fit)
-
-
-def header(function: str, is_training: bool, fit: Fit, error: str) -> Header:
-    form = (fit.anew, fit.pieces, fit.rows)
-    return Header(session().mesh.rank, function[:200], is_training, torch.is_grad_enabled(), form, error[:LONGEST])
 
 
 class _Pickler(pickle.Pickler):
@@ -91,6 +34,27 @@ class _Pickler(pickle.Pickler):
             self.tensors.append(value.detach().to("cpu").contiguous())
             return len(self.tensors) - 1
         return None
+
+
+class _Probe(_Pickler):
+    """Goes through a value that cannot be pickled, in search of tensors. What it writes is of no use."""
+
+    found = False
+
+    def persistent_id(self, value: Any) -> Any:
+        self.found = self.found or isinstance(value, torch.Tensor)
+        return 0 if isinstance(value, torch.Tensor) else super().persistent_id(value)
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, types.FunctionType):
+            kept = [cell.cell_contents for cell in value.__closure__ or ()]
+            return list, ((*kept, value.__defaults__, value.__kwdefaults__),)
+        self.found = self.found or isinstance(value, types.GeneratorType)  # it may hold some, and does not show them
+        try:
+            pickle.dumps(value) if isinstance(value, type) else value.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        except Exception:  # a lock, a file, a class inside a function: no place for a tensor
+            return str, ()
+        return NotImplemented
 
 
 class _Unpickler(pickle.Unpickler):
@@ -114,6 +78,46 @@ def packed(value: Any) -> tuple[bytes, list[torch.Tensor]]:
             "pickle takes; fix: use a global variable, or make the object inside the function"
         ) from error
     return file.getvalue(), pickler.tensors
+
+
+def packed_batch(
+    arguments: dict[str, Any], random: list[torch.Tensor], own: frozenset[str]
+) -> tuple[tuple[bytes, list[torch.Tensor]], frozenset[str]]:
+    """A step's arguments for another rank, without those named in `own`, and which names these are from now on.
+
+    What cannot be sent is left out where it holds no tensor: the other rank calls the function too, with its own. A
+    tensor could be another one there. UserError for what can neither be sent nor left out.
+    """
+
+    def pack(without: frozenset[str]) -> tuple[bytes, list[torch.Tensor]]:
+        rest = {name: value for name, value in arguments.items() if name not in without}
+        return packed((rest, random, without))
+
+    try:
+        return pack(own), own
+    except UserError:
+        more = own | {name for name, value in arguments.items() if not (_is_sendable(value) or _has_tensors(value))}
+        if more == own:
+            raise
+        return pack(more), more
+
+
+def _is_sendable(value: Any) -> bool:
+    try:
+        packed(value)
+    except UserError:
+        return False
+    return True
+
+
+def _has_tensors(value: Any) -> bool:
+    """Whether there are any in it, also where a function has kept them; True where that cannot be seen."""
+    probe = _Probe(io.BytesIO(), session())
+    try:
+        probe.dump(value)
+    except Exception:
+        return True
+    return probe.found
 
 
 def unpacked(text: bytes, tensors: Sequence[torch.Tensor]) -> Any:

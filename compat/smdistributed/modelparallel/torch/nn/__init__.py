@@ -5,8 +5,9 @@ from __future__ import annotations
 from torch import nn
 
 from ..refused import NN, refuse, stand_in
+from . import huggingface
 
-__all__ = list(NN)
+__all__ = ["huggingface", *NN]
 
 DistributedModule = stand_in("nn.DistributedModule", nn.Module)
 for _name in NN:

@@ -1,0 +1,65 @@
+"""Rounds in which all contenders have their turns, and that count only while the machine does nothing else."""
+
+import os
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch.distributed as dist
+
+from train.mesh import Mesh
+
+FOREIGN = 0.1  # cores; above it a round does not count
+HERTZ = os.sysconf("SC_CLK_TCK")
+
+
+def busy_s() -> float:
+    """CPU time of the whole machine since its start."""
+    fields = [int(word) for word in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]]
+    return (sum(fields) - fields[3] - fields[4]) / HERTZ  # without idle and waiting for disks
+
+
+def timed(turn: Callable[[], None], steps: int) -> float:
+    """Seconds per step, from one meeting of the ranks to the next."""
+    dist.barrier()
+    begun = time.perf_counter()
+    for _ in range(steps):
+        turn()
+    dist.barrier()
+    return (time.perf_counter() - begun) / steps
+
+
+def quiet_rounds(
+    mesh: Mesh,
+    turns: dict[str, Callable[[], None]],
+    count: int,
+    steps: int,
+    before: Callable[[], None] = lambda: None,
+    kept: Callable[[], None] = lambda: None,
+) -> tuple[dict[str, list[float]], int]:
+    """Seconds per step of every contender in `count` rounds, and the number of those dropped for foreign load.
+
+    `before` runs at the begin of each round, `kept` after one that counts.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    shuffle, number, dropped = random.Random(0), 0, 0
+    for turn in turns.values():
+        turn()  # shapes, buffers
+    while number < count and dropped < 4 * count:
+        own, machine, clock = time.process_time(), busy_s(), time.perf_counter()
+        before()
+        found = {name: timed(turns[name], steps) for name in shuffle.sample(list(turns), len(turns))}
+        rows = mesh.exchange([time.process_time() - own])
+        foreign = (busy_s() - machine - sum(row[0] for row in rows)) / (time.perf_counter() - clock)
+        if mesh.exchange([foreign])[0][0] > FOREIGN:
+            dropped += 1
+            continue
+        kept()
+        for name, value in found.items():
+            seconds[name].append(value)
+        number += 1
+    if not number:
+        sys.exit("error: foreign load in every round; fix: run it on a quiet machine")
+    return seconds, dropped

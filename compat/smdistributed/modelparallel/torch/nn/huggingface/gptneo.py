@@ -1,0 +1,6 @@
+"""The translations of GPT-Neo."""
+
+from .same import to_hf as translate_state_dict_to_hf_gptneo
+from .same import to_smp as translate_hf_state_dict_to_smdistributed_gptneo
+
+__all__ = ["translate_hf_state_dict_to_smdistributed_gptneo", "translate_state_dict_to_hf_gptneo"]

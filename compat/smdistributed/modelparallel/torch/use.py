@@ -1,0 +1,59 @@
+"""Where gradients are used: optimizers and gradient scalers, torch's own, see those that are reduced."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from .session import is_initialized, session
+
+
+def before_use(parameters: Iterable[torch.Tensor], optimizer: Any = None, steps: bool = False) -> None:
+    """As DistributedModel.before_use; nothing where there is no model yet."""
+    model = session().model if is_initialized() else None
+    if model is not None:
+        model.before_use(parameters, optimizer, steps)
+
+
+def _by(optimizer: Any, steps: bool = False) -> None:
+    groups = getattr(optimizer, "param_groups", ())
+    before_use((parameter for group in groups for parameter in group["params"]), optimizer, steps)
+
+
+def _before_step(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A hook of torch's for every optimizer; a closure makes the gradients anew, so they are reduced after each call."""
+    closure = kwargs["closure"] if "closure" in kwargs else args[1] if len(args) > 1 else None
+    if not callable(closure):
+        _by(optimizer, steps=True)
+        return None
+
+    def reduced() -> Any:
+        loss = closure()
+        _by(optimizer, steps=True)
+        return loss
+
+    if "closure" in kwargs:
+        return args, {**kwargs, "closure": reduced}
+    return (args[0], reduced, *args[2:]), kwargs
+
+
+def _after_reduction(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def use(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        if scaler.is_enabled():
+            _by(optimizer)
+        return method(scaler, optimizer, *args, **kwargs)
+
+    return use
+
+
+def install() -> None:
+    """From now on. A scaler looks for infinite gradients, and replicas that found different ones would part ways."""
+    # Not part of a compiled step: it talks to other ranks. What this imports, the first optimizer would import anyway.
+    register_optimizer_step_pre_hook(torch.compiler.disable(_before_step))
+    scaler: Any = torch.amp.GradScaler
+    scaler.unscale_, scaler.step = _after_reduction(scaler.unscale_), _after_reduction(scaler.step)

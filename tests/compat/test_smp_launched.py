@@ -1,0 +1,44 @@
+"""Scripts for smdistributed.modelparallel as a job of two hosts, under the engines of the launcher."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.compat.smp_runs import PROGRAMS
+from tests.conftest import algorun, needs_mpi
+
+ENGINES = ["native", pytest.param("mpirun", marks=needs_mpi)]
+LAYOUT = {"partitions": 2, "microbatches": 2, "ddp": True}
+
+
+def simulated(engine: str, program: str, *args: str, cwd, token, **parameters):
+    return algorun(
+        "simulate", "-j", "2x2", "--engine", engine, str(PROGRAMS / program), *args, cwd=cwd, ALGORUN_TEST=token,
+        SM_HP_MP_PARAMETERS=json.dumps(LAYOUT | parameters),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_evaluation_on_rank_0_alone_ends_the_job_with_its_reason(engine, tmp_path, nothing_left):
+    done = simulated(engine, "smp_faults.py", "rank 0 evaluates", cwd=tmp_path, token=nothing_left)
+    assert done.code == 1, done.text
+    (line,) = [line for line in done.text.splitlines() if line.startswith("algorun: exception: ")]
+    assert line.startswith("algorun: exception: rank 0 on algo-1, exit 1, attempt 1, ")
+    assert "test_step: another rank of this pipeline has ended or failed while rank 0 calls it" in line
+    assert "fix: call it on every rank, not on rank 0 alone" in line
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_manual_partition_trains_as_the_unsplit_model(engine, tmp_path, nothing_left):
+    done = simulated(
+        engine, "smp_steps.py", "--model", "grouped", cwd=tmp_path, token=nothing_left, auto_partition=False,
+        default_partition=0,
+    )  # fmt: skip
+    assert done.code == 0, done.text
+    (file,) = tmp_path.rglob("algo-1/output/data/smp.json")
+    rows = json.loads(file.read_text())["ranks"]
+    assert [row["place"] for row in rows] == [[0, 0], [1, 0], [0, 1], [1, 1]]
+    for row in rows:
+        assert max(row["difference"], row["whole"]) < 1e-6

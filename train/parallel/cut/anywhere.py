@@ -1,0 +1,195 @@
+"""Cuts any module into segments without a tracer: the user's own forward runs in every stage.
+
+from train.parallel.cut.anywhere import cut
+
+model = Net()                                      # an nn.Module on the CPU, or on one GPU
+images = torch.randn(8, 3, 32, 32)                 # one microbatch, in the shape that training will use
+cutting = cut(model, images, stages=2)             # raises UserError where the model can't be cut
+for segment in cutting.segments:
+    print(segment.name, segment.entry, len(segment.parameters))
+first = cutting.stage(0, 3)                        # segments 0, 1 and 2
+second = cutting.stage(3, len(cutting.segments))   # the others
+assert torch.equal(second(first(images)), model(images))
+optimizer = torch.optim.Adam(second.parameters())  # the model's own parameters, under the model's names
+"""
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import UserError
+from ..cutting import SegmentSpec
+from ..trees import arguments, mapped
+from . import boundary, trial
+from .boundary import Span
+from .build import Builder, spans_of
+from .record import Call, Recording, record
+from .stage import Place
+
+# Other numbers than the example's: what of a shape depends on the data should change with one of them.
+OTHERS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (torch.randn_like, torch.zeros_like, torch.neg)
+
+
+def cut(model: nn.Module, example: Any, *, stages: int, finest: bool = False, fewer: str = "fewer stages") -> "Cut":
+    """Finds every place at which `model` can be split, and proves each one by running the model both ways.
+
+    `example` is one microbatch: a tensor, a tuple of the model's arguments, or a dictionary of its keyword arguments.
+    Units are the modules that are called once; one with more parameters than a 1 / (2 x stages) share of the model is
+    replaced by the modules that it calls (`finest`: all are), and so are all where the places would be too few.
+    Call it under the autocast that training will use: a boundary's dtype is the one that was seen.
+
+    Raises UserError where fewer than `stages` segments are possible. It names the units at which the model can't be
+    cut with the reason, and the parameters that are shared across; `fewer` is what it advises to ask for. The model is
+    run, but stays as it was.
+    """
+    search = Search(model, example)
+    limit = 0.0 if finest else sum(span.bytes for span in search.spans) / (2 * stages)
+    places = search.places(search.units(limit))
+    if len(places) + 1 < stages and limit:
+        places = search.places(search.units(0.0))
+    if len(places) + 1 < stages:
+        raise UserError(_too_few(model, stages, len(places) + 1, search, fewer))
+    return search.cutting(places)
+
+
+class Cut:
+    """The segments of a model; see `cutting.Cutting`. `refused` says why the model can't be cut at other units."""
+
+    def __init__(
+        self, builder: Builder, places: Sequence[Place], units: Sequence[Call], refused: dict[str, str]
+    ) -> None:
+        self._builder, self._places, self.refused = builder, tuple(places), refused
+        self._crossings, self.output = builder.crossings(self._places), builder.output
+        self.example = tuple(builder.entry)
+        members: list[list[str]] = [[] for _ in range(len(self._places) + 1)]
+        for unit in units:
+            members[boundary.segment_of(unit.begin, self._places)].append(unit.name)
+        owned: list[list[str]] = [[] for _ in members]
+        for span in builder.parameters:
+            owned[boundary.segment_of(span.first, self._places)].append(span.names[0])
+        self.segments = tuple(
+            SegmentSpec(units[0], tuple(units), tuple(parameters), crossing.specs)
+            for units, parameters, crossing in zip(members, owned, self._crossings, strict=True)
+        )
+
+    def stage(self, begin: int, end: int) -> nn.Module:
+        """Segments begin .. end - 1 as a module; see `cutting.Cutting.stage`."""
+        if not 0 <= begin < end <= len(self.segments):
+            raise ValueError(f"stage({begin}, {end}) of {len(self.segments)} segments")
+        return self._builder.stage(self._builder.model, self._places, begin, end, self._crossings[begin].untouched)
+
+
+class Search:
+    """Looks for the places at which a model can be cut; `refused` and `tied` say what stood against the others."""
+
+    def __init__(self, model: nn.Module, example: Any) -> None:
+        _refuse_unfit(model)
+        args, kwargs = arguments(example)
+        self._first = _recorded(model, args, kwargs)
+        self._others: list[Recording] = []
+        for change in OTHERS:
+            with contextlib.suppress(Exception):  # the changed example may be one that the model does not take
+                self._others.append(_recorded(model, args, kwargs, change))
+        self.spans = spans_of(model, self._first)
+        self._builder = Builder(model, args, kwargs, self._first, self.spans)
+        self._units: list[Call] = []
+        self.refused: dict[str, str] = {}
+        self.tied: list[Span] = []
+
+    def units(self, limit: float) -> list[Call]:
+        """Modules called once, in execution order; see `boundary.units`."""
+        return boundary.units(self._first, self.spans, limit)
+
+    def calls(self) -> dict[str, Call]:
+        """The call of every module that is called once, by name."""
+        return self._first.once()
+
+    def places(self, units: list[Call]) -> list[Place]:
+        """Where the model can be left and entered between successive `units`, tried and found good."""
+        self._units, self.refused, self.tied = units, {}, []
+        candidates: dict[str, Place] = {}
+        for unit in units[1:]:
+            place = boundary.place(self._first, unit)
+            if isinstance(place, str):
+                self.refused[unit.name] = place
+            elif any(boundary.unstable(self._first, other, place) for other in self._others):
+                self.refused[unit.name] = "the shape of what crosses depends on the data"
+            elif both := boundary.crossed(place, self.spans):
+                shared = ", ".join(" = ".join(span.names) for span in both[:3])
+                self.refused[unit.name] = f"{shared} {'is' if len(both) == 1 else 'are'} used before and after it"
+                self.tied += [span for span in both if span not in self.tied]
+            else:
+                candidates[unit.name] = place
+        return self._proven(candidates)
+
+    def cutting(self, places: Sequence[Place]) -> Cut:
+        """The end of the search."""
+        self._builder.release()
+        return Cut(self._builder, places, self._units, self.refused)
+
+    def _proven(self, candidates: dict[str, Place]) -> list[Place]:
+        """The candidates at which the model can be split, all at once; `refused` gets what went wrong at the others."""
+        fault = self._builder.fault
+        if fault(list(candidates.values())) is None:
+            return list(candidates.values())
+        alone = {}
+        for name, place in candidates.items():
+            if reason := fault([place]):
+                self.refused[name] = reason
+            else:
+                alone[name] = place
+        kept = list(alone.values())
+        if fault(kept) is None:
+            return kept
+        kept = []
+        for name, place in alone.items():
+            if reason := fault([*kept, place]):
+                self.refused[name] = reason
+            else:
+                kept.append(place)
+        return kept
+
+
+def _recorded(
+    model: nn.Module, args: Any, kwargs: Any, change: Callable[[torch.Tensor], torch.Tensor] | None = None
+) -> Recording:
+    with trial.fixed(model, True):
+        if change:
+            args, kwargs = mapped((args, kwargs), lambda tensor: _other(tensor, change))
+        return record(model, args, kwargs)
+
+
+def _other(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Another valid example: other numbers where they are floats, the same ones in another order where they are not."""
+    return change(tensor) if tensor.is_floating_point() else tensor.flatten().flip(0).view(tensor.shape)
+
+
+def _refuse_unfit(model: nn.Module) -> None:
+    kind = type(model).__name__
+    for name, module in model.named_modules():
+        if hasattr(module, "_orig_mod"):
+            raise UserError(
+                f"module {name or kind} is compiled and cannot be cut; allowed: plain modules; "
+                "fix: cut first, then compile the stages"
+            )
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_meta or isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+            raise UserError(
+                f"parameter {name} of {kind} has no values yet and the model cannot be cut; allowed: a model with "
+                "weights; fix: build it on the CPU (and run a lazy module once)"
+            )
+
+
+def _too_few(model: nn.Module, stages: int, most: int, search: Search, fewer: str) -> str:
+    reasons = [f"{unit}: {reason}" for unit, reason in search.refused.items()]
+    shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
+    fix = f"ask for {fewer}"
+    if search.tied:
+        fix = f"untie {', '.join(' and '.join(span.names) for span in search.tied[:3])}, or {fix}"
+    return (
+        f"{stages} stages of the model {type(model).__name__}, which can be cut into {most} at most (it cannot be cut "
+        f"at {shown or 'any unit: it has one'}); allowed: 1 to {most}; fix: {fix}"
+    )

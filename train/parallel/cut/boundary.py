@@ -1,0 +1,143 @@
+"""Where a recorded model may be left and entered: units, the tensors that cross, and why a place is refused. Pure."""
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .record import Call, Recording
+from .stage import Place
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """When a parameter or buffer is used, from its first to its last tick."""
+
+    names: tuple[str, ...]  # all its global names
+    bytes: int
+    first: int
+    last: int  # equal to `first` for a steady one
+    steady: bool  # a buffer that the forward only reads: every stage can have it
+
+
+def units(recording: Recording, spans: Sequence[Span], limit: float) -> list[Call]:
+    """Modules called once, in execution order, none within another.
+
+    One whose parameters take more than `limit` bytes is replaced by the modules that it calls; so 0 gives the finest.
+    """
+    once = recording.once()
+    found: list[Call] = []
+
+    def visit(call: Call) -> None:
+        inner = [child for child in call.children if once.get(child.name) is child]
+        size = sum(span.bytes for span in spans if call.begin <= span.first and span.last <= call.end)
+        if inner and (limit == 0 or size > limit or call.parent is None):
+            for child in inner:
+                visit(child)
+        elif call.parent is not None:
+            found.append(call)
+
+    visit(recording.calls[0])
+    return found
+
+
+def place(recording: Recording, unit: Call) -> Place | str:
+    """The place at which the model can be entered so that `unit` is the first to run, or why there is none.
+
+    What crosses has to be among the arguments of the unit, of a module that begins with it, or of the model: within a
+    residual branch that is not so, and such a place would make two tensors cross where one does elsewhere.
+    """
+    entered = _outermost(recording, unit)
+    crossing = recording.live(entered.begin)
+    found: list[tuple[str, int]] = []
+    around = [*_starting(recording, entered), recording.calls[0]]
+    for value in crossing:
+        spot = next((spot for call in around if (spot := _within(call, value))), None)
+        if spot is None:
+            shape = "x".join(str(n) for n in value.spec.shape)
+            return f"a tensor ({shape}) made before it is needed after it and is not among its arguments"
+        found.append(spot)
+    if not crossing:
+        return "nothing that was computed before it is needed from there on"
+    dtypes = tuple(value.spec.dtype for value in crossing)
+    return Place(entered.name, entered.begin, tuple(found), dtypes, tuple(v.written >= entered.begin for v in crossing))
+
+
+def unstable(one: Recording, other: Recording, place: Place) -> bool:
+    """Whether the shapes that cross differ between two recordings with different data."""
+    twin = other.once().get(place.name)
+    if twin is None:
+        return True
+    mine, its = one.live(place.tick), other.live(twin.begin)
+    return [value.spec for value in mine] != [value.spec for value in its]
+
+
+def crossed(place: Place, spans: Sequence[Span]) -> list[Span]:
+    """Parameters that are used both before and after a place."""
+    return [span for span in spans if span.first < place.tick <= span.last]
+
+
+def segment_of(tick: int, places: Sequence[Place]) -> int:
+    """Number of the segment, between successive places, that a tick lies in."""
+    return bisect.bisect_right([place.tick for place in places], tick)
+
+
+def before(recording: Recording, begin: int) -> list[Call]:
+    """The largest modules called once that end before `begin`."""
+    return _largest(
+        recording, lambda call: call.end < begin and recording.skippable(call), lambda call: call.begin < begin
+    )
+
+
+def between(recording: Recording, begin: int, end: float) -> list[Call]:
+    """The largest modules called once whose calls lie in [begin, end)."""
+    return _largest(
+        recording,
+        lambda call: begin <= call.begin and call.end < end,
+        lambda call: call.begin < end and call.end >= begin,
+    )
+
+
+def _largest(recording, wanted, looked_into):  # type: ignore[no-untyped-def]
+    once = recording.once()
+    found: list[Call] = []
+
+    def visit(call: Call) -> None:
+        for child in call.children:
+            if once.get(child.name) is child and wanted(child):
+                found.append(child)
+            elif looked_into(child):
+                visit(child)
+
+    visit(recording.calls[0])
+    return found
+
+
+def _outermost(recording: Recording, unit: Call) -> Call:
+    """The largest module called once that begins with `unit`: entered there, less of the user's code runs for nothing."""
+    once = recording.once()
+    call = unit
+    while (
+        call.parent is not None
+        and once.get(call.parent.name) is call.parent
+        and call.parent.children[0] is call
+        and not _made_between(recording, call.parent.begin, call.begin)
+    ):
+        call = call.parent
+    return call
+
+
+def _made_between(recording: Recording, begin: int, end: int) -> bool:
+    return bisect.bisect_left(recording.made, begin) != bisect.bisect_left(recording.made, end)
+
+
+def _starting(recording: Recording, call: Call) -> list[Call]:
+    """`call` and the modules around it in which nothing else was called before."""
+    found = [call]
+    while call.parent is not None and call.parent.children[0] is call:
+        call = call.parent
+        found.append(call)
+    return found
+
+
+def _within(call: Call, value) -> tuple[str, int] | None:  # type: ignore[no-untyped-def]
+    return next(((call.name, i) for i, argument in enumerate(call.arguments) if argument is value), None)

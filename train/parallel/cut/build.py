@@ -1,0 +1,145 @@
+"""Makes the stages of a recorded model, and tries them against the whole."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ...errors import UserError
+from ..cutting import TensorSpec
+from ..trees import leaves, mapped
+from . import boundary, trial
+from .boundary import Span
+from .record import Call, Recording
+from .stage import Place, Stage, StagePlan
+from .trial import Crossing, Result
+from .twin import disown, names, on_meta, twin
+
+
+class Builder:
+    """Makes stages of a recorded model and compares them with the whole, whose results it computes once."""
+
+    def __init__(self, model: nn.Module, args: Any, kwargs: Any, recording: Recording, spans: list[Span]) -> None:
+        self.model, self.recording, self.spans = model, recording, spans
+        self.example, self.entry = (args, kwargs), leaves((args, kwargs))
+        self._meta = mapped(self.example, lambda tensor: tensor.detach().to("meta"))
+        named = dict(model.named_parameters())
+        self.parameters = [span for span in spans if span.names[0] in named]
+        self._whole = {training: trial.whole(model, args, kwargs, training) for training in (True, False)}
+        self.output = tuple(TensorSpec.of(tensor) for tensor in self._whole[True].outputs)
+        self._seen: dict[tuple[Place, ...], list[Crossing]] = {}
+
+    def stage(
+        self,
+        model: nn.Module,
+        places: Sequence[Place],
+        begin: int,
+        end: int,
+        untouched: frozenset[int] = frozenset(),
+    ) -> Stage:
+        """Segments begin .. end - 1 of `model`, which is the recorded one or a copy of it."""
+        enter = places[begin - 1] if begin else None
+        leave = places[end - 1] if end <= len(places) else None
+        start, stop = enter.tick if enter else 0, leave.tick if leave else float("inf")
+        known = names(model)
+        skipped = boundary.before(self.recording, start)
+        own, read = set(), set()
+        for span in self.spans:
+            if begin <= boundary.segment_of(span.first, places) < end:
+                own.add(span.names[0])
+            elif self._read(span, skipped, stop):
+                read.add(span.names[0])  # a buffer that nobody writes to: every stage that reads it has it
+
+        def mine(tensor: torch.Tensor) -> bool:
+            return known[id(tensor)][0] in own or known[id(tensor)][0] in read
+
+        foreign: set[int] = set()
+
+        def exchange(tensor: torch.Tensor) -> torch.Tensor:
+            if mine(tensor):
+                return tensor
+            empty = on_meta(tensor)
+            foreign.add(id(empty))
+            return empty
+
+        copied = twin(model, exchange)
+        disown(copied, lambda tensor: id(tensor) in foreign)
+        for module in copied.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None and id(buffer) in known and known[id(buffer)][0] in read:
+                    module._non_persistent_buffers_set.add(name)
+        plan = StagePlan(
+            begin=enter,
+            end=leave,
+            skipped=tuple(skipped),
+            inside=tuple(call.name for call in boundary.between(self.recording, start, stop)),
+            later=tuple(call.name for call in boundary.between(self.recording, stop, float("inf"))),
+            example=self.example if enter is None else self._meta,
+            untouched=untouched,
+        )
+        return Stage(copied, plan)
+
+    def _read(self, span: Span, skipped: Sequence[Call], stop: float) -> bool:
+        ticks = self.recording.uses[span.names[0]]
+        return span.steady and any(
+            tick < stop and not any(call.begin <= tick <= call.end for call in skipped) for tick in ticks
+        )
+
+    def fault(self, places: Sequence[Place]) -> str | None:
+        """What goes wrong when the model is split at all of `places`; None when nothing does."""
+        for training in (True, False):
+            try:
+                result, crossings = self._split(places, training)
+            except Exception as error:
+                return f"in {'training' if training else 'evaluation'}, {_why(error)}"
+            if difference := trial.differences(self._whole[training], result, training):
+                return difference
+            if training:
+                self._seen[tuple(places)] = crossings
+        return None
+
+    def crossings(self, places: Sequence[Place]) -> list[Crossing]:
+        """What crosses at `places`, which have been tried."""
+        return self._seen[tuple(places)]
+
+    def release(self) -> None:
+        """Lets the whole model's gradients go, which nothing is compared with any more."""
+        self._whole.clear()
+
+    def _split(self, places: Sequence[Place], training: bool) -> tuple[Result, list[Crossing]]:
+        return trial.split(self.model, self._makers(places), self.entry, training)
+
+    def _makers(self, places: Sequence[Place]) -> list[Callable[[nn.Module], nn.Module]]:
+        return [
+            lambda model, begin=begin: self.stage(model, places, begin, begin + 1)  # type: ignore[misc]
+            for begin in range(len(places) + 1)
+        ]
+
+
+def _why(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if "on meta tensors" in text:
+        return f"the forward looks at values that only an earlier stage has ({text})"
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:200]}"
+
+
+def spans_of(model: nn.Module, recording: Recording) -> list[Span]:
+    """When each parameter is used, and each buffer that the forward changes; for the others, their first use.
+
+    What no function was seen to use belongs to the module that holds it, and that module's call.
+    """
+    once, known = recording.once(), names(model)
+    found = []
+    for tensor in [*model.parameters(), *model.buffers()]:
+        every = known[id(tensor)]
+        ticks = recording.uses[every[0]]
+        if not ticks:
+            holder = every[0].rpartition(".")[0]
+            while holder and holder not in once:
+                holder = holder.rpartition(".")[0]
+            ticks = [once[holder].begin] if holder else [0]
+        fixed = not isinstance(tensor, nn.Parameter) and not any(name in recording.changed for name in every)
+        last = ticks[0] if fixed else ticks[-1]
+        found.append(Span(tuple(every), tensor.numel() * tensor.element_size(), ticks[0], last, fixed))
+    return found

@@ -1,0 +1,1 @@
+"""Decides which segments each stage gets: costs, bytes, the search, and the file that keeps the decision."""

@@ -1,0 +1,154 @@
+"""The exact search for cuts: the least largest time of a stage, or the least largest bytes, or one under the other.
+
+A stage covers consecutive segments. Its time is the sum over them, so sum t_s is the same for all cuts and the step
+sum t_s + (M - 1) max t_s is least where max t_s is. Its bytes depend on the stage, since early stages hold more
+microbatches, and on both of its ends, where buffers of the boundary lie. Whether bounds on time and bytes can be kept is
+told stage by stage, by which segments the next stage can begin with: with sliding minima that is O(segments) a stage,
+and a binary search finds the least bound. All numbers are whole (nanoseconds and bytes), so results are exact.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+FAR = 2**61  # more than any time or number of bytes, and twice of it still an int64
+ROOM = 2**60  # as good as no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """Whole numbers of each segment: `time`, bytes of `states`, bytes `saved` per microbatch, and bytes of `entry`:
+    the buffers that a stage has for what enters this segment, if it begins here (or ends before it). With `kept` a
+    stage holds `saved` once, and for each microbatch in flight what `kept` says of the segment that it begins with."""
+
+    time: Sequence[int]
+    states: Sequence[int]
+    saved: Sequence[int]
+    entry: Sequence[int]
+    kept: Sequence[int] | None = None
+
+
+class Cuts:
+    """The ways to cut `loads` in stages that hold `in_flight` microbatches each."""
+
+    def __init__(self, loads: Loads, in_flight: Sequence[int]) -> None:
+        self.count, self.stages = len(loads.time), len(in_flight)
+        self._time = _prefix(loads.time)
+        self._entry = np.array([0, *loads.entry[1:], 0], dtype=np.int64)  # neither input nor output is received
+        states, saved = _prefix(loads.states), _prefix(loads.saved)
+        again = loads.kept is not None
+        self._load = [states + (1 if again else many) * saved for many in in_flight]
+        kept = np.array([0, *(loads.kept or [0] * self.count)[1:], 0], dtype=np.int64)
+        self._enter = [self._entry + many * kept for many in in_flight]
+        self._total = int(self._time[-1])
+
+    def fits(self, time: int, size: int) -> bool:
+        """Whether there are cuts with no stage above `time` and none above `size` bytes."""
+        return self._begins(time, size) is not None
+
+    def fits_within(self, size: int) -> bool:
+        """Whether there are cuts with no stage above `size` bytes."""
+        return self.fits(self._total, size)
+
+    def fastest(self, limit: int | None = None) -> tuple[int, ...] | None:
+        """Where stages begin if the slowest of them is to be as fast as possible; None if nothing is within `limit`."""
+        size = ROOM if limit is None else limit
+        if not self.fits(self._total, size):
+            return None
+        return self._smoothest(self._least_time(size), size)
+
+    def smallest(self) -> tuple[int, ...] | None:
+        """Where stages begin if the largest is to be as small as possible, and then the slowest as fast as possible."""
+        if not self.fits(self._total, ROOM):
+            return None
+        most = max(int(load[-1] + enter.max()) for load, enter in zip(self._load, self._enter, strict=True))
+        size = _least(0, most + int(self._entry.max()), self.fits_within)
+        return self._smoothest(self._least_time(size), size)
+
+    def _least_time(self, size: int) -> int:
+        longest = int(np.diff(self._time).max())
+        low = max(longest, -(-self._total // self.stages))
+        high = low + longest  # enough where bytes do not matter
+        if not self.fits(high, size):
+            low, high = high, self._total
+        return _least(low, high, lambda value: self.fits(value, size))
+
+    def _begins(self, time: int, size: int) -> list[np.ndarray] | None:
+        """For each stage which segments it can begin with; None if the last one cannot end with the last segment."""
+        ends = np.arange(self.count + 1)
+        if time >= self._total:  # a stage may begin anywhere before its end
+            return self._layers(time, size, ends, lambda values: np.minimum.accumulate(np.append(FAR, values[:-1])))
+        first = np.searchsorted(self._time, self._time - time)  # the earliest begin of a stage that ends at each place
+        width = ends - first
+        level = np.frexp(np.maximum(width, 1))[1] - 1  # floor(log2(width)), exactly
+        second = ends - (1 << level)
+        spans = level * (self.count + 1) + first, level * (self.count + 1) + np.maximum(second, 0)
+        table = np.empty((int(level.max()) + 1, self.count + 1), dtype=np.int64)
+
+        def lowest(values: np.ndarray) -> np.ndarray:
+            _fill_minima(table, values)
+            return np.where(width > 0, np.minimum(table.take(spans[0]), table.take(spans[1])), FAR)
+
+        return self._layers(time, size, ends, lowest)
+
+    def _layers(
+        self, time: int, size: int, ends: np.ndarray, lowest: Callable[[np.ndarray], np.ndarray]
+    ) -> list[np.ndarray] | None:
+        """As `_begins`; `lowest` is, for each end, the least of the values where a stage that ends there may begin."""
+        layers = []
+        here = ends == 0
+        for stage, (load, enter) in enumerate(zip(self._load, self._enter, strict=True)):
+            layers.append(here)
+            least = lowest(np.where(here, enter - load, FAR))
+            here = (least < ROOM) & (least + load + self._entry <= size)
+            rest = self.stages - 1 - stage
+            here &= (self._total - self._time <= rest * time) & (self.count - ends >= rest)
+            if not here.any():
+                return None
+        return layers if here[-1] else None
+
+    def _smoothest(self, time: int, size: int) -> tuple[int, ...]:
+        """Of the cuts within both bounds those whose stages' times are most alike (least sum of squares)."""
+        layers = self._begins(time, size)
+        assert layers is not None  # the bounds were found feasible
+        places = [np.flatnonzero(layer) for layer in layers] + [np.array([self.count])]
+        cost, origin = np.zeros(1), []
+        for load, enter, begins, ends in zip(self._load, self._enter, places, places[1:], strict=False):
+            spent = self._time[ends] - self._time[begins][:, None]
+            held = load[ends] + self._entry[ends] - (load - enter)[begins][:, None]
+            allowed = (ends > begins[:, None]) & (spent <= time) & (held <= size)
+            costs = np.where(allowed, cost[:, None] + spent.astype(float) ** 2, np.inf)
+            best = costs.argmin(axis=0)
+            origin.append(best)
+            cost = costs[best, np.arange(len(ends))]
+        found, place = [], 0
+        for begins, best in zip(reversed(places[:-1]), reversed(origin), strict=True):
+            place = best[place]
+            found.append(int(begins[place]))
+        return tuple(reversed(found))
+
+
+def _prefix(values: Sequence[int]) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(np.array(values, dtype=np.int64))])
+
+
+def _fill_minima(table: np.ndarray, values: np.ndarray) -> None:
+    """Row k gets the minimum over 2**k values from each place on, as far as they go."""
+    table[0] = values
+    for level in range(1, len(table)):
+        half = 1 << (level - 1)
+        upper, lower = table[level], table[level - 1]
+        upper[-half:] = lower[-half:]
+        np.minimum(lower[:-half], lower[half:], out=upper[:-half])
+
+
+def _least(low: int, high: int, enough: Callable[[int], bool]) -> int:
+    """The least value in [low, high] that is enough; `high` is known to be."""
+    while low < high:
+        middle = (low + high) // 2
+        if enough(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
