@@ -104,12 +104,40 @@ def end_gloo() -> None:
     """
     try:
         torch, dist = sys.modules.get("torch"), sys.modules.get("torch.distributed")
-        if torch is None or dist is None or not dist.is_initialized():
+        if torch is None or dist is None:
             return
-        if dist.get_backend() == "gloo" or not torch.cuda.is_initialized():
+        if dist.is_initialized() and (dist.get_backend() == "gloo" or not torch.cuda.is_initialized()):
             dist.destroy_process_group()
+        _let_gloo_rest()
     except Exception:
         pass  # the script has ended by then, well or not
+
+
+def _let_gloo_rest(looks: int = 3, longest: int = 500) -> None:
+    """Waits, without the GIL, until Gloo's threads have slept for some milliseconds.
+
+    They end with their process group, but that outlasts destroy_process_group() where a DistributedDataParallel or a
+    variable of the script holds it; what the last collective has left them to do comes within microseconds.
+    """
+    asleep = 0
+    while asleep < looks and longest and (states := _gloo_threads()):
+        asleep = asleep + 1 if set(states) == {"S"} else 0
+        longest -= 1
+        time.sleep(0.001)
+
+
+def _gloo_threads() -> list[str]:
+    """The state of each of them, as in /proc/[pid]/stat."""
+    found = []
+    for task in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{task}/stat", encoding="utf-8", errors="replace") as file:
+                name, _, rest = file.read().partition("(")[2].rpartition(") ")
+        except OSError:  # it has just ended
+            continue
+        if name == "pt_gloo_runloop":
+            found.append(rest[0])
+    return found
 
 
 def _install() -> None:

@@ -16,7 +16,8 @@ def end_gloo() -> None:
     """Ends torch.distributed before the interpreter ends, where no GPU has a part in it.
 
     Gloo's thread (torch 2.10 to 2.13) may want the GIL while the interpreter ends, and then aborts the process (SIGABRT,
-    "terminate called without an active exception"): 9 of 240 ranks that had done their work, 0 of 80 with this.
+    "terminate called without an active exception"): 9 of 240 ranks that had done their work, 0 of 80 with this. Under
+    algorun every rank has it (launcher/rank_shim.py).
     """
     torch, dist = sys.modules.get("torch"), sys.modules.get("torch.distributed")
     if torch is None or dist is None or not dist.is_initialized():
@@ -32,15 +33,20 @@ class TorchPeers:
         import torch
         import torch.distributed as dist
 
-        self.world, self._torch, self._dist = world, torch, dist
+        self._torch, self._dist = torch, dist
+        self.world: Any = world
         self._group: Any = world
         self._device = "cpu"
-        atexit.register(end_gloo)
+        atexit.register(self._end)
         if dist.is_gloo_available():
             # No GPU is synchronised, and no collective of the script's that is under way is waited for.
             self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
         elif dist.get_backend() == "nccl":
             self._device = f"cuda:{torch.cuda.current_device()}"
+
+    def _end(self) -> None:
+        self.world = self._group = None  # a group that anybody holds keeps its threads
+        end_gloo()
 
     def exchange(self, values: list[float]) -> list[list[float]]:
         mine = self._torch.tensor(values, dtype=self._torch.float64, device=self._device)

@@ -153,6 +153,35 @@ def test_the_pth_line_of_the_wheel_is_the_one_in_the_tree():
     assert installed.read_text() == (ROOT / "launcher" / "algorun-rank.pth").read_text()
 
 
+BUSY_THREAD = """
+import ctypes, hashlib, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+import rank_shim
+
+def work():
+    ctypes.CDLL(None).prctl(15, b"pt_gloo_runloop")  # PR_SET_NAME
+    up.set()
+    hashlib.pbkdf2_hmac("sha256", b"x", b"y", 1_500_000)  # computes without the GIL
+    done.append(time.monotonic())
+    rest.wait(60)
+
+up, rest, done = threading.Event(), threading.Event(), []
+threading.Thread(target=work, daemon=True).start()
+up.wait(60)
+rank_shim._let_gloo_rest(longest=60_000)
+print(bool(done), rank_shim._gloo_threads())
+begun = time.monotonic()
+rank_shim._let_gloo_rest()
+print(time.monotonic() - begun < 60)
+"""
+
+
+def test_a_thread_of_gloo_that_still_works_is_waited_for_and_one_that_sleeps_is_not():
+    argv = [sys.executable, "-c", BUSY_THREAD, str(ROOT / "launcher")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "True ['S']\nTrue\n", done.stderr
+
+
 GLOO_AT_THE_END = """
 import torch.distributed as dist
 

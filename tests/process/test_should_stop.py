@@ -123,6 +123,22 @@ def test_without_a_launcher_gloo_is_ended_before_the_interpreter_is():
     assert run(code + "peers.TorchPeers(dist.group.WORLD)\n").stdout == "False\n"
 
 
+@pytest.mark.parametrize("end", ["", "dist.destroy_process_group()\n"])
+def test_no_thread_of_gloo_is_left_because_of_the_stop(end):
+    """A group that anybody holds keeps its threads, whoever has destroyed it."""
+    code = (
+        "import atexit, os\nfrom pathlib import Path\n"
+        "names = lambda: [path.read_text().strip() for path in Path('/proc/self/task').glob('*/comm')]\n"
+        "atexit.register(lambda: print(sum('gloo' in name for name in names())))\n"
+        "import torch.distributed as dist\nfrom algorun import peers\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
+        "found = peers.find(None) or peers.TorchPeers(dist.group.WORLD)\nfound.exchange([1.0])\n"
+        "print(sum('gloo' in name for name in names()) > 0)\n"
+    )
+    done = run(code + end)
+    assert done.stdout == "True\n0\n", done.stderr
+
+
 def test_a_call_is_cheap_where_nobody_else_is():
     import algorun.common
     from algorun.flag import StopFlag
