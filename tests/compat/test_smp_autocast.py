@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.compat.smp_runs import run, started
+from tests.compat.smp_runs import run
 
 BOTH = {"partitions": 2, "microbatches": 2}
 
@@ -17,6 +17,8 @@ BOTH = {"partitions": 2, "microbatches": 2}
         ("bfloat16", "bfloat16", ()),
         ("bfloat16", "float32", ("first",)),
         ("float32", "bfloat16", ("first",)),
+        ("bfloat16", "float32", ("mixed",)),
+        ("float32", "bfloat16", ("mixed", "first")),
     ],
 )
 def test_training_and_evaluation_compute_under_their_own_autocast(trained, evaluated, words, tmp_path):
@@ -33,11 +35,3 @@ def test_one_partition_and_two_pipelines_do_so_too(tmp_path):
         ):
             assert row["evaluation"] < 1e-6
             assert row["parameters"] < 1e-7
-
-
-def test_training_in_two_types_is_refused_by_name(tmp_path):
-    job = started(tmp_path, "smp_autocast.py", "bfloat16", "float32", "mixed", parameters=BOTH)
-    assert job.codes() == [1, 1], job.text(0) + job.text(1)
-    for rank in range(2):
-        said = "a training step calls the model under another autocast (none) than the first one (bfloat16)"
-        assert said in job.text(rank), job.text(rank)

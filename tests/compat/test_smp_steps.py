@@ -74,13 +74,9 @@ FAULTS = [
     ("lambda with a tensor", ONE, "an argument or result of an @smp.step function cannot be sent to another rank"),
     ("not a number", ONE, "model.backward: a tensor of shape [4] without a gradient"),
     ("batch", ONE, "argument 'inputs' has a batch of 7 along axis 0; allowed: multiples of microbatches = 2"),
-    ("last batch", ONE, "allowed: [[4, 6] float32], which it was cut for, since its samples are not"),
-    ("mean of the batch", ONE, "allowed: [[4, 6] float32], which it was cut for, since its samples are not"),
-    ("larger batch", ONE, "allowed: [[4, 6] float32], which it was cut for, and smaller batches; fix: begin with the"),
-    ("other length", ONE, "called with inputs=[4, 5] float32; allowed: inputs=[4, 6] float32, as in the step that it was "
-     "cut for; fix: pad all batches to one length"),
-    ("other type", ONE, "called with inputs=[4, 6] float64; allowed: inputs=[4, 6] float32, as in"),
-    ("other arguments", ONE, "called with scale=tensor; allowed: scale=1.0, as in the step that it was cut for; fix: call"),
+    ("other length", ONE, "mat1 and mat2 shapes cannot be multiplied"),  # what the model itself says
+    ("other units", ONE, "the model Scaled is called with arguments of another form than at first, and 4 is not called, "
+     "with which a stage begins; allowed: calls that can be cut at the same places; fix: the same arguments, padded to"),
     ("tied", ONE, "fix: untie 0.weight and 4.weight, or ask for fewer partitions"),
     ("tied", MANUAL, "fix: untie 0.weight and 4.weight, or ask for fewer partitions"),
     ("gap", MANUAL, "smp.partition: 3 of partition 0 is called after 2, which is in partition 1"),

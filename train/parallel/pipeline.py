@@ -33,7 +33,8 @@ class Pipeline:
     schedule gives it. `loss(output, target)` is of one microbatch, on the last stage (None: `run` has its own). With one
     rank per pipeline the microbatches are passes of plain accumulation. `entries` are what enters each segment and the
     output, where the device's own types (`profiling.entries`) are others than those that the cutting has seen. `mean`:
-    gradients are the mean over replicas instead of their sum, so that those of several steps may add up.
+    gradients are the mean over replicas instead of their sum, so that those of several steps may add up. `beside` is a
+    pipeline of the same weights for inputs of another form: this one has its parameters, buffers and their reduction.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Pipeline:
         recompute: bool = False,
         entries: Sequence[Sequence[TensorSpec]] | None = None,
         mean: bool = False,
+        beside: Pipeline | None = None,
     ) -> None:
         self.axes, self.autocast, self._loss, self._microbatches = axes, autocast, loss, microbatches
         stages, ranks = len(begins), axes.grid.pp
@@ -94,7 +96,11 @@ class Pipeline:
             ]  # fmt: skip
             self._schedule = torch_schedules.schedule(schedule, self._held, microbatches, self._scaled_loss)
         self._passes = None if schedule in SPLIT_BACKWARD and ranks > 1 else microbatches
-        self._sum = GradientSum(self.parameters(), axes.dp_group, self._passes, mean=mean)
+        if beside is None:
+            self._sum = GradientSum(self.parameters(), axes.dp_group, self._passes, mean=mean)
+        else:
+            self._sum = beside._sum
+            self.take_buffers(beside)
         quiet = "return_outputs" in inspect.signature(type(self._schedule).step).parameters if self._schedule else False
         self._quiet = {"return_outputs": False} if quiet else {}
 
@@ -117,6 +123,16 @@ class Pipeline:
             own = module.module.state_dict()
             # Not strict: a BatchNorm of another stage puts its counter into a state dict without versions.
             module.module.load_state_dict({name: state[name] for name in own}, strict=False)
+
+    def take_buffers(self, other: Pipeline) -> None:
+        """The buffers of a pipeline of the same stages, as they are and may be changed, in the place of its own."""
+        for index, stage in self.modules.items():
+            theirs = dict(other.modules[index].module.named_buffers(remove_duplicate=False))
+            for prefix, module in stage.module.named_modules():
+                for name in module._buffers:
+                    found = theirs.get(f"{prefix}.{name}".lstrip("."))
+                    if found is not None:
+                        module._buffers[name] = found
 
     def receive_buffers(self) -> list[torch.Tensor]:
         """The buffers that this rank's stages receive into, once there was a step."""

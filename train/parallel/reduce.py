@@ -129,9 +129,13 @@ class GradientSum:
         self._next = 0  # buckets leave in one order on all replicas, or their sums would be of different things
         self._seen: dict[nn.Parameter, int] = {}
         self._of = {p: bucket for bucket in self._buckets for p in bucket.parameters()}
-        for parameter in self._of:
-            parameter.register_post_accumulate_grad_hook(self._added)
+        self._hooks = [parameter.register_post_accumulate_grad_hook(self._added) for parameter in self._of]
         self.begin()
+
+    def release(self) -> None:
+        """Nothing is reduced by this any more: another one takes the parameters over."""
+        for hook in self._hooks:
+            hook.remove()
 
     def begin(self) -> None:
         """Before the first backward pass of a step."""

@@ -67,9 +67,15 @@ def pipeline(
 
 
 def assemble(
-    config: PipelineConfig, layout: Layout, split: Split, axes: Axes, loss: Loss | None = None, mean: bool = False
+    config: PipelineConfig,
+    layout: Layout,
+    split: Split,
+    axes: Axes,
+    loss: Loss | None = None,
+    mean: bool = False,
+    beside: Pipeline | None = None,
 ) -> Pipeline:
-    """This rank's part of a model that is split. On all ranks."""
+    """This rank's part of a model that is split. On all ranks; `beside` another one of its pipeline only."""
     return Pipeline(
         split.cutting,
         split.begins,
@@ -81,6 +87,7 @@ def assemble(
         recompute=config.recompute,
         entries=split.entries,
         mean=mean,
+        beside=beside,
     )
 
 

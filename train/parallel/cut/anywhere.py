@@ -14,7 +14,8 @@ optimizer = torch.optim.Adam(second.parameters())  # the model's own parameters,
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+import copy
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -75,6 +76,12 @@ class Cut:
             for units, parameters, crossing in zip(members, owned, self._crossings, strict=True)
         )
 
+    def over(self, model: nn.Module) -> "Cut":
+        """The same cut of another copy of the model, whose parameters and buffers the stages then have."""
+        other = copy.copy(self)
+        other._builder = self._builder.over(model)
+        return other
+
     def stage(self, begin: int, end: int) -> nn.Module:
         """Segments begin .. end - 1 as a module; see `cutting.Cutting.stage`."""
         if not 0 <= begin < end <= len(self.segments):
@@ -107,11 +114,20 @@ class Search:
         """The call of every module that is called once, by name."""
         return self._first.once()
 
-    def places(self, units: list[Call]) -> list[Place]:
-        """Where the model can be left and entered between successive `units`, tried and found good."""
+    def used(self) -> set[str]:
+        """Parameters and buffers that the call has used."""
+        return {name for name, ticks in self._first.uses.items() if ticks}
+
+    def places(self, units: list[Call], only: Collection[str] | None = None) -> list[Place]:
+        """Where the model can be left and entered between successive `units`, tried and found good.
+
+        `only`: not at others than the units of these names.
+        """
         self._units, self.refused, self.tied = units, {}, []
         candidates: dict[str, Place] = {}
         for unit in units[1:]:
+            if only is not None and unit.name not in only:
+                continue
             place = boundary.place(self._first, unit)
             if isinstance(place, str):
                 self.refused[unit.name] = place

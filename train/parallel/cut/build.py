@@ -1,5 +1,6 @@
 """Makes the stages of a recorded model, and tries them against the whole."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -102,6 +103,12 @@ class Builder:
     def crossings(self, places: Sequence[Place]) -> list[Crossing]:
         """What crosses at `places`, which have been tried."""
         return self._seen[tuple(places)]
+
+    def over(self, model: nn.Module) -> "Builder":
+        """One that makes its stages of another copy of the model."""
+        other = copy.copy(self)
+        other.model = model
+        return other
 
     def release(self) -> None:
         """Lets the whole model's gradients go, which nothing is compared with any more."""

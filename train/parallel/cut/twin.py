@@ -80,6 +80,18 @@ def on_meta(tensor: torch.Tensor) -> torch.Tensor:
     return empty
 
 
+def on_cpu(model: nn.Module) -> nn.Module:
+    """The model itself, or a copy whose parameters and buffers are on the CPU where some are elsewhere."""
+
+    def moved(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type == "cpu":
+            return tensor
+        there = tensor.detach().cpu()
+        return nn.Parameter(there, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else there
+
+    return model if all(tensor.device.type == "cpu" for tensor in tensors(model)) else twin(model, moved)
+
+
 def disown(model: nn.Module, foreign: Callable[[torch.Tensor], bool]) -> None:
     """Takes foreign parameters and buffers out of the registries of `model`'s modules: they stay plain attributes."""
     for module in model.modules():

@@ -20,7 +20,7 @@ from .. import draw
 from ..cut.anywhere import Cut, cut
 from ..cut.layers import layers
 from ..cut.whole import Whole
-from ..cutting import Cutting, TensorSpec
+from ..cutting import Cutting, SegmentSpec, TensorSpec
 from ..trees import leaves
 from . import lopsided, partition_file
 from .memory import Memory, moments_of, preallocated
@@ -44,6 +44,11 @@ class Split:
     entries: tuple[tuple[TensorSpec, ...], ...]
     segments: tuple[Segment, ...] = ()
     decision: Decision | None = None
+
+    def stages(self) -> list[tuple[SegmentSpec, ...]]:
+        """The segments of each stage."""
+        ends = [*self.begins[1:], len(self.cutting.segments)]
+        return [self.cutting.segments[begin:end] for begin, end in zip(self.begins, ends, strict=True)]
 
 
 class Decider:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 
 import torch
 
-from .entry import Fit
+from .fitting import Fit
 from .meeting import together
 from .session import session
 from .shared import UserError
@@ -23,7 +23,7 @@ class Header:
     function: str
     training: bool
     gradients: bool
-    fit: tuple[bool, int, int, str]
+    fit: tuple[str, int, int, int, str]
     """of the rank with the first stage: how its batch goes through the stages"""
     error: str = ""
 
@@ -54,5 +54,6 @@ def agree(mine: Header) -> Fit:
 
 
 def header(function: str, is_training: bool, fit: Fit, error: str) -> Header:
-    form = (fit.anew, fit.pieces, fit.rows, fit.autocast)
-    return Header(session().mesh.rank, function[:200], is_training, torch.is_grad_enabled(), form, error[:LONGEST])
+    return Header(
+        session().mesh.rank, function[:200], is_training, torch.is_grad_enabled(), astuple(fit), error[:LONGEST]
+    )

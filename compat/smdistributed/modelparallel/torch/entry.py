@@ -1,10 +1,8 @@
-"""What the model gets of one microbatch, and how a batch of another size fits stages made for one size."""
+"""What the model gets of one microbatch."""
 
 from __future__ import annotations
 
 import inspect
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,10 +113,13 @@ class Form:
             else:
                 fix = "pad all batches to one length"
             return f"{name}={_shown(mine)}", f"{name}={_shown(its)}", fix
+        if self.autocast != other.autocast:
+            mine, its = (f"autocast to {name_of(form.autocast) or 'nothing'}" for form in (self, other))
+            return mine, its, "enter torch.autocast in every training step, or in none"
         raise ValueError("two equal forms")
 
-    def rows_of(self, made_for: Form) -> int | None:
-        """The batch size of this form, where it differs from `made_for` in that alone; None where in more."""
+    def rows_of(self, made_for: Form) -> tuple[int, int] | None:
+        """The batch size of this form and the other one's, where they differ in that alone; None where in more."""
         if self.others != made_for.others or len(self.tensors) != len(made_for.tensors):
             return None
         sizes = set()
@@ -128,11 +129,11 @@ class Form:
             if mine.dtype != theirs.dtype or not mine.shape or mine.shape[1:] != theirs.shape[1:]:
                 return None
             sizes.add((mine.shape[0], theirs.shape[0]))
-        return sizes.pop()[0] if len(sizes) == 1 else None
+        return sizes.pop() if len(sizes) == 1 else None
 
 
 def _shown(spec: Any) -> str:
-    return f"{list(spec.shape)} {_name(spec.dtype)}"
+    return f"{list(spec.shape)} {name_of(spec.dtype)}"
 
 
 def _plain(value: Any) -> str:
@@ -140,77 +141,13 @@ def _plain(value: Any) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}.."
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """How a batch goes through the stages: `rows` samples per microbatch (0: as many as the stages are made for) in
-    `pieces` passes, after the model is cut `anew` or not, under the `autocast` to this type ("": none)."""
-
-    anew: bool = False
-    pieces: int = 1
-    rows: int = 0
-    autocast: str = ""
-
-
-def fit(
-    entries: Sequence[Entry], model: nn.Module, made_for: Form | None, may_change: bool, alone: dict[bool, bool]
-) -> Fit:
-    """How these microbatches go through stages that are made for one form. UserError where they do not.
-
-    `alone` says what `samples_stand_alone` has found, in training and in evaluation: batches of another size are filled
-    up, or go through in pieces, which no output may notice.
-    """
-    form, autocast = _common([entry.form(model) for entry in entries])
-    if made_for is None:
-        return Fit(anew=True, autocast=autocast)
-    # A pass with gradients may be training, which needs stages that are made for its autocast.
-    other_precision = form.autocast != made_for.autocast and torch.is_grad_enabled()
-    if may_change and (form != made_for or other_precision):
-        return Fit(anew=True, autocast=autocast)
-    if form == made_for:
-        return Fit(autocast=autocast)
-    rows = form.rows_of(made_for)
-    if not rows:
-        mine, its, fix = form.difference(made_for)
-        raise UserError(
-            f"the model is called with {mine}; allowed: {its}, as in the step that it was cut for; fix: {fix}"
-        )
-    batch = next(b.shape[0] for a, b in zip(form.tensors, made_for.tensors, strict=True) if a != b)
-    reason, fix = "", "the batch size of training"
-    if model.training:
-        fix = "drop_last=True in the data loader" if rows < batch else "begin with the largest batch"
-    if not alone[model.training]:
-        reason = ", since its samples are not independent of each other"
-    elif model.training and rows > batch:
-        reason = ", and smaller batches"
-    if reason:
-        raise UserError(
-            f"the model gets [{form}] of a microbatch; allowed: [{made_for}], which it was cut for{reason}; fix: {fix}"
-        )
-    return Fit(pieces=math.ceil(rows / batch), rows=rows, autocast=autocast)
-
-
-def _common(forms: Sequence[Form]) -> tuple[Form, str]:
-    """The form that all microbatches have, and the name of the type that their autocast computes in."""
-    if other := next((form for form in forms if form != forms[0]), None):
-        mine, its, fix = other.difference(forms[0])
-        raise UserError(
-            f"the model is called with {mine} in one microbatch and with {its} in another; allowed: the same in all; "
-            f"fix: {fix}"
-        )
-    if len(names := sorted({_name(form.autocast) or "none" for form in forms})) > 1:
-        raise UserError(
-            f"the model is called under different autocasts in the microbatches of one step: {', '.join(names)}; allowed: "
-            "the same in all; fix: decide on autocast outside of the step function"
-        )
-    return forms[0], _name(forms[0].autocast)
-
-
-def _name(dtype: torch.dtype | None) -> str:
+def name_of(dtype: torch.dtype | None) -> str:
     return str(dtype).removeprefix("torch.") if dtype else ""
 
 
 def samples_stand_alone(model: nn.Module, entry: Entry, is_training: bool) -> bool:
-    """Whether every output has a row per sample, which depends on that sample alone: tried with another last sample.
+    """Whether every output has a row per sample, which depends on that sample alone: tried with another last sample,
+    where there are others beside it.
 
     BatchNorm in training, comparisons between samples and means over the batch show in the other rows.
     """
@@ -230,34 +167,7 @@ def samples_stand_alone(model: nn.Module, entry: Entry, is_training: bool) -> bo
             torch.manual_seed(0)
             a, k = trees.mapped((args, kwargs), change)
             results.append(trees.leaves(copied(*a, **k)))
-    return all(
+    return batch > 1 and all(
         one.dim() > 0 and one.shape[0] == batch and torch.allclose(one[:-1].double(), other[:-1].double(), 1e-4, 1e-6)
         for one, other in zip(*results, strict=True)
     )
-
-
-def in_pieces(tensors: Sequence[torch.Tensor], made_for: Form, how: Fit) -> list[tuple[torch.Tensor, ...]]:
-    """The tensors of one microbatch in passes of the size that the stages are made for; the last one is filled up."""
-    if not how.rows:
-        return [tuple(tensors)]
-    found = []
-    for number in range(how.pieces):
-        piece = []
-        for tensor, spec in zip(tensors, made_for.tensors, strict=True):
-            if cutting.TensorSpec.of(tensor) == spec:
-                piece.append(tensor)
-                continue
-            size = spec.shape[0]
-            rows = torch.arange(number * size, (number + 1) * size, device=tensor.device).clamp(max=how.rows - 1)
-            piece.append(tensor.index_select(0, rows))
-        found.append(tuple(piece))
-    return found
-
-
-def whole_of(outputs: Sequence[Any], how: Fit) -> Any:
-    """One output out of those of the pieces, without the rows that only filled them up."""
-    if not how.rows:
-        return outputs[0]
-    columns = zip(*(trees.leaves(output) for output in outputs), strict=True)
-    left = iter([torch.cat(column)[: how.rows] for column in columns])
-    return trees.mapped(outputs[0], lambda _: next(left))

@@ -12,8 +12,11 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from . import wire
 from .calls import Whole, scalar
-from .entry import Entry, Fit, fit
+from .entry import Entry
+from .fitting import AGAIN, PLAN, Fit, fit
+from .messages import CPU, gathered
 from .model_state import ModelState
 from .refused import Refusing
 from .replicas import Uneven
@@ -201,20 +204,36 @@ class DistributedModel(ModelState, NothingDistributed, Refusing, nn.Module):
         if steps and optimizer is not None:
             self._whole.stepped(optimizer)
 
-    def fits(self, entries: Sequence[Entry], trains: bool) -> Fit:
-        """How this batch goes through the stages; on the rank with the first one. `trains`: it is known to be training."""
-        if self._staged is None:
-            return fit(entries, self.module, None, True, {})
-        how = fit(entries, self.module, self._staged.form, not self._trained, self._staged.alone)
-        if trains and not how.anew:
-            self._staged.check_training(how)
-        return how
+    def fits(self, entries: Sequence[Entry], trains: bool, plans: bool = True) -> Fit:
+        """How this batch goes through the stages; on the rank with the first one. `trains`: it may be training."""
+        made = self._staged.forms if self._staged else ()
+        return fit(entries, self.module, made, trains, plans=plans and self._plans())
+
+    def agreed_on_plan(self, how: Fit) -> Fit:
+        """A new plan is made by all pipelines, or by none."""
+        here = session()
+        if self._staged is None or not self._plans() or here.axes.dp_group is None:
+            return how
+        rows = gathered(how.cut == PLAN, here.axes.dp_group, CPU, "the first training step")
+        return Fit(cut=PLAN) if any(rows) else how
+
+    def _plans(self) -> bool:
+        """Whether stages may still be planned anew: the first step that may train has the say, an evaluation before has not."""
+        first = not self._trained and torch.is_grad_enabled() and self._uneven is None
+        return self._staged is None or first
 
     def partition(self, how: Fit, entry: Entry | None) -> None:
-        """Makes this rank's stages, where the fit asks for it. On all ranks of the job."""
-        if not how.anew:
-            return
+        """Makes this rank's stages, as the fit asks for it: on all ranks of the job, or of this pipeline.
+
+        `entry` is that of the rank with the first stage. A plan is made for rank 0's, which may be another form.
+        """
         here = session()
+        if how.cut == AGAIN:
+            assert self._staged is not None
+            self._staged.forms.add(wire.share(entry, 0).on_cpu())
+            return
+        if self._staged:
+            self._staged.gradients.release()
         example = here.mesh.from_leader(lambda: entry.on_cpu())  # type: ignore[union-attr]
         self._staged = StagedPart(here, self.module, example, *self._replicas)
         if self._comm_hook:

@@ -18,7 +18,7 @@ class Part:
     def __init__(
         self, here: Session, module: nn.Module, roots: list[nn.Module], gradients: Any, every: int, buffers_too: bool
     ) -> None:
-        self._here, self._module, self.roots, self._gradients = here, module, roots, gradients
+        self._here, self._module, self.roots, self.gradients = here, module, roots, gradients
         self._turns, self._buffers_too = Turns(every), buffers_too
         self.equalise(0)
 
@@ -39,7 +39,7 @@ class Part:
 
     def hook(self, hook: Callable[[Any], Any]) -> None:
         """Reduces buckets of gradients in the place of the mean."""
-        self._gradients.hook = hook
+        self.gradients.hook = hook
 
     def begin(self, uneven: Uneven | None) -> None:
         """Before a training step."""
@@ -56,7 +56,7 @@ class Part:
         if self._turns.between:
             clear(parameters)
         if self._turns.now():
-            self._gradients.finish()
+            self.gradients.finish()
             clear(parameters)
 
     def _equal_buffers(self, source: int) -> None:

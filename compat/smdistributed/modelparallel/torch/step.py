@@ -19,7 +19,8 @@ import torch
 from . import microbatches, wire
 from .agreement import agree, header
 from .calls import Reached, UpToModel, WithOutput
-from .entry import Entry, Fit
+from .entry import Entry
+from .fitting import Fit
 from .model import DistributedModel
 from .session import Session, session
 from .shared import UserError, trees
@@ -101,15 +102,19 @@ class Step:
     def _staged(self, here: Session, model: DistributedModel, bound: inspect.BoundArguments) -> Any:
         first = here.axes.pp_rank == 0
         prepared, mine, error, batch = Prepared([], [], []), Fit(), "", (b"", [])
+        may_train = torch.is_grad_enabled() and self._trains.get(_mode(model), True)
         try:
             if first:
                 prepared = self._prepared(here, model, bound.arguments)
-                mine = model.fits(prepared.entries, self._trains.get(_mode(model), False))
+                mine = model.fits(prepared.entries, may_train)
                 batch, self._own = wire.packed_batch(bound.arguments, prepared.random, self._own)
         except UserError as found:
             error = str(found)
-        how = agree(header(self._name, model.training, mine, error))
-        model.partition(how, prepared.entries[0] if first else None)
+        how = model.agreed_on_plan(agree(header(self._name, model.training, mine, error)))
+        while how.cut:  # once or twice: the plan may be for another pipeline's form
+            model.partition(how, prepared.entries[0] if first else None)
+            mine = model.fits(prepared.entries, may_train, plans=False) if first else Fit()
+            how = agree(header(self._name, model.training, mine, ""))
         sent = wire.send(batch, here.layout.grid.pp - 1) if first else []  # where labels are needed
         if model.is_last and not first:
             arguments, prepared.random, own = wire.receive(0)

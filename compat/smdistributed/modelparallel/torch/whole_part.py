@@ -55,11 +55,11 @@ class WholePart(Part):
     def counted(self) -> Iterator[None]:
         """While model.backward runs in a step function: its loss is scaled already, and the step's end waits for it."""
         scale, self._scale = self._scale, 1.0
-        self._gradients.counting = True
+        self.gradients.counting = True
         try:
             yield
         finally:
-            self._scale, self._gradients.counting = scale, False
+            self._scale, self.gradients.counting = scale, False
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor | None:
         return None if self._scale == 1 else gradient * self._scale
@@ -72,18 +72,18 @@ class WholePart(Part):
         joined, self._joined = self._joined, False
         if not backwards and not joined:
             return  # what loss.backward() may have left is reduced before it is used
-        if backwards and self._gradients.passes is not None and backwards != self._backwards:
+        if backwards and self.gradients.passes is not None and backwards != self._backwards:
             raise UserError(
                 f"@smp.step functions call model.backward {backwards} times a step, {self._backwards} times before; "
                 "allowed: always equally often; fix: smp.DistributedModel(.., overlapping_allreduce=False)"
             )
         if self._turns.now():
-            self._gradients.finish()
+            self.gradients.finish()
             self._unreduced.reduced()
-        if self._gradients.due:  # loss.backward() after the last model.backward
+        if self.gradients.due:  # loss.backward() after the last model.backward
             self._overlap = False
         self._backwards = backwards
-        self._gradients.passes = backwards or None if self._overlap else None
+        self.gradients.passes = backwards or None if self._overlap else None
 
     # -- passes that no step function's end waits for -----------------------------------------------------------------
 

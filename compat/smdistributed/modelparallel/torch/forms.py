@@ -1,0 +1,166 @@
+"""Stages for every form of arguments that the model is called with: planned for the first, cut again for others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from algorun import training
+
+from . import checkpointing, manual
+from .entry import Entry, Form, samples_stand_alone
+from .messages import CPU, gathered
+from .session import Session
+from .shared import UserError
+
+if TYPE_CHECKING:
+    from train.parallel.pipeline import Pipeline
+
+KEPT = 8  # forms beside the first one: each has receive buffers for all microbatches
+TOLD = 5
+
+
+@dataclass(slots=True, eq=False)
+class Made:
+    """Stages for one form. `alone`: whether samples are independent of each other in training, and in evaluation."""
+
+    number: int
+    form: Form
+    alone: dict[bool, bool]
+    pipeline: Pipeline
+    split: Any
+    """where the model is cut"""
+    trains: bool | None = None
+    """the mode that its modules are in"""
+
+
+class Forms:
+    """Those of one pipeline. All of its ranks add and use them in the same order.
+
+    Iterating begins with the first one, then the latest used.
+    """
+
+    def __init__(self, here: Session, module: nn.Module, example: Entry) -> None:
+        self._here, self._module = here, module
+        alone = {mode: samples_stand_alone(module, example, mode) for mode in (True, False)}
+        config, layout = _config(here, example), replace(here.layout, microbatch=example.samples(module) or 1)
+        with torch.random.fork_rng():  # what the script draws next is the same on all ranks
+            split = _planned(here, module, example, config, layout)
+        self.first = self._made(0, example, alone, split, None)
+        self._others: list[Made] = []
+        self.total = 0
+
+    def __iter__(self) -> Iterator[Made]:
+        return iter([self.first, *reversed(self._others)])
+
+    def add(self, example: Entry) -> None:
+        """Stages for another form, cut where those of the first one are. On all ranks of the pipeline."""
+        begun, form = time.monotonic(), example.form(self._module)
+        cut_again, twins = training.load("parallel.cut.again").again, training.load("parallel.cut.twin")
+        found, error, broken = None, None, None
+        with torch.random.fork_rng():
+            try:
+                whole = twins.on_cpu(self._module)
+                alone = {mode: samples_stand_alone(whole, example, mode) for mode in (True, False)}
+                cutting = cut_again(self._module, example.example(self._module), self.first.split.stages())
+                found = _split(self._here, cutting, range(len(cutting.segments)), _config(self._here, example))
+            except UserError as failed:
+                error = str(failed)
+            except Exception as failed:  # the model's own, for these arguments; the other ranks shall not wait
+                error, broken = f"{type(failed).__name__}: {failed}", failed
+        errors = gathered(error, self._here.axes.pp_group, CPU, "a call of the model with other arguments")
+        if broken:
+            raise broken
+        if first := next((each for each in errors if each), None):
+            raise UserError(first)
+        self.total += 1
+        made = self._made(self.total, example, alone, found, self.first.pipeline)
+        self._others = [*self._others[1 - KEPT :], made]
+        self._tell(form, time.monotonic() - begun)
+
+    @contextlib.contextmanager
+    def used(self, number: int, mode: bool) -> Iterator[Made]:
+        """Those of this number for a pass in training, or not: with the buffers as the latest pass has left them."""
+        made = next(each for each in self if each.number == number)
+        if made is not self.first:
+            self._others = [*(each for each in self._others if each is not made), made]
+            made.pipeline.take_buffers(self.first.pipeline)
+        if mode != made.trains:
+            (made.pipeline.train if mode else made.pipeline.eval)()
+            made.trains = mode
+        yield made
+        if made is not self.first:
+            self.first.pipeline.take_buffers(made.pipeline)
+
+    def _made(self, number: int, example: Entry, alone: dict[bool, bool], split: Any, beside: Pipeline | None) -> Made:
+        here, assemble = self._here, training.load("parallel.split").assemble
+        layout = replace(here.layout, microbatch=example.samples(self._module) or 1)
+        pipeline = assemble(_config(here, example), layout, split, here.axes, mean=True, beside=beside)
+        parts = {index: stage.module for index, stage in pipeline.modules.items()}
+        checkpointing.in_stages(self._module, _stages(split), parts)
+        return Made(number, example.form(self._module), alone, pipeline, split)
+
+    def _tell(self, form: Form, seconds: float) -> None:
+        if self._here.axes.pp_rank == 0 and self.total <= TOLD:
+            mine, first, fix = form.difference(self.first.form)
+            print(
+                f"warning: the model is called with {mine}, at first with {first}: cut again in {seconds:.1f} s, as for "
+                f"each new form of its arguments; fix, where that costs time: {fix}"
+                + ("; further ones are not told" if self.total == TOLD else ""),
+                flush=True,
+            )
+
+
+def precisions() -> dict[str, torch.dtype | None]:
+    """Names of what autocast computes in."""
+    return training.load("parallel.plan.profiling").PRECISIONS
+
+
+def autocast_of(here: Session, name: str) -> torch.dtype | None:
+    """What the stages compute under: the autocast of the model's call, else the job's."""
+    return getattr(torch, name) if name else precisions()[here.config.precision]
+
+
+def _config(here: Session, entry: Entry) -> Any:
+    names = {dtype: name for name, dtype in precisions().items()}
+    return replace(here.config, precision=names[entry.autocast] if entry.autocast else here.config.precision)
+
+
+def _planned(here: Session, module: nn.Module, entry: Entry, config: Any, layout: Any) -> Any:
+    """Where to cut the model, decided on all ranks of the job together."""
+    example = entry.example(module)
+    if here.wishes.auto_partition:
+        decide = training.load("parallel.plan.decide")
+        folder = training.load("paths").output_dir(os.environ, Path.is_dir)
+        return decide.Decider(config, here.wishes, layout, module, here.mesh, here.mesh.say).split(
+            example, folder / decide.PARTITION
+        )
+    cut, fewer = training.load("parallel.cut.anywhere").cut, here.wishes.fewer_stages
+    cutting = here.mesh.on_all(lambda: cut(module, example, stages=layout.stages, finest=True, fewer=fewer))
+    begins = here.mesh.on_all(lambda: manual.begins(cutting, module, here.wishes.default_partition, layout.stages))
+    return _split(here, cutting, begins, config)
+
+
+def _split(here: Session, cutting: Any, begins: Any, config: Any) -> Any:
+    entries = training.load("parallel.plan.profiling").entries(cutting, here.axes.device, config.precision)
+    return training.load("parallel.plan.decide").Split(cutting, tuple(begins), tuple(entries))
+
+
+def _stages(found: Any) -> dict[str, set[int]]:
+    """The stages that each module's units lie in, by the module's name."""
+    stages: dict[str, set[int]] = {}
+    for index, segments in enumerate(found.stages()):
+        for segment in segments:
+            for unit in segment.units:
+                words = unit.split(".")
+                for length in range(len(words) + 1):
+                    stages.setdefault(".".join(words[:length]), set()).add(index)
+    return stages
