@@ -127,9 +127,10 @@ def _pipeline(here: Session, module: nn.Module, entry: Entry) -> Pipeline:
         else:
             cut, fewer = training.load("parallel.cut.anywhere").cut, here.wishes.fewer_stages
             cutting = here.mesh.on_all(lambda: cut(module, example, stages=layout.stages, finest=True, fewer=fewer))
-            begins = here.mesh.on_all(
-                lambda: manual.begins(cutting, module, here.wishes.default_partition, layout.stages)
-            )
+            default = here.wishes.default_partition
+            begins, warning = here.mesh.on_all(lambda: manual.placed(cutting, module, default, layout.stages))
+            if warning:
+                manual.say(warning)
             entries = training.load("parallel.plan.profiling").entries(cutting, here.axes.device, config.precision)
             found = decide.Split(cutting, begins, tuple(entries))
     pipeline = split.assemble(config, layout, found, here.axes, mean=True)
