@@ -61,6 +61,32 @@ def test_steps_are_those_of_the_unsplit_model(hosts, slots, parameters, args, tm
     if "grouped" in args:
         assert {name.split(".")[0] for name in by_place[0, 0]["local"]} == {"first"}
         assert {name.split(".")[0] for name in by_place[1, 0]["local"]} == {"second"}
+        assert "smp.partition" not in run.text(0)
+
+
+OUT_OF_ORDER = [
+    ("returning", 2, (), [{"first"}, {"second", "third"}],
+     "which this placement does not follow; moved: third (from partition 0 to 1); results are the same"),
+    ("returning", 2, ("--evaluated-first",), [{"first"}, {"second", "third"}], "moved: third (from partition 0 to 1);"),
+    ("nested", 3, (), [{"child0", "child1"}, {"child2"}, {"child3"}],
+     "; pp_rank 0 .. 2 have partitions 2, 1, 0; moved: child0 (from partition 1 to 2); results are the same"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("model", "pp", "args", "held", "said"), OUT_OF_ORDER)
+def test_a_placement_in_another_order_is_moved_as_little_as_can_be(model, pp, args, held, said, tmp_path):
+    """Parameters are those of the unsplit model; one warning says what has moved."""
+    parameters = {"partitions": pp, "microbatches": 4, "auto_partition": False, "default_partition": 0}
+    run = started(tmp_path, "smp_steps.py", "--model", model, *args, slots=pp, parameters=parameters)
+    assert run.codes() == [0] * pp, "\n".join(run.text(rank) for rank in range(pp))
+    for row in json.loads((tmp_path / "host0/output/data/smp.json").read_text())["ranks"]:
+        assert max(row["difference"], row["whole"]) < EXACT
+        assert row["evaluation"] < 1e-5
+        assert {name.split(".")[0] for name in row["local"]} == held[row["place"][0]]
+    assert run.text(0).count("warning: smp.partition") == 1
+    assert said in run.text(0), run.text(0)
+    for rank in range(1, pp):
+        assert "smp.partition" not in run.text(rank)
 
 
 ONE = {"partitions": 2, "microbatches": 2}
@@ -78,7 +104,8 @@ FAULTS = [
     ("other units", ONE, " is not called, with which a stage begins; allowed: calls that can be cut at the same places"),
     ("tied", ONE, "fix: untie 0.weight and 4.weight, or ask for fewer partitions"),
     ("tied", MANUAL, "fix: untie 0.weight and 4.weight, or ask for fewer partitions"),
-    ("gap", MANUAL, "smp.partition: 3 of partition 0 is called after 2, which is in partition 1"),
+    ("no such partition", MANUAL, "smp.partition(2); allowed: 0 .. 1; fix: name a partition that exists"),
+    ("empty partition", MANUAL, "smp.partition: no module in partition 1; allowed: modules that are called once in each"),
     ("module", ONE, "the module holds the weights of this rank's stages only"),
 ]  # fmt: skip
 

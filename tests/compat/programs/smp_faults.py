@@ -13,9 +13,8 @@ what = sys.argv[1]
 smp.init()
 torch.manual_seed(0)
 layers = [nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)]
-if what == "gap":
-    for index, layer in enumerate(layers):
-        smp.set_partition(layer, 1 if index == 2 else 0)
+if what == "no such partition":
+    smp.set_partition(layers[2], 2)
 if what == "tied":
     layers[0], layers[4] = nn.Linear(6, 6), nn.Linear(6, 6)
     layers[2] = nn.Linear(6, 6)

@@ -63,6 +63,37 @@ class Grouped(nn.Module):
         return self.second(self.first(x))
 
 
+class Returning(nn.Module):
+    """Calls of partitions 0, 1 and again 0, which is the default; made in another order than they are called in."""
+
+    def __init__(self):
+        super().__init__()
+        with smp.partition(1):
+            self.second = nn.Linear(16, 16)
+        with smp.partition(0):
+            self.first = nn.Sequential(nn.Linear(12, 16), nn.ReLU())
+        self.third = nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.third(functional.relu(self.second(self.first(x))))
+
+
+class Nested(nn.Module):
+    """Partitions within each other, as AWS's documentation of smp.partition has them."""
+
+    def __init__(self):
+        super().__init__()
+        with smp.partition(1):
+            self.child0 = nn.Linear(12, 16)
+            with smp.partition(2):
+                self.child1 = nn.Sequential(nn.Linear(16, 16), nn.ReLU())
+            self.child2 = nn.Linear(16, 16)
+        self.child3 = nn.Linear(16, 4)  # of the default partition
+
+    def forward(self, x):
+        return self.child3(functional.relu(self.child2(self.child1(functional.relu(self.child0(x))))))
+
+
 def linformer():
     """The book's vision transformer, small."""
     transformer = library("linformer").Linformer(dim=32, seq_len=5, depth=4, heads=2, k=4)  # 4 patches, 1 class token
@@ -84,7 +115,7 @@ def batches(seed):
 def call(name, model, images, flat):
     if name == "named":
         return model(flat[:, :12], weights=flat[:, 12:28], double=True)["logits"]
-    return model(flat[:, :12]) if name == "grouped" else model(images)
+    return model(flat[:, :12]) if name in ("grouped", "returning", "nested") else model(images)
 
 
 parser = argparse.ArgumentParser()
@@ -101,6 +132,8 @@ make = {
     "convnet": Convnet,
     "named": Named,
     "grouped": lambda: Grouped(smp.pp_size() - 1),
+    "returning": Returning,
+    "nested": Nested,
     "linformer": linformer,
 }[options.model]
 plain = make()

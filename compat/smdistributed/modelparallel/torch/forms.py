@@ -145,7 +145,10 @@ def _planned(here: Session, module: nn.Module, entry: Entry, config: Any, layout
         )
     cut, fewer = training.load("parallel.cut.anywhere").cut, here.wishes.fewer_stages
     cutting = here.mesh.on_all(lambda: cut(module, example, stages=layout.stages, finest=True, fewer=fewer))
-    begins = here.mesh.on_all(lambda: manual.begins(cutting, module, here.wishes.default_partition, layout.stages))
+    default = here.wishes.default_partition
+    begins, warning = here.mesh.on_all(lambda: manual.placed(cutting, module, default, layout.stages))
+    if warning:
+        manual.say(warning)
     return _split(here, cutting, begins, config)
 
 

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+
+from algorun import training
 
 from .session import session
 from .shared import UserError
 
 MARK = "_smp_partition"
+SHOWN = 4  # modules that a warning names
 _current: list[int] = []
 
 
@@ -63,32 +68,69 @@ def _wanted(model: nn.Module, unit: str, default: int) -> int:
     return default
 
 
-def begins(cutting: Any, model: nn.Module, default: int | None, stages: int) -> tuple[int, ...]:
-    """The first segment of each stage. UserError where the wished partitions are no such cut."""
-    found: list[int] = []
-    names: list[str] = []
-    for number, segment in enumerate(cutting.segments):
-        wanted = {_wanted(model, unit, default or 0) for unit in segment.units}
-        if len(wanted) > 1:
-            units = ", ".join(f"{unit} ({_wanted(model, unit, default or 0)})" for unit in segment.units[:6])
-            raise UserError(
-                f"smp.partition: the model cannot be cut between {units}; allowed: one partition for all of them; "
-                "fix: put them into one partition"
-            )
-        (stage,) = wanted
-        names.append(segment.units[0])
-        if stage == len(found) - 1:
-            continue
-        if stage != len(found):
-            before = f" after {names[-2]}, which is in partition {len(found) - 1}" if found else " first"
-            raise UserError(
-                f"smp.partition: {segment.units[0]} of partition {stage} is called{before}; allowed: partitions 0, 1, "
-                "2 .. in the order of the calls, each without a gap; fix: number them so, or auto_partition"
-            )
-        found.append(number)
-    if len(found) != stages:
+def placed(cutting: Any, model: nn.Module, default: int | None, stages: int) -> tuple[tuple[int, ...], str | None]:
+    """The first segment of each stage, and a sentence about what lies elsewhere than the script says, if anything does.
+
+    UserError where a partition has no module.
+    """
+    wished = {unit: _wanted(model, unit, default or 0) for segment in cutting.segments for unit in segment.units}
+    if missing := sorted(set(range(stages)) - set(wished.values())):
         raise UserError(
-            f'smp.partition: modules in {len(found)} partitions; allowed: {stages}, as "partitions" says; '
-            "fix: put modules into every one of them"
+            f"smp.partition: no module in partition {', '.join(map(str, missing))}; allowed: modules that are called once "
+            f'in each of 0 .. {stages - 1}, as "partitions" says; fix: put modules into every one of them, or ask for '
+            "fewer partitions"
         )
-    return tuple(found)
+    sizes = {unit: sum(p.nbytes for p in model.get_submodule(unit).parameters()) for unit in wished}
+    units = [[(wished[unit], sizes[unit]) for unit in segment.units] for segment in cutting.segments]
+    found = training.load("parallel.plan.in_order").nearest(units, stages)
+    spans = itertools.pairwise([*found.begins, len(cutting.segments)])
+    moves = {
+        unit: (wished[unit], partition)
+        for (begin, end), partition in zip(spans, found.order, strict=True)
+        for segment in cutting.segments[begin:end]
+        for unit in segment.units
+    }
+    return found.begins, _differs(found.order, moves, sizes)
+
+
+@functools.cache  # once, though a model is cut again where an evaluation came before any training
+def say(text: str) -> None:
+    """Prints on rank 0 what has not been said yet."""
+    session().mesh.say(text)
+
+
+def _differs(order: Sequence[int], moves: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> str | None:
+    """What of the wished placement is otherwise; None where all is in order. `moves` has every unit."""
+    said = []
+    if list(order) != sorted(order):
+        said.append(f"pp_rank 0 .. {len(order) - 1} have partitions {', '.join(map(str, order))}")
+    if moved := _outermost(moves, sizes):
+        shown = [f"{name} (from partition {wished} to {partition})" for name, wished, partition in moved[:SHOWN]]
+        more = f" and {len(moved) - SHOWN} more" if len(moved) > SHOWN else ""
+        said.append(f"moved: {', '.join(shown)}{more}")
+    if not said:
+        return None
+    return (
+        "warning: smp.partition: stages run one after the other, in the order of the model's calls, which this placement "
+        f"does not follow; {'; '.join(said)}; results are the same, memory and time may differ"
+    )
+
+
+def _outermost(moves: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """What has moved, from where and to where, the largest first: the outermost modules whose units all went one way."""
+    ways: dict[str, set[tuple[int, int]]] = {}
+    for unit, move in moves.items():
+        for name in _around(unit):
+            ways.setdefault(name, set()).add(move)
+    found: Counter[tuple[str, int, int]] = Counter()
+    for unit, (wished, partition) in moves.items():
+        if wished != partition:
+            name = next(name for name in _around(unit) if len(ways[name]) == 1)
+            found[name, wished, partition] += sizes[unit]
+    return [move for move, _ in found.most_common()]
+
+
+def _around(unit: str) -> list[str]:
+    """The names of the modules around a unit, the outermost first, and its own."""
+    words = unit.split(".")
+    return [".".join(words[: length + 1]) for length in range(len(words))]
