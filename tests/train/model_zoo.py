@@ -98,19 +98,35 @@ def resnet18():
     return library("torchvision.models").resnet18(num_classes=10), torch.randn(2, 3, 64, 64)
 
 
-def gpt2(tied: bool = False):
+def gpt2(tied: bool = False, attention: str = "sdpa"):
     transformers = library("transformers")
     config = transformers.GPT2Config(
-        vocab_size=60, n_positions=32, n_embd=32, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=0
-    )
+        vocab_size=60, n_positions=32, n_embd=32, n_layer=4, n_head=4, bos_token_id=0, eos_token_id=0,
+        attn_implementation=attention,
+    )  # fmt: skip
     config.tie_word_embeddings = tied
     return transformers.GPT2LMHeadModel(config), {"input_ids": torch.randint(0, 60, (2, 16)), "use_cache": False}
 
 
-def llama(tied: bool = False):
+def llama(tied: bool = False, attention: str = "sdpa"):
     transformers = library("transformers")
     config = transformers.LlamaConfig(
         vocab_size=60, hidden_size=32, intermediate_size=64, num_hidden_layers=4, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=tied,
+        num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=tied, attn_implementation=attention,
     )  # fmt: skip
     return transformers.LlamaForCausalLM(config), {"input_ids": torch.randint(0, 60, (2, 16)), "use_cache": False}
+
+
+def bert(kind: str = "ForSequenceClassification", attention: str = "sdpa"):
+    transformers = library("transformers")
+    config = transformers.BertConfig(
+        vocab_size=60, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, intermediate_size=64,
+        max_position_embeddings=32, tie_word_embeddings=False, attn_implementation=attention,
+    )  # fmt: skip
+    return getattr(transformers, f"Bert{kind}")(config), {"input_ids": torch.randint(0, 60, (2, 16))}
+
+
+def padded(rows: int, length: int, lengths: list[int]) -> torch.Tensor:
+    """An attention mask [rows, length] of sequences that are so long, the other ones `length`."""
+    own = torch.tensor([*lengths, *[length] * (rows - len(lengths))])
+    return (torch.arange(length) < own[:, None]).long()

@@ -1,4 +1,4 @@
-"""Tensors inside the arguments and results of modules: tuples, lists, dictionaries and dataclasses of them."""
+"""Tensors inside the arguments and results of modules: tuples, lists, dictionaries, slices and dataclasses of them."""
 
 import copy
 import dataclasses
@@ -23,6 +23,8 @@ def _parts(value: Any) -> dict[Any, Any] | None:
         return dict(value.items())
     if isinstance(value, (tuple, list)):
         return dict(enumerate(value))
+    if isinstance(value, slice):  # x[:, :longest]
+        return {"start": value.start, "stop": value.stop, "step": value.step}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return None
@@ -32,6 +34,8 @@ def _of(value: Any, parts: dict[Any, Any]) -> Any:
     """A container like `value` with other parts."""
     if type(value) is dict:
         return parts
+    if isinstance(value, slice):
+        return slice(*parts.values())
     if isinstance(value, (tuple, list)):
         return type(value)(*parts.values()) if hasattr(value, "_fields") else type(value)(parts.values())
     # Other mappings and classes (a library's own outputs among them) keep their class and what else they know.

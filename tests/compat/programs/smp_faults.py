@@ -22,7 +22,7 @@ if what == "tied":
 
 
 class Looking(nn.Sequential):
-    """Looks at its input before the first layer, as transformers look at their masks."""
+    """Looks at what other layers have computed before its own first layer."""
 
     def forward(self, inputs):
         if inputs.isnan().any():

@@ -24,7 +24,7 @@ from torch import nn
 from ...errors import UserError
 from ..cutting import SegmentSpec
 from ..trees import arguments, mapped
-from . import boundary, trial
+from . import boundary, looks, trial
 from .boundary import Span
 from .build import Builder, spans_of
 from .record import Call, Recording, record
@@ -100,8 +100,16 @@ class Search:
         for change in OTHERS:
             with contextlib.suppress(Exception):  # the changed example may be one that the model does not take
                 self._others.append(_recorded(model, args, kwargs, change))
+        further = []
+        if inputs := looks.seen([self._first, *self._others]):
+            with contextlib.suppress(Exception):
+                example = looks.other(args, kwargs, inputs)
+                self._others.append(_recorded(model, *example))
+                further.append(example)
+        for recording in (recordings := [self._first, *self._others]):
+            recording.anew = looks.varying(recordings) if inputs else frozenset()
         self.spans = spans_of(model, self._first)
-        self._builder = Builder(model, args, kwargs, self._first, self.spans)
+        self._builder = Builder(model, args, kwargs, self._first, self.spans, further)
         self._units: list[Call] = []
         self.refused: dict[str, str] = {}
         self.tied: list[Span] = []
@@ -124,11 +132,28 @@ class Search:
         `only`: not at others than the units of these names.
         """
         self._units, self.refused, self.tied = units, {}, []
-        candidates: dict[str, Place] = {}
-        for unit in units[1:]:
-            if only is not None and unit.name not in only:
-                continue
-            place = boundary.place(self._first, unit)
+        wanted = [unit for unit in units[1:] if only is None or unit.name in only]
+        kept = self._proven(self._candidates(wanted))
+        if any(place.inputs for place in kept.values()):  # some, maybe, for the sake of places that are refused by now
+            fewer = self._candidates([unit for unit in wanted if unit.name in kept])
+            if any(fewer[name].inputs != kept[name].inputs for name in kept) and not self._fault(fewer):
+                kept = fewer
+        self.refused = {unit.name: self.refused[unit.name] for unit in units if unit.name in self.refused}
+        self.tied.sort(key=lambda span: span.first)
+        return list(kept.values())
+
+    def cutting(self, places: Sequence[Place]) -> Cut:
+        """The end of the search."""
+        self._builder.release()
+        return Cut(self._builder, places, self._units, self.refused)
+
+    def _candidates(self, units: list[Call]) -> dict[str, Place]:
+        """Places worth trying, by unit. An input that a later one needs crosses at the ones before it as well."""
+        found: dict[str, Place] = {}
+        carried: frozenset[int] = frozenset()
+        for unit in reversed(units):
+            inputs = carried | boundary.needed([self._first, *self._others], unit)
+            place = boundary.place(self._first, unit, inputs)
             if isinstance(place, str):
                 self.refused[unit.name] = place
             elif any(boundary.unstable(self._first, other, place) for other in self._others):
@@ -138,35 +163,31 @@ class Search:
                 self.refused[unit.name] = f"{shared} {'is' if len(both) == 1 else 'are'} used before and after it"
                 self.tied += [span for span in both if span not in self.tied]
             else:
-                candidates[unit.name] = place
-        return self._proven(candidates)
+                found[unit.name], carried = place, inputs
+        return dict(reversed(found.items()))
 
-    def cutting(self, places: Sequence[Place]) -> Cut:
-        """The end of the search."""
-        self._builder.release()
-        return Cut(self._builder, places, self._units, self.refused)
-
-    def _proven(self, candidates: dict[str, Place]) -> list[Place]:
+    def _proven(self, candidates: dict[str, Place]) -> dict[str, Place]:
         """The candidates at which the model can be split, all at once; `refused` gets what went wrong at the others."""
-        fault = self._builder.fault
-        if fault(list(candidates.values())) is None:
-            return list(candidates.values())
+        if self._fault(candidates) is None:
+            return candidates
         alone = {}
         for name, place in candidates.items():
-            if reason := fault([place]):
+            if reason := self._fault({name: place}):
                 self.refused[name] = reason
             else:
                 alone[name] = place
-        kept = list(alone.values())
-        if fault(kept) is None:
-            return kept
-        kept = []
+        if self._fault(alone) is None:
+            return alone
+        kept: dict[str, Place] = {}
         for name, place in alone.items():
-            if reason := fault([*kept, place]):
+            if reason := self._fault(kept | {name: place}):
                 self.refused[name] = reason
             else:
-                kept.append(place)
+                kept[name] = place
         return kept
+
+    def _fault(self, places: dict[str, Place]) -> str | None:
+        return self._builder.fault(list(places.values()))
 
 
 def _recorded(

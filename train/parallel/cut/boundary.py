@@ -1,7 +1,7 @@
 """Where a recorded model may be left and entered: units, the tensors that cross, and why a place is refused. Pure."""
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from .record import Call, Recording
@@ -40,14 +40,22 @@ def units(recording: Recording, spans: Sequence[Span], limit: float) -> list[Cal
     return found
 
 
-def place(recording: Recording, unit: Call) -> Place | str:
+def needed(recordings: Sequence[Recording], unit: Call) -> frozenset[int]:
+    """The model's inputs, by number, that have to be there where the first of the recordings is entered with `unit`."""
+    name = _outermost(recordings[0], unit).name
+    entered = [(recording, recording.once().get(name)) for recording in recordings]
+    return frozenset().union(*(recording.needed(call.begin) for recording, call in entered if call is not None))
+
+
+def place(recording: Recording, unit: Call, inputs: frozenset[int] = frozenset()) -> Place | str:
     """The place at which the model can be entered so that `unit` is the first to run, or why there is none.
 
-    What crosses has to be among the arguments of the unit, of a module that begins with it, or of the model: within a
-    residual branch that is not so, and such a place would make two tensors cross where one does elsewhere.
+    `inputs` of the model, by number, cross there too. What else crosses has to be among the arguments of the unit, of a
+    module that begins with it, or of the model: within a residual branch that is not so, and such a place would make
+    two tensors cross where one does elsewhere.
     """
     entered = _outermost(recording, unit)
-    crossing = recording.live(entered.begin)
+    crossing = recording.live(entered.begin, inputs)
     found: list[tuple[str, int]] = []
     around = [*_starting(recording, entered), recording.calls[0]]
     for value in crossing:
@@ -59,7 +67,8 @@ def place(recording: Recording, unit: Call) -> Place | str:
     if not crossing:
         return "nothing that was computed before it is needed from there on"
     dtypes = tuple(value.spec.dtype for value in crossing)
-    return Place(entered.name, entered.begin, tuple(found), dtypes, tuple(v.written >= entered.begin for v in crossing))
+    written = tuple(value.written >= entered.begin for value in crossing)
+    return Place(entered.name, entered.begin, tuple(found), dtypes, written, tuple(sorted(inputs)))
 
 
 def unstable(one: Recording, other: Recording, place: Place) -> bool:
@@ -67,7 +76,7 @@ def unstable(one: Recording, other: Recording, place: Place) -> bool:
     twin = other.once().get(place.name)
     if twin is None:
         return True
-    mine, its = one.live(place.tick), other.live(twin.begin)
+    mine, its = one.live(place.tick, place.inputs), other.live(twin.begin, place.inputs)
     return [value.spec for value in mine] != [value.spec for value in its]
 
 
@@ -81,10 +90,10 @@ def segment_of(tick: int, places: Sequence[Place]) -> int:
     return bisect.bisect_right([place.tick for place in places], tick)
 
 
-def before(recording: Recording, begin: int) -> list[Call]:
-    """The largest modules called once that end before `begin`."""
+def before(recording: Recording, begin: int, inputs: Collection[int] = ()) -> list[Call]:
+    """The largest modules called once that end before `begin`, but for those that a stage with `inputs` calls anew."""
     return _largest(
-        recording, lambda call: call.end < begin and recording.skippable(call), lambda call: call.begin < begin
+        recording, lambda call: call.end < begin and recording.skippable(call, inputs), lambda call: call.begin < begin
     )
 
 

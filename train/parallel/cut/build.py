@@ -1,5 +1,6 @@
 """Makes the stages of a recorded model, and tries them against the whole."""
 
+import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from ..cutting import TensorSpec
 from ..trees import leaves, mapped
 from . import boundary, trial
 from .boundary import Span
+from .meta import needs_values
 from .record import Call, Recording
 from .stage import Place, Stage, StagePlan
 from .trial import Crossing, Result
@@ -21,15 +23,30 @@ from .twin import disown, names, on_meta, twin
 class Builder:
     """Makes stages of a recorded model and compares them with the whole, whose results it computes once."""
 
-    def __init__(self, model: nn.Module, args: Any, kwargs: Any, recording: Recording, spans: list[Span]) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        args: Any,
+        kwargs: Any,
+        recording: Recording,
+        spans: list[Span],
+        others: Sequence[tuple[Any, Any]] = (),
+    ) -> None:
+        """`others` are further examples, as (args, kwargs), that a split has to stand."""
         self.model, self.recording, self.spans = model, recording, spans
         self.example, self.entry = (args, kwargs), leaves((args, kwargs))
         self._meta = mapped(self.example, lambda tensor: tensor.detach().to("meta"))
         named = dict(model.named_parameters())
         self.parameters = [span for span in spans if span.names[0] in named]
-        self._whole = {training: trial.whole(model, args, kwargs, training) for training in (True, False)}
-        self.output = tuple(TensorSpec.of(tensor) for tensor in self._whole[True].outputs)
+        self._whole = [self._alone(self.example)]
+        for other in others:
+            with contextlib.suppress(Exception):  # one that the model does not take
+                self._whole.append(self._alone(other))
+        self.output = tuple(TensorSpec.of(tensor) for tensor in self._whole[0][1][True].outputs)
         self._seen: dict[tuple[Place, ...], list[Crossing]] = {}
+
+    def _alone(self, example: tuple[Any, Any]) -> tuple[list[torch.Tensor], dict[bool, Result]]:
+        return leaves(example), {mode: trial.whole(self.model, *example, mode) for mode in (True, False)}
 
     def stage(
         self,
@@ -44,7 +61,7 @@ class Builder:
         leave = places[end - 1] if end <= len(places) else None
         start, stop = enter.tick if enter else 0, leave.tick if leave else float("inf")
         known = names(model)
-        skipped = boundary.before(self.recording, start)
+        skipped = boundary.before(self.recording, start, enter.inputs if enter else ())
         own, read = set(), set()
         for span in self.spans:
             if begin <= boundary.segment_of(span.first, places) < end:
@@ -89,15 +106,19 @@ class Builder:
 
     def fault(self, places: Sequence[Place]) -> str | None:
         """What goes wrong when the model is split at all of `places`; None when nothing does."""
-        for training in (True, False):
-            try:
-                result, crossings = self._split(places, training)
-            except Exception as error:
-                return f"in {'training' if training else 'evaluation'}, {_why(error)}"
-            if difference := trial.differences(self._whole[training], result, training):
-                return difference
-            if training:
-                self._seen[tuple(places)] = crossings
+        seen = []
+        for number, (entry, expected) in enumerate(self._whole):
+            where = ", with other values of what the forward looks at" if number else ""
+            for training in (True, False):
+                try:
+                    result, crossings = trial.split(self.model, self._makers(places), entry, training)
+                except Exception as error:
+                    return f"in {'training' if training else 'evaluation'}{where}, {_why(error)}"
+                if difference := trial.differences(expected[training], result, training):
+                    return difference + where
+                if training:
+                    seen.append(crossings)
+        self._seen[tuple(places)] = [trial.joined(each) for each in zip(*seen, strict=True)]
         return None
 
     def crossings(self, places: Sequence[Place]) -> list[Crossing]:
@@ -114,9 +135,6 @@ class Builder:
         """Lets the whole model's gradients go, which nothing is compared with any more."""
         self._whole.clear()
 
-    def _split(self, places: Sequence[Place], training: bool) -> tuple[Result, list[Crossing]]:
-        return trial.split(self.model, self._makers(places), self.entry, training)
-
     def _makers(self, places: Sequence[Place]) -> list[Callable[[nn.Module], nn.Module]]:
         return [
             lambda model, begin=begin: self.stage(model, places, begin, begin + 1)  # type: ignore[misc]
@@ -126,7 +144,7 @@ class Builder:
 
 def _why(error: Exception) -> str:
     text = " ".join(str(error).split())
-    if "on meta tensors" in text:
+    if not isinstance(error, UserError) and needs_values(error):
         return f"the forward looks at values that only an earlier stage has ({text})"
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:200]}"
 

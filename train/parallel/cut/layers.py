@@ -47,8 +47,8 @@ def layers(model: nn.Module, example: Any) -> Cut:
         member, reason = next(iter(search.refused.items()))
         raise UserError(
             f"model {type(model).__name__} cannot be cut at layer {member}: {reason}; allowed: layers that get all they "
-            "need as arguments, computed from constants and the layer before; fix: take the argument that it depends on "
-            "(a mask for instance) out of the example, or cut the model with cut()"
+            "need as arguments, computed from constants, the model's inputs and the layer before; fix: compute what else it "
+            "depends on within a layer, or cut the model with cut()"
         )
     return search.cutting(places)
 

@@ -2,6 +2,7 @@
 
 import functools
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..cutting import TensorSpec
 from ..trees import leaves, mapped
+from .meta import computed, needs_values
 from .twin import names, twin
 
 # Functions that look at a tensor's values although no tensor comes out of them.
@@ -32,9 +34,9 @@ class Value:
 
     spec: TensorSpec
     made: int
-    # Buffers that it is computed from where that is all: then every stage computes it anew. None where it depends on the
-    # model's inputs, parameters or random numbers.
-    sources: frozenset[str] | None
+    # Buffers, by name, and inputs of the model, by number, that it is computed from where that is all: every stage that
+    # has them computes it anew. None where it depends on parameters or random numbers.
+    sources: frozenset[str | int] | None
     last: int = -1
     written: int = -1  # last change in place
 
@@ -63,6 +65,8 @@ class Recording:
     made: list[int]  # ticks at which glue or modules made tensors
     uses: dict[str, list[int]]  # first global name of a parameter or buffer -> ticks
     changed: set[str]  # buffers that the pass has written to
+    reads: list[tuple[int, frozenset[int]]]  # ticks at which Python has looked at values, and the inputs they come from
+    anew: frozenset[str] = frozenset()  # modules that later stages call again, see `looks.varying`
     _once: dict[str, Call] = field(default_factory=dict)
 
     def once(self) -> dict[str, Call]:
@@ -72,22 +76,48 @@ class Recording:
             self._once = {call.name: call for call in self.calls[1:] if counts[call.name] == 1 and call.name}
         return self._once
 
-    def constant(self, value: Value | None) -> bool:
-        """Whether it is the same in every pass (a parameter or buffer is None and not meant)."""
-        return value is not None and value.sources is not None and not value.sources & self.changed
+    def known(self, value: Value | None, given: Collection[int] = ()) -> bool:
+        """Whether every stage that has the inputs `given` computes it anew (a parameter or buffer is None and not
+        meant): without any it is the same in every pass."""
+        if value is None or value.sources is None:
+            return False
+        return all(s in given if isinstance(s, int) else s not in self.changed for s in value.sources)
 
-    def skippable(self, call: Call) -> bool:
-        """Whether later stages leave a call out. Not where all that it returns is constant: that they compute anew."""
-        return not call.outcome or not all(self.constant(value) for value in call.outcome)
+    def skippable(self, call: Call, given: Collection[int] = ()) -> bool:
+        """Whether later stages that have the inputs `given` leave a call out. Not where they know all that it returns:
+        that they compute anew."""
+        if call.name in self.anew:
+            return False
+        return not call.outcome or not all(self.known(value, given) for value in call.outcome)
 
-    def live(self, tick: int) -> list[Value]:
-        """What has been made before `tick`, is used from then on, and has to cross there."""
-        hidden = [(c.begin, c.end) for c in self.once().values() if c.end < tick and self.skippable(c)]
+    def skipped(self, tick: int, given: Collection[int] = ()) -> list[Call]:
+        """The calls before `tick`, some within others, that later stages leave out."""
+        return [call for call in self.once().values() if call.end < tick and self.skippable(call, given)]
+
+    def needed(self, tick: int) -> frozenset[int]:
+        """Inputs that the code looks at before `tick`, outside of modules that are left out."""
+        given: frozenset[int] = frozenset()
+        while True:
+            hidden = self.skipped(tick, given)
+            looks = [(at, inputs) for at, inputs in self.reads if at < tick]
+            for call in self.once().values():
+                if call.name in self.anew and call.end < tick:
+                    sources = [s for value in call.outcome if value is not None for s in value.sources or ()]
+                    looks.append((call.begin, frozenset(s for s in sources if isinstance(s, int))))
+            seen = [inputs for at, inputs in looks if not any(call.begin <= at <= call.end for call in hidden)]
+            found = given.union(*seen)
+            if found == given:
+                return given
+            given = found
+
+    def live(self, tick: int, given: Collection[int] = ()) -> list[Value]:
+        """What has been made before `tick`, is used from then on, and has to cross there beside the inputs `given`."""
+        hidden = [(call.begin, call.end) for call in self.skipped(tick, given)]
         return [
             value
             for value in self.values
             if value.made < tick <= value.last
-            and not (self.constant(value) and not any(begin <= value.made <= end for begin, end in hidden))
+            and not (self.known(value, given) and not any(begin <= value.made <= end for begin, end in hidden))
         ]
 
 
@@ -109,7 +139,9 @@ def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
         if not isinstance(module, torch.jit.ScriptModule):
             module.forward = functools.partial(_called, recorder, name, module.forward)
     versions = {name: (buffer, buffer._version) for name, buffer in copied.named_buffers()}
-    args, kwargs = mapped((args, kwargs), lambda tensor: tensor.detach())
+    args, kwargs = mapped((args, kwargs), lambda tensor: tensor.detach().clone())
+    for number, tensor in enumerate(leaves((args, kwargs))):
+        recorder.value(tensor, frozenset([number]))
     with recorder:
         output = copied(*args, **kwargs)
     after = dict(copied.named_buffers())
@@ -117,7 +149,7 @@ def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
     recorder.tick += 1
     for tensor in leaves(output):
         recorder.use(tensor)
-    return Recording(recorder.calls, recorder.values, recorder.made, recorder.uses, changed)
+    return Recording(recorder.calls, recorder.values, recorder.made, recorder.uses, changed, recorder.reads)
 
 
 class _Recorder(TorchFunctionMode):
@@ -130,6 +162,7 @@ class _Recorder(TorchFunctionMode):
         self.stack: list[Call] = []
         self.values: list[Value] = []
         self.made: list[int] = []
+        self.reads: list[tuple[int, frozenset[int]]] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -139,6 +172,9 @@ class _Recorder(TorchFunctionMode):
         used = leaves((args, kwargs))
         versions = [tensor._version for tensor in used]
         sources = self.sources(func.__name__, used)
+        inputs = frozenset(source for source in sources or () if isinstance(source, int))
+        if inputs and _looks(func, args, kwargs):
+            self.reads.append((self.tick, inputs))
         result = func(*args, **kwargs)
         outcome = leaves(result)
         if outcome or func.__name__ in READS:
@@ -150,11 +186,11 @@ class _Recorder(TorchFunctionMode):
             self.made.append(self.tick)
         return result
 
-    def sources(self, function: str, used: list[torch.Tensor]) -> frozenset[str] | None:
+    def sources(self, function: str, used: list[torch.Tensor]) -> frozenset[str | int] | None:
         """See `Value.sources`, for what a function computes from the tensors `used`."""
         if function in RANDOM:
             return None
-        found: frozenset[str] = frozenset()
+        found: frozenset[str | int] = frozenset()
         for tensor in used if function not in LIKE else ():
             name = self.own.get(id(tensor))
             if name is not None:
@@ -169,7 +205,7 @@ class _Recorder(TorchFunctionMode):
             found |= value.sources
         return found
 
-    def value(self, tensor: torch.Tensor, sources: frozenset[str] | None = None) -> Value | None:
+    def value(self, tensor: torch.Tensor, sources: frozenset[str | int] | None = None) -> Value | None:
         """What is known of a tensor (None for a parameter or buffer); an unseen one is made now."""
         if id(tensor) in self.own:
             return None
@@ -181,7 +217,7 @@ class _Recorder(TorchFunctionMode):
             self.values.append(known[1])
         return known[1]
 
-    def use(self, tensor: torch.Tensor, sources: frozenset[str] | None = None, written: bool = False) -> None:
+    def use(self, tensor: torch.Tensor, sources: frozenset[str | int] | None = None, written: bool = False) -> None:
         name = self.own.get(id(tensor))
         if name is not None:
             self.uses[name].append(self.tick)
@@ -192,6 +228,18 @@ class _Recorder(TorchFunctionMode):
         if written:
             value.written = self.tick
             value.sources = sources
+
+
+def _looks(func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether a function wants values: what has no more than shapes fails on it."""
+    if func.__name__ in READS:
+        return True
+    try:
+        if func.__name__ != "__get__":  # of an attribute, such as a shape
+            computed(func, args, kwargs)
+    except Exception as error:
+        return needs_values(error)
+    return False
 
 
 def _called(recorder: _Recorder, name: str, forward: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,8 @@
 """A stage of a model: the user's own forward, entered and left at the calls of two modules.
 
 Modules called before the stage return recorded meta tensors, so the code around them runs without memory and without
-arithmetic; only constants (positions, masks) are computed in every stage. Where the stage begins, the meta tensors that
+arithmetic; only constants (positions, causal masks) are computed in every stage, and what comes of inputs that the code
+looks at there (`if mask.all()`): these cross too, and are there from the forward's beginning. Where the stage begins, the meta tensors that
 it needs are bound to the received ones; a function that gets a bound tensor gets the received one instead. Where the
 next stage begins, an exception leaves the forward.
 """
@@ -19,10 +20,9 @@ from torch.overrides import TorchFunctionMode
 from ...errors import UserError
 from ..stage import recomputed
 from ..trees import leaves, mapped
+from .meta import META, computed, placed
 from .record import LIKE, RANDOM, Call
 from .wire import pack, tie, unpack
-
-MOVES = (torch.Tensor.cpu, torch.Tensor.cuda)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,6 +34,9 @@ class Place:
     where: tuple[tuple[str, int], ...]  # (module, number among the tensors of its arguments), one per crossing tensor
     dtypes: tuple[torch.dtype, ...]  # of the crossing tensors
     written: tuple[bool, ...]  # whether the model changes them in place later on
+    # Inputs of the model, by number, that cross as well: what the forward looks at before this place it looks at again
+    # in every stage beyond.
+    inputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +135,8 @@ class Stage(nn.Module):
         if run is None or not run.entered:
             raise UserError(run.missed() if run is not None else f"unit {place.name} belongs to another stage")
         run.arguments_of.setdefault(place.name, leaves((args, kwargs)))
-        raise _Leave(tuple(pack(_received(tensor)) for tensor in run.found(place)))
+        made = [_received(tensor) for tensor in run.found(place)]
+        raise _Leave(tuple(pack(tensor) for tensor in [*made, *(run.inputs[i] for i in place.inputs)]))
 
     def _later(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise UserError(self._run.missed() if self._run is not None else "a unit of another stage was called")
@@ -169,16 +173,30 @@ class _Run(TorchFunctionMode):
         self.depth = 0  # of calls whose arguments have been exchanged already
         self.device = self.received[0].device if self.received else torch.device("cpu")
         self.arguments_of: dict[str, list[torch.Tensor]] = {}
+        self.inputs: dict[int, torch.Tensor] = {}  # those of the model that this stage has, by number
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        if self.plan.begin is None:
-            entry = iter(self.received)
-            return mapped(self.plan.example, lambda _: next(entry))
-        return mapped(self.plan.example, torch.Tensor.detach)  # fresh objects, to be bound in this run only
+        """The model's arguments: in later stages the inputs that have come along, and fresh objects without values,
+        to be bound in this run only."""
+        begin, end = self.plan.begin, self.plan.end
+        examples = leaves(self.plan.example)
+        if begin is None:
+            self.inputs = dict(enumerate(self.received))
+        else:
+            came = zip(begin.inputs, self.received[len(begin.where) :], strict=True)
+            self.inputs = {i: unpack(tensor, examples[i].dtype).detach() for i, tensor in came}
+        # What goes on to the next stage, or lies in a buffer of the pipeline, may not be written to.
+        kept = self.inputs if begin is not None else end.inputs if end is not None else ()
+        own = iter(
+            (self.inputs[i].clone() if i in kept else self.inputs[i]) if i in self.inputs else example.detach()
+            for i, example in enumerate(examples)
+        )
+        return mapped(self.plan.example, lambda _: next(own))
 
     def enter(self, place: Place) -> None:
         self.entered = True  # from here on functions, the ones below too, work on real tensors
-        crossing = zip(self.found(place), self.received, place.dtypes, place.written, strict=True)
+        received = self.received[: len(place.where)]
+        crossing = zip(self.found(place), received, place.dtypes, place.written, strict=True)
         for tensor, received, dtype, written in crossing:
             received = unpack(received, dtype)
             # A received tensor is a leaf of autograd's graph and a buffer of the pipeline: neither may be written to.
@@ -207,38 +225,20 @@ class _Run(TorchFunctionMode):
         ):  # shapes are known of tensors that have not come along, and devices asked of them
             if func == _DEVICE and args[0].is_meta:
                 return self.device
-            args, kwargs = self._placed(args, kwargs, torch.device("meta"), self.device)
+            args, kwargs = placed(args, kwargs, META, self.device)
         return func(*args, **kwargs)
 
     def _before(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Constants are computed as ever, on the stage's device; all that depends on inputs or weights stays on meta."""
         if func == _DEVICE:
             return self.device
-        name, meta = func.__name__, torch.device("meta")
+        name = func.__name__
         known = all(not tensor.is_meta and not isinstance(tensor, nn.Parameter) for tensor in leaves((args, kwargs)))
         if name in LIKE:
             return func(*args, **{"device": self.device, **kwargs})
         if known and name not in RANDOM:
             return func(*args, **kwargs)
-        if func in MOVES:
-            return args[0]
-        args, kwargs = mapped((args, kwargs), _on_meta)
-        if func is torch.Tensor.to:  # the only one that takes a device by name and place
-            args = tuple(meta if isinstance(value, str) else value for value in args)
-        args, kwargs = self._placed(args, kwargs, None, meta)
-        return mapped(func(*args, **kwargs), _on_meta)
-
-    @staticmethod
-    def _placed(args: Any, kwargs: Any, old: torch.device | None, new: torch.device) -> tuple[Any, Any]:
-        """Devices among the arguments exchanged: all of them, or those equal to `old`."""
-
-        def change(value: Any) -> Any:
-            return new if isinstance(value, torch.device) and (old is None or value == old) else value
-
-        args = tuple(change(value) for value in args)
-        if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": change(torch.device(kwargs["device"]))}
-        return args, kwargs
+        return computed(func, args, kwargs)
 
 
 _DEVICE = torch.Tensor.device.__get__  # type: ignore[attr-defined]
@@ -247,10 +247,6 @@ _DEVICE = torch.Tensor.device.__get__  # type: ignore[attr-defined]
 def _received(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor that stands behind a bound meta tensor; any other tensor itself."""
     return getattr(tensor, "_algorun_received", tensor)
-
-
-def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.is_meta else tensor.detach().to("meta")
 
 
 def _wrap(module: nn.Module, around: Callable[..., Any]) -> None:

@@ -33,6 +33,11 @@ class Crossing:
     untouched: frozenset[int]  # entries that no gradient has reached
 
 
+def joined(crossings: Sequence[Crossing]) -> Crossing:
+    """Of one stage for several examples: what no gradient reaches in one of them gets zeros."""
+    return Crossing(crossings[0].specs, frozenset().union(*(each.untouched for each in crossings)))
+
+
 def private(model: nn.Module, training: bool) -> nn.Module:
     """A copy of `model` with its parameters and buffers of its own, so that a trial leaves no trace in batch norms."""
     copied = twin(model, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.detach().clone())
@@ -45,7 +50,7 @@ def whole(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], train
     """The model itself."""
     model = private(model, training)
     with fixed(model, training):
-        args, kwargs = mapped((args, kwargs), torch.Tensor.detach)
+        args, kwargs = mapped((args, kwargs), lambda tensor: tensor.detach().clone())  # some models write to it
         outputs = leaves(model(*args, **kwargs))
         gradients: dict[str, torch.Tensor | None] = {}
         if training:
@@ -63,7 +68,7 @@ def split(
     known = names(model)
     with fixed(model, training):
         runs: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
-        received = [tensor.detach() for tensor in entry]
+        received = [tensor.detach().clone() for tensor in entry]
         for stage in made:
             outputs = leaves(stage(*received))
             runs.append((received, outputs))
