@@ -74,7 +74,8 @@ def zipped(values: Sequence[Any], join: Callable[[list[Any]], Any]) -> Any:
 
 
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of a model's example: a tensor, a tuple of arguments, or a dict of named ones."""
+    """Positional and keyword arguments of a model's example: a tensor, a tuple of arguments, or a dict of named ones,
+    which come in the order of their names: a batch may have another one than the example."""
     if isinstance(example, Mapping):
-        return (), dict(example)
+        return (), dict(sorted(example.items()))
     return (tuple(example) if isinstance(example, (tuple, list)) else (example,)), {}
