@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from train.errors import UserError
+from train.parallel.cut import looks
 from train.parallel.cut.anywhere import cut
 from train.parallel.cut.layers import layers
 from train.parallel.plan.profiling import entries, profile
@@ -153,7 +154,16 @@ class Count(nn.Module):
         return mask.sum().item()
 
 
-WAYS = [branch, share, longest, places, listed, in_place, (by_module, Weights), (counted, Count)]
+class Lists(nn.Module):
+    def forward(self, mask):
+        return {"rows": mask.tolist()}
+
+
+def by_lists(model, mask, x):
+    return torch.tensor(model.extra(mask)["rows"], dtype=x.dtype, device=x.device).unsqueeze(-1)
+
+
+WAYS = [branch, share, longest, places, listed, in_place, (by_module, Weights), (counted, Count), (by_lists, Lists)]
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8, torch.float32], ids=str)
@@ -173,6 +183,31 @@ def test_what_is_read_crosses_and_is_read_anew(way, lengths, dtype):
     masks = [mask(6), mask(6, 2), mask(1, 4, 3), mask(6)]
     for begins in ([0, 1, 2, 3, 4, 5], [0, 2]):
         check(cutting, model, [(x, each.to(dtype)) for each in masks], begins)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (torch.ones(2, 4).long(), [[1, 1, 1, 1], [1, 1, 0, 0]]),
+        (torch.ones(1, 1, 1, 3).bool(), [[[[True, False, False]]]]),
+        (torch.ones(2, 1), [[1.0], [0.0]]),
+        (torch.ones(3).bool(), [True, False, False]),
+        (torch.tensor(1), 0),
+        (torch.tensor([[1.0, 0.0], [0.0, 0.0]]), [[1.0, 1.0], [1.0, 1.0]]),
+        (torch.tensor([5, 3, 4]), [3, 3, 3]),
+        (torch.tensor([0.5, -2.0]), [-0.5, 2.0]),
+        (torch.ones(0, 3), []),
+    ],
+)
+def test_the_other_example_that_a_cut_is_tried_with(given, wanted):
+    """A mask of ones gets padding, another one loses it."""
+    kept, same = given.clone(), torch.ones(2)
+    (found, left), named = looks.other((given, same), {"alone": "word"}, {0})
+    assert found.dtype == given.dtype
+    assert found.tolist() == wanted
+    assert left is same
+    assert named == {"alone": "word"}
+    assert torch.equal(given, kept)
 
 
 def test_an_input_is_carried_no_further_than_it_is_read():

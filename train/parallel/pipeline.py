@@ -20,7 +20,7 @@ from .forward import ForwardPasses
 from .reduce import GradientSum
 from .stage import FirstStage, Stage
 from .torch_schedules import Loss, RecordedStage, Recorder, Span
-from .trees import arguments, leaves
+from .trees import arguments, in_order, leaves
 
 # What torch's schedules carry to the first stage instead of its inputs: the number of the microbatch.
 NUMBER = (TensorSpec((1,), torch.int64),)
@@ -149,7 +149,8 @@ class Pipeline:
     def step(self, inputs: Any, targets: torch.Tensor, scale: float | None = None) -> torch.Tensor:
         """Forward and backward over one batch; gradients are then equal on all replicas.
 
-        `inputs` has the form of the example that the model was cut with: a tensor [B, ..], a tuple or a dict of them.
+        `inputs` has the form of the example that the model was cut with: a tensor [B, ..], a tuple or a dict of them, whose
+        example was in the order of its names (`trees.in_order`).
 
         The same batch goes to all ranks of a pipeline; B is the microbatches times the microbatch size, always.
         Gradients are those of `scale` times the sum of the microbatches' losses over all replicas; by default their
@@ -270,7 +271,7 @@ class Pipeline:
 
         Shapes must not change: gloo takes a short message into the larger buffer, and stale rows stay.
         """
-        tensors, count = leaves(arguments(inputs)), self._microbatches
+        tensors, count = leaves(arguments(in_order(inputs))), self._microbatches
         wanted = [[spec.shape[0] * count, *spec.shape[1:]] for spec in self._specs[0]]
         found = [list(tensor.shape) for tensor in tensors]
         if found != wanted:

@@ -23,7 +23,7 @@ from .pipeline import Pipeline
 from .plan.decide import PARTITION, Decider, Split
 from .plan.profiling import PRECISIONS
 from .torch_schedules import Loss
-from .trees import arguments, leaves
+from .trees import arguments, in_order, leaves
 
 
 def pipeline(
@@ -53,6 +53,7 @@ def pipeline(
     Joins torch.distributed unless that is done; a process group for CPU tensors has to be among its backends. Raises
     UserError, equal on all ranks, where the model cannot be cut, or options do not fit it or the number of ranks.
     """
+    example = in_order(example)  # as batches will be
     mesh = enter(read_world(os.environ))
     given = {"batch_size": _rows(example) * microbatches, "microbatches": microbatches, "partition": partition}
     config = from_values(PipelineConfig, given | options, "algorun.pipeline")

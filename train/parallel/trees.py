@@ -74,8 +74,12 @@ def zipped(values: Sequence[Any], join: Callable[[list[Any]], Any]) -> Any:
 
 
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of a model's example: a tensor, a tuple of arguments, or a dict of named ones,
-    which come in the order of their names: a batch may have another one than the example."""
+    """Positional and keyword arguments of a model's example: a tensor, a tuple of arguments, or a dict of named ones."""
     if isinstance(example, Mapping):
-        return (), dict(sorted(example.items()))
+        return (), dict(example)
     return (tuple(example) if isinstance(example, (tuple, list)) else (example,)), {}
+
+
+def in_order(example: Any) -> Any:
+    """The same with named arguments in the order of their names: a batch may have them in another one than an example."""
+    return dict(sorted(example.items())) if isinstance(example, Mapping) else example

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..trees import leaves, mapped
+from ..trees import leaves, mapped, zipped
 from .record import Call, Recording
 
 
@@ -60,6 +60,7 @@ def _looks(recording: Recording, call: Call | None) -> bool:
 
 
 def _numbers(call: Call) -> bool:
-    """Whether a call returns a number, or a list with one."""
-    result = call.result
-    return any(isinstance(item, (int, float)) for item in (result if isinstance(result, (tuple, list)) else (result,)))
+    """Whether a call returns something else than tensors and None."""
+    found: list[Any] = []
+    zipped([call.result], found.extend)
+    return any(item is not None and not isinstance(item, torch.Tensor) for item in found)
