@@ -45,7 +45,7 @@ def test_models_with_several_inputs_and_what_is_wrong_with_a_call(seed, ranks):
         assert max(told["difference"]) < 1e-7
         assert "the segments that this model can be cut into" in told["few layers"]
         assert told["targets"].startswith("targets of shape [4] for a batch of 8; allowed: 8 rows")
-        assert told["batch"].startswith("a batch of shape [8, 6], [4, 8]; allowed: [8, 6], [8, 8], that is 4 ")
+        assert told["batch"].startswith("a batch of shape [4, 8], [8, 6]; allowed: [8, 8], [8, 6], that is 4 ")
         assert "tensors of shapes [[2, 6], [1, 8]]; allowed: " in told["rows"]
         assert told["precision"].startswith(
             "option --precision: 'fp17' from algorun.pipeline is not allowed; allowed: "
