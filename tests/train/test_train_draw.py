@@ -3,6 +3,7 @@
 import json
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -49,6 +50,10 @@ stage  rank  first unit  weights MiB  forward ms  backward ms  in flight   MiB
     1     1  blocks.3            9.0        6.00        12.00          1  44.0
 planned step 162.0 ms, bubble 11.1%, largest rank 0 with 50.0 MiB"""
 
+SHARED = """\
+blocks.0.weight is in stages 0, 1, 1.0 MiB in each: their gradients are summed
+"""
+
 MEMORY = """\
 stage  planned MiB  measured MiB  measured / planned
     0         50.0          60.0                1.20
@@ -83,6 +88,11 @@ def test_text_never_passes_the_terminals_edge(name, ranks, microbatches, width):
 
 def test_a_decision_as_text():
     assert draw.decision_text(solve(SEGMENTS, 2, 1, 8, "1f1b"), SEGMENTS) == DECISION
+
+    weight = (("blocks.0.weight", 1 << 20),)
+    tied = [replace(each, shared=weight) if each.name in ("blocks.0", "blocks.5") else each for each in SEGMENTS]
+    table, planned = DECISION.rsplit("\n", 1)
+    assert draw.decision_text(solve(tied, 2, 1, 8, "1f1b"), tied) == f"{table}\n{SHARED}{planned}"
 
 
 def test_planned_and_measured_memory_as_text():

@@ -1,5 +1,8 @@
 """The partition solver against brute force, and what it refuses."""
 
+from collections.abc import Collection
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,7 +24,21 @@ def models(draw, least: int = 1, most: int = 8):
     # Whole milliseconds and small bytes: ties and limits that bind are likely.
     numbers = st.tuples(*[st.integers(0, 9)] * 5)
     rows = draw(st.lists(numbers, min_size=least, max_size=most))
-    return [segment(place, *row) for place, row in enumerate(rows)]
+    found = [segment(place, *row) for place, row in enumerate(rows)]
+    users = st.sets(st.integers(0, len(rows) - 1), min_size=2)
+    for number in range(draw(st.integers(0, 3)) if len(rows) > 1 else 0):
+        found = tied(found, f"weight{number}", draw(users), draw(st.integers(0, 30)))
+    return found
+
+
+def tied(segments: list[Segment], name: str, users: Collection[int], size: int) -> list[Segment]:
+    """The segments with one more weight, which those with the numbers `users` all use."""
+    return [
+        replace(each, parameter_bytes=each.parameter_bytes + size, shared=(*each.shared, (name, size)))
+        if place in users
+        else each
+        for place, each in enumerate(segments)
+    ]
 
 
 def segment(place: int, forward_ms: int, backward_ms: int, saved: int, parameters: int, boundary: int) -> Segment:
@@ -142,6 +159,33 @@ def test_bytes_by_hand():
         (0, 1, 2, 3)
     )
     assert all(r <= both.stage_bytes[k] + both.stage_bytes[k + 2] for k, r in enumerate(both.rank_bytes))
+
+
+@pytest.mark.parametrize(
+    ("begins", "weights", "ranks"),
+    [
+        ((0, 1, 2, 3), [110, 60, 110, 70], [120, 80]),  # stages 0 and 2 are rank 0's, and both have "a"
+        ((0, 1, 3, 4), [110, 170, 60, 60], [170, 180]),  # here the ranks share "a"
+    ],
+)
+def test_a_weight_that_several_segments_use_counts_once_in_a_stage_and_in_a_rank(begins, weights, ranks):
+    segments = [segment(place, 1, 1, 0, 10, 0) for place in range(5)]
+    segments = tied(tied(segments, "a", {0, 2}, 100), "b", {1, 3, 4}, 50)
+    assert [each.parameter_bytes for each in segments] == [110, 60, 110, 60, 60]
+    found = Partitioner(segments, 2, 2, 2, "interleaved", Memory(moments=1)).decide(begins)
+    assert list(found.parameter_bytes) == weights
+    assert list(found.rank_bytes) == [3 * size for size in ranks]  # weights, gradients, one moment
+    alone = Partitioner(segments, 1, 1, 1, "1f1b", Memory(moments=1)).decide((0,))
+    assert alone.parameter_bytes == (5 * 10 + 100 + 50,)
+
+
+def test_a_limit_that_only_the_users_of_one_weight_together_keep_is_kept():
+    """Each of the two stages has room for 100 bytes and 10 more; apart, the users would need twice as many."""
+    segments = tied([segment(place, 1, 1, 0, 5, 0) for place in range(4)], "a", {0, 1}, 100)
+    partitioner = Partitioner(segments, 2, 1, 2, "1f1b", Memory(moments=0, preallocated=False))
+    assert partitioner.solve("speed", 2 * 110).begins == (0, 2)
+    assert partitioner.solve("speed", 2 * 109) is None
+    assert smallest(segments, 1, 1, 2, "gpipe", 2 * 110, Memory(moments=0, preallocated=False)) == 2
 
 
 def test_bytes_and_seconds_by_hand_where_activations_are_computed_again():

@@ -12,7 +12,11 @@ from train.parallel.plan.partition import Partitioner, Segment, solve
 from train.parallel.plan.partition_file import Job, model_hash, read, reuse, write
 
 UNITS = (("embed",), ("blocks.0.norm", "blocks.0.mix"), ("blocks.1.norm", "blocks.1.mix"), ("head",))
-SEGMENTS = [Segment(units[0], units, 0.001 * (k + 1), 0.002, 100 * k, 4000, 64) for k, units in enumerate(UNITS)]
+SHARED = {"embed": (("embed.weight", 160), ("scale", 4)), "head": (("embed.weight", 160),)}
+SEGMENTS = [
+    Segment(units[0], units, 0.001 * (k + 1), 0.002, 100 * k, 4000, 64, SHARED.get(units[0], ()))
+    for k, units in enumerate(UNITS)
+]
 PARAMETERS = [("embed.weight", (10, 4), "float32"), ("head.weight", (4, 10), "float32")]
 JOB = Job(model_hash(PARAMETERS), "2.13.0", "cpu", "float32", ((8, 128),), 4, "1f1b", 2, "speed", None)
 
@@ -45,7 +49,13 @@ def test_what_is_written_is_read(path):
     table = json.loads(path.read_text())
     assert table["format"] == 1
     assert table["decision"]["step_s"] == solve(SEGMENTS, 2, 1, 4, "1f1b").step_s
+    assert [segment["shared"] for segment in table["segments"]] == [dict(segment.shared) for segment in SEGMENTS]
     assert [p.name for p in path.parent.iterdir()] == ["partition.json"]  # nothing is left aside
+
+
+def test_a_file_from_before_weights_could_be_shared_is_read(path):
+    file = read(edit(path, lambda table: [segment.pop("shared") for segment in table["segments"]]))
+    assert list(file.segments) == [dataclasses.replace(segment, shared=()) for segment in SEGMENTS]
 
 
 def test_moving_units_makes_a_manual_partition(path):

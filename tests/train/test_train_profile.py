@@ -31,6 +31,14 @@ def test_bytes_of_a_chain_are_the_known_ones():
     assert [cost.saved_bytes for cost in (first, relu, last)] == [0, 4 * 3 * 8, 0]
 
 
+def test_a_shared_weight_is_in_the_bytes_of_each_segment_that_uses_it():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    costs = profile(cut(model, torch.randn(3, 4), stages=3), "cpu")
+    assert [cost.parameter_bytes for cost in costs] == [4 * (16 + 4), 0, 4 * (16 + 4)]
+    assert [cost.shared for cost in costs] == [(("0.weight", 4 * 16),), (), (("0.weight", 4 * 16),)]
+
+
 def test_the_loss_counts_with_the_last_segment():
     labels = torch.tensor([0, 1, 1])
     without, costs = (

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from .. import schedules
 from ..plan.partitioner import Decision, Segment
+from ..plan.repeats import Repeats
 from ..schedules import Span
 
 MIB = 2**20
@@ -68,7 +69,11 @@ def decision_text(decision: Decision, segments: Sequence[Segment]) -> str:
         f"planned step {decision.step_s * 1e3:.1f} ms, bubble {decision.bubble:.1%}, largest rank {largest} with "
         f"{decision.rank_bytes[largest] / MIB:.1f} MiB"
     )
-    return "\n".join([*_table(rows, left=(2,)), summary])
+    shared = [
+        f"{name} is in stages {', '.join(map(str, stages))}, {size / MIB:.1f} MiB in each: their gradients are summed"
+        for name, stages, size in Repeats(segments).of_stages(decision.begins)
+    ]
+    return "\n".join([*_table(rows, left=(2,)), *shared, summary])
 
 
 def memory_text(planned: Sequence[int], measured: Sequence[int | None], what: str = "rank") -> str:

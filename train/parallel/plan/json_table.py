@@ -64,6 +64,13 @@ class JsonTable:
             raise self.wrong(key, "a list of shapes such as [[8, 128]]")
         return tuple(map(tuple, rows))
 
+    def sizes(self, key: str) -> tuple[tuple[str, int], ...]:
+        """Names with whole numbers; none where it is missing."""
+        value = self._value.get(key, {})
+        if not isinstance(value, dict) or not all(type(size) is int and size >= 0 for size in value.values()):
+            raise self.wrong(key, 'names with bytes such as {"embed.weight": 4096}')
+        return tuple(value.items())
+
     def table(self, key: str) -> "JsonTable":
         return JsonTable(self._path, f"{self._place}{key}.", self.get(key))
 

@@ -27,6 +27,8 @@ class Loads:
     saved: Sequence[int]
     entry: Sequence[int]
     kept: Sequence[int] | None = None
+    repeats: Sequence[tuple[int, int, int]] = ()
+    """(segment, later segment, bytes): a stage that has both has counted these bytes of `states` twice"""
 
 
 class Cuts:
@@ -42,6 +44,14 @@ class Cuts:
         kept = np.array([0, *(loads.kept or [0] * self.count)[1:], 0], dtype=np.int64)
         self._enter = [self._entry + many * kept for many in in_flight]
         self._total = int(self._time[-1])
+        places = np.arange(self.count + 1)
+        repeats = sorted(loads.repeats)
+        # For each first segment of a repeat: the places up to it, and for each end of a stage what one that begins there
+        # or before has counted twice at least: exactly that, where it begins after the first segment before.
+        self._repeats = [
+            (places <= one, sum((places > later) * size for first, later, size in repeats if first >= one))
+            for one in dict.fromkeys(first for first, _, _ in repeats)
+        ]
 
     def fits(self, time: int, size: int) -> bool:
         """Whether there are cuts with no stage above `time` and none above `size` bytes."""
@@ -92,6 +102,13 @@ class Cuts:
 
         return self._layers(time, size, ends, lowest)
 
+    def _twice(self, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        """What a stage from each begin (row) to each end (column) has counted twice."""
+        found = np.zeros((len(begins), len(ends)), dtype=np.int64)
+        for until, twice in self._repeats:
+            found = np.maximum(found, np.where(until[begins][:, None], twice[ends], 0))
+        return found
+
     def _layers(
         self, time: int, size: int, ends: np.ndarray, lowest: Callable[[np.ndarray], np.ndarray]
     ) -> list[np.ndarray] | None:
@@ -100,7 +117,10 @@ class Cuts:
         here = ends == 0
         for stage, (load, enter) in enumerate(zip(self._load, self._enter, strict=True)):
             layers.append(here)
-            least = lowest(np.where(here, enter - load, FAR))
+            values = np.where(here, enter - load, FAR)
+            least = lowest(values)
+            for until, twice in self._repeats:
+                least = np.minimum(least, lowest(np.where(until, values, FAR)) - twice)
             here = (least < ROOM) & (least + load + self._entry <= size)
             rest = self.stages - 1 - stage
             here &= (self._total - self._time <= rest * time) & (self.count - ends >= rest)
@@ -116,7 +136,7 @@ class Cuts:
         cost, origin = np.zeros(1), []
         for load, enter, begins, ends in zip(self._load, self._enter, places, places[1:], strict=False):
             spent = self._time[ends] - self._time[begins][:, None]
-            held = load[ends] + self._entry[ends] - (load - enter)[begins][:, None]
+            held = load[ends] + self._entry[ends] - (load - enter)[begins][:, None] - self._twice(begins, ends)
             allowed = (ends > begins[:, None]) & (spent <= time) & (held <= size)
             costs = np.where(allowed, cost[:, None] + spent.astype(float) ** 2, np.inf)
             best = costs.argmin(axis=0)

@@ -8,6 +8,7 @@ from .. import schedules
 from .bound import Bound, known_in_flight
 from .memory import Memory
 from .partitioner import Decision, Partitioner, Segment
+from .repeats import Repeats
 from .search import Begins
 
 __all__ = ["MIB", "Decision", "Memory", "Partitioner", "Segment", "even", "refusal", "smallest", "solve"]
@@ -84,7 +85,8 @@ def smallest(
     under schedules whose first stages hold more the more ranks there are, one that fits says nothing of the next.
     """
     begun, most = time.monotonic(), min(len(segments) // chunks, MOST_RANKS)
-    bound = Bound([memory.states(s.parameter_bytes) for s in segments], [s.saved_bytes for s in segments])
+    states = Repeats(segments).once([memory.states(s.parameter_bytes) for s in segments], memory)
+    bound = Bound(states, [s.saved_bytes for s in segments])
     name = schedules.ALIASES.get(schedule, schedule)
     for count in range(max(ranks, bound.ranks(limit_bytes, most)), most + 1):
         known = (1,) * count if memory.recompute else known_in_flight(name, count, microbatches)

@@ -78,7 +78,7 @@ def write(path: Path, job: Job, segments: Sequence[Segment], decision: Decision)
         "job": asdict(job),
         "stages": [{"units": [unit for segment in stage for unit in segment.units]} for stage in cut],
         "decision": asdict(decision),
-        "segments": [asdict(segment) for segment in segments],
+        "segments": [asdict(segment) | {"shared": dict(segment.shared)} for segment in segments],
     }
     files.write_json(path, table)
 
@@ -151,6 +151,7 @@ def _segment(table: JsonTable) -> Segment:
         saved_bytes=table.whole("saved_bytes"),
         parameter_bytes=table.whole("parameter_bytes"),
         boundary_bytes=table.whole("boundary_bytes"),
+        shared=table.sizes("shared"),
     )
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from .. import schedules
 from .bound import Bound
 from .memory import Memory, StageBytes, rank_bytes, stage_bytes
 from .minmax import Cuts, Loads
+from .repeats import Repeats
 from .search import Begins, search
 
 ACTIONS = 2_000_000  # simulated in one search; about two seconds
@@ -29,6 +31,9 @@ class Segment:
     parameter_bytes: int
     boundary_bytes: int
     """what enters the segment, if it comes from another rank"""
+    shared: tuple[tuple[str, int], ...] = ()
+    """weights that other segments use as well, with their bytes, which are in `parameter_bytes`: a stage, or a rank, has
+    each once"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +85,11 @@ class Partitioner:
         # of how many microbatches a stage holds all activations at once
         self._in_full = [1 if memory.recompute else many for many in self._in_flight]
         self._states = [memory.states(s.parameter_bytes) for s in segments]
+        self._repeats = Repeats(segments)
         again = [s.forward_s if memory.recompute else 0.0 for s in segments]  # within the backward pass
         sums = ([s.forward_s for s in segments], [s.backward_s + more for s, more in zip(segments, again, strict=True)])
         self._forward, self._backward = (list(itertools.accumulate(values, initial=0.0)) for values in sums)
-        self._bound = Bound(self._states, [s.saved_bytes for s in segments])
+        self._bound = Bound(self._repeats.once(self._states, memory), [s.saved_bytes for s in segments])
         self._sum_states = list(itertools.accumulate(self._states, initial=0))
         self._sum_saved = list(itertools.accumulate((s.saved_bytes for s in segments), initial=0))
 
@@ -98,7 +104,8 @@ class Partitioner:
         timeline = self._simulator.timeline(forward, backward, self._send_s)
         ends = [*cut[1:], len(self._segments)]
         sizes = (
-            sum(s.parameter_bytes for s in self._segments[begin:end]) for begin, end in zip(cut, ends, strict=True)
+            sum(s.parameter_bytes for s in self._segments[begin:end]) - sum(self._repeats.within(begin, end))
+            for begin, end in zip(cut, ends, strict=True)
         )
         return Decision(
             begins=cut,
@@ -108,7 +115,7 @@ class Partitioner:
             parameter_bytes=tuple(sizes),
             in_flight=self._in_flight,
             stage_bytes=stage_bytes(stages, self._orders),
-            rank_bytes=rank_bytes(stages, self._orders),
+            rank_bytes=self._rank_bytes(begins),
             step_s=timeline.step_s,
             bubble=timeline.bubble,
         )
@@ -139,7 +146,7 @@ class Partitioner:
         assert start is not None  # there are as many segments as stages
 
         def over(begins: Begins) -> tuple[float, ...]:
-            return (max(0, max(rank_bytes(self._stages(begins), self._orders)) - limit_bytes),)
+            return (max(0, max(self._rank_bytes(begins)) - limit_bytes),)
 
         actions = sum(map(len, self._orders))
         return over(start) == (0,) or over(
@@ -164,6 +171,7 @@ class Partitioner:
             saved=[s.saved_bytes for s in segments],
             entry=[self._memory.buffers(s.boundary_bytes, 0, self._microbatches) for s in segments],
             kept=[self._memory.kept(s.boundary_bytes) for s in segments] if self._memory.recompute else None,
+            repeats=[(one, two, self._memory.states(size)) for one, two, size in self._repeats.pairs],
         )
         return Cuts(loads, self._in_flight)
 
@@ -175,7 +183,7 @@ class Partitioner:
             forward, backward = self._times(begins)
             largest = 0
             if optimize == "memory" or limit is not None:
-                largest = max(rank_bytes(self._stages(begins), self._orders))
+                largest = max(self._rank_bytes(begins))
             over = 0 if limit is None else max(0, largest - limit)
             step = self._simulator.step_s(forward, backward, self._send_s)
             spread = sum((f + b) ** 2 for f, b in zip(forward, backward, strict=True))
@@ -195,8 +203,17 @@ class Partitioner:
         ends = [*begins[1:], len(self._segments)]
         return [self._stage(begin, end) for begin, end in zip(begins, ends, strict=True)]
 
+    def _rank_bytes(self, begins: Sequence[int]) -> tuple[int, ...]:
+        """Bytes of each rank at its peak. A weight that several of its stages use is there once."""
+        found = list(rank_bytes(self._stages(begins), self._orders))
+        for _, stages, size in self._repeats.of_stages(begins):
+            for rank, many in Counter(self._owners[stage] for stage in stages).items():
+                found[rank] -= (many - 1) * self._memory.states(size)
+        return tuple(found)
+
     def _stage(self, begin: int, end: int) -> StageBytes:
         states, buffers = self._sum_states[end] - self._sum_states[begin], self._buffers(begin, end)
+        states -= sum(map(self._memory.states, self._repeats.within(begin, end)))
         saved = self._sum_saved[end] - self._sum_saved[begin]
         if not self._memory.recompute:
             return StageBytes(states, buffers, saved)

@@ -3,6 +3,7 @@
 import contextlib
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -36,6 +37,7 @@ def profile(
     device, costs = torch.device(device), []
     received = [tensor.detach() for tensor in cutting.example]
     counted = [True] * len(received)  # the model's inputs are the loader's
+    users = Counter(name for segment in cutting.segments for name in segment.parameters)
     for number, segment in enumerate(cutting.segments):
         with _alone(cutting, number, device) as stage:
             entry = [_entry(tensor, device, bool(number)) for tensor in received]
@@ -58,7 +60,7 @@ def profile(
                     forward.append(middle - begin)
                     backward.append(_now(device) - middle)
             received = [tensor.detach().to("cpu") for tensor in outputs]
-            size = sum(p.numel() * p.element_size() for p in stage.parameters())
+            sizes = {name: p.numel() * p.element_size() for name, p in stage.named_parameters()}
             boundary = sum(TensorSpec.of(tensor).bytes for tensor in entry)
             del result, outputs, entry, weights
         costs.append(
@@ -68,8 +70,9 @@ def profile(
                 statistics.median(forward),
                 statistics.median(backward),
                 sum(storage.nbytes() for storage in saved.values()),
-                size,
+                sum(sizes.values()),
                 boundary,
+                tuple((name, size) for name, size in sizes.items() if users[name] > 1),
             )
         )
     return costs
