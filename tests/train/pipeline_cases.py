@@ -99,6 +99,25 @@ class Squares(nn.Module):
         return self.head(self.blocks(rows[:, :, None] * rows[:, None, :]).mean(dim=2))
 
 
+class Thrice(nn.Module):
+    """The first, a middle and the last of its layers have one weight, in the last transposed; so has the head, frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)) for _ in range(8))
+        self.out, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH, bias=False)
+        self.blocks[4][0].weight = self.blocks[0][0].weight
+        self.blocks[5][0].bias = self.blocks[0][0].bias  # not in all stages that the weight is in
+        self.head.weight = self.blocks[1][0].weight
+        self.head.weight.requires_grad_(False)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            rows = torch.tanh(block(rows))
+        return self.head(functional.linear(self.out(rows), self.blocks[0][0].weight.t()))[:, :CLASSES]
+
+
 def layered() -> nn.Sequential:
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH), nn.Tanh()) for _ in range(7)]
@@ -136,20 +155,21 @@ class ByHand:
 
 def made(kind: str) -> nn.Module:
     """The whole model, equal at each call."""
-    if kind == "gpt":
-        spec = GptSpec(vocabulary=CLASSES, context=CONTEXT, width=WIDTH, depth=4, heads=2)
+    if kind in ("gpt", "tied gpt"):
+        tied = kind == "tied gpt"
+        spec = GptSpec(vocabulary=CLASSES, context=CONTEXT, width=WIDTH, depth=4, heads=2, tied=tied)
         model: nn.Module = build(spec, seed=0)
         for parameter in model.parameters():  # the small ones of GPT-2 would hide differences
             parameter.data.mul_(5)
         return model
     torch.manual_seed(0)
-    return {"convnet": Convnet, "squares": Squares, "hand": layered, "in place": in_place}[kind]()
+    return {"convnet": Convnet, "squares": Squares, "thrice": Thrice, "hand": layered, "in place": in_place}[kind]()
 
 
 def batch(kind: str, samples: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and labels of step `number`."""
     random = torch.Generator().manual_seed(number)
-    if kind == "gpt":
+    if kind in ("gpt", "tied gpt"):
         tokens = torch.randint(CLASSES, (samples, CONTEXT + 1), generator=random)
         return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
     shape = (samples, 3, SIDE, SIDE) if kind == "convnet" else (samples, WIDTH)
@@ -187,6 +207,24 @@ def listened() -> Iterator[list[tuple[str, int]]]:
         yield heard
 
 
+@contextlib.contextmanager
+def counted() -> Iterator[list[str]]:
+    """The collectives that this rank takes part in meanwhile."""
+    found: list[str] = []
+
+    def counting(name: str) -> Any:
+        original = getattr(dist, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            found.append(name)
+            return original(*args, **kwargs)
+
+        return mock.patch.object(dist, name, call)
+
+    with counting("all_reduce"), counting("all_gather"), counting("broadcast"):
+        yield found
+
+
 def meet(heard: dict[int, list[tuple[str, int]]]) -> bool:
     """Whether any two ranks send and receive what they exchange in the same order."""
     return all(
@@ -199,13 +237,15 @@ def meet(heard: dict[int, list[tuple[str, int]]]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a training left: gradients and their norm at the first step, state at the end, losses and scores."""
+    """What a training left: gradients and their norm at the first step, state at the end, losses and scores; and how
+    many collectives a step took."""
 
     gradients: dict[str, torch.Tensor]
     norm: torch.Tensor | None
     losses: list[torch.Tensor]
     scores: torch.Tensor | None
     state: dict[str, torch.Tensor]
+    collectives: int = 0
 
 
 @functools.cache
@@ -225,7 +265,7 @@ def unsplit(kind: str, parts: int, clip: float, bf16: bool) -> Trace:
             total += loss.detach()
         losses.append(total)
         if step == 1:
-            gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
+            gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.requires_grad}
         if clip:
             found = nn.utils.clip_grad_norm_(model.parameters(), clip)
             norm = found if step == 1 else norm
@@ -265,22 +305,24 @@ def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool, list[tuple
         entries=entries(cutting, mesh.device, "bf16") if case.bf16 else None,
     )  # fmt: skip
     optimizer = tuned(pipeline.parameters())
-    gradients, norm, scores, losses, ordered, messages = {}, None, None, [], False, []
+    gradients, norm, scores, losses, ordered, messages, collectives = {}, None, None, [], False, [], 0
     pipeline.train()
     for step in range(1, STEPS + 1):
         inputs, labels = batch(case.model, case.dp * case.microbatches * PER_MICROBATCH, step)
         mine = [tensor.chunk(case.dp)[place.dp_rank] for tensor in (inputs, labels)]
         if step == RECORDED:
             pipeline.recorder.start()
-        losses.append(pipeline.step(*mine).clone())
+        with counted() as found:
+            losses.append(pipeline.step(*mine).clone())
+        collectives = len(found)
         if step == RECORDED:
             orders = schedules.orders(case.schedule, case.pp, case.chunks, case.microbatches)
             ordered = tuple(span.action for span in pipeline.spans()) == orders[place.pp_rank]
         if step == 1:
-            gradients = {name: p.grad.clone() for name, p in pipeline.named_parameters()}
+            gradients = {name: p.grad.clone() for name, p in pipeline.named_parameters() if p.requires_grad}
         if case.clip:
-            found = pipeline.clip(case.clip)
-            norm = found if step == 1 else norm
+            norm_now = pipeline.clip(case.clip)
+            norm = norm_now if step == 1 else norm
         optimizer.step()
         optimizer.zero_grad()
         if step == EVALUATED:
@@ -288,7 +330,7 @@ def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool, list[tuple
             with listened() as messages:
                 scores = pipeline.evaluate(*mine, score)
             pipeline.train()
-    return pipeline, Trace(gradients, norm, losses, scores, pipeline.state_dict()), ordered, messages
+    return pipeline, Trace(gradients, norm, losses, scores, pipeline.state_dict(), collectives), ordered, messages
 
 
 def furthest(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
@@ -309,14 +351,25 @@ def compared(case: Case, mesh: Mesh) -> dict[str, Any]:
         "losses": float((sums[:STEPS] - torch.stack(whole.losses)).abs().max()),
         "scores": float((sums[STEPS:] - whole.scores).abs().max()),
     }
-    rows = mesh.gather((row, ordered, sorted(ours.state), sorted(ours.gradients), pipeline.axes.dp_rank))
+    # What is saved of each stage; gradients of those weights, of which copies are not counted.
+    copies = {index: pipeline.copied(index) for index in pipeline.modules}
+    saved = [n for i, stage in pipeline.modules.items() for n in stage.module.state_dict() if n not in copies[i]]
+    graded = [name for name in ours.gradients if name in saved]
+    rows = mesh.gather((row, ordered, saved, graded, pipeline.axes.dp_rank))
     every = sorted(name for _, _, names, _, dp_rank in rows if dp_rank == 0 for name in names)
     heard = mesh.gather((pipeline.axes.dp_rank, pipeline.axes.pp_rank, messages))
     graded = sorted(name for _, _, _, names, dp_rank in rows if dp_rank == 0 for name in names)
+    held = mesh.gather((ours.collectives, {name: tensor.numpy().tobytes() for name, tensor in ours.state.items()}))
+    bits: dict[str, set[bytes]] = {}
+    for name, data in (item for _, state in held for item in state.items()):
+        bits.setdefault(name, set()).add(data)
     return {key: max(each[0][key] for each in rows) for key in row} | {
         "meet": meet({pp_rank: messages for dp_rank, pp_rank, messages in heard if dp_rank == 0}),
         "ordered": all(each[1] for each in rows),
         "complete": every == sorted(whole.state) and graded == sorted(whole.gradients),
+        "holders": {name: sum(name in state for _, state in held) for name in bits},
+        "apart": sorted(name for name, found in bits.items() if len(found) > 1),
+        "collectives": [count for count, _ in held],
     }
 
 

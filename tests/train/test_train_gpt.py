@@ -1,6 +1,7 @@
 """The GPT: what goes in and out, that it sees no future, its weights at the start, sizes that do not fit."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -73,7 +74,7 @@ def test_equal_seeds_give_equal_weights():
 
 
 def test_the_head_shares_weights_only_where_that_is_asked_for():
-    plain, tied = build(SPEC, 0), build(SPEC, 0, tied=True)
+    plain, tied = build(SPEC, 0), build(replace(SPEC, tied=True), 0)
     assert plain.head.weight is not plain.embed.tokens.weight
     assert tied.head.weight is tied.embed.tokens.weight
     count = [sum(p.numel() for p in model.parameters()) for model in (plain, tied)]

@@ -1,4 +1,4 @@
-"""Language models are cut at their layers, and weights tied across layers are refused by name."""
+"""Language models are cut at their layers; weights tied across layers are in each segment that uses them."""
 
 import model_zoo
 import pytest
@@ -34,12 +34,22 @@ def test_language_models_have_one_segment_per_layer(make):
 
 
 @pytest.mark.parametrize("make", [model_zoo.gpt2, model_zoo.llama])
-def test_tied_embeddings_are_refused_by_name_and_can_be_untied(make):
+def test_tied_embeddings_are_in_the_first_and_the_last_stage(make):
     model, example = make(tied=True)
-    with pytest.raises(
-        UserError, match=r"weights \S+ and lm_head\.weight .* are one.*tie_word_embeddings=False, or call untie"
-    ):
-        layers(model, example)
+    embedding = model.get_input_embeddings().weight
+    assert model.lm_head.weight is embedding
+    cutting = layers(model, example)
+    stages = split_runs.cut_at(cutting, [0, 1, 3])
+    assert [any(p is embedding for p in stage.parameters()) for stage in stages] == [True, False, True]
+    model.eval()
+    for stage in stages:
+        stage.eval()
+    split_runs.assert_equal(split_runs.whole(model, example), split_runs.split(stages, model, cutting.example))
+
+
+@pytest.mark.parametrize("make", [model_zoo.gpt2, model_zoo.llama])
+def test_tied_embeddings_can_be_untied(make):
+    model, example = make(tied=True)
     expected = split_runs.whole(model.eval(), example)[0]
     assert untie(model) == ["lm_head.weight"]
     assert untie(model) == []

@@ -32,6 +32,7 @@ FOUR = by_hand(1, 4, {
     "gpipe": [(1, 2), (1, 4)], "1f1b": [(1, 4), (1, 6)], "interleaved": [(2, 4), (2, 8)],
     "zero-bubble": [(1, 8), (2, 4)], "zbv": [(2, 3), (2, 8)], "dualpipev": [(2, 8), (2, 9)],
 })  # fmt: skip
+V_SHAPED = ("zbv", "dualpipev")  # the first and the last stage are on one rank
 CHUNKS = {name: max(2 if name == "interleaved" else 1, rule.chunks[0]) for name, rule in SCHEDULES.items()}
 SQUARE = [
     Case("hand", name, 2, 2, 4, chunks, placement, clip=0.05)
@@ -48,12 +49,26 @@ CUT = [Case("gpt", name, 1, 2, 4, chunks, clip=0.1) for name, chunks in CHUNKS.i
     Case("convnet", "interleaved", 1, 2, 4, 2),
     Case("convnet", "zero-bubble", 1, 2, 4, 1),
 ]
+TIED = [
+    *(Case("tied gpt", name, 1, 2, 4, chunks, clip=0.1) for name, chunks in CHUNKS.items()),
+    *(Case("thrice", name, 1, 2, 4, chunks, clip=0.05) for name, chunks in CHUNKS.items()),
+    *(Case("thrice", name, 1, 4, 8, chunks, clip=0.05) for name, chunks in CHUNKS.items()),
+    *(Case("thrice", name, 2, 2, 4, chunks, "spread") for name, chunks in CHUNKS.items()),
+    Case("tied gpt", "1f1b", 1, 4, 4, clip=0.1),
+    Case("tied gpt", "1f1b", 2, 2, 4, clip=0.1),
+    Case("tied gpt", "interleaved", 2, 2, 4, 2, clip=0.1),
+    Case("tied gpt", "gpipe", 1, 2, 2, recompute=True),
+]
 RECOMPUTED = [
     Case("convnet", "1f1b", 1, 2, 3, recompute=True),
     Case("convnet", "interleaved", 1, 2, 2, 2, recompute=True),
     Case("gpt", "gpipe", 2, 2, 2, recompute=True, clip=0.1),
 ]
-BF16 = [Case("gpt", "1f1b", 1, 2, 2, bf16=True), Case("convnet", "interleaved", 1, 2, 2, 2, bf16=True)]
+BF16 = [
+    Case("gpt", "1f1b", 1, 2, 2, bf16=True),
+    Case("tied gpt", "1f1b", 1, 2, 2, bf16=True),
+    Case("convnet", "interleaved", 1, 2, 2, 2, bf16=True),
+]
 
 
 def offered(case: Case) -> bool:
@@ -65,7 +80,7 @@ def offered(case: Case) -> bool:
     return True
 
 
-EXACTLY = [case for case in (*TWO, *FOUR, *SQUARE, *CUT, *RECOMPUTED) if offered(case)]
+EXACTLY = [case for case in (*TWO, *FOUR, *SQUARE, *CUT, *TIED, *RECOMPUTED) if offered(case)]
 CASES = [*EXACTLY, *BF16]
 CHECKS = {
     "stages_in_ddp": 4,
@@ -100,7 +115,7 @@ def test_the_cases_are_all_schedules_in_all_layouts():
 
 
 def test_only_torch_2_10_leaves_cases_out():
-    missing = [case for case in (*TWO, *FOUR, *SQUARE, *CUT, *RECOMPUTED) if case not in EXACTLY]
+    missing = [case for case in (*TWO, *FOUR, *SQUARE, *CUT, *TIED, *RECOMPUTED) if case not in EXACTLY]
     if torch.__version__.startswith("2.10."):
         assert all(c.schedule in ("zbv", "dualpipev") for c in missing)
     else:
@@ -119,6 +134,23 @@ def test_training_and_evaluation_equal_those_of_the_unsplit_model(results, case)
 def test_every_rank_computes_in_the_order_of_the_schedule(results, case):
     assert results[case]["ordered"]
     assert results[case]["meet"]  # the messages of an evaluation, which torch's schedule does not order
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case in (*TIED, *BF16)], ids=str)
+def test_copies_of_a_weight_stay_equal_to_the_last_bit(results, case):
+    assert results[case]["apart"] == []
+
+
+@pytest.mark.parametrize("case", [case for case in TIED if case in CASES and case.dp == 1], ids=str)
+def test_weights_on_several_ranks_cost_one_collective_a_step(results, case):
+    row = results[case]
+    holders = row["holders"]["embed.tokens.weight" if case.model == "tied gpt" else "blocks.0.0.weight"]
+    if case.model == "tied gpt":
+        assert holders == (1 if case.schedule in V_SHAPED else 2)
+        assert sorted(row["collectives"]) == [0] * (case.pp - 2) + [1 if holders == 2 else 0] * 2
+    else:
+        assert max(row["collectives"]) <= 2  # of the weight's holders and of the bias's, which may be others
+        assert any(row["collectives"])
 
 
 @pytest.mark.parametrize("case", BF16, ids=str)

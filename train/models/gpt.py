@@ -23,6 +23,7 @@ class GptSpec:
     depth: int = 4
     heads: int = 4
     dropout: float = 0.0
+    tied: bool = False  # whether the head has the weights of the embedding, as in GPT-2
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "context", "width", "depth", "heads"):
@@ -40,10 +41,10 @@ class GptSpec:
         return {"model": "gpt"} | asdict(self)
 
 
-def build(spec: GptSpec, seed: int, tied: bool = False) -> "GPT":
+def build(spec: GptSpec, seed: int) -> "GPT":
     """A GPT with weights drawn from `seed`: tokens [B, T] int64 in, logits [B, T, vocabulary] out."""
     torch.manual_seed(seed)
-    return GPT(spec, tied)
+    return GPT(spec)
 
 
 class Embedding(nn.Module):
@@ -60,10 +61,9 @@ class Embedding(nn.Module):
 
 
 class GPT(nn.Module):
-    """Embedding, blocks, norm, head. The head has weights of its own, since stages of a pipeline cannot share any;
-    `tied` gives it those of the embedding, as GPT-2 does, for a model that stays whole."""
+    """Embedding, blocks, norm, head."""
 
-    def __init__(self, spec: GptSpec, tied: bool = False) -> None:
+    def __init__(self, spec: GptSpec) -> None:
         super().__init__()
         self.embed = Embedding(spec.vocabulary, spec.context, spec.width, spec.dropout)
         self.blocks = nn.Sequential(
@@ -78,7 +78,7 @@ class GPT(nn.Module):
                 nn.init.normal_(parameter, std=STD)
             elif name.endswith("bias"):
                 nn.init.zeros_(parameter)
-        if tied:
+        if spec.tied:
             self.head.weight = self.embed.tokens.weight
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:

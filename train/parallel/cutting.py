@@ -29,7 +29,7 @@ class SegmentSpec:
 
     name: str  # of its first unit
     units: tuple[str, ...]  # modules called in it, in execution order
-    parameters: tuple[str, ...]  # global names; a shared one under its first name
+    parameters: tuple[str, ...]  # global names; a shared one under its first name, in each segment that uses it
     entry: tuple[TensorSpec, ...]  # what enters it; of the first segment: the tensors among the model's arguments
 
 
@@ -45,7 +45,8 @@ class Cutting(Protocol):
 
         Called with the entry tensors of segment `begin`, it returns the entry tensors of segment `end` (a tensor when
         it is one, else a tuple), or the model's own output when `end` is the number of segments. Its parameters,
-        buffers and state_dict keys are the owned ones under the model's names; the parameters are the model's objects.
+        buffers and state_dict keys are the owned ones under the model's names; the parameters are the model's objects,
+        also where several stages use one. `Shared` are those.
         Every tensor between two stages is a floating-point tensor and gets a gradient, zeros where none reaches it.
         """
         ...

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..errors import UserError
 from ..layout import SPLIT_BACKWARD, check_recompute
 from . import schedules, torch_schedules
 from .axes import Axes
 from .cutting import Cutting, TensorSpec
 from .forward import ForwardPasses
+from .microbatches import in_microbatches
 from .reduce import GradientSum
 from .stage import FirstStage, Stage
+from .ties import Ties, shared_weights
 from .torch_schedules import Loss, RecordedStage, Recorder, Span
-from .trees import arguments, in_order, leaves
 
 # What torch's schedules carry to the first stage instead of its inputs: the number of the microbatch.
 NUMBER = (TensorSpec((1,), torch.int64),)
@@ -97,17 +97,27 @@ class Pipeline:
             self._schedule = torch_schedules.schedule(schedule, self._held, microbatches, self._scaled_loss)
         self._passes = None if schedule in SPLIT_BACKWARD and ranks > 1 else microbatches
         if beside is None:
-            self._sum = GradientSum(self.parameters(), axes.dp_group, self._passes, mean=mean)
+            self._shared, weights = shared_weights(cutting, begins), dict(self.named_parameters())
+            self.ties = Ties(self._shared, holder, axes, weights)
+            several = {each.name: sum(stage in self.modules for stage in each.stages) for each in self._shared}
+            times = {weights[name]: count for name, count in several.items() if ranks > 1 and count > 1}
+            self._sum = GradientSum(
+                self.parameters(), axes.dp_group, self._passes, mean=mean, times=times, ties=self.ties
+            )
         else:
-            self._sum = beside._sum
+            self._shared, self.ties, self._sum = beside._shared, beside.ties, beside._sum
             self.take_buffers(beside)
         quiet = "return_outputs" in inspect.signature(type(self._schedule).step).parameters if self._schedule else False
         self._quiet = {"return_outputs": False} if quiet else {}
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The parameters of this rank under the names that they have in the whole model."""
+        """The parameters of this rank, each once, under the names that they have in the whole model."""
+        seen = set()
         for module in self.modules.values():
-            yield from module.module.named_parameters()
+            for name, parameter in module.module.named_parameters():
+                if parameter not in seen:
+                    seen.add(parameter)
+                    yield name, parameter
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The parameters of this rank, for an optimizer."""
@@ -116,6 +126,13 @@ class Pipeline:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers of this rank, under their names in the whole model."""
         return {name: tensor for module in self.modules.values() for name, tensor in module.module.state_dict().items()}
+
+    def copied(self, index: int) -> set[str]:
+        """The names in the state dict of stage `index` of weights that an earlier stage has too, and saves."""
+        module = self.modules[index].module
+        named = dict(module.named_parameters())
+        copies = {named[each.name] for each in self._shared if index in each.stages[1:]}
+        return {name for name, weight in module.named_parameters(remove_duplicate=False) if weight in copies}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Takes from a whole model's state dict what this rank holds. KeyError for a name that is not there."""
@@ -158,7 +175,7 @@ class Pipeline:
         """
         loss = self._loss
         assert loss is not None
-        parts, labels = self._split(inputs, targets)
+        parts, labels = in_microbatches(inputs, targets, self._specs[0], self._microbatches)
         scale = 1 / (self._microbatches * self.axes.grid.dp) if scale is None else scale
         return self.run(parts, lambda output, number: loss(output, labels[number]), scale)
 
@@ -176,6 +193,7 @@ class Pipeline:
         `overlap(False)`) gradients stay this replica's own, for a later step to add to and reduce.
         """
         self._scale, self._losses, self._loss_of = scale, [], loss
+        self.ties.begin()
         if self._first:
             self._first.parts = parts
         if self._schedule is None:
@@ -201,7 +219,7 @@ class Pipeline:
         self, inputs: Any, targets: torch.Tensor, score: Callable[[Any, torch.Tensor], torch.Tensor]
     ) -> torch.Tensor | None:
         """The sum of score(output, target) over the microbatches; None on ranks without the last stage."""
-        parts, labels = self._split(inputs, targets)
+        parts, labels = in_microbatches(inputs, targets, self._specs[0], self._microbatches)
         scores = self.forward(parts, lambda output, number: score(output, labels[number]), self.autocast)
         return torch.stack(scores).sum(0) if scores else None
 
@@ -222,18 +240,20 @@ class Pipeline:
 
     def clip(self, norm: float) -> torch.Tensor:
         """Scales all gradients of the pipeline so that their norm is at most `norm`; returns the norm before."""
+        total = self.norm(self.parameters())
         gradients = [p.grad for p in self.parameters() if p.grad is not None]
-        total = self.norm(gradients)
         factor = (norm / (total + 1e-6)).clamp(max=1.0).float()  # as torch's own
         torch._foreach_mul_(gradients, factor)
         return total
 
-    def norm(self, gradients: Sequence[torch.Tensor], order: float = 2.0) -> torch.Tensor:
-        """The norm (float64) of what all ranks of the pipeline give: torch's own functions see one rank's gradients."""
+    def norm(self, parameters: Iterable[torch.Tensor], order: float = 2.0) -> torch.Tensor:
+        """The norm (float64) of the gradients of the parameters that all ranks of the pipeline give, those of a weight
+        with copies once: torch's own functions see one rank's gradients."""
         largest = math.isinf(order)
+        gradients = [p.grad for p in self.ties.counted(parameters) if p.grad is not None]
         total = torch.zeros((), device=self.axes.device, dtype=torch.float64)
         if gradients:
-            norms = torch.stack([each.double() for each in torch._foreach_norm(list(gradients), order)])
+            norms = torch.stack([each.double() for each in torch._foreach_norm(gradients, order)])
             total = norms.max() if largest else norms.pow(order).sum()
         if self.axes.pp_group is not None:
             dist.all_reduce(total, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM, group=self.axes.pp_group)
@@ -263,29 +283,3 @@ class Pipeline:
 
     def _total(self) -> torch.Tensor:
         return torch.stack(self._losses).sum() if self._losses else torch.zeros((), device=self.axes.device)
-
-    def _split(
-        self, inputs: Any, targets: torch.Tensor
-    ) -> tuple[list[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
-        """A batch in microbatches.
-
-        Shapes must not change: gloo takes a short message into the larger buffer, and stale rows stay.
-        """
-        tensors, count = leaves(arguments(in_order(inputs))), self._microbatches
-        wanted = [[spec.shape[0] * count, *spec.shape[1:]] for spec in self._specs[0]]
-        found = [list(tensor.shape) for tensor in tensors]
-        if found != wanted:
-            raise UserError(
-                f"a batch of shape {_shown(found)}; allowed: {_shown(wanted)}, that is {count} microbatches of "
-                f"{self._specs[0][0].shape[0]}; fix: pad the last batch, or leave it out"
-            )
-        if list(targets.shape[:1]) != wanted[0][:1]:
-            raise UserError(
-                f"targets of shape {list(targets.shape)} for a batch of {wanted[0][0]}; allowed: {wanted[0][0]} rows, one "
-                "per sample; fix: give the targets of this batch"
-            )
-        return list(zip(*(tensor.chunk(count) for tensor in tensors), strict=True)), targets.chunk(count)
-
-
-def _shown(shapes: list[list[int]]) -> str:
-    return ", ".join(map(str, shapes))

@@ -6,12 +6,14 @@ zero-bubble schedules, which compute weight gradients apart, it yields wrong one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+
+from .ties import Ties
 
 BUCKET_BYTES = 25 * 2**20  # DDP's own default: large enough for the bandwidth, small enough to overlap
 
@@ -105,7 +107,8 @@ class GradientSum:
     """Sums over `group`, or takes the mean: then gradients of several steps may add up.
 
     With `passes` (backward passes per step, each of which adds to every gradient) buckets leave during the last one;
-    with None, for schedules whose passes cannot be counted that way, all leave in `finish`.
+    with None, for schedules whose passes cannot be counted that way, all leave in `finish`. A pass may add several times
+    to those gradients that `times` says so of. `ties` are summed after that.
     """
 
     def __init__(
@@ -115,8 +118,10 @@ class GradientSum:
         passes: int | None,
         bucket_bytes: int = BUCKET_BYTES,
         mean: bool = False,
+        times: Mapping[nn.Parameter, int] | None = None,
+        ties: Ties | None = None,
     ) -> None:
-        self._group, self.passes = group, passes
+        self._group, self.passes, self._times, self._ties = group, passes, times or {}, ties
         self._divisor = dist.get_world_size(group) if mean and group else 1
         runs = buckets_of(parameters, bucket_bytes) if group else []
         self._buckets = [Bucket(run, number, number == len(runs) - 1) for number, run in enumerate(runs)]
@@ -149,7 +154,7 @@ class GradientSum:
             return
         assert isinstance(parameter, nn.Parameter)
         self._seen[parameter] += 1
-        if self._seen[parameter] != self.passes:
+        if self._seen[parameter] != self.passes * self._times.get(parameter, 1):
             return
         self._of[parameter].left -= 1
         while self._next < len(self._buckets) and self._buckets[self._next].left == 0:
@@ -161,11 +166,14 @@ class GradientSum:
         self._next += 1
 
     def finish(self) -> None:
-        """After the last backward pass: every gradient is the sum (or the mean) over the replicas."""
+        """After the last backward pass: every gradient is the sum (or the mean) over the replicas, and over the stages
+        that use its weight."""
         while self._next < len(self._buckets):
             self._launch_next()
         late = [bucket.finish(1 if self.hook else self._divisor) for bucket in self._buckets]
         self.due = any(late)
+        if self._ties:
+            self._ties.finish()
         self.begin()
 
     def parameters(self) -> list[nn.Parameter]:

@@ -25,7 +25,6 @@ from ...errors import UserError
 from ..cutting import SegmentSpec
 from ..trees import arguments, mapped
 from . import boundary, looks, trial
-from .boundary import Span
 from .build import Builder, spans_of
 from .record import Call, Recording, record
 from .stage import Place
@@ -43,8 +42,7 @@ def cut(model: nn.Module, example: Any, *, stages: int, finest: bool = False, fe
     Call it under the autocast that training will use: a boundary's dtype is the one that was seen.
 
     Raises UserError where fewer than `stages` segments are possible. It names the units at which the model can't be
-    cut with the reason, and the parameters that are shared across; `fewer` is what it advises to ask for. The model is
-    run, but stays as it was.
+    cut with the reason; `fewer` is what it advises to ask for. The model is run, but stays as it was.
     """
     search = Search(model, example)
     limit = 0.0 if finest else sum(span.bytes for span in search.spans) / (2 * stages)
@@ -70,7 +68,8 @@ class Cut:
             members[boundary.segment_of(unit.begin, self._places)].append(unit.name)
         owned: list[list[str]] = [[] for _ in members]
         for span in builder.parameters:
-            owned[boundary.segment_of(span.first, self._places)].append(span.names[0])
+            for number in boundary.segments_of(span, self._places):
+                owned[number].append(span.names[0])
         self.segments = tuple(
             SegmentSpec(units[0], tuple(units), tuple(parameters), crossing.specs)
             for units, parameters, crossing in zip(members, owned, self._crossings, strict=True)
@@ -90,7 +89,7 @@ class Cut:
 
 
 class Search:
-    """Looks for the places at which a model can be cut; `refused` and `tied` say what stood against the others."""
+    """Looks for the places at which a model can be cut; `refused` says what stood against the others."""
 
     def __init__(self, model: nn.Module, example: Any) -> None:
         _refuse_unfit(model)
@@ -112,7 +111,6 @@ class Search:
         self._builder = Builder(model, args, kwargs, self._first, self.spans, further)
         self._units: list[Call] = []
         self.refused: dict[str, str] = {}
-        self.tied: list[Span] = []
 
     def units(self, limit: float) -> list[Call]:
         """Modules called once, in execution order; see `boundary.units`."""
@@ -131,7 +129,7 @@ class Search:
 
         `only`: not at others than the units of these names.
         """
-        self._units, self.refused, self.tied = units, {}, []
+        self._units, self.refused = units, {}
         wanted = [unit for unit in units[1:] if only is None or unit.name in only]
         kept = self._proven(self._candidates(wanted))
         if any(place.inputs for place in kept.values()):  # some, maybe, for the sake of places that are refused by now
@@ -139,7 +137,6 @@ class Search:
             if any(fewer[name].inputs != kept[name].inputs for name in kept) and not self._fault(fewer):
                 kept = fewer
         self.refused = {unit.name: self.refused[unit.name] for unit in units if unit.name in self.refused}
-        self.tied.sort(key=lambda span: span.first)
         return list(kept.values())
 
     def cutting(self, places: Sequence[Place]) -> Cut:
@@ -160,8 +157,7 @@ class Search:
                 self.refused[unit.name] = "the shape of what crosses depends on the data"
             elif both := boundary.crossed(place, self.spans):
                 shared = ", ".join(" = ".join(span.names) for span in both[:3])
-                self.refused[unit.name] = f"{shared} {'is' if len(both) == 1 else 'are'} used before and after it"
-                self.tied += [span for span in both if span not in self.tied]
+                self.refused[unit.name] = f"{shared} {'is' if len(both) == 1 else 'are'} written to on both sides of it"
             else:
                 found[unit.name], carried = place, inputs
         return dict(reversed(found.items()))
@@ -223,10 +219,7 @@ def _refuse_unfit(model: nn.Module) -> None:
 def _too_few(model: nn.Module, stages: int, most: int, search: Search, fewer: str) -> str:
     reasons = [f"{unit}: {reason}" for unit, reason in search.refused.items()]
     shown = "; ".join(reasons[:5]) + (f"; and {len(reasons) - 5} more" if len(reasons) > 5 else "")
-    fix = f"ask for {fewer}"
-    if search.tied:
-        fix = f"untie {', '.join(' and '.join(span.names) for span in search.tied[:3])}, or {fix}"
     return (
         f"{stages} stages of the model {type(model).__name__}, which can be cut into {most} at most (it cannot be cut "
-        f"at {shown or 'any unit: it has one'}); allowed: 1 to {most}; fix: {fix}"
+        f"at {shown or 'any unit: it has one'}); allowed: 1 to {most}; fix: ask for {fewer}"
     )

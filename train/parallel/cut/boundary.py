@@ -10,13 +10,21 @@ from .stage import Place
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a parameter or buffer is used, from its first to its last tick."""
+    """When a parameter or buffer is used."""
 
     names: tuple[str, ...]  # all its global names
     bytes: int
-    first: int
-    last: int  # equal to `first` for a steady one
+    ticks: tuple[int, ...]  # of its uses, in order; of a steady one only the first
     steady: bool  # a buffer that the forward only reads: every stage can have it
+    copied: bool  # a parameter: each stage that uses it holds a copy, and their gradients are summed
+
+    @property
+    def first(self) -> int:
+        return self.ticks[0]
+
+    @property
+    def last(self) -> int:
+        return self.ticks[-1]
 
 
 def units(recording: Recording, spans: Sequence[Span], limit: float) -> list[Call]:
@@ -29,7 +37,7 @@ def units(recording: Recording, spans: Sequence[Span], limit: float) -> list[Cal
 
     def visit(call: Call) -> None:
         inner = [child for child in call.children if once.get(child.name) is child]
-        size = sum(span.bytes for span in spans if call.begin <= span.first and span.last <= call.end)
+        size = sum(span.bytes for span in spans if any(call.begin <= tick <= call.end for tick in span.ticks))
         if inner and (limit == 0 or size > limit or call.parent is None):
             for child in inner:
                 visit(child)
@@ -81,13 +89,18 @@ def unstable(one: Recording, other: Recording, place: Place) -> bool:
 
 
 def crossed(place: Place, spans: Sequence[Span]) -> list[Span]:
-    """Parameters that are used both before and after a place."""
-    return [span for span in spans if span.first < place.tick <= span.last]
+    """Buffers that the forward writes to, and that are used both before and after a place."""
+    return [span for span in spans if not span.copied and span.first < place.tick <= span.last]
 
 
 def segment_of(tick: int, places: Sequence[Place]) -> int:
     """Number of the segment, between successive places, that a tick lies in."""
     return bisect.bisect_right([place.tick for place in places], tick)
+
+
+def segments_of(span: Span, places: Sequence[Place]) -> list[int]:
+    """Numbers of the segments that use a parameter or buffer, in order."""
+    return sorted({segment_of(tick, places) for tick in span.ticks})
 
 
 def before(recording: Recording, begin: int, inputs: Collection[int] = ()) -> list[Call]:

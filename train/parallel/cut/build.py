@@ -64,7 +64,7 @@ class Builder:
         skipped = boundary.before(self.recording, start, enter.inputs if enter else ())
         own, read = set(), set()
         for span in self.spans:
-            if begin <= boundary.segment_of(span.first, places) < end:
+            if any(begin <= number < end for number in boundary.segments_of(span, places)):
                 own.add(span.names[0])
             elif self._read(span, skipped, stop):
                 read.add(span.names[0])  # a buffer that nobody writes to: every stage that reads it has it
@@ -152,19 +152,23 @@ def _why(error: Exception) -> str:
 def spans_of(model: nn.Module, recording: Recording) -> list[Span]:
     """When each parameter is used, and each buffer that the forward changes; for the others, their first use.
 
-    What no function was seen to use belongs to the module that holds it, and that module's call.
+    What no function was seen to use belongs to the modules that hold it, and these modules' calls.
     """
     once, known = recording.once(), names(model)
     found = []
     for tensor in [*model.parameters(), *model.buffers()]:
         every = known[id(tensor)]
-        ticks = recording.uses[every[0]]
-        if not ticks:
-            holder = every[0].rpartition(".")[0]
-            while holder and holder not in once:
-                holder = holder.rpartition(".")[0]
-            ticks = [once[holder].begin] if holder else [0]
-        fixed = not isinstance(tensor, nn.Parameter) and not any(name in recording.changed for name in every)
-        last = ticks[0] if fixed else ticks[-1]
-        found.append(Span(tuple(every), tensor.numel() * tensor.element_size(), ticks[0], last, fixed))
+        ticks = recording.uses[every[0]] or sorted({_call_of_holder(name, once) for name in every})
+        copied = isinstance(tensor, nn.Parameter)
+        fixed = not copied and not any(name in recording.changed for name in every)
+        size = tensor.numel() * tensor.element_size()
+        found.append(Span(tuple(every), size, tuple(ticks[:1] if fixed else ticks), fixed, copied))
     return found
+
+
+def _call_of_holder(name: str, once: dict[str, Call]) -> int:
+    """When the module that holds this parameter or buffer is called, or one around it that is called once."""
+    holder = name.rpartition(".")[0]
+    while holder and holder not in once:
+        holder = holder.rpartition(".")[0]
+    return once[holder].begin if holder else 0

@@ -1,9 +1,8 @@
 """Cuts a model at its list of layers and nowhere else, as language models are usually split.
 
-from train.parallel.cut.layers import layers, untie
+from train.parallel.cut.layers import layers
 
 model = GPT2LMHeadModel(config)
-untie(model)                                    # or build it with tie_word_embeddings=False
 cutting = layers(model, {"input_ids": ids, "use_cache": False})
 first, second = cutting.stage(0, 6), cutting.stage(6, 12)
 """
@@ -22,8 +21,8 @@ def layers(model: nn.Module, example: Any) -> Cut:
 
     What runs before the first layer (embeddings) belongs to the first segment, what runs after the last one (norm,
     head) to the last. `example` is as in `cut`. Raises UserError where the list's layers are not called once each, one
-    after the other, with all that they need, and for weights shared across layers, such as a head tied to the
-    embeddings: they would have to be on two devices. `untie` gives each its own copy.
+    after the other, with all that they need. Weights that are shared across layers, such as a head tied to the
+    embeddings, are in each segment that uses them.
     """
     name, stack = _longest(model)
     search = Search(model, example)
@@ -37,12 +36,6 @@ def layers(model: nn.Module, example: Any) -> Cut:
         )
     units = sorted((calls[member] for member in members), key=lambda call: call.begin)
     places = search.places(units)
-    if search.tied:
-        shared = " and ".join(search.tied[0].names)
-        raise UserError(
-            f"weights {shared} of {type(model).__name__} are one and would be on two devices; allowed: weights that one "
-            "layer uses; fix: build the model with tie_word_embeddings=False, or call untie(model) first"
-        )
     if search.refused:
         member, reason = next(iter(search.refused.items()))
         raise UserError(

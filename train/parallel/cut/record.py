@@ -146,10 +146,16 @@ def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
         output = copied(*args, **kwargs)
     after = dict(copied.named_buffers())
     changed = {n for n, (old, version) in versions.items() if after.get(n) is not old or old._version != version}
+    before = dict(model.named_buffers())
+    changed |= {n for n, (now, _) in versions.items() if not _equal(now, before[n])}  # kernels of norms tell no version
     recorder.tick += 1
     for tensor in leaves(output):
         recorder.use(tensor)
     return Recording(recorder.calls, recorder.values, recorder.made, recorder.uses, changed, recorder.reads)
+
+
+def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return torch.equal(one, other) or bool(((one == other) | ((one != one) & (other != other))).all())  # NaN is NaN
 
 
 class _Recorder(TorchFunctionMode):

@@ -86,7 +86,8 @@ def split(
                 entries = received if number else []
                 got = _back(sent, [*trained, *entries], flowing)
                 for parameter, gradient in zip(trained, got, strict=False):
-                    gradients[known[id(parameter)][0]] = gradient
+                    name = known[id(parameter)][0]
+                    gradients[name] = _sum(gradients.get(name), gradient)  # over the stages that hold it
                 flowing = got[len(trained) :]
                 untouched = frozenset(i for i, gradient in enumerate(flowing) if gradient is None)
             crossings.insert(0, Crossing(tuple(TensorSpec.of(tensor) for tensor in received), untouched))
@@ -111,6 +112,10 @@ def differences(one: Result, other: Result, training: bool) -> str | None:
         if name in other.buffers and not _same(buffer, other.buffers[name], exact=True):
             return f"buffer {name} differs"
     return None
+
+
+def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor | None:
+    return other if one is None else one if other is None else one + other
 
 
 def _same(one: torch.Tensor | None, other: torch.Tensor | None, *, exact: bool) -> bool:

@@ -28,15 +28,15 @@ def clip_grad_norm_(
     """As torch's own, and for parameters of several stages the same result on all ranks of the pipeline.
 
     All of them call it then, with the same parameters of the model. Parameters that are this rank's own only, as those
-    of local_parameters(), are clipped by their own norm, without the other ranks.
+    of local_parameters(), are clipped by their own norm, without the other ranks. Not where stages share a weight, whose
+    copies have to get equal gradients: then all ranks clip local_parameters() together, by the norm over all.
     """
     given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
     before_use(given)
     part = session().staged if is_initialized() else None
-    if part is None or len(part.holders(given)) < 2:
+    if part is None or not part.of_several_ranks(given):
         return _of_one_rank(given, max_norm, norm_type, error_if_nonfinite, foreach)
-    gradients = [parameter.grad for parameter in given if parameter.grad is not None]
-    total = part.pipeline.norm(gradients, float(norm_type)).float()
+    total = part.pipeline.norm(given, float(norm_type)).float()
     if error_if_nonfinite and not total.isfinite():
         raise RuntimeError(  # torch's own kind
             f"clip_grad_norm_: the norm of order {norm_type} over all stages is {total.item()}; "

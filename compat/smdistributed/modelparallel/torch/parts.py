@@ -23,8 +23,13 @@ class Part:
         self.equalise(0)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Parameters of this rank, under their names in the whole model."""
-        return (each for root in self.roots for each in root.named_parameters())
+        """Parameters of this rank, each once, under their names in the whole model."""
+        seen = set()
+        for root in self.roots:
+            for name, parameter in root.named_parameters():
+                if parameter not in seen:
+                    seen.add(parameter)
+                    yield name, parameter
 
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         return (each for root in self.roots for each in root.named_buffers())

@@ -37,11 +37,18 @@ class StagedPart(Part):
             self.pipeline.overlap(False)
         known = dict(module.named_parameters(remove_duplicate=False))
         rows = gathered([name for name, _ in self.named_parameters()], here.axes.pp_group, CPU)
-        self._holders = {id(known[name]): rank for rank, names in enumerate(rows) for name in names}
+        self._holders: dict[int, set[int]] = {}
+        for rank, names in enumerate(rows):
+            for name in names:
+                self._holders.setdefault(id(known[name]), set()).add(rank)
 
-    def holders(self, parameters: Iterable[torch.Tensor]) -> set[int]:
-        """The ranks of the pipeline that hold any of these."""
-        return {self._holders[id(each)] for each in parameters if id(each) in self._holders}
+    def of_several_ranks(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Whether several ranks of the pipeline hold these parameters, which all of them then give."""
+        given = {id(each) for each in parameters}
+        if len(set().union(*(self._holders.get(each, ()) for each in given))) > 1:
+            return True
+        # local_parameters() of a rank without copies: those with copies have given theirs, and wait for it.
+        return self.pipeline.ties.across_ranks and all(id(each) in given for _, each in self.named_parameters())
 
     def train_step(
         self, entries: Sequence[Entry], loss: Callable[[Any, int], torch.Tensor], scale: float, how: Fit

@@ -1,0 +1,137 @@
+"""Weights that several stages use, such as a head tied to the embeddings: each has a copy, and the copies train as one.
+
+The gradient of such a weight is the sum over the stages that use it. Stages on one rank hold the same parameter, in which
+autograd adds up. Copies on several ranks begin equal, and get equal gradients once per step: with equal optimizers they
+stay equal to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..mesh import COLLECTIVE_TIMEOUT
+from .axes import Axes
+from .cutting import Cutting
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A weight that several stages use, by its first name. The first of the stages owns it: it counts and saves it."""
+
+    name: str
+    stages: tuple[int, ...]
+
+
+def shared_weights(cutting: Cutting, begins: Sequence[int]) -> tuple[Shared, ...]:
+    """The weights that several stages use, where these begin at the segments `begins`."""
+    ends = [*begins[1:], len(cutting.segments)]
+    users: dict[str, list[int]] = {}
+    for index, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        for name in dict.fromkeys(name for segment in cutting.segments[begin:end] for name in segment.parameters):
+            users.setdefault(name, []).append(index)
+    return tuple(Shared(name, tuple(stages)) for name, stages in users.items() if len(stages) > 1)
+
+
+class Ties:
+    """The copies of this rank. `holder` says which rank of the pipeline has each stage, `weights` are this rank's.
+
+    Made on all ranks of the job. Copies get the values of their owner.
+    """
+
+    def __init__(
+        self, shared: Iterable[Shared], holder: Mapping[int, int], axes: Axes, weights: Mapping[str, nn.Parameter]
+    ) -> None:
+        sets: dict[tuple[int, ...], list[Shared]] = {}
+        for each in shared:
+            ranks = tuple(sorted({holder[stage] for stage in each.stages}))
+            if len(ranks) > 1:
+                sets.setdefault(ranks, []).append(each)
+        self.across_ranks = bool(sets)
+        """whether any weight has copies on several ranks of the pipeline"""
+        self._tied: list[_Tied] = []
+        self._foreign: set[nn.Parameter] = set()  # copies whose owner is another rank
+        for ranks in sorted(sets):
+            group = _group(ranks, axes)
+            for each in sets[ranks] if axes.pp_rank in ranks else ():
+                weight, owner = weights[each.name], holder[each.stages[0]]
+                dist.broadcast(weight.detach(), group=group, group_src=ranks.index(owner))
+                if owner != axes.pp_rank:
+                    self._foreign.add(weight)
+                self._of(group, len(ranks), weight.dtype).weights.append(weight)
+        self._open = False  # there are gradients that are not summed yet
+
+    def begin(self) -> None:
+        """Before the passes of a step. A sum that is still there, for this step to add to, stays with the owner alone:
+        it would count as often as there are copies."""
+        if not self._open:
+            for weight in self._foreign:
+                weight.grad = None
+        self._open = True
+
+    def finish(self) -> None:
+        """After the passes of all steps that add up: gradients of the copies are summed. One collective for each set of
+        ranks that hold the same weights."""
+        for tied in self._tied:
+            tied.sum()
+        self._open = False
+
+    def counted(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """`parameters` without copies that another rank owns: those of all ranks together are each weight once."""
+        return [parameter for parameter in parameters if parameter not in self._foreign]
+
+    def _of(self, group: dist.ProcessGroup, size: int, dtype: torch.dtype) -> _Tied:
+        for tied in self._tied:
+            if (tied.group, tied.dtype) == (group, dtype):
+                return tied
+        self._tied.append(_Tied(group, size, dtype, []))
+        return self._tied[-1]
+
+
+@dataclass(slots=True)
+class _Tied:
+    """Weights of one type that the same `size` ranks hold."""
+
+    group: dist.ProcessGroup
+    size: int
+    dtype: torch.dtype
+    weights: list[nn.Parameter]
+
+    def sum(self) -> None:
+        """Gradients are then equal to the last bit on all of the ranks; None where they were on all."""
+        weights = [weight for weight in self.weights if weight.requires_grad]
+        if not weights:
+            return
+        there = weights[0].new_tensor([float(weight.grad is not None) for weight in weights])
+        flat = torch.cat([*(_flat(weight) for weight in weights), there])
+        if self.size == 2:  # a + b is b + a
+            dist.all_reduce(flat, group=self.group)
+        else:
+            rows = [torch.empty_like(flat) for _ in range(self.size)]
+            dist.all_gather(rows, flat, group=self.group)
+            flat = rows[0]
+            for row in rows[1:]:
+                flat += row
+        *sums, users = flat.split([*(weight.numel() for weight in weights), len(weights)])
+        for weight, total, count in zip(weights, sums, users.tolist(), strict=True):
+            weight.grad = total.view_as(weight) if count else None
+
+
+def _flat(weight: nn.Parameter) -> torch.Tensor:
+    return (torch.zeros_like(weight) if weight.grad is None else weight.grad).detach().flatten()
+
+
+def _group(ranks: tuple[int, ...], axes: Axes) -> dist.ProcessGroup:
+    """The group of these ranks of this pipeline; another one's for a rank outside. Every rank makes every group."""
+    grid = axes.grid
+    if len(ranks) == grid.pp:
+        assert axes.pp_group is not None
+        return axes.pp_group
+    made = [
+        dist.new_group([pipeline[rank] for rank in ranks], timeout=COLLECTIVE_TIMEOUT) for pipeline in grid.pipelines
+    ]
+    return made[axes.dp_rank]
