@@ -123,9 +123,9 @@ def unusable(where: str, why: str) -> UserError:
 
 def compatible(saved: dict[str, Any], own: dict[str, Any], where: str) -> None:
     """UserError when the checkpoint was written for another model, other data or another order of samples."""
-    differing = [k for k in own if saved.get(k) != own[k]]
+    differing = [k for k in {**own, **saved} if saved.get(k) != own.get(k)]
     if differing:
-        parts = "; ".join(f"{k} is {saved.get(k)!r} there, {own[k]!r} here" for k in differing[:4])
+        parts = "; ".join(f"{k} is {saved.get(k)!r} there, {own.get(k)!r} here" for k in differing[:4])
         raise UserError(
             f"checkpoint {where} does not fit this job: {parts}; allowed: the same model, data, optimizer and seed; "
             "fix: give the same options, or --resume never, or another --checkpoint-dir"

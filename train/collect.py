@@ -11,13 +11,18 @@ from .mesh import Mesh
 def on_leader(mesh: Mesh, sources: Sequence[int], state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors of the ranks `sources`, on the CPU of rank 0; {} on the others. On all ranks.
 
-    They go one after the other, so that no rank but rank 0 needs memory for more than its own piece and one tensor.
+    They go one after the other, so that no rank but rank 0 needs memory for more than its own piece and one tensor. One
+    that several ranks hold goes once.
     """
     mine = state if mesh.rank in sources else {}
     rows = mesh.gather([(name, tensor.dtype, tensor.shape) for name, tensor in mine.items()])
     whole: dict[str, torch.Tensor] = {}
+    sent = set()
     for source in sources:
         for name, dtype, shape in rows[source]:
+            if name in sent:
+                continue
+            sent.add(name)
             tensor = mine[name].detach().cpu().contiguous() if source == mesh.rank else None
             if mesh.is_leader:
                 whole[name] = torch.empty(shape, dtype=dtype) if tensor is None else tensor

@@ -79,6 +79,7 @@ class PipelineConfig(ModelConfig):
 
     model: str = option("gpt", "architecture: gpt on text, vit on images", choices=("gpt", "vit"))
     context: int = option(128, "bytes of text that the gpt sees at once", at_least=1)
+    tied: bool = option(False, "the gpt's head has the weights of its embedding, as in GPT-2")
     pp: int | None = option(
         None, "ranks that one pipeline lies on, a divisor of all; 2, or 1 alone", at_least=1, aliases=("partitions",)
     )
@@ -110,6 +111,8 @@ class PipelineConfig(ModelConfig):
             value = getattr(self, name)
             if value != only:
                 raise UserError(f"option --{name}: {value}: {why}")
+        if self.tied and self.model != "gpt":
+            raise UserError(f"option --tied: with --model {self.model}; allowed: with gpt; fix: leave it out")
         if self.microbatches and self.batch_size % self.microbatches:
             raise UserError(
                 f"option --microbatches: {self.microbatches} does not divide --batch-size {self.batch_size}; "

@@ -1,6 +1,6 @@
 """How all ranks come back to one checkpoint of several parts, whatever the number of stages now, wherever parts lie."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -17,16 +17,21 @@ MODEL, OPTIMIZER = "model", "optimizer"
 
 
 def state(
-    identity: dict[str, Any], progress: Progress, module: torch.nn.Module, optimizer: torch.optim.Optimizer
+    identity: dict[str, Any],
+    progress: Progress,
+    module: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    without: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The state of one part: of `module`, whose names are the whole model's. `optimizer` may be for more than that."""
+    """The state of one part: of `module`, whose names are the whole model's, but for those that another part has
+    (`without`). `optimizer` may be for more than that."""
     return {
         "format": checkpoint.FORMAT,
         "identity": identity,
         "position": asdict(progress.position),
         "losses": progress.losses,
-        MODEL: module.state_dict(),
-        OPTIMIZER: named_state(optimizer, module.named_parameters()),
+        MODEL: {name: tensor for name, tensor in module.state_dict().items() if name not in without},
+        OPTIMIZER: named_state(optimizer, ((n, p) for n, p in module.named_parameters() if n not in without)),
     }
 
 

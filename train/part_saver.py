@@ -79,12 +79,20 @@ class PartSaver:
         self._seconds = time.monotonic() - begun
 
 
-def on_cpu(value: Any) -> Any:
-    """A copy of tensors in (nested) dictionaries and lists, in the host's memory; numbers and texts as they are."""
+def on_cpu(value: Any, known: dict[Any, torch.Tensor] | None = None) -> Any:
+    """A copy of tensors in (nested) dictionaries and lists, in the host's memory; numbers and texts as they are.
+
+    A tensor that is there under several names, as tied weights are, is copied once: a file then holds it once as well.
+    `known` are the copies so far.
+    """
+    known = {} if known is None else known
     if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        same = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
+        if same not in known:
+            known[same] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        return known[same]
     if isinstance(value, dict):
-        return {key: on_cpu(each) for key, each in value.items()}
+        return {key: on_cpu(each, known) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(on_cpu(each) for each in value)
+        return type(value)(on_cpu(each, known) for each in value)
     return value

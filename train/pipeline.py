@@ -11,6 +11,7 @@ if __name__ == "__main__":
     STOP.install()  # before torch loads, which takes seconds
 
 import torch  # noqa: E402
+from torch import nn  # noqa: E402
 
 from . import artifact, collect, mp_parameters, options, part_resume, paths, task  # noqa: E402
 from .config import PipelineConfig  # noqa: E402
@@ -55,7 +56,7 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     mesh.from_leader(lambda: prepare_folders(where))
     set_determinism(config)
     job, model = task.load(config, where, mesh)
-    names, weights = tuple(model.state_dict()), sum(p.numel() for p in model.parameters())
+    names, weights = _names(model), sum(p.numel() for p in model.parameters())
     for line in (*job.lines, f"layout: {layout}"):
         say(line)
     if find(layout.schedule).experimental:
@@ -97,7 +98,7 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
 
     def save(progress: Progress) -> None:
         states = {
-            index: part_resume.state(job.identity, progress, stage.module, optim)
+            index: part_resume.state(job.identity, progress, stage.module, optim, pipeline.copied(index))
             for index, stage in (pipeline.modules.items() if writes else ())
         }
         saver.save(progress.position.step, layout.stages, states)
@@ -118,9 +119,19 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     say(_finish(job, names, layout, where, pipeline, outcome, mesh))
 
 
+def _names(model: nn.Module) -> dict[str, str]:
+    """The names of the model's state dict in its order, each with the first name of the same tensor: tied weights have
+    several."""
+    firsts: dict[tuple[int, torch.Size], str] = {}
+    return {
+        name: firsts.setdefault((tensor.data_ptr(), tensor.shape), name) if tensor.numel() else name
+        for name, tensor in model.state_dict().items()
+    }
+
+
 def _finish(
     job: task.Task,
-    names: tuple[str, ...],
+    names: dict[str, str],
     layout: Layout,
     where: paths.Paths,
     pipeline: Pipeline,
@@ -131,7 +142,7 @@ def _finish(
     whole = collect.on_leader(mesh, layout.grid.pipelines[0], pipeline.state_dict())
 
     def write() -> str:
-        ordered = {name: whole[name] for name in names}
+        ordered = {name: whole[first] for name, first in names.items()}
         file = artifact.write_model(where.model, ordered, job.description | result(outcome))
         write_summary(where.output, figures(outcome, f"{job.source.unit}_per_s"))
         return f"artifact: {file} metrics: {where.output}"

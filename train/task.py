@@ -44,10 +44,13 @@ def _gpt(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> tuple[Task, 
         depth=config.depth or GPT_DEPTH,
         heads=config.heads,
         dropout=config.dropout,
+        tied=config.tied,
     )
     source = text.load(config.context, where, mesh)
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
     identity = shapes | {"optimizer": config.optimizer, "seed": config.seed, "text": source.checksum}
+    if not config.tied:  # as in checkpoints of before there was a choice
+        identity.pop("tied")
     task = Task(
         source,
         identity,

@@ -199,6 +199,41 @@ def test_it_goes_on_in_other_layouts_as_if_nothing_had_been(start, uninterrupted
         assert one["train_loss"] == pytest.approx(two["train_loss"], rel=1e-5)
 
 
+def test_tied_embeddings_are_one_weight_in_checkpoints_of_any_layout(start, tmp_path):
+    tied = {"tied": True, **CLIPPED, "batch-size": 16, "microbatches": 8, "optimizer": "adamw"}
+    whole = start(1, tied, base=tmp_path / "whole")
+    ended(whole)
+    base, stops = tmp_path / "split", []
+    for ranks in (2, 1):
+        run = start(ranks, tied, base=base)
+        run.wait_for(f"step: {3 if ranks == 2 else stops[0] + 2}/")
+        run.signal(signal.SIGTERM, ranks=[ranks - 1])
+        said = ended(run)
+        assert ("resumed: " in said) == bool(stops)
+        stops.append(int(re.search(r"stopped on request after step (\d+)", said)[1]))
+        folder = base / "host0" / "checkpoints" / checkpoints(base)[-1]
+        parts = [torch.load(file, weights_only=True) for file in sorted(folder.glob("*.pt"))]
+        assert len(parts) == ranks
+        holders = [[name for name in ("embed.tokens.weight", "head.weight") if name in part["model"]] for part in parts]
+        assert holders == [["embed.tokens.weight", "head.weight"], []][:ranks]
+        first, second = (parts[0]["model"][name].data_ptr() for name in holders[0])
+        assert first == second  # once in the file
+        assert [set(holders[0]) & set(part["optimizer"]) for part in parts] == [{"embed.tokens.weight"}, set()][:ranks]
+    said = ended(start(4, tied, {"pp": 4, "explain": True}, base=base))
+    assert f"step-{stops[1]:08d}" in said
+    assert "embed.tokens.weight is in stages 0, 3" in said
+    model = gpt.build(gpt.GptSpec(width=16, depth=4, heads=2, context=32, tied=True), seed=9)
+    model.load_state_dict(weights(base))
+    assert model.head.weight is model.embed.tokens.weight
+    left = weights(base)
+    assert left["head.weight"].data_ptr() == left["embed.tokens.weight"].data_ptr()
+    for name, tensor in weights(tmp_path / "whole").items():
+        torch.testing.assert_close(left[name], tensor, rtol=0, atol=1e-4, msg=name)  # Adam makes steps of noise
+    for one, two in zip(epochs(base / "host0"), epochs(tmp_path / "whole" / "host0"), strict=True):
+        assert one["val_loss"] == pytest.approx(two["val_loss"], rel=1e-5)
+    assert "tied is True there, None here" in refused(start(1, {"epochs": 2, "batch-size": 16}, base=base))
+
+
 def test_the_loss_falls_on_the_embedded_text_until_a_stop_that_saves(ranks):
     args = words(TINY, {"context": 64, "batch-size": 8, "epochs": 1, "lr": 0.01, "warmup-epochs": 0})
     run = ranks(1, 2, *args, program="train.pipeline")
@@ -320,6 +355,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_ranks_that_it_needs(start
     ("world", "options", "message"),
     [
         (2, {"schedule": "interleaved", "chunks": 8}, "of the model GPT, which can be cut into "),
+        (2, {"model": "vit", "tied": True}, "option --tied: with --model vit; allowed: with gpt"),
         (2, {"context": 5000}, "option --context: 5000 needs 10002 bytes of text, "),
         (2, {"recompute": True, "schedule": "zero-bubble"}, "option --recompute: not with the schedule zero-bubble"),
         (2, {"mp_parameters": '{"partitions": 2, "tensor_parallel_degree": 2}'}, "mp_parameters: tensor_parallel_degree"),
