@@ -102,8 +102,9 @@ FAULTS = [
     ("batch", ONE, "argument 'inputs' has a batch of 7 along axis 0; allowed: multiples of microbatches = 2"),
     ("other length", ONE, "mat1 and mat2 shapes cannot be multiplied"),  # what the model itself says
     ("other units", ONE, " is not called, with which a stage begins; allowed: calls that can be cut at the same places"),
-    ("tied", ONE, "fix: untie 0.weight and 4.weight, or ask for fewer partitions"),
-    ("tied", MANUAL, "fix: untie 0.weight and 4.weight, or ask for fewer partitions"),
+    ("shared norm", ONE, "cannot be cut at 2: 0.running_mean = 4.running_mean, 0.running_var = 4.running_var, "
+     "0.num_batches_tracked = 4.num_batches_tracked are written to on both sides of it"),
+    ("shared norm", MANUAL, "allowed: 1 to 1; fix: ask for fewer partitions"),
     ("no such partition", MANUAL, "smp.partition(2); allowed: 0 .. 1; fix: name a partition that exists"),
     ("empty partition", MANUAL, "smp.partition: no module in partition 1; allowed: modules that are called once in each"),
     ("module", ONE, "the module holds the weights of this rank's stages only"),

@@ -15,10 +15,9 @@ torch.manual_seed(0)
 layers = [nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)]
 if what == "no such partition":
     smp.set_partition(layers[2], 2)
-if what == "tied":
-    layers[0], layers[4] = nn.Linear(6, 6), nn.Linear(6, 6)
-    layers[2] = nn.Linear(6, 6)
-    layers[4].weight = layers[0].weight
+if what == "shared norm":  # each stage would have statistics of its own
+    layers = [nn.BatchNorm1d(6), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)]
+    layers.append(layers[0])
 
 
 class Looking(nn.Sequential):

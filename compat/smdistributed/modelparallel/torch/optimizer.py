@@ -9,7 +9,7 @@ import torch
 
 from .messages import CPU, gathered
 from .session import session
-from .shared import PARTIAL, UserError
+from .shared import COPIES, PARTIAL, UserError
 
 SCALING = {
     "init_scale",
@@ -75,8 +75,10 @@ class DistributedOptimizer:
         """The optimizer is made already."""
 
     def local_state_dict(self) -> dict[str, Any]:
-        """The state of this rank's parameters, and the key `_smp_is_partial`."""
-        return super().state_dict() | {PARTIAL: True}
+        """The state of this rank's parameters, and the key `_smp_is_partial`. `_smp_copies` are the numbers of those whose
+        state is another rank's as well."""
+        copies = self._copies()
+        return super().state_dict() | {PARTIAL: True} | ({COPIES: copies} if copies else {})
 
     def state_dict(self) -> dict[str, Any]:
         """The state of all parameters, on the CPU where there are several ranks. On all ranks of a pipeline.
@@ -84,9 +86,10 @@ class DistributedOptimizer:
         Raises UserError where the optimizer was built over the parameters of one rank.
         """
         own = super().state_dict()
-        group = session().axes.pp_group
+        group, copies = session().axes.pp_group, self._copies()
         if group is None:
             return own
+        own["state"] = {number: each for number, each in own["state"].items() if number not in copies}
         rows = gathered((own, self._is_of_one_rank()), group, CPU)
         if all(alone for _, alone in rows):
             raise UserError(
@@ -124,6 +127,15 @@ class DistributedOptimizer:
         kept = {key: value for key, value in state.items() if key in numbers or not isinstance(key, int)}
         super().load_state_dict({"state": kept, "param_groups": super().state_dict()["param_groups"]})
 
+    def _copies(self) -> list[int]:
+        """Numbers of the parameters that are copies of another rank's weights."""
+        staged = session().staged
+        if staged is None:
+            return []
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        own = {id(parameter) for parameter in staged.pipeline.ties.counted(parameters)}
+        return [number for number, parameter in enumerate(parameters) if id(parameter) not in own]
+
     def _is_of_one_rank(self) -> bool:
         """True where none of its parameters belongs to another rank of the pipeline."""
         mine = _local_parameters()
@@ -139,13 +151,15 @@ def _local_parameters() -> set[int] | None:
 
 
 def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The state of the whole model from that of its parts. UserError where two parts have the same parameter."""
+    """The state of the whole model from that of its parts. UserError where two parts have the same parameter, which is
+    no copy."""
     state: dict[Any, Any] = {}
     for part in parts:
-        if both := state.keys() & part["state"].keys():
+        own = {number: each for number, each in part["state"].items() if number not in part.get(COPIES, ())}
+        if both := state.keys() & own.keys():
             raise UserError(
                 f"optimizer: two ranks have state of parameter {min(both, key=str)}; allowed: one; fix: {BUILD}, not "
                 "over local_parameters(), or load on as many ranks as have saved, without merging"
             )
-        state |= part["state"]
-    return {key: value for key, value in parts[0].items() if key != PARTIAL} | {"state": state}
+        state |= own
+    return {key: value for key, value in parts[0].items() if key not in (PARTIAL, COPIES)} | {"state": state}
