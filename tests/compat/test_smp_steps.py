@@ -105,6 +105,7 @@ FAULTS = [
     ("shared norm", ONE, "cannot be cut at 2: 0.running_mean = 4.running_mean, 0.running_var = 4.running_var, "
      "0.num_batches_tracked = 4.num_batches_tracked are written to on both sides of it"),
     ("shared norm", MANUAL, "allowed: 1 to 1; fix: ask for fewer partitions"),
+    ("clips apart", MANUAL, "weight 4.weight, which several stages use, is no longer the same on the ranks that hold it"),
     ("no such partition", MANUAL, "smp.partition(2); allowed: 0 .. 1; fix: name a partition that exists"),
     ("empty partition", MANUAL, "smp.partition: no module in partition 1; allowed: modules that are called once in each"),
     ("module", ONE, "the module holds the weights of this rank's stages only"),

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from train.errors import UserError
 from train.mesh import Mesh
 from train.parallel import axes
+from train.parallel.cut.anywhere import cut
 from train.parallel.cut.whole import Whole
 from train.parallel.cutting import TensorSpec
 from train.parallel.grid import Grid
@@ -119,6 +120,23 @@ def batches_of_other_shapes(mesh: Mesh) -> dict[str, Any]:
     pipeline.step(inputs, labels)
     difference = furthest(gradients(pipeline.named_parameters()), whole_gradients("hand", PARTS))
     return {"said": mesh.gather(said), "difference": max(mesh.gather(difference))}
+
+
+def copies_that_go_apart(mesh: Mesh) -> dict[str, Any]:
+    """What the ranks of two copies say when one of them is changed: at the next step, and not before."""
+    place = axes.join(Grid(1, 2), mesh.rank, mesh.device)
+    inputs, labels = batch("tied gpt", PARTS * PER_MICROBATCH, 1)
+    cutting = cut(made("tied gpt"), inputs[:PER_MICROBATCH], stages=2)
+    pipeline = Pipeline(cutting, [0, len(cutting.segments) // 2], place, loss_of, microbatches=PARTS)
+    said = []
+    for change in (0.0, 1e-6 if mesh.rank else 0.0, 0.0):
+        try:
+            pipeline.step(inputs, labels)
+            said.append("")
+        except UserError as error:
+            said.append(str(error))
+        dict(pipeline.named_parameters())["embed.tokens.weight"].data[0, 0] += change
+    return {"said": mesh.gather(said)}
 
 
 def sums_of_gradients(mesh: Mesh) -> dict[str, Any]:

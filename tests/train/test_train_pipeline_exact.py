@@ -86,6 +86,7 @@ CHECKS = {
     "stages_in_ddp": 4,
     "stages_without_shapes": 2,
     "batches_of_other_shapes": 2,
+    "copies_that_go_apart": 2,
     "sums_of_gradients": 2,
     "replicas_of_a_whole_model": 2,
 }
@@ -184,6 +185,15 @@ def test_a_batch_of_another_shape_is_refused_alike_on_all_ranks_and_costs_nothin
         for shape in shapes
     ]
     assert row["difference"] <= EXACT
+
+
+def test_a_copy_that_goes_its_own_way_is_named_at_the_next_step(results):
+    first, second = results["copies_that_go_apart"]["said"]
+    assert first == second
+    assert first[:2] == ["", ""]
+    assert first[2].startswith(
+        "weight embed.tokens.weight, which several stages use, is no longer the same on the ranks that hold it; allowed: "
+    )
 
 
 def test_gradients_are_summed_in_any_buckets_with_some_that_a_replica_lacks(results):

@@ -2,7 +2,7 @@
 
 The gradient of such a weight is the sum over the stages that use it. Stages on one rank hold the same parameter, in which
 autograd adds up. Copies on several ranks begin equal, and get equal gradients once per step: with equal optimizers they
-stay equal to the last bit.
+stay equal to the last bit. Where something else has changed one of them, the next step says so.
 """
 
 from __future__ import annotations
@@ -14,9 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from ..errors import UserError
 from ..mesh import COLLECTIVE_TIMEOUT
 from .axes import Axes
 from .cutting import Cutting
+
+PRIME = 251  # fingerprints below it are exact in every floating-point type
+WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,8 @@ class Ties:
                 dist.broadcast(weight.detach(), group=group, group_src=ranks.index(owner))
                 if owner != axes.pp_rank:
                     self._foreign.add(weight)
-                self._of(group, len(ranks), weight.dtype).weights.append(weight)
+                tied = self._of(group, ranks.index(axes.pp_rank), len(ranks), weight.dtype)
+                tied.weights.append((each.name, weight))
         self._open = False  # there are gradients that are not summed yet
 
     def begin(self) -> None:
@@ -75,7 +80,7 @@ class Ties:
 
     def finish(self) -> None:
         """After the passes of all steps that add up: gradients of the copies are summed. One collective for each set of
-        ranks that hold the same weights."""
+        ranks that hold the same weights. UserError on these where the weights are no longer the same."""
         for tied in self._tied:
             tied.sum()
         self._open = False
@@ -84,41 +89,59 @@ class Ties:
         """`parameters` without copies that another rank owns: those of all ranks together are each weight once."""
         return [parameter for parameter in parameters if parameter not in self._foreign]
 
-    def _of(self, group: dist.ProcessGroup, size: int, dtype: torch.dtype) -> _Tied:
+    def _of(self, group: dist.ProcessGroup, rank: int, size: int, dtype: torch.dtype) -> _Tied:
         for tied in self._tied:
             if (tied.group, tied.dtype) == (group, dtype):
                 return tied
-        self._tied.append(_Tied(group, size, dtype, []))
+        self._tied.append(_Tied(group, rank, size, dtype, []))
         return self._tied[-1]
 
 
 @dataclass(slots=True)
 class _Tied:
-    """Weights of one type that the same `size` ranks hold."""
+    """Weights of one type, by name, that the same `size` ranks hold; this one is number `rank` of them."""
 
     group: dist.ProcessGroup
+    rank: int
     size: int
     dtype: torch.dtype
-    weights: list[nn.Parameter]
+    weights: list[tuple[str, nn.Parameter]]
 
     def sum(self) -> None:
         """Gradients are then equal to the last bit on all of the ranks; None where they were on all."""
-        weights = [weight for weight in self.weights if weight.requires_grad]
+        trained = [(name, weight) for name, weight in self.weights if weight.requires_grad]
+        weights, count = [weight for _, weight in trained], len(trained)
         if not weights:
             return
         there = weights[0].new_tensor([float(weight.grad is not None) for weight in weights])
-        flat = torch.cat([*(_flat(weight) for weight in weights), there])
+        prints = torch.stack([_fingerprint(weight) for weight in weights])
+        mine = torch.cat([*(_flat(weight) for weight in weights), there, -prints if self.rank else prints])
         if self.size == 2:  # a + b is b + a
-            dist.all_reduce(flat, group=self.group)
+            dist.all_reduce(mine, group=self.group)
+            total, apart = mine, mine[-count:]
         else:
-            rows = [torch.empty_like(flat) for _ in range(self.size)]
-            dist.all_gather(rows, flat, group=self.group)
-            flat = rows[0]
+            rows = [torch.empty_like(mine) for _ in range(self.size)]
+            dist.all_gather(rows, mine, group=self.group)
+            apart = torch.stack([(row[-count:] + rows[0][-count:]).abs() for row in rows[1:]]).amax(0)
+            total = rows[0]
             for row in rows[1:]:
-                flat += row
-        *sums, users = flat.split([*(weight.numel() for weight in weights), len(weights)])
-        for weight, total, count in zip(weights, sums, users.tolist(), strict=True):
-            weight.grad = total.view_as(weight) if count else None
+                total += row
+        *sums, users = total[:-count].split([*(weight.numel() for weight in weights), count])
+        table = torch.stack([users, apart]).tolist()
+        for (name, weight), gradient, used, different in zip(trained, sums, *table, strict=True):
+            if different:
+                raise UserError(
+                    f"weight {name}, which several stages use, is no longer the same on the ranks that hold it; allowed: "
+                    "equal changes on all of them; fix: clip gradients over all stages (torch's own functions see one "
+                    "rank's), and change weights on all ranks alike"
+                )
+            weight.grad = gradient.view_as(weight) if used else None
+
+
+def _fingerprint(weight: torch.Tensor) -> torch.Tensor:
+    """A number that another content has too once in PRIME times, whatever order the machine adds in."""
+    words = weight.detach().flatten().view(WORDS.get(weight.element_size(), torch.uint8))
+    return (words.sum(dtype=torch.int64) % PRIME).to(weight.dtype)
 
 
 def _flat(weight: nn.Parameter) -> torch.Tensor:

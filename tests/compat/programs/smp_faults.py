@@ -4,7 +4,9 @@ import os
 import sys
 import threading
 
-import smdistributed.modelparallel.torch as smp
+from torch.nn.utils import clip_grad_norm_  # torch's own, since smp is not imported yet
+
+import smdistributed.modelparallel.torch as smp  # isort: skip
 import torch
 from torch import nn
 from torch.nn import functional
@@ -15,6 +17,13 @@ torch.manual_seed(0)
 layers = [nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3)]
 if what == "no such partition":
     smp.set_partition(layers[2], 2)
+if what == "clips apart":
+    layers[2] = nn.Linear(8, 8)
+    layers.append(nn.Linear(3, 8))
+    layers.append(nn.Linear(8, 3))
+    layers[-1].weight = layers[4].weight
+    smp.set_partition(nn.Sequential(*layers[:5]), 0)
+    smp.set_partition(nn.Sequential(*layers[5:]), 1)
 if what == "shared norm":  # each stage would have statistics of its own
     layers = [nn.BatchNorm1d(6), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6)]
     layers.append(layers[0])
@@ -82,7 +91,11 @@ loss = train_step(model, *batch, own=own).reduce_mean()
 if what == "lambda":
     train_step(model, *batch, own=own)
     print("loss", loss.item() - functional.cross_entropy(nn.Sequential(*layers)(batch[0]), batch[1]).item())
+if what == "clips apart":
+    clip_grad_norm_(model.parameters(), 0.01)
 optimizer.step()
+if what == "clips apart":
+    train_step(model, *batch)
 if what == "other length":
     train_step(model, batch[0][:, :5], batch[1])
 if what == "other units":
