@@ -176,6 +176,19 @@ def sums_of_gradients(mesh: Mesh) -> dict[str, Any]:
     return {"rows": mesh.gather(rows)}
 
 
+def sums_of_a_weight_of_two_stages(mesh: Mesh) -> dict[str, Any]:
+    """GradientSum over two replicas of a rank with two stages that use one weight: each pass adds to it twice."""
+    group = dist.new_group([0, 1])
+    weight, other = (nn.Parameter(torch.zeros(3)) for _ in range(2))
+    total = GradientSum([other, weight], group, 2, bucket_bytes=4, times={weight: 2})
+    for turn in range(2):
+        for stage in range(2):
+            ((10 * turn + stage + 100 * mesh.rank) * weight).sum().backward()
+        other.sum().backward()
+    total.finish()
+    return {"rows": mesh.gather([weight.grad.tolist(), other.grad.tolist(), total.due])}
+
+
 def replicas_of_a_whole_model(mesh: Mesh) -> dict[str, Any]:
     """Two pipelines of one rank each, against DistributedDataParallel."""
     place = axes.join(Grid(2, 1), mesh.rank, mesh.device)

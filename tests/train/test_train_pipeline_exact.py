@@ -88,6 +88,7 @@ CHECKS = {
     "batches_of_other_shapes": 2,
     "copies_that_go_apart": 2,
     "sums_of_gradients": 2,
+    "sums_of_a_weight_of_two_stages": 2,
     "replicas_of_a_whole_model": 2,
 }
 
@@ -201,6 +202,11 @@ def test_gradients_are_summed_in_any_buckets_with_some_that_a_replica_lacks(resu
         assert [row["buckets"] for row in rows] == [4, 4, 1, 1, 4, 4]
         assert all(row["difference"] <= EXACT for row in rows)
         assert all(row["frozen"] == [True, True] for row in rows)
+
+
+def test_a_weight_of_two_stages_of_a_rank_leaves_when_both_have_added_to_it(results):
+    both = sum(10 * turn + stage + 100 * rank for turn in range(2) for stage in range(2) for rank in range(2))
+    assert results["sums_of_a_weight_of_two_stages"]["rows"] == [[[both] * 3, [4.0] * 3, False]] * 2
 
 
 def test_one_rank_for_each_pipeline_equals_distributed_data_parallel(results):
