@@ -11,7 +11,7 @@ PROGRAM = "smp_tied.py"
 EXACT = 5e-7  # of parameters up to 1, after four steps
 
 CASES = [
-    ("2", 2, {"partitions": 2, "microbatches": 4}, ("--clip", "0.5")),
+    ("2", 2, {"partitions": 2, "microbatches": 4}, ("--clip", "0.5", "--masked")),
     ("2-every-2", 2, {"partitions": 2, "microbatches": 1}, ("--every", "2", "--clip", "0.5")),
     ("2-adds-up", 2, {"partitions": 2, "microbatches": 2}, ("--adds-up",)),
     ("2-by-hand", 2, {"partitions": 2, "microbatches": 2, "auto_partition": False, "default_partition": 0},

@@ -47,7 +47,11 @@ def batch(number, replica):
 
 
 def arguments(ids):
-    return {"input_ids": ids} | ({} if options.model == "bert" else {"use_cache": False})
+    given = {"input_ids": ids} | ({} if options.model == "bert" else {"use_cache": False})
+    if options.masked:
+        given["attention_mask"] = torch.ones_like(ids)
+        given["attention_mask"][::2, -3:] = 0
+    return given
 
 
 def loss_of(logits, ids):
@@ -116,6 +120,7 @@ parser.add_argument("--adds-up", action="store_true", help="an optimizer step ev
 parser.add_argument("--by-hand", action="store_true")
 parser.add_argument("--labels", action="store_true", help="the model computes its loss")
 parser.add_argument("--lengths", action="store_true", help="every second batch is shorter: the model is cut again")
+parser.add_argument("--masked", action="store_true", help="every second sequence is padded")
 parser.add_argument("--whole", action="store_true", help="a full checkpoint")
 options = parser.parse_args()
 
