@@ -87,7 +87,8 @@ image:  ## Build the CUDA image
 
 # The image has the package without its tests, and no pytest.
 EXACT := tests/train/test_train_pipeline_exact.py tests/train/test_train_schedule.py tests/compat/test_smp_steps.py \
-	tests/compat/test_smp_replicas.py tests/compat/test_smp_training.py tests/compat/test_smp_checkpoints.py
+	tests/compat/test_smp_replicas.py tests/compat/test_smp_training.py tests/compat/test_smp_checkpoints.py \
+	tests/compat/test_smp_forms.py tests/compat/test_smp_tied.py
 image-test: $(VENV)/ready-test  ## Run the exactness of pipelines on the CUDA image's torch (builds the image first)
 	./build.sh build
 	$(BIN)/pip install --quiet --upgrade --target .build/image-test pytest pytest-xdist hypothesis psutil
