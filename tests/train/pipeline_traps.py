@@ -123,20 +123,23 @@ def batches_of_other_shapes(mesh: Mesh) -> dict[str, Any]:
 
 
 def copies_that_go_apart(mesh: Mesh) -> dict[str, Any]:
-    """What the ranks of two copies say when one of them is changed: at the next step, and not before."""
+    """What the ranks of two copies say when one of them is changed, by no more than rounding and then by more: at the next
+    step, and not before. `rows` are the first weight after each step."""
     place = axes.join(Grid(1, 2), mesh.rank, mesh.device)
     inputs, labels = batch("tied gpt", PARTS * PER_MICROBATCH, 1)
     cutting = cut(made("tied gpt"), inputs[:PER_MICROBATCH], stages=2)
     pipeline = Pipeline(cutting, [0, len(cutting.segments) // 2], place, loss_of, microbatches=PARTS)
-    said = []
-    for change in (0.0, 1e-6 if mesh.rank else 0.0, 0.0):
+    weight = dict(pipeline.named_parameters())["embed.tokens.weight"]
+    said, values = [], []
+    for change in (0.0, 1e-6 * mesh.rank, 0.01 * mesh.rank):
+        weight.data[0, 0] += change
         try:
             pipeline.step(inputs, labels)
             said.append("")
         except UserError as error:
             said.append(str(error))
-        dict(pipeline.named_parameters())["embed.tokens.weight"].data[0, 0] += change
-    return {"said": mesh.gather(said)}
+        values.append(weight[0, 0].item())
+    return {"said": mesh.gather(said), "rows": mesh.gather(values)}
 
 
 def sums_of_gradients(mesh: Mesh) -> dict[str, Any]:

@@ -188,9 +188,12 @@ def test_a_batch_of_another_shape_is_refused_alike_on_all_ranks_and_costs_nothin
     assert row["difference"] <= EXACT
 
 
-def test_a_copy_that_goes_its_own_way_is_named_at_the_next_step(results):
+def test_a_copy_that_goes_its_own_way_is_named_at_the_next_step_and_rounding_is_made_good(results):
     first, second = results["copies_that_go_apart"]["said"]
     assert first == second
+    one, other = results["copies_that_go_apart"]["rows"]
+    assert one[:2] == other[:2] == [one[0]] * 2
+    assert one[2] != other[2]
     assert first[:2] == ["", ""]
     assert first[2].startswith(
         "weight embed.tokens.weight, which several stages use, is no longer the same on the ranks that hold it; allowed: "

@@ -2,7 +2,8 @@
 
 The gradient of such a weight is the sum over the stages that use it. Stages on one rank hold the same parameter, in which
 autograd adds up. Copies on several ranks begin equal, and get equal gradients once per step: with equal optimizers they
-stay equal to the last bit. Where something else has changed one of them, the next step says so.
+stay equal to the last bit, and where ranks round differently they are made so. Where something else has changed one of
+them, the next step says so.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ..mesh import COLLECTIVE_TIMEOUT
 from .axes import Axes
 from .cutting import Cutting
 
+ROUNDING = 64  # units of it in the largest element that copies may be apart: a few steps' worth
 PRIME = 251  # fingerprints below it are exact in every floating-point type
 WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes
 
@@ -80,7 +82,7 @@ class Ties:
 
     def finish(self) -> None:
         """After the passes of all steps that add up: gradients of the copies are summed. One collective for each set of
-        ranks that hold the same weights. UserError on these where the weights are no longer the same."""
+        ranks that hold the same weights. UserError on these where the weights are no longer the same, beyond rounding."""
         for tied in self._tied:
             tied.sum()
         self._open = False
@@ -130,12 +132,25 @@ class _Tied:
         table = torch.stack([users, apart]).tolist()
         for (name, weight), gradient, used, different in zip(trained, sums, *table, strict=True):
             if different:
-                raise UserError(
-                    f"weight {name}, which several stages use, is no longer the same on the ranks that hold it; allowed: "
-                    "equal changes on all of them; fix: clip gradients over all stages (torch's own functions see one "
-                    "rank's), and change weights on all ranks alike"
-                )
+                self._make_equal(name, weight)
             weight.grad = gradient.view_as(weight) if used else None
+
+    def _make_equal(self, name: str, weight: nn.Parameter) -> None:
+        """Rounding may differ between ranks (processors of two kinds, other numbers of threads): all get the first one's
+        values. UserError on all where more differs."""
+        first = weight.detach().clone()
+        dist.broadcast(first, group=self.group, group_src=0)
+        rounding = ROUNDING * torch.finfo(weight.dtype).eps * first.abs().max()
+        more = (~((weight.detach() - first).abs().max() <= rounding)).float()  # NaN is more
+        dist.all_reduce(more, dist.ReduceOp.MAX, group=self.group)
+        if more:
+            raise UserError(
+                f"weight {name}, which several stages use, is no longer the same on the ranks that hold it; allowed: "
+                "equal changes on all of them; fix: clip gradients over all stages (torch's own functions see one "
+                "rank's), and change weights on all ranks alike"
+            )
+        with torch.no_grad():
+            weight.copy_(first)
 
 
 def _fingerprint(weight: torch.Tensor) -> torch.Tensor:
