@@ -23,10 +23,15 @@ PHASES = [
     "torch's scaler",
     "closure",
     "nothing",
+    "join, a mean of those left",
+    "join, in a step, of those left",
     "join",
     "join, in a step",
 ]
-BY_STEPS = {"normal", "normal, scaled", "normal, later", "two ways in a step", "after a step", "join, in a step"}
+BY_STEPS = {
+    *("normal", "normal, scaled", "normal, later", "two ways in a step", "after a step"),
+    *("join, in a step", "join, in a step, of those left"),
+}
 
 
 @pytest.fixture(scope="module")

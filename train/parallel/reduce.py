@@ -127,6 +127,8 @@ class GradientSum:
         self._buckets = [Bucket(run, number, number == len(runs) - 1) for number, run in enumerate(runs)]
         self.hook: Hook | None = None
         """reduces a bucket in the place of the sum or mean, as DistributedDataParallel's communication hooks do"""
+        self.among: Callable[[], int] | None = None
+        """how many replicas a mean is over, where some have nothing to add; None: all of the group"""
         self.counting = True
         """whether the passes that run now are those that `passes` speaks of; nothing leaves during others"""
         self.due = False
@@ -170,7 +172,8 @@ class GradientSum:
         that use its weight."""
         while self._next < len(self._buckets):
             self._launch_next()
-        late = [bucket.finish(1 if self.hook else self._divisor) for bucket in self._buckets]
+        divisor = self.among() if self.among else self._divisor
+        late = [bucket.finish(1 if self.hook else divisor) for bucket in self._buckets]
         self.due = any(late)
         if self._ties:
             self._ties.finish()

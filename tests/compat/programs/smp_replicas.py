@@ -48,7 +48,7 @@ if what == "hook":
     model.register_comm_hook(state, hook)
     context = model.join(enable=False)
 else:
-    context = model.join(throw_on_early_termination=what == "throw")
+    context = model.join(divide_by_initial_world_size=what != "left", throw_on_early_termination=what == "throw")
 with context:
     for number in range(mine):
         optimizer.zero_grad()
@@ -60,7 +60,8 @@ for number in range(max(BATCHES)):
         module.zero_grad()
         if what == "hook" or number < BATCHES[replica]:
             module(batch(replica, number)).square().mean().backward()
-    grads = [torch.stack([p.grad if p.grad is not None else torch.zeros_like(p) for p in same]).mean(0)
+    among = sum(number < count for count in BATCHES) if what == "left" else len(BATCHES)
+    grads = [torch.stack([p.grad if p.grad is not None else torch.zeros_like(p) for p in same]).sum(0) / among
              for same in zip(*(module.parameters() for module in plain), strict=True)]  # fmt: skip
     for module in plain:
         for parameter, gradient in zip(module.parameters(), grads, strict=True):

@@ -194,16 +194,17 @@ def nothing(number, mine):
     both_step()
 
 
-def uneven(step):
+def uneven(step, by_all=True):
     def train(number, mine):
         count = 3 if rank == 0 else 1
-        with model.join():
+        with model.join(divide_by_initial_world_size=by_all):
             for further in range(0, 500 * count, 500):
                 step(batch(rank, number + further))
                 optimizer.step()
                 optimizer.zero_grad()
         for turn in range(3):
-            alone(number + 500 * turn, replicas=REPLICAS if turn == 0 else [0])
+            left = REPLICAS if turn == 0 else [0]
+            alone(number + 500 * turn, left, 1.0 if by_all else len(REPLICAS) / len(left))
             reference.step()
             reference.zero_grad()
 
@@ -226,6 +227,8 @@ PHASES = {
     "torch's scaler": scaled(lambda **options: torch.amp.GradScaler("cpu", **options)),
     "closure": closure,
     "nothing": nothing,
+    "join, a mean of those left": uneven(lambda part: loss_of(model(part)).backward(), by_all=False),
+    "join, in a step, of those left": uneven(lambda part: by_model(model, part), by_all=False),
     "join": uneven(lambda part: loss_of(model(part)).backward()),
     "join, in a step": uneven(lambda part: by_loss(model, part)),
 }

@@ -121,15 +121,14 @@ class DistributedModel(ModelState, NothingDistributed, Refusing, nn.Module):
         """Training with different numbers of batches on the replicas; every rank trains inside, in a loop of its own.
 
         One that has no batch left takes part in the others' steps with gradients of zero, and has their weights
-        afterwards. `divide_by_initial_world_size=False` is refused: the mean is over all replicas.
+        afterwards. Gradients are the mean over all replicas, or, without `divide_by_initial_world_size`, over those that
+        have a batch.
         """
         group = session().axes.dp_group
-        if not divide_by_initial_world_size:
-            raise UserError("join: divide_by_initial_world_size = False; allowed: True; fix: leave it out")
         if group is None or not enable:
             yield
             return
-        self._uneven = uneven = Uneven(group, throw_on_early_termination)
+        self._uneven = uneven = Uneven(group, throw_on_early_termination, divide_by_initial_world_size)
         try:
             yield
             part = self._part()

@@ -46,8 +46,13 @@ class Part:
         """Reduces buckets of gradients in the place of the mean."""
         self.gradients.hook = hook
 
+    def joins(self, uneven: Uneven | None) -> None:
+        """From now on replicas may be without a batch, as `uneven` says, or none is."""
+        self.gradients.among = uneven.among if uneven else None
+
     def begin(self, uneven: Uneven | None) -> None:
         """Before a training step."""
+        self.joins(uneven)
         if uneven:
             uneven.goes_on(uneven.STEP)
         if self._buffers_too:
@@ -55,6 +60,7 @@ class Part:
 
     def empty(self, uneven: Uneven, what: int) -> None:
         """`what` the other replicas do, for one that has no batch left: it reduces what earlier steps have left, or zeros."""
+        self.joins(uneven)
         if self._buffers_too:
             self._equal_buffers(uneven.source)
         parameters = [parameter for _, parameter in self.named_parameters()]

@@ -38,15 +38,17 @@ class Uneven:
     """Replicas with different numbers of batches, as in DistributedDataParallel.join.
 
     Each step begins with a count of those that still have one. A replica without takes part in the others' reductions,
-    with gradients of zero, and has their weights in the end. The mean is over all replicas, always.
+    with gradients of zero, and has their weights in the end. The mean is over all replicas, or, unless `by_all`, over
+    those that have a batch.
     """
 
     STEP, USE = 1, 2
     """what a replica with a batch is about to do: a step function, or to use gradients that none has reduced"""
 
-    def __init__(self, group: Any, throw: bool) -> None:
-        self._group, self._throw = group, throw
+    def __init__(self, group: Any, throw: bool, by_all: bool = True) -> None:
+        self._group, self._throw, self._by_all = group, throw, by_all
         self._me, self._count = dist.get_rank(group), dist.get_world_size(group)
+        self._there = self._count
         self.source = 0
         """a replica that still has batches: buffers are its"""
 
@@ -62,8 +64,12 @@ class Uneven:
                 "fix: equally many batches, or throw_on_early_termination=False"
             )
         if there:
-            self.source = there[0]
+            self.source, self._there = there[0], len(there)
         return int(flags.max())
+
+    def among(self) -> int:
+        """How many replicas the mean is over."""
+        return self._count if self._by_all else self._there
 
     def follow(self, empty: Callable[[int], None]) -> None:
         """Takes part in what the others do (STEP or USE, which `empty` is told) until none has a batch left."""

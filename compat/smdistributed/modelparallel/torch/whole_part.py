@@ -91,6 +91,7 @@ class WholePart(Part):
         """Reduces gradients that are not: `optimizer` uses them now, or, where it is None, clipping does."""
         if optimizer is None and not self._turns.between:
             return  # they are clipped by themselves, as those of other steps before their turn
+        self.joins(uneven)
         self._unreduced.settle(optimizer, uneven)
 
     def stepped(self, optimizer: torch.optim.Optimizer) -> None:
@@ -105,6 +106,7 @@ class WholePart(Part):
         if what == uneven.STEP:
             super().empty(uneven, what)
             return
+        self.joins(uneven)
         parameters = [parameter for _, parameter in self.named_parameters()]
         clear(parameters)
         self._unreduced.together(uneven.source)
