@@ -46,7 +46,7 @@ class Cutting(Protocol):
         Called with the entry tensors of segment `begin`, it returns the entry tensors of segment `end` (a tensor when
         it is one, else a tuple), or the model's own output when `end` is the number of segments. Its parameters,
         buffers and state_dict keys are the owned ones under the model's names; the parameters are the model's objects,
-        also where several stages use one. `Shared` are those.
+        also where several stages use one.
         Every tensor between two stages is a floating-point tensor and gets a gradient, zeros where none reaches it.
         """
         ...

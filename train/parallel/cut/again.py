@@ -8,16 +8,15 @@ from torch import nn
 from ...errors import UserError
 from ..cutting import SegmentSpec
 from .anywhere import Cut, Search
-from .twin import on_cpu
 
 
 def again(model: nn.Module, example: Any, stages: Sequence[Sequence[SegmentSpec]]) -> Cut:
     """One segment per item of `stages`, the segments of an earlier cut that make up a stage; `example` is as in `cut`.
 
-    The model's weights may lie on several devices, and those of other ranks' stages may be old ones. Raises UserError
-    where the model cannot be cut there for this example, or would use a stage's weight in another stage.
+    The weights of other ranks' stages may be old ones. Raises UserError where the model cannot be cut there for this
+    example, or would use a stage's weight in another stage.
     """
-    search = Search(on_cpu(model), example)
+    search = Search(model, example)
     calls = search.calls()
     called = [[unit for segment in stage for unit in segment.units if unit in calls] for stage in stages]
     for stage, found in zip(stages, called, strict=True):
@@ -36,7 +35,7 @@ def again(model: nn.Module, example: Any, stages: Sequence[Sequence[SegmentSpec]
         if set(segment.units) != set(found) or strange:
             what = strange[0] if strange else segment.units[0]
             raise UserError(_refused(model, f"{what} is used in another stage"))
-    return cutting.over(model)
+    return cutting
 
 
 def _refused(model: nn.Module, why: str) -> str:

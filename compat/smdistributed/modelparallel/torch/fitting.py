@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,6 +14,9 @@ from algorun import training
 
 from .entry import Entry, Form, name_of
 from .shared import UserError, trees
+
+if TYPE_CHECKING:
+    from train.parallel.pipeline import Pipeline
 
 cutting = training.load("parallel.cutting")
 
@@ -36,15 +39,18 @@ class Fit:
     autocast: str = ""
 
 
-class Made(Protocol):
-    """Stages that are there: for one form, whose samples `alone` says are independent in training and in evaluation."""
+@dataclass(slots=True, eq=False)
+class Made:
+    """Stages for one form. `alone`: whether samples are independent of each other in training, and in evaluation."""
 
-    @property
-    def number(self) -> int: ...
-    @property
-    def form(self) -> Form: ...
-    @property
-    def alone(self) -> dict[bool, bool]: ...
+    number: int
+    form: Form
+    alone: dict[bool, bool]
+    pipeline: Pipeline
+    split: Any
+    """where the model is cut"""
+    trains: bool | None = None
+    """the mode that its modules are in"""
 
 
 def fit(entries: Sequence[Entry], model: nn.Module, made: Iterable[Made], trains: bool, plans: bool) -> Fit:

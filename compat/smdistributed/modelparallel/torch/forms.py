@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from algorun import training
 
 from . import checkpointing, manual
 from .entry import Entry, Form, samples_stand_alone
+from .fitting import Made
 from .messages import CPU, gathered
 from .session import Session
 from .shared import UserError
@@ -28,20 +29,6 @@ KEPT = 8  # forms beside the first one: each has receive buffers for all microba
 TOLD = 5
 
 
-@dataclass(slots=True, eq=False)
-class Made:
-    """Stages for one form. `alone`: whether samples are independent of each other in training, and in evaluation."""
-
-    number: int
-    form: Form
-    alone: dict[bool, bool]
-    pipeline: Pipeline
-    split: Any
-    """where the model is cut"""
-    trains: bool | None = None
-    """the mode that its modules are in"""
-
-
 class Forms:
     """Those of one pipeline. All of its ranks add and use them in the same order.
 
@@ -50,10 +37,9 @@ class Forms:
 
     def __init__(self, here: Session, module: nn.Module, example: Entry) -> None:
         self._here, self._module = here, module
-        alone = {mode: samples_stand_alone(module, example, mode) for mode in (True, False)}
-        config, layout = _config(here, example), replace(here.layout, microbatch=example.samples(module) or 1)
+        alone = _alone(module, example)
         with torch.random.fork_rng():  # what the script draws next is the same on all ranks
-            split = _planned(here, module, example, config, layout)
+            split = _planned(here, module, example)
         self.first = self._made(0, example, alone, split, None)
         self._others: list[Made] = []
         self.total = 0
@@ -64,13 +50,13 @@ class Forms:
     def add(self, example: Entry) -> None:
         """Stages for another form, cut where those of the first one are. On all ranks of the pipeline."""
         begun, form = time.monotonic(), example.form(self._module)
-        cut_again, twins = training.load("parallel.cut.again").again, training.load("parallel.cut.twin")
+        again, on_cpu = training.load("parallel.cut.again").again, training.load("parallel.cut.twin").on_cpu
         found, error, broken = None, None, None
         with torch.random.fork_rng():
             try:
-                whole = twins.on_cpu(self._module)
-                alone = {mode: samples_stand_alone(whole, example, mode) for mode in (True, False)}
-                cutting = cut_again(self._module, example.example(self._module), self.first.split.stages())
+                whole = on_cpu(self._module)
+                alone = _alone(whole, example)
+                cutting = again(whole, example.example(whole), self.first.split.stages()).over(self._module)
                 found = _split(self._here, cutting, range(len(cutting.segments)), _config(self._here, example))
             except UserError as failed:
                 error = str(failed)
@@ -102,8 +88,8 @@ class Forms:
 
     def _made(self, number: int, example: Entry, alone: dict[bool, bool], split: Any, beside: Pipeline | None) -> Made:
         here, assemble = self._here, training.load("parallel.split").assemble
-        layout = replace(here.layout, microbatch=example.samples(self._module) or 1)
-        pipeline = assemble(_config(here, example), layout, split, here.axes, mean=True, beside=beside)
+        layout, config = _layout(here, self._module, example), _config(here, example)
+        pipeline = assemble(config, layout, split, here.axes, mean=True, beside=beside)
         parts = {index: stage.module for index, stage in pipeline.modules.items()}
         checkpointing.in_stages(self._module, _stages(split), parts)
         return Made(number, example.form(self._module), alone, pipeline, split)
@@ -134,9 +120,17 @@ def _config(here: Session, entry: Entry) -> Any:
     return replace(here.config, precision=names[entry.autocast] if entry.autocast else here.config.precision)
 
 
-def _planned(here: Session, module: nn.Module, entry: Entry, config: Any, layout: Any) -> Any:
+def _layout(here: Session, module: nn.Module, entry: Entry) -> Any:
+    return replace(here.layout, microbatch=entry.samples(module) or 1)
+
+
+def _alone(module: nn.Module, entry: Entry) -> dict[bool, bool]:
+    return {mode: samples_stand_alone(module, entry, mode) for mode in (True, False)}
+
+
+def _planned(here: Session, module: nn.Module, entry: Entry) -> Any:
     """Where to cut the model, decided on all ranks of the job together."""
-    example = entry.example(module)
+    example, config, layout = entry.example(module), _config(here, entry), _layout(here, module, entry)
     if here.wishes.auto_partition:
         decide = training.load("parallel.plan.decide")
         folder = training.load("paths").output_dir(os.environ, Path.is_dir)
@@ -163,7 +157,6 @@ def _stages(found: Any) -> dict[str, set[int]]:
     for index, segments in enumerate(found.stages()):
         for segment in segments:
             for unit in segment.units:
-                words = unit.split(".")
-                for length in range(len(words) + 1):
-                    stages.setdefault(".".join(words[:length]), set()).add(index)
+                for name in ("", *manual.around(unit)):
+                    stages.setdefault(name, set()).add(index)
     return stages

@@ -60,9 +60,8 @@ def set_partition(module: nn.Module, index: int) -> None:
 
 def _wanted(model: nn.Module, unit: str, default: int) -> int:
     """The partition of a unit: its own mark, or that of the module around it, or the default."""
-    words = unit.split(".") if unit else []
-    for length in range(len(words), -1, -1):
-        module = model.get_submodule(".".join(words[:length]))
+    for name in (*reversed(around(unit)), ""):
+        module = model.get_submodule(name)
         if MARK in module.__dict__:
             return int(module.__dict__[MARK])
     return default
@@ -120,17 +119,17 @@ def _outermost(moves: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -
     """What has moved, from where and to where, the largest first: the outermost modules whose units all went one way."""
     ways: dict[str, set[tuple[int, int]]] = {}
     for unit, move in moves.items():
-        for name in _around(unit):
+        for name in around(unit):
             ways.setdefault(name, set()).add(move)
     found: Counter[tuple[str, int, int]] = Counter()
     for unit, (wished, partition) in moves.items():
         if wished != partition:
-            name = next(name for name in _around(unit) if len(ways[name]) == 1)
+            name = next(name for name in around(unit) if len(ways[name]) == 1)
             found[name, wished, partition] += sizes[unit]
     return [move for move, _ in found.most_common()]
 
 
-def _around(unit: str) -> list[str]:
+def around(unit: str) -> list[str]:
     """The names of the modules around a unit, the outermost first, and its own."""
     words = unit.split(".")
     return [".".join(words[: length + 1]) for length in range(len(words))]

@@ -24,12 +24,7 @@ class Part:
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters of this rank, each once, under their names in the whole model."""
-        seen = set()
-        for root in self.roots:
-            for name, parameter in root.named_parameters():
-                if parameter not in seen:
-                    seen.add(parameter)
-                    yield name, parameter
+        return (each for root in self.roots for each in root.named_parameters())
 
     def named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
         return (each for root in self.roots for each in root.named_buffers())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +41,9 @@ class StagedPart(Part):
         for rank, names in enumerate(rows):
             for name in names:
                 self._holders.setdefault(id(known[name]), set()).add(rank)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        return self.pipeline.named_parameters()  # several stages may have one weight
 
     def of_several_ranks(self, parameters: Iterable[torch.Tensor]) -> bool:
         """Whether several ranks of the pipeline hold these parameters, which all of them then give."""
