@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-LONGEST_LINE = 64 * 1024  # bytes; a longer one is broken here, so that a rank without newlines cannot fill memory
+LONGEST_LINE = 64 * 1024  # bytes; a longer one is broken here (between two characters), or it would fill memory
 BACKLOG = 4 * 1024 * 1024  # bytes waiting for a slow console before the ranks have to wait
 TAIL_LINES = 40
 
@@ -31,7 +31,8 @@ class Lines:
             text = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + (b"\r" if held else b"")
         end = text.rfind(b"\n") + 1
         if len(text) - end > LONGEST_LINE:
-            whole, self._rest = text + b"\n", b""
+            cut = len(text) - _begun(text)
+            whole, self._rest = text[:cut] + b"\n", text[cut:]
         else:
             whole, self._rest = text[:end], text[end:]
         return whole
@@ -40,6 +41,15 @@ class Lines:
         """What is left when the stream ends, as a line."""
         rest, self._rest = self._rest.removesuffix(b"\r"), b""
         return rest + b"\n" if rest else b""
+
+
+def _begun(text: bytes) -> int:
+    """The number of bytes at the end of `text` that begin a character of UTF-8 and lack the rest of it."""
+    for size in range(1, min(3, len(text)) + 1):
+        lead = text[-size]
+        if lead & 0xC0 != 0x80:  # not one of the bytes that go on
+            return size if 0xC2 <= lead <= 0xF4 and size < 2 + (lead >= 0xE0) + (lead >= 0xF0) else 0
+    return 0
 
 
 def prefixed(prefix: bytes, lines: bytes) -> bytes:

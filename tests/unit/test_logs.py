@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,46 @@ def test_a_line_without_end_is_broken_before_it_fills_memory():
     out = b"".join(lines.feed(b"x" * 1000) for _ in range(200))
     assert out.count(b"\n") >= 2
     assert max(map(len, out.split(b"\n"))) <= LONGEST_LINE + 1000
+
+
+@given(st.text(alphabet="aé漢🙂", min_size=1, max_size=9), st.integers(1000, LONGEST_LINE + 10))
+def test_a_long_line_is_broken_between_two_characters(text, size):
+    body = text.encode()
+    body *= 4 * LONGEST_LINE // len(body)
+    lines = Lines()
+    chunks = [lines.feed(body[at : at + size]) for at in range(0, len(body), size)]
+    out = (*chunks, lines.end())
+    assert b"".join(out).replace(b"\n", b"") == body
+    for chunk in out:
+        chunk.decode()
+
+
+@pytest.mark.parametrize("character", ["é", "漢", "🙂"])
+@pytest.mark.parametrize("shift", range(4))
+def test_the_log_the_file_and_the_tail_have_no_torn_character(character, shift, tmp_path, capfd):
+    body = (b"x" * shift) + character.encode() * (3 * LONGEST_LINE)
+    console = Console()
+    log = RankLog("0 a", "rank.log", tmp_path, console)
+    for at in range(0, len(body), LONGEST_LINE + 1):
+        log.feed(2, body[at : at + LONGEST_LINE + 1])
+    log.feed(2, b"")
+    log.close()
+    console.close()
+    err = capfd.readouterr().err
+    assert "\ufffd" not in err
+    assert err.count(character) == 3 * LONGEST_LINE
+    assert (tmp_path / "rank.log").read_bytes().replace(b"\n", b"") == body
+    assert "\ufffd" not in log.tail
+    assert log.tail.count(character) == 3 * LONGEST_LINE
+
+
+@pytest.mark.parametrize("byte", [b"\x80", b"\xbf", b"\xc0", b"\xe2", b"\xf0", b"\xf5", b"\xff"])
+def test_bytes_that_are_no_text_flow_all_the_same(byte):
+    lines = Lines()
+    body = byte * (4 * LONGEST_LINE)
+    out = [lines.feed(body[at : at + 1000]) for at in range(0, len(body), 1000)]
+    assert max(map(len, out)) <= LONGEST_LINE + 1000
+    assert (b"".join(out) + lines.end()).replace(b"\n", b"") == body
 
 
 def test_every_line_gets_its_prefix():
