@@ -79,7 +79,7 @@ def slots(
     if environ.get("ALGORUN_SLOTS"):
         return Sourced(count("ALGORUN_SLOTS", environ["ALGORUN_SLOTS"]), "ALGORUN_SLOTS")
     keys = [f"{OWN}slots"]
-    if hp.flag(raw, "sagemaker_mpi_enabled"):
+    if any(hp.flag(raw, key) for key, _ in DISTRIBUTIONS):  # whatever its name says: the toolkit counts so for all
         keys.append("sagemaker_mpi_num_of_processes_per_host")
     for key in keys:
         if hp.decode(raw.get(key)) is not None:

@@ -15,6 +15,7 @@ from tests.conftest import PROGRAMS, machine
 
 HOSTS = ["algo-1", "algo-2"]
 SMDDP = "sagemaker_distributed_dataparallel_enabled"
+PROCESSES = "sagemaker_mpi_num_of_processes_per_host"
 
 
 def write(base: Path, raw: dict[str, object], hosts=HOSTS, **resources: object) -> Path:
@@ -54,6 +55,17 @@ V2 = {
         "mpirun",
         2,
     ),
+    "torch_distributed, 2 processes": ({"sagemaker_torch_distributed_enabled": "true", PROCESSES: "2"}, "torchrun", 2),
+    "smddp, 2 processes": ({SMDDP: "true", PROCESSES: "2"}, "native", 2),
+    "pytorchddp of older SDKs, 2 processes": ({"sagemaker_pytorch_ddp_enabled": "true", PROCESSES: "2"}, "native", 2),
+    "no distribution, 2 processes": ({PROCESSES: "2"}, "native", 1),
+    "torch_distributed off, 2 processes": ({"sagemaker_torch_distributed_enabled": "false", PROCESSES: "2"}, "native", 1),
+    "modelparallel over torchrun, 2 processes": (
+        {"sagemaker_torch_distributed_enabled": "true", "mp_parameters": '{"partitions": 2}', PROCESSES: "2"}, "torchrun", 2,
+    ),
+    "own hyperparameters win": (
+        {"sagemaker_torch_distributed_enabled": "true", "algorun_slots": "3", PROCESSES: "2"}, "torchrun", 3,
+    ),
     "mpi off": ({"sagemaker_mpi_enabled": "false", "sagemaker_mpi_num_of_processes_per_host": "2"}, "native", 1),
     "modelparallel over mpi": (
         {
@@ -85,6 +97,7 @@ def test_distributions_of_sdk_v2(raw, engine, slots, tmp_path):
         ({"sagemaker_mpi_enabled": "true", SMDDP: "true"}, f"sagemaker_mpi_enabled and {SMDDP} are both true"),
         ({"sagemaker_parameter_server_enabled": "true"}, "parameter servers are not offered"),
         ({"algorun_per_host": "true", "algorun_slots": "2"}, "algorun_per_host: contradicts 2 slots"),
+        ({SMDDP: "true", PROCESSES: "two"}, f"hyperparameter {PROCESSES}: 'two' is not a whole number"),
         ({"algorun_per_host": "maybe"}, "'maybe' is neither yes nor no"),
         ({"algorun_engine": "slurm"}, "hyperparameter algorun_engine: 'slurm' is no engine"),
         ({"algorun_args": "a 'b"}, "hyperparameter algorun_args"),
