@@ -85,7 +85,8 @@ def write_error(paths: Paths, error: UserError, host: str = "this host") -> None
 
 def full_text(failure: Failure) -> str:
     """The failure with all of the traceback that was kept."""
-    parts = [failure.headline(), failure.traceback.strip(), f"hint: {failure.hint}" if failure.hint else ""]
+    hint = f"hint: {failure.hint}" if failure.hint else ""
+    parts = [failure.headline(), failure.traceback.strip(), failure.note, failure.others, hint]
     return "\n".join(part for part in parts if part) + "\n"
 
 

@@ -61,6 +61,7 @@ class Supervisor:
         self._done_sent = False
         self._bye_sent = False
         self._silence_told = False
+        self._announced = ""  # the attempt that follows, until it starts
 
     @property
     def config(self) -> JobConfig:
@@ -174,7 +175,8 @@ class Supervisor:
         if self._attempt is not None:
             self._attempt.hush()
         if self._host == self._leader:
-            self._console.say(f"algorun: {cause.headline()}\nalgorun: attempt {attempt + 1}/{cause.attempts} follows")
+            self._announced = f"attempt {attempt + 1}/{cause.attempts}"
+            self._console.say(f"algorun: {cause.headline()}\nalgorun: {self._announced} follows")
         self._do(actions)
         self._look_whether_cleared()
 
@@ -301,6 +303,7 @@ class Supervisor:
 
     def _start(self) -> None:
         assert self._plan is not None
+        self._announced = ""
         if self._host == self._leader and not self._plan.attempt:
             self._console.say(render.rank_map(self._plan))
         try:
@@ -317,6 +320,9 @@ class Supervisor:
         warning = report.write(self.config.paths, verdict)
         if warning:
             self._console.say(warning)
+        if self._announced:
+            why = verdict.failure.headline() if verdict.failure else verdict.why
+            self._console.say(f"algorun: {self._announced} was not started: {why}")
         if self._attempt is not None:
             self._attempt.leave()
         self._loop.post(self._leave)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .failure import Failure, root
+from .failure import Failure, complete, root
 
 MOST_FAILURES = 10_000  # kept; more say nothing new
 
@@ -44,6 +44,10 @@ class Blame:
     def root(self) -> Failure:
         """The failure that began it all."""
         return root(self._reported.values())
+
+    def complete(self, failure: Failure) -> Failure:
+        """The root with what else was reported."""
+        return complete(failure, self._reported.values())
 
     def clear(self) -> None:
         self._reported.clear()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from . import symptoms
 from .symptoms import Distance
 
 SHOWN = 1024  # characters of output/failure that SageMaker shows as the job's FailureReason
 LONGEST_TRACEBACK = 24 * 1024  # characters, so that a failure fits a control message
+MOST_OTHERS = 8  # failures beside the root that are named
+LONGEST_OTHER = 200  # characters of each
+ALSO, THEN = "also: ", "then: "  # before a failure of its own, and before a consequence
 
 ABORTED = (128 + signal.SIGABRT, 128 + signal.SIGTERM)  # signals that a library or an engine uses for a peer's end
 
@@ -38,6 +41,8 @@ class Failure:
     attempts: int = 1  # the most there may be
     step: int = 0  # optimizer steps that the rank had made, 0 where nobody counts
     age_s: float = 0.0
+    note: str = ""  # why no attempt follows where restarts are left
+    others: str = ""  # what else failed, a line each; the hub adds it to the root
 
     @property
     def distance(self) -> Distance:
@@ -86,15 +91,22 @@ class Failure:
     def text(self, most: int = SHOWN) -> str:
         """At most `most` characters: headline, the end of the traceback, hint. The same on every host."""
         head = self.headline()
-        tail = f"\nhint: {self.hint}" if self.hint else ""
-        if len(head) + len(tail) > most:
-            return (head + tail)[:most]
-        room = most - len(head) - len(tail) - 1
+        note = f"\n{self.note}" if self.note else ""
+        hint = f"\nhint: {self.hint}" if self.hint else ""
+        if len(head) + len(note) + len(hint) > most:
+            return (head + note + hint)[:most]
+        room = most - len(head) - len(note) - len(hint) - 1
         trace = self.traceback.strip()
         if len(trace) > room:
             trace = trace[len(trace) - room :]
             trace = trace[trace.find("\n") + 1 :] if "\n" in trace else trace
-        return f"{head}\n{trace}{tail}" if trace else f"{head}{tail}"
+        trace = f"\n{trace}" if trace else ""
+        also = ""
+        for line in self.others.splitlines():
+            if len(trace) + len(also) + 1 + len(line) > room or not line.startswith(ALSO):
+                break
+            also += f"\n{line}"
+        return f"{head}{trace}{note}{also}{hint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +136,25 @@ def how(code: int) -> str:
         except ValueError:
             pass
     return f"exit {code}"
+
+
+def complete(first: Failure, reported: Iterable[tuple[float, Failure]]) -> Failure:
+    """The root with what else was reported, a short line each: first what may be a cause, then consequences."""
+    ordered = sorted(reported, key=lambda pair: (pair[1].distance, pair[0]))
+    rest = [each for _, each in ordered if (each.host, each.rank) != (first.host, first.rank)]
+    same = (first.kind, first.code, first.message)
+    alike = [str(each.rank) for each in rest if each.rank is not None and (each.kind, each.code, each.message) == same]
+    named = [each for each in rest if each.rank is None or (each.kind, each.code, each.message) != same]
+    lines = []
+    if alike:
+        more = ", .." if len(alike) > MOST_OTHERS else ""
+        lines.append(f"{ALSO}the same on {len(alike)} more: rank {', '.join(alike[:MOST_OTHERS])}{more}")
+    for each in named[:MOST_OTHERS]:
+        line = (THEN if each.secondary else ALSO) + replace(each, attempts=first.attempts).headline()
+        lines.append(line[:LONGEST_OTHER])
+    if len(named) > MOST_OTHERS:
+        lines.append(f"{THEN}{len(named) - MOST_OTHERS} more")
+    return replace(first, others="\n".join(lines))
 
 
 def root(reported: Iterable[tuple[float, Failure]]) -> Failure:

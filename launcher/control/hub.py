@@ -235,8 +235,8 @@ class Hub:
         if self.state is State.RESTART:
             assert self._cause is not None
             late = [host for host in self._hosts if host not in self._gate.ready]
-            hint = f"no restart: not ready again after {limits.restart_s:g} s: {listed(late)}"
-            return self._fail(now, replace(self._cause, hint=self._cause.hint or hint))
+            note = f"no restart: not ready again after {limits.restart_s:g} s: {listed(late)}"
+            return self._fail(now, replace(self._cause, note=note))
         if self._gate.all_came and not self._preparing:
             self._preparing, self._ready_deadline = True, now + limits.prepare_s + limits.blame_s
             return []
@@ -274,10 +274,13 @@ class Hub:
 
     def _judge(self, now: float, failure: Failure) -> Sends:
         """Another attempt where one may help, else the end."""
-        failure = self._restarts.counted(failure)
+        failure = self._blame.complete(self._restarts.counted(failure))
         final = self._restarts.final(failure)
         if final is None and (self._stopping or self._gone):
-            final = failure
+            gone = [host for host in self._hosts if host in self._gone]
+            lost = f"{listed(gone)} {'was' if len(gone) == 1 else 'were'} lost"
+            why = f"the job was told to stop ({self._stopping})" if self._stopping else lost
+            final = replace(failure, note=f"no restart: {why}")
         if final is not None:
             return self._fail(now, final)
         self._restarts.attempt += 1

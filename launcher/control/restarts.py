@@ -50,6 +50,5 @@ class Restarts:
 
 
 def _spent(why: str, last: Failure) -> Failure:
-    return Failure(
-        "budget", last.host, ExitCode.BUDGET, f"{why}; the last: {last.headline()}", None, last.traceback, last.hint
-    )
+    message = f"{why}; the last: {last.headline()}"
+    return replace(last, kind="budget", code=ExitCode.BUDGET, message=message, rank=None, step=0)

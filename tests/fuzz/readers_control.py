@@ -26,7 +26,10 @@ from .reader import PART, Reader
 
 HOSTS = ("algo-1", "algo-2", "algo-3")
 TOKEN = "token"
-FAILURE = Failure("exception", "algo-2", 1, "ValueError: x", 1, "Traceback ..\nValueError: x", "a hint", 0, 0.5)
+FAILURE = Failure(
+    "exception", "algo-2", 1, "ValueError: x", 1, "Traceback ..\nValueError: x", "a hint",
+    note="no restart: algo-3 was lost", others="also: lost: algo-3, exit 66\nthen: exit: rank 2 ..",
+)  # fmt: skip
 TURNS = 3  # of the loop after each write: accept, read, answer
 BACKLOG = 8
 

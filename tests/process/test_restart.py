@@ -73,6 +73,47 @@ def test_a_stop_in_a_later_attempt_ends_with_0_and_no_further_attempt(tmp_path, 
     assert "attempt 3/6" not in job.log.read_text()
 
 
+def test_a_failure_beside_a_lost_host_says_why_there_is_no_restart(tmp_path, nothing_left):
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import os, sys, time\n"
+        "print('up', flush=True)\n"
+        "if os.environ['RANK'] == '0':\n    raise ValueError('bad record 17')\n"
+        "time.sleep(60)\n"
+    )
+    job = Running(
+        "native", "--restarts", "3", program, folder=tmp_path, marker=nothing_left, layout="3x1", ALGORUN_BLAME_S="5",
+    )  # fmt: skip
+    job.wait_for("ValueError: bad record 17", 1)
+    job.supervisor("algo-2").kill()
+    assert job.end() == 1, job.log.read_text()
+    assert job.failure("algo-1") == job.failure("algo-3")
+    lines = job.failure("algo-1").splitlines()
+    assert lines[0] == "exception: rank 0 on algo-1, exit 1, attempt 1/4: ValueError: bad record 17"
+    assert lines[-2:] == [
+        "no restart: algo-2 was lost",
+        "also: lost: algo-2, exit 66: host lost: connection closed",
+    ]
+    assert "no restart: algo-2 was lost" in job.log.read_text()
+
+
+def test_an_attempt_that_a_stop_forestalls_is_said_not_to_have_started(tmp_path, nothing_left):
+    stubborn = tmp_path / "stubborn.py"  # its other ranks outlast the end of the first attempt, and hold up the next
+    stubborn.write_text(
+        "import os, signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('up', flush=True)\n"
+        "sys.exit('no data') if os.environ['RANK'] == '3' else time.sleep(60)\n"
+    )
+    job = Running("native", "--restarts", "2", stubborn, folder=tmp_path, marker=nothing_left, ALGORUN_KILL_S="3")
+    job.wait_for("attempt 2/3 follows", 1)
+    job.supervisor("algo-2").send_signal(signal.SIGTERM)
+    assert job.end() == 0, job.log.read_text()
+    lines = job.log.read_text().splitlines()
+    assert lines.count("algorun: attempt 2/3 was not started: SIGTERM on algo-2") == 1
+    assert lines[-1] == "stopped nnodes=2 world_size=4 why=SIGTERM on algo-2"
+
+
 def test_a_mistake_is_made_once(tmp_path, nothing_left):
     done = simulate("native", "ddp", "--epohcs", 1, folder=tmp_path, marker=nothing_left, restarts=5, layout="2x1")
     assert done.code == 64

@@ -107,7 +107,7 @@ def test_a_host_that_does_not_get_ready_again_is_named():
     job.settle()
     job.pass_time(LIMITS.blame_s + LIMITS.kill_s + LIMITS.restart_s + 0.1)
     assert {v.code for v in job.verdicts.values()} == {3}
-    assert "not ready again after 60 s: algo-1, algo-2" in job.verdicts["algo-2"].failure.hint
+    assert "not ready again after 60 s: algo-1, algo-2" in job.verdicts["algo-2"].failure.note
 
 
 def test_a_failure_that_was_under_way_when_the_attempt_ended_is_not_the_next_ones():
@@ -170,3 +170,49 @@ def test_whatever_happens_attempts_are_common_and_there_is_one_verdict(count, se
         assert all(len(job.begun[host]) <= stopped_at[host] + (job.hub._restarts.attempt > 0) for host in job.hosts)
     for host in living:
         assert (job.verdicts[host].code == 0) == (job.verdicts[host].failure is None)
+
+
+def test_a_failure_says_that_a_lost_host_forbids_the_restart_and_names_what_else_failed():
+    job = running(3, restarts=3)
+    job.act("algo-3", job.members["algo-3"].rank_exited(job.now, 0, 3))
+    job.settle()
+    job.kill("algo-2")
+    job.pass_time(LIMITS.blame_s + 0.1)
+    (failure,) = {v.failure for v in job.verdicts.values()}
+    lines = failure.text().splitlines()
+    assert lines[0] == "exit: rank 4 on algo-3, exit 3, attempt 1/4: no message on stderr"
+    assert lines[1:] == [
+        "no restart: algo-2 was lost",
+        "also: lost: algo-2, exit 66: host lost: connection closed",
+    ]
+
+
+def test_a_failure_says_that_a_stop_forbids_the_restart():
+    job = running(2, restarts=3)
+    job.act("algo-2", job.members["algo-2"].rank_exited(job.now, 0, 3))
+    job.settle()
+    job.send(job.hub.stop(job.now, "algo-1", "SIGTERM on algo-1"))
+    job.pass_time(LIMITS.blame_s + 0.1)
+    (failure,) = {v.failure for v in job.verdicts.values()}
+    assert failure.text().splitlines()[1:] == ["no restart: the job was told to stop (SIGTERM on algo-1)"]
+
+
+def test_a_failure_that_nothing_forbids_to_try_again_says_nothing_of_it():
+    job = running(2)
+    job.act("algo-2", job.members["algo-2"].rank_exited(job.now, 0, 3))
+    job.settle()
+    job.pass_time(LIMITS.blame_s + 0.1)
+    (failure,) = {v.failure for v in job.verdicts.values()}
+    assert "restart" not in failure.text()
+
+
+def test_what_ended_the_last_attempt_names_what_else_failed_in_it():
+    job = running(2, restarts=1)
+    fail(job, "algo-2")
+    job.act("algo-1", job.members["algo-1"].rank_exited(job.now, 0, 7, "disk gone"))
+    job.settle()
+    job.now += 0.1
+    fail(job, "algo-2", 9)
+    (failure,) = {v.failure for v in job.verdicts.values()}
+    assert failure.kind == "budget"
+    assert "also: exit: rank 2 on algo-2, exit 9, attempt 2/2: no message on stderr" in failure.text()

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.control.failure import SHOWN, Failure, last_words, root
+from launcher.control.failure import SHOWN, Failure, complete, last_words, root
+from launcher.report import full_text
 
 ROOT = Failure("exception", "algo-2", 1, "ValueError: bad", rank=3, traceback="Traceback ..\nValueError: bad")
 PEER = Failure(
@@ -67,3 +68,35 @@ def test_a_long_traceback_keeps_its_end_and_the_hint():
     assert lines[0] == "exception: rank 0 on a, exit 1, attempt 1: E: x"
     assert lines[-1] == "hint: look there"
     assert lines[-2] == "998"
+
+
+def others(*failures: Failure, of: Failure = ROOT) -> str:
+    return complete(of, [(float(at), each) for at, each in enumerate([of, *failures])]).others
+
+
+def test_what_else_failed_is_one_short_line_each_causes_first():
+    reader = Failure("exit", "algo-1", 7, "no message " + "x" * 500, rank=0)
+    lines = others(PEER, reader, LOST).splitlines()
+    assert lines[0].startswith("also: exit: rank 0 on algo-1, exit 7, attempt 1: no message xxx")
+    assert len(lines[0]) <= 200
+    assert lines[1] == f"also: {LOST.headline()}"
+    assert lines[2] == f"then: {PEER.headline()}"
+
+
+def test_ranks_that_failed_the_same_way_are_counted():
+    alike = [Failure("exception", "algo-2", 1, ROOT.message, rank=rank) for rank in range(4, 104)]
+    assert others(*alike) == "also: the same on 100 more: rank 4, 5, 6, 7, 8, 9, 10, 11, .."
+    different = [Failure("exit", "algo-2", 3, f"word {rank}", rank=rank) for rank in range(100, 200)]
+    lines = others(*different).splitlines()
+    assert len(lines) == 9
+    assert lines[-1] == "then: 92 more"
+
+
+def test_consequences_are_named_in_full_only_and_causes_where_room_is_left():
+    full = Failure("exception", "a", 1, "E: x", rank=0, traceback="\n".join(map(str, range(999))), hint="look there")
+    told = complete(full, [(0.0, full), (1.0, PEER), (2.0, LOST)])
+    assert "also:" not in told.text()
+    short = complete(ROOT, [(0.0, ROOT), (1.0, PEER), (2.0, LOST)])
+    assert short.text().splitlines()[-1] == f"also: {LOST.headline()}"
+    assert PEER.headline() not in short.text()
+    assert f"then: {PEER.headline()}" in full_text(short)
