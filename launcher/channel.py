@@ -20,6 +20,10 @@ class Channel(Protocol):
     def finished(self) -> bool:
         """True once this host may leave: on the leader, when the others have left."""
 
+    @property
+    def seen(self) -> str:
+        """What answers where the hub should be, "" once the hub has."""
+
     def send(self, message: Message) -> None: ...
     def close(self) -> None: ...
 
@@ -42,6 +46,7 @@ def to_hub(
     receive: Callable[[Message], None],
     on_lost: Callable[[str], None],
     on_finished: Callable[[], None],
+    tell: Callable[[str], None],
 ) -> Channel:
     """Says hello, at once or as soon as the hub can be reached. Raises UserError where its port is taken."""
     hosts, limits = config.resources.hosts, config.limits
@@ -52,14 +57,15 @@ def to_hub(
         where = (config.addresses.get(leader, leader), config.control_port)
         source = config.addresses.get(config.resources.current_host, "")
         return HubLink(
-            loop, where, source, config.token, hello, receive, on_lost, limits.heartbeat_timeout_s
+            loop, where, source, config.token, hello, receive, on_lost, limits.heartbeat_timeout_s,
+            leader=leader, tell=tell,
         )  # fmt: skip
     from .control.hub_shell import HubShell
 
     hub = Hub(loop.now(), hosts, limits, config.restarts)
     secret = "ALGORUN_TOKEN" in config.environ
     shell = HubShell(loop, hub, config.token, secret, config.addresses, limits.heartbeat_timeout_s)
-    shell.on_finished = on_finished
+    shell.on_finished, shell.tell = on_finished, tell
     if len(hosts) > 1:
         shell.listen(own_address(config, machine), config.control_port)
     shell.join(hello, receive)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from . import agreement, channel, cluster, plan, render, report
@@ -110,7 +111,7 @@ class Supervisor:
             self._member.joined(self._loop.now())
         self._channel = channel.to_hub(
             self._loop, self.config, self._machine, hello, self._received,
-            lambda reason: self._do(self._member.hub_lost(self._loop.now(), reason)), self._leave,
+            lambda reason: self._do(self._member.hub_lost(self._loop.now(), reason)), self._leave, self._tell,
         )  # fmt: skip
 
     # -- getting ready ---------------------------------------------------------------------------------------------
@@ -123,7 +124,10 @@ class Supervisor:
         self._do(self._member.broken(self._loop.now(), failure))
 
     def _warn(self, text: str) -> None:
-        self._console.say(f"algorun: warning: {text}")
+        self._tell(f"warning: {text}")
+
+    def _tell(self, text: str) -> None:
+        self._console.say(f"algorun: {text}")
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -244,6 +248,9 @@ class Supervisor:
         self._do(self._member.broken(self._loop.now(), Failure("engine", self._host, 1, text, traceback=tail)))
 
     def _explained(self, failure: Failure) -> Failure:
+        if failure.kind == "gate":
+            seen = self._channel.seen if self._channel is not None else ""
+            return replace(failure, message=f"{failure.message} ({seen})") if seen else failure
         if self._attempt is not None:
             return self._attempt.explain(failure)
         return explained(failure, None, self.config.paths.written)

@@ -23,6 +23,10 @@ class Connection:
         self._on_line, self._on_end = on_line, on_end
         self._received, self._unsent = b"", b""
         self._open, self._closing = True, False
+        try:
+            self.peer = str(sock.getpeername()[0])  # asked now: one that has ended no longer tells
+        except OSError:
+            self.peer = ""
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop.watch(sock, READ, self._ready)
@@ -38,11 +42,9 @@ class Connection:
             self._sock.setsockopt(socket.IPPROTO_TCP, option, int(seconds * 1000))
 
     @property
-    def peer(self) -> str:
-        try:
-            return str(self._sock.getpeername()[0])
-        except OSError:
-            return ""
+    def unread(self) -> bytes:
+        """What has come of a line that has not ended."""
+        return self._received
 
     def send(self, message: Message) -> None:
         """Queues a message; a connection that has ended swallows it."""

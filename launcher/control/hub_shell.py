@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import socket
@@ -14,6 +15,7 @@ from .addresses import Address, look_up
 from .connection import Connection
 from .hub import Hub, Sends
 from .messages import Hello, Message
+from .refusals import Refusals, shown
 
 HELLO_TIMEOUT_S = 5.0  # a peer that has not said who it is by then is closed
 NAME_RETRY_S = 0.5  # until the next look-up of a name that does not resolve yet
@@ -36,7 +38,10 @@ class HubShell:
         self._by_host: dict[str, Connection] = {}
         self._strangers: dict[Connection, Timer] = {}
         self._timer: Timer | None = None
+        self._refusals = Refusals()
+        self._refusals_timer: Timer | None = None
         self.on_finished: Callable[[], None] = lambda: None
+        self.tell: Callable[[str], None] = lambda text: None
 
     def listen(self, address: str, port: int) -> None:
         """Listens on the job's own address. Raises UserError where the port is taken."""
@@ -46,9 +51,15 @@ class HubShell:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(where)
         except OSError as error:
+            what = f"port {port} on {address}: {error.strerror}"
+            if error.errno == errno.EADDRINUSE:
+                from ..port_owner import owner
+
+                holder = owner(str(where[0]), port)
+                what += f" by {holder}" if holder else ""
             raise UserError(
                 "ALGORUN_CONTROL_PORT",
-                f"port {port} on {address}: {error.strerror}",
+                what,
                 allowed="a free port, the same on all hosts",
                 fix="set ALGORUN_CONTROL_PORT on all hosts",
             ) from None
@@ -66,6 +77,11 @@ class HubShell:
     def finished(self) -> bool:
         return self._hub.finished
 
+    @property
+    def seen(self) -> str:
+        """The hub is here."""
+        return ""
+
     def send(self, message: Message) -> None:
         """A message of the leader's own host."""
         self._loop.post(functools.partial(self._hear, self._hub.leader, message))
@@ -74,6 +90,9 @@ class HubShell:
         """Last words, then no socket is left."""
         if self._timer:
             self._timer.cancel()
+        if self._refusals_timer:
+            self._refusals_timer.cancel()
+        self._warn_of(self._refusals.rest(self._loop.now(), last=True))
         if self._listener is not None:
             self._loop.forget(self._listener)
             self._listener.close()
@@ -118,16 +137,37 @@ class HubShell:
     def _greet(self, sock: socket.socket) -> None:
         nonce = os.urandom(16).hex()
         connection = Connection(
-            self._loop, sock, lambda line: self._introduced(connection, nonce, line), lambda _: self._drop(connection)
-        )
-        self._strangers[connection] = self._loop.after(HELLO_TIMEOUT_S, lambda: self._drop(connection))
+            self._loop, sock, lambda line: self._introduced(connection, nonce, line),
+            lambda reason: self._drop(connection, f"no hello, {reason}"),
+        )  # fmt: skip
+        too_late = f"no hello within {HELLO_TIMEOUT_S:g} s"
+        self._strangers[connection] = self._loop.after(HELLO_TIMEOUT_S, lambda: self._drop(connection, too_late))
         connection.send({"type": "nonce", "nonce": nonce})
 
-    def _drop(self, connection: Connection) -> None:
+    def _drop(self, connection: Connection, why: str, host: str = "") -> None:
+        """Closes a stranger and says so. `host` is who it said it is, if that is one of the job's."""
         timer = self._strangers.pop(connection, None)
         if timer is not None:
             timer.cancel()
+            self._note_refusal(connection, why, host)
         connection.close()
+
+    def _refuse(self, connection: Connection, why: str, host: str = "") -> None:
+        """The same for one that can be told why."""
+        connection.send({"type": "refuse", "why": why})
+        self._drop(connection, why, host)
+
+    def _note_refusal(self, connection: Connection, why: str, host: str) -> None:
+        peer = f"{connection.peer} as {host}" if host else connection.peer
+        self._warn_of(self._refusals.refused(self._loop.now(), peer, why))
+
+    def _warn_of(self, line: str) -> None:
+        """Says the line, if there is one, and comes back for those that were left out."""
+        if line:
+            self.tell(f"warning: {line}")
+        due = self._refusals.due
+        if due is not None and (self._refusals_timer is None or self._refusals_timer.callback is None):
+            self._refusals_timer = self._loop.at(due, lambda: self._warn_of(self._refusals.rest(self._loop.now())))
 
     def _introduced(self, connection: Connection, nonce: str, line: bytes) -> None:
         """A stranger's first line must be a hello with the right proof; anything else closes it."""
@@ -140,14 +180,14 @@ class HubShell:
             hello = messages.parse_hello(message)
             proven = messages.same(str(message.get("mac", "")), messages.mac(self._token, nonce, hello.host))
         except ValueError:  # text that cannot be encoded is one too
-            return self._drop(connection)
-        if proven and not self._hub.expects(hello.host):
-            connection.send({"type": "refuse", "why": f"{hello.host} is not one of the job's hosts"})
-            return self._drop(connection)
+            return self._drop(connection, f"no hello, it sent {shown(line)}")
+        host = hello.host
+        if proven and not self._hub.expects(host):
+            connection.send({"type": "refuse", "why": f"{host} is not one of the job's hosts"})
+            return self._drop(connection, f"{shown(host.encode())} is not one of the job's hosts")
         if not proven:
-            self._hub.unproven(hello.host)
-            connection.send({"type": "refuse", "why": WRONG_PROOF})
-            return self._drop(connection)
+            self._hub.unproven(host)
+            return self._refuse(connection, WRONG_PROOF, host if self._hub.expects(host) else "")
         if self._secret:  # a token of the user's own proves more than an address does
             return self._admit(connection, hello)
         self._strangers[connection].cancel()
@@ -156,9 +196,9 @@ class HubShell:
         def wait(line: bytes) -> None:
             waiting.append(line)
             if len(waiting) > MOST_WAITING:
-                self._drop(connection)
+                self._drop(connection, "its name is still unknown", host)
 
-        connection.listen(wait, lambda _: self._drop(connection))
+        connection.listen(wait, lambda reason: self._drop(connection, reason, host))
         self._look_up(connection, hello, waiting)
         return None
 
@@ -182,8 +222,7 @@ class HubShell:
         if peer in known:
             return self._admit(connection, hello, waiting)
         why = f"{hello.host} resolves to {', '.join(known)}, but the connection comes from {peer}"
-        connection.send({"type": "refuse", "why": why})
-        return self._drop(connection)
+        return self._refuse(connection, why, hello.host)
 
     def _admit(self, connection: Connection, hello: Hello, waiting: list[bytes] | None = None) -> None:
         timer = self._strangers.pop(connection, None)
@@ -191,11 +230,12 @@ class HubShell:
             return
         timer.cancel()
         sends = self._hub.hello(self._loop.now(), hello)
+        host = hello.host
         if sends and sends[0][1]["type"] == "refuse":
+            self._note_refusal(connection, sends[0][1]["why"], host)
             connection.send(sends[0][1])
             connection.close()
             return
-        host = hello.host
         connection.user_timeout(self._silence_s)
         self._by_host[host] = connection
         connection.listen(functools.partial(self._line, host, connection), functools.partial(self._ended, host))

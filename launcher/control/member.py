@@ -275,7 +275,8 @@ class Member:
             actions += self.hub_lost(now, reason)
         if self.state is State.JOIN and now >= self._joining_until:
             text = f"hub not reached after {self._limits.gate_s:g} s: {self._leader}"
-            actions += self._conclude(now, _failed(Failure("gate", self._leader, ExitCode.GATE, text)))
+            failure = self._explain(Failure("gate", self._leader, ExitCode.GATE, text))
+            actions += self._conclude(now, _failed(failure))
         if self._prepare_deadline is not None and now >= self._prepare_deadline:
             self._prepare_deadline = None
             text = f"not ready after {self._limits.prepare_s:g} s (ALGORUN_PREPARE_S)"

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import re
+import socket
 import subprocess
 import sys
+import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +20,10 @@ from tests.conftest import clean_environ
 
 from .running import PROGRAMS
 
+ADDRESSES = "algo-1=127.0.0.1,algo-2=127.0.0.2"
 
-def by_hand(tmp_path, marker, programs, delays=(0, 0), own=({}, {}), **environ):
+
+def by_hand(tmp_path, marker, programs, delays=(0, 0), own=({}, {}), meanwhile=lambda port: None, **environ):
     """Supervisors started by hand, with arguments and variables of their own; their exit codes, outputs and seconds."""
     hosts, port, started = ["algo-1", "algo-2"], str(_free_port()), time.monotonic()
     children = {}
@@ -30,11 +38,12 @@ def by_hand(tmp_path, marker, programs, delays=(0, 0), own=({}, {}), **environ):
             json.dumps({"hosts": hosts, "current_host": host})
         )
         env = clean_environ(
-            ALGORUN_TEST=marker, ALGORUN_ADDRESSES="algo-1=127.0.0.1,algo-2=127.0.0.2", ALGORUN_CONTROL_PORT=port,
-            SAGEMAKER_BASE_DIR=str(base), GLOO_SOCKET_IFNAME="lo", **environ, **own[hosts.index(host)],
+            ALGORUN_TEST=marker, SAGEMAKER_BASE_DIR=str(base), GLOO_SOCKET_IFNAME="lo",
+            **{"ALGORUN_ADDRESSES": ADDRESSES, "ALGORUN_CONTROL_PORT": port, **environ, **own[hosts.index(host)]},
         )  # fmt: skip
         argv = [sys.executable, "-I", "-m", "launcher", "run", *map(str, arguments)]
         children[host] = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    meanwhile(int(port))
     outs = {host: child.communicate(timeout=60)[0] for host, child in children.items()}
     return [children[h].returncode for h in hosts if h in children], outs, time.monotonic() - started
 
@@ -111,12 +120,114 @@ def test_another_token_is_named_on_both_sides(tmp_path, nothing_left):
     assert not any(token in out for out in outs.values() for token in ("'one'", "=one", "=two"))
 
 
+def connected(port, source="127.0.0.1", timeout_s=20):
+    """A connection to the leader's control port, as soon as it listens."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port), 5, (source, 0))
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_refused_peers_are_named_and_a_flood_of_them_is_counted(tmp_path, nothing_left):
+    def strangers(port):
+        with connected(port, "127.0.0.9") as sock:
+            sock.sendall(b"GET /\x1b[2J HTTP/1.1\r\n\r\n")
+            while sock.recv(4096):  # until it is closed
+                pass
+        for _ in range(200):
+            with connected(port, "127.0.0.7") as sock:
+                sock.sendall(b"x" * 50 + b"\n")
+
+    program = [PROGRAMS / "faulty.py", "a"]
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [program, None], meanwhile=strangers, ALGORUN_GATE_S="4")
+    assert codes == [65], outs
+    lines = [line for line in outs["algo-1"].splitlines() if "refused" in line]
+    assert lines == [
+        r"algorun: warning: refused a connection from 127.0.0.9: no hello, it sent 'GET /\x1b[2J HTTP/1.1\r'",
+        f"algorun: warning: refused 200 more connections, the last from 127.0.0.7: no hello, it sent '{'x' * 40}'..",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("own", "environ", "why"),
+    [
+        (({"ALGORUN_TOKEN": "one"}, {"ALGORUN_TOKEN": "two"}), {}, "the job's token differs (ALGORUN_TOKEN, "),
+        (({}, {"ALGORUN_ADDRESSES": "algo-1=127.0.0.1,algo-2=127.0.0.5"}), {},
+         "algo-2 resolves to 127.0.0.2, but the connection comes from 127.0.0.5"),
+    ],
+    ids=["token", "address"],
+)  # fmt: skip
+def test_a_refused_host_is_named_on_the_leader(own, environ, why, tmp_path, nothing_left):
+    program = [PROGRAMS / "faulty.py", "a"]
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [program, program], own=own, ALGORUN_GATE_S="3", **environ)
+    assert codes == [65, 64], outs
+    (line,) = [line for line in outs["algo-1"].splitlines() if "refused" in line]
+    assert line.startswith("algorun: warning: refused a connection from 127.0.0.")
+    assert f" as algo-2: {why}" in line
+
+
 def test_a_leader_that_never_comes_is_named(tmp_path, nothing_left):
     codes, outs, _ = by_hand(
         tmp_path, nothing_left, [None, [PROGRAMS / "faulty.py", "a"]], ALGORUN_GATE_S="1", ALGORUN_LEAVE_S="1"
     )
     assert codes == [65], outs
-    assert "algo-1" in (tmp_path / "algo-2" / "output" / "failure").read_text()
+    text = (tmp_path / "algo-2" / "output" / "failure").read_text()
+    assert re.match(r"gate: .*hub not reached after 1 s: algo-1 \(127.0.0.1 port \d+: Connection refused\)", text), text
+
+
+def test_the_program_that_holds_the_control_port_is_named(tmp_path, nothing_left):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        program = [PROGRAMS / "faulty.py", "a"]
+        codes, outs, _ = by_hand(tmp_path, nothing_left, [program, None], ALGORUN_CONTROL_PORT=str(port))
+    assert codes == [64], outs
+    name = Path("/proc/self/comm").read_text().strip()
+    assert (
+        f"ALGORUN_CONTROL_PORT: port {port} on 127.0.0.1: Address already in use by {name} (pid {os.getpid()});"
+        in outs["algo-1"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("says", "warned", "told"),
+    [
+        (b"", "has accepted a connection and said nothing for 3 s", "accepts connections and says nothing"),
+        (b"SSH-2.0-x\x1b[2J\r\n", r"is no algorun hub, it sent 'SSH-2.0-x\x1b[2J\r'", "is another program's: it sent 'SSH-2"),
+        (b"\x15\x03\x01", r"is no algorun hub, it sent '\x15\x03\x01'", "is another program's: it sent '"),
+    ],
+    ids=["silent", "line", "bytes"],
+)  # fmt: skip
+def test_another_program_where_the_hub_should_be_is_named(says, warned, told, tmp_path, nothing_left):
+    accepted = []
+
+    def serve(server):
+        with contextlib.suppress(OSError):  # until it is closed
+            while True:
+                accepted.append(server.accept()[0])
+                accepted[-1].sendall(says)
+
+    with contextlib.ExitStack() as stack:
+
+        def answer(port):
+            server = stack.enter_context(socket.create_server(("127.0.0.1", port)))
+            stack.callback(server.shutdown, socket.SHUT_RDWR)
+            threading.Thread(target=serve, args=[server], daemon=True).start()
+
+        program = [None, [PROGRAMS / "faulty.py", "a"]]
+        limits = {"ALGORUN_GATE_S": "5", "ALGORUN_LEAVE_S": "1"}
+        codes, outs, _ = by_hand(tmp_path, nothing_left, program, meanwhile=answer, **limits)
+        for sock in accepted:
+            sock.close()
+    assert codes == [65], outs
+    place = r"127\.0\.0\.1 port \d+ "
+    warnings = [line for line in outs["algo-2"].splitlines() if "algorun: warning" in line]
+    assert len(warnings) == 1, outs
+    assert re.search(f"warning: algo-1, the leader: {place}{re.escape(warned)}; .*goes on trying$", warnings[0])
+    text = (tmp_path / "algo-2" / "output" / "failure").read_text()
+    assert re.match(rf"gate: algo-1, exit 65: hub not reached after 5 s: algo-1 \({place}{re.escape(told)}", text), text
 
 
 @pytest.mark.parametrize("delays", [(2, 0), (0, 2)], ids=["leader", "follower"])

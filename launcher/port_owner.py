@@ -1,0 +1,64 @@
+"""Whose a port is: /proc/net names the socket of a listener, and /proc/*/fd the process that holds it (proc(5))."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+from collections.abc import Iterator
+
+from . import probe
+
+LISTENS = "0A"  # a state of tcp_states.h
+
+
+def owner(address: str, port: int) -> str:
+    """`python3 (pid 4711)`: the program that listens on this port of this address, or of all of this host's.
+
+    "" where it cannot be seen: another user's process, or one in another container. Never its arguments, which may
+    hold secrets.
+    """
+    sockets = set()
+    for table in ("tcp", "tcp6"):
+        sockets |= set(inodes(probe.read(f"/proc/net/{table}"), address, port))
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()) if sockets else ():
+        if _holds(pid, sockets):
+            return f"{_name(pid)} (pid {pid})"
+    return ""
+
+
+def inodes(table: str, address: str, port: int) -> Iterator[str]:
+    """Of a table of sockets as /proc/net/tcp and tcp6 have it: the inodes of those that listen there."""
+    for line in table.splitlines()[1:]:
+        fields = line.split()
+        if len(fields) < 10 or fields[3] != LISTENS:
+            continue
+        where, _, number = fields[1].partition(":")
+        if int(number, 16) == port and _readable(where) in (address, "0.0.0.0", "::"):
+            yield fields[9]
+
+
+def _readable(raw: str) -> str:
+    """An address as people write it; the table has it in words of 32 bits, each in this machine's order of bytes."""
+    words = [int(raw[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(raw), 8)]
+    packed = b"".join(words)
+    if len(packed) == 16 and packed.startswith(bytes(10) + b"\xff\xff"):  # an IPv4 address of a socket for both
+        packed = packed[12:]
+    return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
+
+
+def _holds(pid: int, sockets: set[str]) -> bool:
+    wanted = {f"socket:[{inode}]" for inode in sockets}
+    with contextlib.suppress(OSError):  # it has ended, or is another user's
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{fd}") in wanted:
+                    return True
+    return False
+
+
+def _name(pid: int) -> str:
+    """The program's name; a process may give itself any."""
+    name = probe.read(f"/proc/{pid}/comm")
+    return name if name.isprintable() and name.isascii() and name else "a program"
