@@ -6,6 +6,7 @@ BIN := $(VENV)/bin
 # Set TORCH_INDEX=https://download.pytorch.org/whl/cpu for the small CPU build of torch (PyPI's Linux wheels bring CUDA).
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
+TORCHVISION ?= torchvision==0.28.*
 IMAGE ?= algorun:cpu
 # Tests of so many files run beside each other: many of them wait more than they compute. Those that measure
 # a promised time (marker timed) run after them, one at a time.
@@ -25,8 +26,10 @@ $(VENV)/ready: pyproject.toml
 	touch $@
 
 $(VENV)/ready-test: $(VENV)/ready
-	$(BIN)/pip install --quiet -e '.[train,test]'
-	$(BIN)/pip install --quiet -e '.[models]' '$(TORCH)'
+	$(BIN)/pip install --quiet -e '.[train,test,models]' '$(TORCH)'
+	$(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/vision \
+		$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCHVISION)'
+	$(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/vision -r tests/train/vision.txt
 	$(BIN)/pip install --quiet -e '.[oracle]' || \
 		echo 'sagemaker-training needs gcc and the headers of Python: tests/contract will be skipped'
 	touch $@
