@@ -30,8 +30,8 @@ $(VENV)/ready-test: $(VENV)/ready
 	$(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/vision \
 		$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCHVISION)'
 	$(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/vision -r tests/train/vision.txt
-	$(BIN)/pip install --quiet -e '.[oracle]' || \
-		echo 'sagemaker-training needs gcc and the headers of Python: tests/contract will be skipped'
+	$(BIN)/pip install --quiet -e '.[oracle]' > $(VENV)/oracle.log 2>&1 || \
+		echo 'no sagemaker-training ($(VENV)/oracle.log): it needs gcc and the headers of Python; tests/contract will be skipped'
 	touch $@
 
 $(VENV)/ready-lint: $(VENV)/ready
