@@ -29,11 +29,15 @@ def declare_torchvision() -> None:
 
 def library(name: str):
     """A library of models, or the test is skipped: `make` installs them all (pyproject.toml, tests/train/vision.txt)."""
-    if name.partition(".")[0] in NEED_TORCHVISION:
-        if str(APART) not in sys.path:
-            sys.path.append(str(APART))
-        declare_torchvision()
-    return pytest.importorskip(name, reason=f"{name} is not installed")
+    reason = f"{name} is not installed"
+    if name.partition(".")[0] not in NEED_TORCHVISION:
+        return pytest.importorskip(name, reason=reason)
+    declare_torchvision()
+    sys.path.append(str(APART))  # for this import only: processes that this one starts get its module path
+    try:
+        return pytest.importorskip(name, reason=reason)
+    finally:
+        sys.path.remove(str(APART))
 
 
 class Digits(nn.Module):

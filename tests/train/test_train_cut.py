@@ -1,5 +1,8 @@
 """A cut model computes what the whole computes, and what can't be cut is refused by name."""
 
+import subprocess
+import sys
+
 import model_zoo
 import pytest
 import split_runs
@@ -491,3 +494,11 @@ def test_stage_numbers_are_checked():
     for begin, end in ((0, 0), (-1, 1), (1, 3)):
         with pytest.raises(ValueError, match="of 2 segments"):
             cutting.stage(begin, end)
+
+
+def test_transformers_imports_as_a_script_does_it():
+    """Without the operators that model_zoo declares: no torchvision may be found that does not fit this torch."""
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    script = "from transformers import GPT2LMHeadModel; print(GPT2LMHeadModel.__name__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "GPT2LMHeadModel\n", done.stderr
