@@ -204,7 +204,19 @@ def _plan(options: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
+def _show_help(options: argparse.Namespace) -> None:
+    """Becomes the bundled entrypoint where its help is wanted: no ranks, no folders."""
+    program = [word for word in getattr(options, "program", []) if word != "--"]
+    if not {"-h", "--help"} & set(program[1:]) or options.module:
+        return
+    from .entry import BUNDLED
+
+    if program[0] in BUNDLED:
+        os.execv(sys.executable, [sys.executable, "-I", "-m", BUNDLED[program[0]], "--help"])
+
+
 def _run(options: argparse.Namespace) -> int:
+    _show_help(options)
     match options.command:
         case "train":
             if os.environ.get("ALGORUN_ENGINE") == TOOLKIT:

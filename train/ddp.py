@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,18 @@ from typing import Any
 from algorun.agreement import Agreement
 from algorun.flag import StopFlag
 
+from . import options
+from .config import DdpConfig
+
 STOP = StopFlag()
-if __name__ == "__main__":
-    STOP.install()  # before torch loads, which takes seconds
+if __name__ == "__main__":  # before torch loads, which takes seconds
+    STOP.install()
+    if options.answer_help(DdpConfig, "train.ddp", sys.argv[1:]):
+        sys.exit(0)
 
 import torch  # noqa: E402
 
-from . import artifact, checkpoint, data, options, paths  # noqa: E402
-from .config import DdpConfig  # noqa: E402
+from . import artifact, checkpoint, data, paths  # noqa: E402
 from .data.sampler import Sharding  # noqa: E402
 from .errors import UserError, guarded, leave  # noqa: E402
 from .job import figures, ignore, prepare_folders, rate_line, result, set_determinism  # noqa: E402
@@ -33,9 +38,6 @@ from .summary import write_summary  # noqa: E402
 
 def main(argv: list[str]) -> int:
     """Reads options and environment, joins the ranks and trains; returns the exit code."""
-    if "--help" in argv or "-h" in argv:
-        print(options.help_text(DdpConfig, "train.ddp"))
-        return 0
     config = options.read(DdpConfig, argv)
     world = read_world(os.environ)
     where = paths.resolve(config, os.environ, Path.is_dir)

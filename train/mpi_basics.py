@@ -37,8 +37,7 @@ class MpiConfig:
 
 def main(argv: list[str]) -> int:
     """Runs all exercises on every rank; rank 0 tells of them and writes the summary."""
-    if "--help" in argv or "-h" in argv:
-        print(options.help_text(MpiConfig, "train.mpi_basics"))
+    if options.answer_help(MpiConfig, "train.mpi_basics", argv):
         return 0
     config = options.read(MpiConfig, argv)
     started_by_mpi(os.environ)

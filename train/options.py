@@ -215,6 +215,14 @@ def _example(known: _Option) -> str:
     return str(max(known.rule.at_least or 0, 1)) if known.kind in (int, float) else "VALUE"
 
 
+def answer_help(cls: type, program: str, argv: list[str]) -> bool:
+    """Prints the options where `argv` asks for them; True if it did."""
+    if "--help" not in argv and "-h" not in argv:
+        return False
+    print(help_text(cls, program))
+    return True
+
+
 def help_text(cls: type, program: str) -> str:
     """All options of `cls` with default, allowed values and meaning, one a line."""
     rows = [("--config", "", "a TOML file with options; the command line wins over it")]

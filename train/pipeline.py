@@ -1,20 +1,25 @@
 """Trains a model in pipeline stages, side by side with others: `python -m train.pipeline --pp 2 ..` under any launcher."""
 
 import os
+import sys
 from pathlib import Path
 
 from algorun.agreement import Agreement
 from algorun.flag import StopFlag
 
+from . import options
+from .config import PipelineConfig
+
 STOP = StopFlag()
-if __name__ == "__main__":
-    STOP.install()  # before torch loads, which takes seconds
+if __name__ == "__main__":  # before torch loads, which takes seconds
+    STOP.install()
+    if options.answer_help(PipelineConfig, "train.pipeline", sys.argv[1:]):
+        sys.exit(0)
 
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
 
-from . import artifact, collect, mp_parameters, options, part_resume, paths, task  # noqa: E402
-from .config import PipelineConfig  # noqa: E402
+from . import artifact, collect, mp_parameters, part_resume, paths, task  # noqa: E402
 from .data.sampler import Sharding  # noqa: E402
 from .errors import guarded, leave  # noqa: E402
 from .explain import Explained  # noqa: E402
@@ -38,9 +43,6 @@ from .summary import write_summary  # noqa: E402
 
 def main(argv: list[str]) -> int:
     """Reads options and environment, joins the ranks and trains; returns the exit code."""
-    if "--help" in argv or "-h" in argv:
-        print(options.help_text(PipelineConfig, "train.pipeline"))
-        return 0
     config, wishes = mp_parameters.apply(options.read(PipelineConfig, argv))
     world = read_world(os.environ)
     layout = lay_out(config, wishes, world.world_size, torch.__version__)

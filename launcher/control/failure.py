@@ -20,6 +20,11 @@ ABORTED = (128 + signal.SIGABRT, 128 + signal.SIGTERM)  # signals that a library
 
 # What a program may still say behind its failure: Hydra's advice, torch's warnings at exit.
 AFTERWORD = re.compile(r"set the environment variable hydra_full_error|(\[rank\d+\]:)?\s*\[W\d{4} ", re.IGNORECASE)
+# Warnings of torch that healthy jobs print as well: no evidence of anything.
+HARMLESS = re.compile(
+    r"\s*(\[rank\d+\]:)?\s*\[W\d{4} .*(The hostname of the (client|server) socket cannot be retrieved"
+    r"|Unable to resolve hostname to a \(local\) address|destroy_process_group\(\) was not called)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,11 @@ class Raised:
     type: str
     message: str
     traceback: str
+
+
+def evidence(tail: str) -> str:
+    """The end of what a rank has printed, without the lines that say nothing of its end."""
+    return "\n".join(line for line in tail.splitlines() if not HARMLESS.match(line))
 
 
 def last_words(tail: str) -> str:

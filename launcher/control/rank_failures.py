@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from ..errors import ExitCode, exit_code
-from .failure import LONGEST_TRACEBACK, Failure, Raised, last_words
+from .failure import LONGEST_TRACEBACK, Failure, Raised, evidence, last_words
 
 FATAL_BY_HAND = {signal.SIGKILL: "not sent by the launcher: the kernel's out-of-memory killer, or somebody"}
 CHILD_BLAME_S = 5.0  # a rank that fails so soon after an exception below it probably fails because of it
@@ -66,7 +66,7 @@ class RankFailures:
         )
 
     def _of_status(self, rank: int, returncode: int, tail: str) -> Failure:
-        code = exit_code(returncode)
+        code, tail = exit_code(returncode), evidence(tail)
         if returncode < 0:
             hint = FATAL_BY_HAND.get(signal.Signals(-returncode), "") if -returncode in _KNOWN else ""
             return Failure("signal", self._host, code, hint or "ended by the signal", rank, tail[-LONGEST_TRACEBACK:])

@@ -151,6 +151,30 @@ def test_options_after_the_program_are_the_programs(before, tmp_path, nothing_le
         assert "[0 algo-1] got ['--lr', '0.1', '-j', '9', '--help']" in done.out
 
 
+@pytest.mark.parametrize("entrypoint", ["ddp", "pipeline", "mpi-basics"])
+def test_help_of_a_bundled_entrypoint_is_only_that(entrypoint, tmp_path, nothing_left):
+    for before in (["run"], ["simulate", "-j", "2x2"], ["plan"], ["run", "--"]):
+        done = algorun(*before, entrypoint, "--epochs", "3", "--help", cwd=tmp_path, ALGORUN_TEST=nothing_left)
+        assert done.code == 0, done.text
+        assert done.out.startswith(f"usage: python -m train.{entrypoint.replace('-', '_')} "), done.out
+        assert "algo-1" not in done.out
+        assert done.err == ""
+        assert list(tmp_path.iterdir()) == [], "nothing is left"
+
+
+def test_help_of_a_bundled_entrypoint_does_not_wait_for_torch():
+    code = (
+        "import sys, runpy\nsys.modules['torch'] = None\nsys.argv = ['x', '--help']\n"
+        "runpy.run_module('{}', run_name='__main__')\n"
+    )
+    for module in ("train.ddp", "train.pipeline", "train.mpi_basics"):
+        done = subprocess.run(
+            [sys.executable, "-I", "-c", code.format(module)], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith(f"usage: python -m {module} ")
+
+
 def test_arguments_of_a_job_follow_the_hyperparameters(tmp_path, nothing_left):
     environ = prepared(tmp_path / "ml", hyperparameters='{"sagemaker_program": "job.py", "lr": "1"}')
     (tmp_path / "ml" / "code").mkdir()

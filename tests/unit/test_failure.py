@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.control.failure import SHOWN, Failure, complete, last_words, root
+from launcher.control.rank_failures import RankFailures
 from launcher.report import full_text
 
 ROOT = Failure("exception", "algo-2", 1, "ValueError: bad", rank=3, traceback="Traceback ..\nValueError: bad")
@@ -68,6 +69,35 @@ def test_a_long_traceback_keeps_its_end_and_the_hint():
     assert lines[0] == "exception: rank 0 on a, exit 1, attempt 1: E: x"
     assert lines[-1] == "hint: look there"
     assert lines[-2] == "998"
+
+
+HOSTNAME = (
+    "[W1121 10:45:16.123456789 socket.cpp:767] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
+)
+DESTROY = (
+    "[rank0]:[W1121 10:45:16.1 ProcessGroupNCCL.cpp:1553] Warning: WARNING: destroy_process_group() was not called before "
+    "program exit, which can leak resources. For more info, please see https://pytorch.org/docs/stable/distributed.html"
+)
+REFUSED = (
+    "[W1121 10:45:16.1 socket.cpp:464] [c10d] The client socket has failed to connect to [algo-1]:29500 (errno: 111)."
+)
+
+
+@pytest.mark.parametrize(
+    ("returncode", "tail", "evidence", "message"),
+    [
+        (-9, f"{HOSTNAME}\n{HOSTNAME}", "", "not sent by the launcher: the kernel's out-of-memory killer, or somebody"),
+        (-11, f"{HOSTNAME}\nFatal Python error: x\n{DESTROY}", "Fatal Python error: x", "ended by the signal"),
+        (-9, REFUSED, REFUSED, "not sent by the launcher: the kernel's out-of-memory killer, or somebody"),
+        (3, f"no data\n{HOSTNAME}", "no data", "no data"),
+        (3, HOSTNAME, "", "no message on stderr"),
+    ],
+)
+def test_harmless_warnings_are_no_evidence(returncode, tail, evidence, message):
+    ranks = RankFailures("algo-1", bundled=False)
+    ranks.begin({0: 0})
+    failure = ranks.exited(0.0, 0, returncode, tail)
+    assert (failure.traceback, failure.message) == (evidence, message)
 
 
 def others(*failures: Failure, of: Failure = ROOT) -> str:
