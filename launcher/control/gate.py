@@ -59,10 +59,21 @@ class Gate:
             engine_port=first.engine_port if first else 0,
         )
 
+    @property
+    def missing(self) -> list[str]:
+        """Hosts that have not come."""
+        return [host for host in self.hosts if host not in self.hellos]
+
+    def awaited(self) -> str:
+        """A line about those that the others wait for, "" where nobody waits: hosts may all prepare for long."""
+        missing, what = self.missing, ""
+        if not missing and self.ready:
+            missing, what = [host for host in self.hosts if host not in self.ready], " to get ready"
+        return f"waiting for {listed(missing)}{what} (of {len(self.hosts)} hosts)" if missing else ""
+
     def absent(self, limit_s: float) -> Failure:
         """The gate has closed: names the hosts that did not come, or did not get ready."""
-        missing = [host for host in self.hosts if host not in self.hellos]
-        what = "missing"
+        missing, what = self.missing, "missing"
         if not missing:
             missing, what = [host for host in self.hosts if host not in self.ready], "not ready"
         text = f"hosts {what} after {limit_s:g} s: {listed(missing)}"

@@ -12,7 +12,7 @@ Every method takes the current time (seconds of the leader's monotonic clock) an
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -27,6 +27,8 @@ from .inquiry import Inquiry
 from .messages import Hello, Message, Ready, Verdict
 from .pulse import Pulse
 from .restarts import Restarts
+from .rivals import Rivals
+from .waiting import Waiting
 
 LATE_S = 10.0  # how long a verdict at the gate waits for hosts that have not come yet
 
@@ -51,6 +53,7 @@ class Hub:
         self.verdict: Verdict | None = None
         self._hosts, self._limits = tuple(hosts), limits
         self._gate, self._restarts = Gate(hosts), Restarts(restarts)
+        self._rivals, self._waiting = Rivals(hosts[0]), Waiting(now)
         self._ready_deadline = now + limits.gate_s  # of the gate, and then of every restart
         self._preparing = False
         self._heard: dict[str, float] = {}
@@ -92,6 +95,21 @@ class Hub:
             due = min(due, self._leave_deadline)
         return due
 
+    @property
+    def missing(self) -> list[str]:
+        """Hosts that have not come, as long as they are waited for."""
+        return self._gate.missing if self.state is State.GATE else []
+
+    @property
+    def came(self) -> list[str]:
+        """Hosts that have said hello."""
+        return list(self._gate.hellos)
+
+    @property
+    def rivals(self) -> bool:
+        """True while another leader waits for a verdict."""
+        return self.state is State.GATE and bool(self._rivals.hellos)
+
     def expects(self, host: str) -> bool:
         """True for a host of this job."""
         return host in self._hosts
@@ -99,20 +117,47 @@ class Hub:
     def hello(self, now: float, hello: Hello) -> Sends:
         """A host has come. A stranger or a second host of the same name is refused, the job goes on."""
         host = hello.host
-        refusal = self._gate.refusal(host)
+        refusal = self._gate.refusal(host) or self._rivals.refusal(host)
         if refusal:
             return [(host, {"type": "refuse", "why": refusal})]
+        if self.state is State.GATE and self._rivals.takes(hello):
+            return [(host, {"type": "heartbeat"})]  # no verdict yet
         self._gate.hellos[host], self._heard[host] = hello, now
         if self.verdict is not None:
             return [(host, messages.end(self.verdict))]
         if hello.error:
             return self._fail(now, Failure("configuration", host, ExitCode.CONFIGURATION, hello.error))
+        if self._gate.all_came:
+            self._waiting = Waiting(now)
         return self._compare(now, host)
+
+    def looked(self, now: float, answered: Collection[str]) -> Sends:
+        """All missing hosts were asked whether they lead too; `answered` do, and have no verdict."""
+        newest = self._rivals.judge(answered) if self.state is State.GATE else ""
+        if not newest:
+            return []
+        self._gate.hellos |= self._rivals.hellos
+        return self._compare(now, newest)
+
+    def told(self, now: float, verdict: Verdict) -> Sends:
+        """Another leader has ended the job. It waits for late hosts; this one need not."""
+        if self.state is not State.GATE or verdict.kind != "failed":
+            return []
+        sends = self._end(now, verdict)
+        self._ended_at_gate = False
+        return sends
+
+    def waits(self, now: float) -> str:
+        """A line about the hosts that the others wait for at the gate, where one is due."""
+        line = self._gate.awaited() if self.state is State.GATE and len(self._hosts) > 1 else ""
+        return line if line and self._waiting.due(now) else ""
 
     def ready(self, now: float, host: str, ready: Ready) -> Sends:
         """A host has its code and could start, or could start again. When all could, they do."""
         if self.state not in (State.GATE, State.RESTART) or host not in self._gate.hellos:
             return []
+        if not self._gate.ready:
+            self._waiting = Waiting(now)
         self._gate.ready[host] = ready
         return self._compare(now, host) or self._open(now)
 
@@ -187,15 +232,19 @@ class Hub:
         again = f" restarts={self._restarts.attempt}" if self._restarts.attempt else ""
         return self._end(now, Verdict(kind, ExitCode.OK, None, self._stopping or f"{self._note}{again}".strip()))
 
-    def bye(self, now: float, host: str) -> Sends:
-        """A host has ended its processes and leaves. Before a verdict it has given up, and nobody else would say so."""
+    def bye(self, now: float, host: str, told: Collection[str] = ()) -> Sends:
+        """A host has ended its processes and leaves. Before a verdict it has given up, and nobody else would say so.
+
+        `told` are those that another leader has told of the verdict: they will not come.
+        """
         if self.state is not State.END:
             return self.lost(now, host, "host lost: it left before the end")
-        self._gone.add(host)
+        self._gone |= {host, *told}
         return []
 
     def lost(self, now: float, host: str, reason: str) -> Sends:
         """The connection to a host has ended."""
+        self._rivals.hellos.pop(host, None)
         if host not in self._gate.hellos or host in self._gone:
             return []
         self._gone.add(host)
@@ -304,6 +353,7 @@ class Hub:
         if self._ended_at_gate:  # hosts that come a little later hear it too, not only that nobody is there
             leave_s = max(leave_s, min(LATE_S, self._ready_deadline - now))
         self.state, self.verdict = State.END, verdict
+        self._gate.hellos |= self._rivals.hellos
         self._blame.deadline = self._inquiry = None
         self._leave_deadline = now + leave_s
         return [(host, messages.end(verdict)) for host in self._gate.hellos if host not in self._gone]

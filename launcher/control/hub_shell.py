@@ -14,6 +14,7 @@ from . import messages
 from .addresses import Address, look_up
 from .connection import Connection
 from .hub import Hub, Sends
+from .lookout import Lookout
 from .messages import Hello, Message
 from .refusals import Refusals, shown
 
@@ -35,9 +36,11 @@ class HubShell:
         self._loop, self._hub, self._token, self._secret, self._addresses = loop, hub, token, secret, addresses
         self._local: Callable[[Message], None] = lambda message: None
         self._listener: socket.socket | None = None
+        self._port = 0
         self._by_host: dict[str, Connection] = {}
         self._strangers: dict[Connection, Timer] = {}
         self._timer: Timer | None = None
+        self._lookout: Lookout | None = None
         self._refusals = Refusals()
         self._refusals_timer: Timer | None = None
         self.on_finished: Callable[[], None] = lambda: None
@@ -63,6 +66,7 @@ class HubShell:
                 allowed="a free port, the same on all hosts",
                 fix="set ALGORUN_CONTROL_PORT on all hosts",
             ) from None
+        self._port = port
         listener.listen(4096)
         listener.setblocking(False)
         self._listener = listener
@@ -72,6 +76,9 @@ class HubShell:
         """The leader's own host joins, without a socket."""
         self._local = receive
         self._send(self._hub.hello(self._loop.now(), hello))
+        if self._listener is not None:
+            where = (self._addresses, self._port)
+            self._lookout = Lookout(self._loop, self._hub, hello, self._token, where, self._send, self.tell)
 
     @property
     def finished(self) -> bool:
@@ -90,6 +97,8 @@ class HubShell:
         """Last words, then no socket is left."""
         if self._timer:
             self._timer.cancel()
+        if self._lookout is not None:
+            self._lookout.close(timeout_s)
         if self._refusals_timer:
             self._refusals_timer.cancel()
         self._warn_of(self._refusals.rest(self._loop.now(), last=True))
@@ -115,7 +124,14 @@ class HubShell:
         if self._timer is None or self._timer.deadline != due or self._timer.callback is None:
             if self._timer:
                 self._timer.cancel()
-            self._timer = self._loop.at(due, lambda: self._send(self._hub.tick(self._loop.now())))
+            self._timer = self._loop.at(due, self._tick)
+
+    def _tick(self) -> None:
+        now = self._loop.now()
+        self._send(self._hub.tick(now))
+        line = self._hub.waits(now)
+        if line:
+            self.tell(line)
 
     def _accept(self, _: int) -> None:
         assert self._listener is not None
@@ -240,6 +256,8 @@ class HubShell:
         self._by_host[host] = connection
         connection.listen(functools.partial(self._line, host, connection), functools.partial(self._ended, host))
         self._send(sends)
+        if self._hub.rivals and self._lookout is not None:
+            self._lookout.look()
         for line in waiting or []:
             self._line(host, connection, line)
 
@@ -275,7 +293,7 @@ class HubShell:
             case "done":
                 sends += self._hub.done(now, host, str(message.get("note", "")))
             case "bye":
-                sends += self._hub.bye(now, host)
+                sends += self._hub.bye(now, host, messages.parse_told(message))
             case "daemon" if host == self._hub.leader:
                 sends.append((str(message.get("host")), message))
             case "daemon_exit":

@@ -180,6 +180,14 @@ def parse_go(message: Message) -> Go:
     return Go(numbers[0], from_json(str, message.get("master_addr"), "master_addr"), numbers[1], slots, numbers[2])
 
 
+def parse_told(message: Message) -> list[str]:
+    """The hosts that a leader has told of another leader's verdict, as it says in its bye."""
+    told = message.get("told", [])
+    if not isinstance(told, list):
+        raise ValueError("not a list")
+    return [from_json(str, host, "told") for host in told]
+
+
 def _check(number: int, name: str, least: int, most: int) -> None:
     if not least <= number <= most:
         raise ValueError(f"{name} {number}, not {least} to {most}")

@@ -17,6 +17,7 @@ from launcher.control.failure import Failure
 from launcher.control.hub import Hub
 from launcher.control.hub_shell import HubShell
 from launcher.control.link import HubLink
+from launcher.control.lookout import Lookout
 from launcher.control.messages import Go, Hello, Message, Ready, Verdict
 from launcher.loop import Loop
 from launcher.values import Limits, Sourced
@@ -254,11 +255,39 @@ def read_link(data: bytes) -> None:
         assert len(lost) <= 1
 
 
+def read_lookout(data: bytes) -> None:
+    """Pieces from whatever answers where a missing host should be: it may tell a failure, and nothing else."""
+    loop = StepLoop()
+    hub = Hub(loop.now(), HOSTS[:2], Limits())
+    own = Hello("algo-1", {"hosts": "algo-1,algo-2"})
+    hub.hello(loop.now(), own)
+    with contextlib.closing(loop), socket.socket() as listener:
+        listener.bind((_loopback(3), 0))
+        listener.listen(BACKLOG)
+        address, port = listener.getsockname()
+        told: list[str] = []
+        lookout = Lookout(loop, hub, own, TOKEN, ({"algo-2": address}, port), lambda sends: None, told.append)
+        lookout.look()
+        loop.turn(2)
+        other, _ = listener.accept()
+        with other, contextlib.suppress(OSError):
+            for piece in data.split(PART):
+                other.sendall(piece)
+                loop.turn(2)
+        loop.turn(2)
+        lookout.close()
+        assert hub.verdict is None or hub.verdict.kind == "failed"
+        assert len(told) <= 1
+        assert "".join(told).isprintable()
+
+
 EACH = [line(message) for message in (*FROM_HOSTS, *FROM_HUB)]
 READERS = [
     Reader("control-message", read_message, lambda: EACH, mutations.as_json, 3000),
     Reader("connection", read_connection, lambda: [PART.join(EACH), b"".join(EACH)], mutations.in_pieces(mutations.raw), 300),
     Reader("hub-stream", read_hub, hub_seeds, mutations.in_pieces(mutations.as_json), 200),
     Reader("link-stream", read_link, lambda: [PART.join(map(line, FROM_HUB)), line(FROM_HUB[0])],
+           mutations.in_pieces(mutations.as_json), 250),
+    Reader("lookout-stream", read_lookout, lambda: [PART.join(map(line, FROM_HUB)), line(FROM_HUB[0])],
            mutations.in_pieces(mutations.as_json), 250),
 ]  # fmt: skip

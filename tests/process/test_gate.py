@@ -23,29 +23,30 @@ from .running import PROGRAMS
 ADDRESSES = "algo-1=127.0.0.1,algo-2=127.0.0.2"
 
 
+def started(tmp_path, marker, host, hosts, arguments, **environ):
+    """A supervisor of one host, whose file lists these hosts."""
+    base = tmp_path / host
+    (base / "input" / "config").mkdir(parents=True)
+    (base / "input" / "config" / "resourceconfig.json").write_text(json.dumps({"hosts": hosts, "current_host": host}))
+    env = clean_environ(ALGORUN_TEST=marker, SAGEMAKER_BASE_DIR=str(base), GLOO_SOCKET_IFNAME="lo", **environ)
+    argv = [sys.executable, "-I", "-m", "launcher", "run", *map(str, arguments)]
+    return subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
 def by_hand(tmp_path, marker, programs, delays=(0, 0), own=({}, {}), meanwhile=lambda port: None, **environ):
     """Supervisors started by hand, with arguments and variables of their own; their exit codes, outputs and seconds."""
-    hosts, port, started = ["algo-1", "algo-2"], str(_free_port()), time.monotonic()
+    hosts, port, began = ["algo-1", "algo-2"], str(_free_port()), time.monotonic()
     children = {}
     for delay, host in sorted(zip(delays, hosts, strict=True)):
-        time.sleep(max(0.0, started + delay - time.monotonic()))
+        time.sleep(max(0.0, began + delay - time.monotonic()))
         arguments = programs[hosts.index(host)]
-        if arguments is None:
-            continue
-        base = tmp_path / host
-        (base / "input" / "config").mkdir(parents=True)
-        (base / "input" / "config" / "resourceconfig.json").write_text(
-            json.dumps({"hosts": hosts, "current_host": host})
-        )
-        env = clean_environ(
-            ALGORUN_TEST=marker, SAGEMAKER_BASE_DIR=str(base), GLOO_SOCKET_IFNAME="lo",
-            **{"ALGORUN_ADDRESSES": ADDRESSES, "ALGORUN_CONTROL_PORT": port, **environ, **own[hosts.index(host)]},
-        )  # fmt: skip
-        argv = [sys.executable, "-I", "-m", "launcher", "run", *map(str, arguments)]
-        children[host] = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if arguments is not None:
+            variables = {"ALGORUN_ADDRESSES": ADDRESSES, "ALGORUN_CONTROL_PORT": port, **environ}
+            variables |= own[hosts.index(host)]
+            children[host] = started(tmp_path, marker, host, hosts, arguments, **variables)
     meanwhile(int(port))
     outs = {host: child.communicate(timeout=60)[0] for host, child in children.items()}
-    return [children[h].returncode for h in hosts if h in children], outs, time.monotonic() - started
+    return [children[h].returncode for h in hosts if h in children], outs, time.monotonic() - began
 
 
 def test_a_mismatch_does_not_tell_secrets(tmp_path, nothing_left):
@@ -230,6 +231,65 @@ def test_another_program_where_the_hub_should_be_is_named(says, warned, told, tm
     assert re.match(rf"gate: algo-1, exit 65: hub not reached after 5 s: algo-1 \({place}{re.escape(told)}", text), text
 
 
+def orders(*each):
+    """Lists of hosts by their last digits, for algo-1, algo-2 and so on."""
+    return [[f"algo-{digit}" for digit in digits] for digits in each]
+
+
+@pytest.mark.parametrize("environ", [{}, {"ALGORUN_TOKEN": "t"}], ids=["address", "token"])
+@pytest.mark.parametrize(
+    ("lists", "differs"),
+    [
+        (orders("12", "21"), {"algo-1,algo-2 on algo-1, algo-2,algo-1 on algo-2"}),
+        (orders("123", "123", "312"), {"algo-1,algo-2,algo-3 on algo-1, algo-3,algo-1,algo-2 on algo-3"}),
+        (orders("123", "312", "312"), {"algo-1,algo-2,algo-3 on algo-1, algo-3,algo-1,algo-2 on algo-3"}),
+        (orders("213", "213", "312"), {"algo-2,algo-1,algo-3 on algo-2, algo-3,algo-1,algo-2 on algo-3"}),
+        (orders("123", "213", "312"), {  # whichever comes first
+            "algo-1,algo-2,algo-3 on algo-1, algo-2,algo-1,algo-3 on algo-2",
+            "algo-1,algo-2,algo-3 on algo-1, algo-3,algo-1,algo-2 on algo-3",
+            "algo-2,algo-1,algo-3 on algo-2, algo-3,algo-1,algo-2 on algo-3",
+        }),
+    ],
+    ids=["12,21", "123,123,312", "123,312,312", "213,213,312", "123,213,312"],
+)  # fmt: skip
+def test_files_that_list_different_orders_are_told_at_once(lists, differs, environ, tmp_path, nothing_left):
+    port, began = str(_free_port()), time.monotonic()
+    addresses = ",".join(f"algo-{number}=127.0.0.{number}" for number in range(1, 4))
+    children = [
+        started(tmp_path, nothing_left, f"algo-{number}", hosts, [PROGRAMS / "faulty.py", "a"],
+                ALGORUN_ADDRESSES=addresses, ALGORUN_CONTROL_PORT=port, **environ)
+        for number, hosts in enumerate(lists, 1)
+    ]  # fmt: skip
+    outs = [child.communicate(timeout=60)[0] for child in children]
+    seconds = time.monotonic() - began
+    assert [child.returncode for child in children] == [64] * len(lists), outs
+    texts = {(tmp_path / f"algo-{number}" / "output" / "failure").read_text() for number in range(1, len(lists) + 1)}
+    assert len(texts) == 1, texts
+    assert texts.pop().partition("hosts differs: ")[2].strip() in differs
+    print(f"order mismatch: {seconds:.1f} s")
+    assert seconds < 12  # 1.5 s to the first look; most of it is interpreters on a busy machine
+
+
+def test_hosts_that_are_waited_for_are_named(tmp_path, nothing_left):
+    program = [PROGRAMS / "faulty.py", "a"]
+    limits = {"ALGORUN_GATE_S": "12", "ALGORUN_LEAVE_S": "1"}
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [program, None], **limits)
+    assert codes == [65], outs
+    lines = [line for line in outs["algo-1"].splitlines() if "waiting" in line]
+    assert lines == ["algorun: waiting for algo-2 (of 2 hosts)"]
+
+
+def test_a_follower_says_what_it_waits_for(tmp_path, nothing_left):
+    program = [PROGRAMS / "faulty.py", "a"]
+    limits = {"ALGORUN_GATE_S": "12", "ALGORUN_LEAVE_S": "1"}
+    codes, outs, _ = by_hand(tmp_path, nothing_left, [None, program], **limits)
+    assert codes == [65], outs
+    (line,) = [line for line in outs["algo-2"].splitlines() if "waiting" in line]
+    assert re.fullmatch(r"algorun: waiting for algo-1, the leader \(127.0.0.1 port \d+: Connection refused\)", line), (
+        line
+    )
+
+
 @pytest.mark.parametrize("delays", [(2, 0), (0, 2)], ids=["leader", "follower"])
 def test_a_late_host_is_waited_for(delays, tmp_path, nothing_left):
     program = ["--slots", "1", PROGRAMS / "again.py", 0, 0]
@@ -237,3 +297,4 @@ def test_a_late_host_is_waited_for(delays, tmp_path, nothing_left):
     assert codes == [0, 0], outs
     assert [f"[{rank} algo-{rank + 1}] fine" in outs[f"algo-{rank + 1}"] for rank in (0, 1)] == [True, True]
     assert all(out.strip().splitlines()[-1] == "ok nnodes=2 world_size=2" for out in outs.values())
+    assert not [line for out in outs.values() for line in out.splitlines() if "waiting" in line or "warning" in line]

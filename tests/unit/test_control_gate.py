@@ -186,3 +186,43 @@ def test_a_host_that_never_reaches_the_hub_gives_up():
     member = Member(0.0, "algo-2", "algo-1", LIMITS)
     actions = member.tick(LIMITS.gate_s + LIMITS.leave_s + 1)
     assert [a.verdict.code for a in actions if isinstance(a, Conclude)] == [65]
+
+
+def test_who_is_waited_for_is_told_after_some_seconds_and_then_rarely():
+    job, told = Job(4), []
+    job.join("algo-1")
+    for host in ("algo-2", "algo-4"):
+        job.arrive(host)
+    job.settle()
+    for _ in range(200):
+        job.pass_time(1.0)
+        told.append((job.now, job.hub.waits(job.now)))
+    assert [each for each in told if each[1]] == [
+        (10.0, "waiting for algo-3 (of 4 hosts)"),
+        (70.0, "waiting for algo-3 (of 4 hosts)"),
+        (190.0, "waiting for algo-3 (of 4 hosts)"),
+    ]
+    job.arrive("algo-3")
+    job.pass_time(9.0)
+    assert job.hub.waits(job.now) == ""
+    job.pass_time(1.0)
+    assert job.hub.waits(job.now) == "waiting for algo-2, algo-3, algo-4 to get ready (of 4 hosts)"
+    for host in ("algo-2", "algo-3", "algo-4"):
+        job.get_ready(host)
+    job.settle()
+    job.pass_time(500.0)
+    assert job.hub.waits(job.now) == ""
+
+
+def test_hosts_that_all_prepare_wait_for_nobody():
+    job = Job(2)
+    for host in job.hosts:
+        job.arrive(host)
+    job.pass_time(300.0)
+    assert job.hub.waits(job.now) == ""
+    job.get_ready("algo-2")
+    job.settle()
+    job.pass_time(9.0)
+    assert job.hub.waits(job.now) == ""
+    job.pass_time(2.0)
+    assert job.hub.waits(job.now) == "waiting for algo-1 to get ready (of 2 hosts)"
