@@ -21,6 +21,7 @@ from .scenarios import (
     late_host,
     late_name,
     on_its_own,
+    other_order,
     paused,
     restarts,
     resumed,
@@ -39,6 +40,7 @@ HEARTBEAT_S = 3.0  # its timeout, shortened; F8 keeps the default of 10
 HANG_S = 5.0
 GRACE_S = 2.0
 GATE_S = 3.0
+LOOK_S = 1.5  # until a leader looks for others
 NATIVE = ("native",)
 ALL = ("native", "torchrun", "mpirun")
 SHORT_HEARTBEAT = {"ALGORUN_HEARTBEAT_TIMEOUT_S": f"{HEARTBEAT_S:g}"}
@@ -157,6 +159,8 @@ CASES = [
          code=64, says=(r"source differs: [0-9a-f]{8,}.* on algo-1, [0-9a-f]{8,}.* on algo-2",),
          setups={host: _from_tar(host) for host in HOSTS},
          hyperparameters={"sagemaker_program": "train.py", "sagemaker_submit_directory": "/mnt/ml/source.tar.gz"}),
+    Case(id="F19d", what="another order of hosts on one host", bound_s=LOOK_S + 3, command=LIGHT, scenario=other_order,
+         code=64, says=(r"hosts differs: algo-1,algo-2 on algo-1, algo-2,algo-1 on algo-2",), quick=NATIVE),
     Case(id="F20", what="2 slots on one host, 1 on the other", bound_s=None, command=SHORT, scenario=at_the_start(),
          code=0, check=three_ranks, setups={"algo-2": Setup(environ={"ALGORUN_SLOTS": "1"})}, quick=NATIVE),
     Case(id="F20b", what="the same, with equal slots wished", bound_s=3, command=SHORT, scenario=at_the_start(), code=64,
@@ -174,7 +178,7 @@ CASES = [
          scenario=on_its_own, code=0, environ={**SHORT_HANG, "ALGORUN_RESTARTS": "1"},
          measure=restarts),
     Case(id="F23", what="the control port is busy", bound_s=3, command=LIGHT, scenario=busy_port, code=64,
-         says=(rf"\b{CONTROL_PORT}\b",), survivors=("algo-1",), quick=NATIVE),
+         says=(rf"\b{CONTROL_PORT}\b.* by python\S* \(pid \d+\)",), survivors=("algo-1",), quick=NATIVE),
     Case(id="F25a", what="the checkpoint disk is nearly full: a warning", bound_s=None, command=SHORT,
          scenario=at_the_start(), code=0, check=warned(r"(?i)warning.*checkpoints"),
          setups={"algo-2": Setup(disk_mb=2)}, quick=NATIVE),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
@@ -92,6 +93,13 @@ def supervisor_killed(host: str) -> Scenario:
 def at_the_start(*hosts: str) -> Scenario:
     """The fault is there from the beginning."""
     return lambda job: job.start(*hosts)
+
+
+def other_order(job: Job) -> float:
+    """Each host's file lists itself first."""
+    path = job.hosts["algo-2"].ml / "input/config/resourceconfig.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "hosts": HOSTS[::-1]}))
+    return job.start()
 
 
 def _open(job: Job, at: float) -> float:
