@@ -32,13 +32,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from algorun.agreement import Agreement
 from algorun.flag import StopFlag
+from bench.quiet import quartiles
 from bench.ranks import start
 from train.config import DdpConfig
 from train.data import Data
 from train.data.augment import Augment
 from train.data.images import InMemory
 from train.data.sampler import Sharding
-from train.loop import Loop, Parts
+from train.loop import Loop, Parts, Position
 from train.mesh import Mesh, joined, read_world
 from train.models import build, specify
 from train.optim import optimizer, schedule
@@ -123,7 +124,7 @@ def ours(setting: Setting) -> Turn:
     augment = Augment(config.augment, config.seed, len(setting.labels), setting.side)
     names = tuple(str(i) for i in range(CLASSES))
     data = StampedData(everything, few, names, setting.side, "noise", augment, mesh.device)
-    sinks = Sinks(setting.folder, 0) if mesh.is_leader else None
+    sinks = Sinks(setting.folder, Position()) if mesh.is_leader else None
     rates = schedule(config, setting.sharding.global_batch)
 
     def turn() -> Seconds:
@@ -282,7 +283,7 @@ def table(args: argparse.Namespace, seconds: dict[str, list[Seconds]]) -> None:
         if name not in seconds:
             print(f"| {name} | not installed | | | | | |")
             continue
-        low, middle, high = (value * 1e3 for value in statistics.quantiles(wall[name], n=4))
+        low, middle, high = (value * 1e3 for value in quartiles(wall[name]))
         busy = statistics.median(cpu[name])
         ratio = statistics.median(floor) * 1e3 / middle
         paired = statistics.median(ours / theirs for ours, theirs in zip(floor, wall[name], strict=True))

@@ -127,7 +127,7 @@ def rounds(
     """Seconds per step of every contender and the profile of each round that counts; the number of those that don't."""
     profiles, latest = [], []
     seconds, dropped = quiet_rounds(
-        bench.mesh, turns, args.rounds, args.steps,
+        bench.mesh, turns, args.rounds, args.steps, args.foreign,
         before=lambda: latest.append(bench.segments()),
         kept=lambda: profiles.append(combined(bench.mesh.gather(latest[-1]))),
     )  # fmt: skip

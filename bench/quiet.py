@@ -2,6 +2,7 @@
 
 import os
 import random
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +22,11 @@ def busy_s() -> float:
     return (sum(fields) - fields[3] - fields[4]) / HERTZ  # without idle and waiting for disks
 
 
+def quartiles(values: list[float]) -> list[float]:
+    """Lower quartile, median, upper quartile; of a single value that value."""
+    return statistics.quantiles(values, n=4) if len(values) > 1 else values * 3
+
+
 def timed(turn: Callable[[], None], steps: int) -> float:
     """Seconds per step, from one meeting of the ranks to the next."""
     dist.barrier()
@@ -36,12 +42,13 @@ def quiet_rounds(
     turns: dict[str, Callable[[], None]],
     count: int,
     steps: int,
+    foreign: float = FOREIGN,
     before: Callable[[], None] = lambda: None,
     kept: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, list[float]], int]:
     """Seconds per step of every contender in `count` rounds, and the number of those dropped for foreign load.
 
-    `before` runs at the begin of each round, `kept` after one that counts.
+    `before` runs at the begin of each round, `kept` after one that counts: one in which others used at most `foreign` cores.
     """
     seconds: dict[str, list[float]] = {name: [] for name in turns}
     shuffle, number, dropped = random.Random(0), 0, 0
@@ -52,8 +59,8 @@ def quiet_rounds(
         before()
         found = {name: timed(turns[name], steps) for name in shuffle.sample(list(turns), len(turns))}
         rows = mesh.exchange([time.process_time() - own])
-        foreign = (busy_s() - machine - sum(row[0] for row in rows)) / (time.perf_counter() - clock)
-        if mesh.exchange([foreign])[0][0] > FOREIGN:
+        others = (busy_s() - machine - sum(row[0] for row in rows)) / (time.perf_counter() - clock)
+        if mesh.exchange([others])[0][0] > foreign:
             dropped += 1
             continue
         kept()

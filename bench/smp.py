@@ -64,7 +64,7 @@ def rank(args: argparse.Namespace) -> None:
             parameter.grad = None
 
     mesh = Mesh(read_world(os.environ), torch.device("cpu"))
-    seconds, dropped = quiet_rounds(mesh, {"pipeline": own, "smp": scripts}, args.rounds, args.steps)
+    seconds, dropped = quiet_rounds(mesh, {"pipeline": own, "smp": scripts}, args.rounds, args.steps, args.foreign)
     if mesh.is_leader:
         Path(args.result).write_text(json.dumps({"model": args.model, "seconds": seconds, "dropped": dropped}))
     smp.barrier()

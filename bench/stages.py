@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 import warnings
@@ -14,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from bench.quiet import FOREIGN, quartiles
 from bench.ranks import start
 from train.models import gpt
 from train.models.vit import ViT
@@ -45,6 +45,9 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument(
+        "--foreign", type=float, default=FOREIGN, help="cores that others may use in a round that counts"
+    )
     parser.add_argument("--json", type=Path, help="a file for all figures")
     parser.add_argument("--result", help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
@@ -74,5 +77,5 @@ def as_rank() -> None:
 
 def spread(values: list[float]) -> str:
     """Quartiles in ms."""
-    low, _, high = (value * 1e3 for value in statistics.quantiles(values, n=4))
+    low, _, high = (value * 1e3 for value in quartiles(values))
     return f"{low:.0f} - {high:.0f}"
