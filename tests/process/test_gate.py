@@ -23,9 +23,9 @@ from .running import PROGRAMS
 ADDRESSES = "algo-1=127.0.0.1,algo-2=127.0.0.2"
 
 
-def started(tmp_path, marker, host, hosts, arguments, **environ):
+def started(tmp_path, marker, host, hosts, arguments, folder="", **environ):
     """A supervisor of one host, whose file lists these hosts."""
-    base = tmp_path / host
+    base = tmp_path / (folder or host)
     (base / "input" / "config").mkdir(parents=True)
     (base / "input" / "config" / "resourceconfig.json").write_text(json.dumps({"hosts": hosts, "current_host": host}))
     env = clean_environ(ALGORUN_TEST=marker, SAGEMAKER_BASE_DIR=str(base), GLOO_SOCKET_IFNAME="lo", **environ)
@@ -168,6 +168,25 @@ def test_a_refused_host_is_named_on_the_leader(own, environ, why, tmp_path, noth
     (line,) = [line for line in outs["algo-1"].splitlines() if "refused" in line]
     assert line.startswith("algorun: warning: refused a connection from 127.0.0.")
     assert f" as algo-2: {why}" in line
+
+
+def test_a_second_host_of_a_name_and_one_of_another_job_are_named_on_the_leader(tmp_path, nothing_left):
+    program, port = [PROGRAMS / "faulty.py", "a"], str(_free_port())
+    addresses = ",".join(f"algo-{number}=127.0.0.{number}" for number in (1, 2, 3, 9))
+    common = {"ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": port, "ALGORUN_GATE_S": "6"}
+    hosts = ["algo-1", "algo-2", "algo-3"]
+    job = [started(tmp_path, nothing_left, host, hosts, program, **common) for host in hosts[:2]]
+    others = [
+        started(tmp_path, nothing_left, "algo-2", hosts, program, folder="second", **common),
+        started(tmp_path, nothing_left, "algo-9", ["algo-1", "algo-9"], program, **common),
+    ]
+    outs = [child.communicate(timeout=60)[0] for child in (*job, *others)]
+    assert sorted(child.returncode for child in (*job, *others)) == [64, 64, 65, 65], outs
+    lines = [line for line in outs[0].splitlines() if "refused" in line]
+    assert len(lines) == 2, outs
+    whole = " ".join(lines)
+    known = ("127.0.0.9: 'algo-9' is not one of the job's hosts", "127.0.0.2 as algo-2: algo-2 has said hello already")
+    assert all(each in whole for each in known), lines
 
 
 def test_a_leader_that_never_comes_is_named(tmp_path, nothing_left):
