@@ -144,11 +144,15 @@ class Attempt:
 
     # -- what is known ---------------------------------------------------------------------------------------------
 
+    def step(self, local_rank: int) -> int:
+        """The steps of optimizers that a rank has made, 0 where nobody counts."""
+        return self._board.read(local_rank).count
+
     def explain(self, failure: Failure) -> Failure:
         """The failure with what this machine knows of it."""
         local_rank = self._ranks.local_rank_of(failure.rank) if failure.rank is not None else None
         if local_rank is not None:
-            failure = replace(failure, step=self._board.read(local_rank).count)
+            failure = replace(failure, step=self.step(local_rank))
         return explained(failure, self._before, self._folders)
 
     def stalled(self, now: float, limit_s: float) -> float:

@@ -215,7 +215,8 @@ class Supervisor:
     def _rank_exited(self, local_rank: int, returncode: int, tail: str) -> None:
         if self._port is not None:
             self._port.drain()
-        self._do(self._member.rank_exited(self._loop.now(), local_rank, returncode, tail))
+        step = self._attempt.step(local_rank) if self._attempt is not None else 0
+        self._do(self._member.rank_exited(self._loop.now(), local_rank, returncode, tail, step))
         self._look_whether_done()
 
     def _look_whether_done(self) -> None:

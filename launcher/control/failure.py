@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from . import symptoms
@@ -17,6 +17,11 @@ LONGEST_OTHER = 200  # characters of each
 ALSO, THEN = "also: ", "then: "  # before a failure of its own, and before a consequence
 
 ABORTED = (128 + signal.SIGABRT, 128 + signal.SIGTERM)  # signals that a library or an engine uses for a peer's end
+
+EVEN = (
+    "all ranks must take part until the last collective: look for data that is split unevenly, and for a return or"
+    " sys.exit(0) that only some ranks reach"
+)
 
 # What a program may still say behind its failure: Hydra's advice, torch's warnings at exit.
 AFTERWORD = re.compile(r"set the environment variable hydra_full_error|(\[rank\d+\]:)?\s*\[W\d{4} ", re.IGNORECASE)
@@ -31,7 +36,7 @@ HARMLESS = re.compile(
 class Failure:
     """One thing that went wrong. `age_s` is how long ago it was when its host reported it, by the host's own clock.
 
-    kind: exception, exit, signal, hang, budget, lost, gate, configuration, mismatch, setup, preflight, engine or
+    kind: exception, exit, signal, left, hang, budget, lost, gate, configuration, mismatch, setup, preflight, engine or
     defect. `message` is one line, `traceback` the user's own (or the last lines of the log).
     """
 
@@ -48,6 +53,7 @@ class Failure:
     age_s: float = 0.0
     note: str = ""  # why no attempt follows where restarts are left
     others: str = ""  # what else failed, a line each; the hub adds it to the root
+    left: str = ""  # how the rank had left, with 0; code, message and traceback are then of one that needed it
 
     @property
     def distance(self) -> Distance:
@@ -85,11 +91,11 @@ class Failure:
     def headline(self) -> str:
         """The first line of output/failure."""
         who = f"rank {self.rank} on {self.host}" if self.rank is not None else self.host
-        parts = [f"{self.kind}: {who}", how(self.code)]
+        parts = [f"{self.kind}: {who} {self.left}"] if self.left else [f"{self.kind}: {who}", how(self.code)]
         if self.rank is not None:
             most = f"/{self.attempts}" if self.attempts > 1 else ""
             parts.append(f"attempt {self.attempt + 1}{most}")
-        if self.step:
+        if self.step and not self.left:
             parts.append(f"step {self.step}")
         return f"{', '.join(parts)}: {self.message}" if self.message else ", ".join(parts)
 
@@ -112,6 +118,20 @@ class Failure:
                 break
             also += f"\n{line}"
         return f"{head}{trace}{note}{also}{hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A rank that has left with 0: no failure, unless others needed it. `step` as in a failure."""
+
+    host: str
+    rank: int
+    step: int = 0
+    attempt: int = 0
+
+    @property
+    def how(self) -> str:
+        return f"left with 0 after step {self.step}" if self.step else "left with 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +185,28 @@ def complete(first: Failure, reported: Iterable[tuple[float, Failure]]) -> Failu
     if len(named) > MOST_OTHERS:
         lines.append(f"{THEN}{len(named) - MOST_OTHERS} more")
     return replace(first, others="\n".join(lines))
+
+
+def left_early(gone: Sequence[Left], ranks: int, seen: Failure) -> Failure:
+    """What `seen`, the trouble of another rank, becomes where ranks that it needed had left; `gone`: the first one first.
+
+    `ranks` is the number of all. The code and the words stay those of the one in trouble, as nothing else has any.
+    """
+    first, more = gone[0], len(gone) - 1
+    also = f", as did {more} {'other' if more == 1 else 'others'}," if more else ""
+    still = max(1, ranks - len(gone))
+    doing = "trained" if first.step else "ran"  # where nobody counts steps it may be anything
+    ended = "" if seen.kind == "hang" else f", {how(seen.code)}"
+    return replace(
+        seen,
+        kind=seen.kind if seen.kind == "hang" else "left",
+        host=first.host,
+        rank=first.rank,
+        message=f"rank {seen.rank} on {seen.host}{ended}: {seen.message}",
+        step=first.step,
+        left=f"{first.how}{also} while {still} {'rank' if still == 1 else 'ranks'} still {doing}",
+        hint=f"{EVEN}; {seen.hint}" if seen.hint else EVEN,
+    )
 
 
 def root(reported: Iterable[tuple[float, Failure]]) -> Failure:

@@ -20,7 +20,7 @@ from ..errors import ExitCode
 from ..values import Limits
 from . import messages
 from .blame import Blame
-from .failure import Failure
+from .failure import Failure, Left
 from .gate import Gate, listed
 from .hang import Stack
 from .inquiry import Inquiry
@@ -182,6 +182,12 @@ class Hub:
             self._weigh_from(now)
         return []
 
+    def left(self, now: float, left: Left) -> Sends:
+        """A rank has left with 0. Nothing follows from that alone: uneven work ends like this too."""
+        if self.state is State.RUN and not self._stopping and left.attempt == self._restarts.attempt:
+            self._blame.left(now, left)
+        return []
+
     def hang(self, now: float, idle_s: float) -> Sends:
         """A rank somewhere makes no steps: all hosts are asked what their ranks are doing."""
         if self.state is not State.RUN or self._stopping or self._inquiry or self._blame.deadline is not None:
@@ -227,7 +233,7 @@ class Hub:
         if weighing or self._done != set(self._hosts):
             return []
         if self._stopping and self._spoilt:
-            return self._fail(now, self._restarts.counted(self._spoilt.root()))
+            return self._fail(now, self._restarts.counted(self._spoilt.root(self._gate.slots)))
         kind = "stopped" if self._stopping else "ok"
         again = f" restarts={self._restarts.attempt}" if self._restarts.attempt else ""
         return self._end(now, Verdict(kind, ExitCode.OK, None, self._stopping or f"{self._note}{again}".strip()))
@@ -263,8 +269,8 @@ class Hub:
             sends += self._overdue(now)
         if self._inquiry is not None and now >= self._inquiry.deadline:
             sends += self._hangs(now)
-        if self._blame.deadline is not None and now >= self._blame.deadline and self.state is not State.END:
-            sends += self._judge(now, self._blame.root())
+        if self.state is not State.END and self._blame.due(now, self._gate.slots):
+            sends += self._judge(now, self._blame.root(self._gate.slots))
         if self.state is State.END and now >= self._leave_deadline:
             self._gone |= set(self._hosts)
         return sends
@@ -317,9 +323,10 @@ class Hub:
     def _hangs(self, now: float) -> Sends:
         """The rank that holds the others up is blamed, unless something else has failed before."""
         assert self._inquiry is not None
-        failure = self._inquiry.failure(now, self.leader, self._restarts.attempt)
+        gone, ranks = self._blame.gone(), self._gate.slots
+        failure = self._inquiry.failure(now, self.leader, self._restarts.attempt, gone, ranks)
         self._blame.overrule(now, failure)
-        return self._judge(now, self._blame.root())
+        return self._judge(now, self._blame.root(ranks))
 
     def _judge(self, now: float, failure: Failure) -> Sends:
         """Another attempt where one may help, else the end."""

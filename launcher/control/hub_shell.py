@@ -282,6 +282,8 @@ class HubShell:
                 sends += self._hub.fail(now, host, messages.parse_failure(message))
             case "spoilt":
                 self._hub.spoilt(now, host, messages.parse_failure(message))
+            case "left":
+                sends += self._hub.left(now, messages.parse_left(message, host))
             case "hang":
                 sends += self._hub.hang(now, messages.parse_hang(message))
             case "stack":

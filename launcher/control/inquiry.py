@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import ExitCode
 from . import hang
-from .failure import Failure
+from .failure import Failure, Left, left_early
 from .hang import Stack
 
 ANSWER_S = 3.0  # for all hosts to tell what their ranks are doing
@@ -20,17 +22,23 @@ class Inquiry:
         self.stacks: list[Stack] = []
         self.answered: set[str] = set()
 
-    def failure(self, now: float, leader: str, attempt: int) -> Failure:
-        """The rank that holds the others up, with its stack; the leader where nobody has answered."""
+    def failure(self, now: float, leader: str, attempt: int, gone: Sequence[Left], ranks: int) -> Failure:
+        """The rank that holds the others up, with its stack; the leader where nobody has answered.
+
+        `gone` are the ranks that have left with 0. Where all others only wait, they wait for the first of these.
+        """
         if not self.stacks:
             text = f"no step for {self._idle_s:.0f} s, and no host can tell what its ranks do"
             return Failure("hang", leader, ExitCode.HANG, text, attempt=attempt, age_s=now - self.since)
         blamed = hang.odd(self.stacks)
-        return Failure(
+        text, missed = hang.message(blamed, self.stacks, self._idle_s), bool(gone and blamed.wait)
+        if gone and not missed:
+            text = f"{text}; rank {gone[0].rank} on {gone[0].host} had {gone[0].how}"
+        failure = Failure(
             kind="hang",
             host=blamed.host,
             code=ExitCode.HANG,
-            message=hang.message(blamed, self.stacks, self._idle_s),
+            message=text,
             rank=blamed.rank,
             traceback=_traceback(blamed),
             hint=KEPT,
@@ -38,6 +46,7 @@ class Inquiry:
             step=blamed.steps,
             age_s=now - self.since,
         )
+        return left_early(gone, ranks, failure) if missed else failure
 
 
 def _traceback(stack: Stack) -> str:

@@ -18,7 +18,8 @@ from enum import Enum
 from ..errors import ExitCode
 from ..values import Limits
 from . import messages
-from .failure import Failure, Raised
+from .blame import MISSED_S
+from .failure import Failure, Left, Raised
 from .messages import Go, Message, Verdict
 from .pulse import Pulse
 from .rank_failures import RankFailures
@@ -149,11 +150,14 @@ class Member:
             return []
         return self._report(now, local_rank, failure)
 
-    def rank_exited(self, now: float, local_rank: int, returncode: int, tail: str = "") -> list[Action]:
-        """A rank has ended; -n for signal n. `tail` is the end of its stderr."""
-        failure = self.ranks.exited(now, local_rank, returncode, tail)
-        if failure is None or self.state is not State.RUN:
+    def rank_exited(self, now: float, local_rank: int, returncode: int, tail: str = "", step: int = 0) -> list[Action]:
+        """A rank has ended; -n for signal n. `tail` is the end of its stderr, `step` how far it was."""
+        rank, failure = self.ranks.running(local_rank), self.ranks.exited(now, local_rank, returncode, tail)
+        if rank is None or self.state is not State.RUN:
             return []
+        if failure is None:  # the hub knows whether others still needed it; one that has raised has told why it goes
+            known = self._stopping or local_rank in self._failed
+            return [] if known else [ToHub(messages.left(Left(self._host, rank, step, self._attempt)))]
         if not self._stopping:
             return self._report(now, local_rank, failure)
         actions: list[Action] = [Warn(f"rank {failure.rank} left with {failure.code} while stopping")]
@@ -294,7 +298,7 @@ class Member:
         failure = self._explain(failure)
         self._failed.setdefault(local_rank, failure)
         if self._report_deadline is None:  # the hub answers after its blame window, or not at all
-            wait_s = self._limits.blame_s + self._limits.leave_s
+            wait_s = self._limits.blame_s + MISSED_S + self._limits.leave_s
             self._report_deadline = now + (wait_s if self._heard is not None else max(wait_s, TELL_S))
         return [ToHub(messages.fail(failure))]
 

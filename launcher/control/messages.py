@@ -1,6 +1,6 @@
 """Control messages: one JSON object a line, checked on arrival. Pure.
 
-From a host to the hub: hello, ready, heartbeat, fail, spoilt, hang, stack, stacked, stop, done, bye, and for
+From a host to the hub: hello, ready, heartbeat, fail, spoilt, left, hang, stack, stacked, stop, done, bye, and for
 mpirun daemon and daemon_exit.
 From the hub to a host: nonce, go, stacks, restart, stop, end, refuse, heartbeat, and daemon and daemon_exit passed on.
 """
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..codec import from_json, loads, to_json
-from .failure import Failure
+from .failure import Failure, Left
 from .hang import Stack
 
 LONGEST = 64 * 1024  # bytes of one message, newline included; `go` of 1,000 hosts is below 32 KiB
@@ -24,6 +24,7 @@ MOST_NAME = 150  # characters of a file or a function there
 LONGEST_TEXT = 6000
 LONGEST_ERROR = 500
 HIGHEST_PORT = 65535
+MOST_STEPS = (1 << 64) - 1  # what the step counter holds
 MOST_SLOTS = 4096  # as for --slots; every host plans each of them
 
 Message = dict[str, Any]
@@ -216,6 +217,19 @@ def parse_restart(message: Message) -> tuple[int, Failure]:
 
 def restart(attempt: int, cause: Failure) -> Message:
     return {"type": "restart", "attempt": attempt, "failure": to_json(cause)}
+
+
+def left(gone: Left) -> Message:
+    """A rank has left with 0 while its host's job goes on."""
+    return {"type": "left", "rank": gone.rank, "step": gone.step, "attempt": gone.attempt}
+
+
+def parse_left(message: Message, host: str) -> Left:
+    """`host` has sent it. Raises ValueError where fields are missing, of another type or negative."""
+    fields = _fields(message, rank=int, step=int, attempt=int)
+    for name, number in fields.items():
+        _check(number, name, 0, MOST_STEPS)
+    return Left(host, **fields)
 
 
 def hang(idle_s: float) -> Message:

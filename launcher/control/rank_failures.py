@@ -38,6 +38,10 @@ class RankFailures:
             return None
         return self._of_raised(now, local_rank, raised, 1, self._running[local_rank])
 
+    def running(self, local_rank: int) -> int | None:
+        """The global rank of one that runs."""
+        return self._running.get(local_rank)
+
     def exited(self, now: float, local_rank: int, returncode: int, tail: str) -> Failure | None:
         """A rank has ended; -n for signal n. `tail` is the end of its stderr. None where all went well."""
         rank = self._running.pop(local_rank, None)

@@ -13,7 +13,7 @@ from launcher import cluster
 from launcher.control import messages
 from launcher.control.addresses import free_ports
 from launcher.control.connection import Connection
-from launcher.control.failure import Failure
+from launcher.control.failure import Failure, Left
 from launcher.control.hub import Hub
 from launcher.control.hub_shell import HubShell
 from launcher.control.link import HubLink
@@ -60,6 +60,7 @@ FROM_HOSTS = [
     Ready(2, {"engine": "native", "program": "python -u x.py"}, "algo-2", 1234, 1235).message(),
     {"type": "heartbeat"},
     messages.fail(FAILURE),
+    messages.left(Left("algo-2", 1, 20, 0)),
     {"type": "stop", "why": "SIGTERM on algo-2"},
     {"type": "done", "note": "loss=0.1"},
     {"type": "bye"},
@@ -89,6 +90,9 @@ def parse(message: Message) -> None:
             assert fits(messages.end(Verdict("failed", failure.code, failure)))
             assert failure.secondary in (True, False)
             failure.text()
+        case "left":
+            left = messages.parse_left(message, "algo-2")
+            assert min(left.rank, left.step, left.attempt) >= 0
         case "go":
             go = messages.parse_go(message)
             slots = {host: Sourced(count, "the gate") for host, count in go.slots.items()}
@@ -222,7 +226,7 @@ def hub_seeds() -> list[bytes]:
 
     two, three = (
         session(b"0", "algo-2", "heartbeat", "done", "bye"),
-        session(b"1", "algo-3", "fail", "daemon_exit", "bye"),
+        session(b"1", "algo-3", "left", "fail", "daemon_exit", "bye"),
     )
     both = [piece for each in zip(two, three, strict=True) for piece in each]
     return [

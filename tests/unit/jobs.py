@@ -6,6 +6,7 @@ import random
 from dataclasses import replace
 
 from launcher.control import messages
+from launcher.control.failure import Raised
 from launcher.control.hang import Frame, Stack
 from launcher.control.hub import Hub
 from launcher.control.member import Conclude, Member, Signal, Start, State, ToHub
@@ -13,6 +14,7 @@ from launcher.control.messages import Hello, Ready, Verdict
 from launcher.values import Limits
 
 LIMITS = Limits()
+MISSED = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1234"  # what a peer's end looks like
 
 
 def hello(host: str, **digest: str) -> Hello:
@@ -97,6 +99,8 @@ class Job:
                 self.send(self.hub.fail(self.now, host, messages.parse_failure(message)))
             case "spoilt":
                 self.hub.spoilt(self.now, host, messages.parse_failure(message))
+            case "left":
+                self.send(self.hub.left(self.now, messages.parse_left(message, host)))
             case "hang":
                 self.send(self.hub.hang(self.now, messages.parse_hang(message)))
             case "stack":
@@ -176,6 +180,11 @@ class Job:
                 finish(self, host)
             case "fail":
                 self.act(host, self.members[host].rank_exited(self.now, 0, 3))
+            case "leave":
+                self.act(host, self.members[host].rank_exited(self.now, 1, 0))
+            case "miss":
+                raised = Raised(2 * self.hosts.index(host), 1, self.now, "RuntimeError", MISSED, "")
+                self.act(host, self.members[host].rank_raised(self.now, 0, raised, is_rank=True))
             case "hang":
                 self.act(host, self.members[host].hangs(self.now, 600.0))
             case "kill":

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.control import messages
-from launcher.control.failure import Failure
+from launcher.control.failure import Failure, Left
 from launcher.control.messages import Hello, Ready, Verdict
 
 
@@ -32,6 +32,7 @@ def test_messages_with_wrong_fields_bring_a_value_error_only(fields):
         messages.parse_go,
         messages.parse_failure,
         messages.parse_verdict,
+        lambda message: messages.parse_left(message, "algo-1"),
     ):
         with pytest.raises(ValueError, match=r"."):  # all of them need fields that none of these has
             parse({"type": "x", **fields})
@@ -76,3 +77,14 @@ def test_a_proof_depends_on_token_nonce_and_host():
     assert messages.same(proof, messages.mac("token", "nonce", "algo-1"))
     for other in (("x", "nonce", "algo-1"), ("token", "x", "algo-1"), ("token", "nonce", "algo-2")):
         assert not messages.same(proof, messages.mac(*other))
+
+
+def test_a_rank_that_has_left_is_named_by_the_host_that_says_so():
+    message = messages.decode(messages.encode(messages.left(Left("algo-2", 3, 20, 1))))
+    assert messages.parse_left(message, "algo-2") == Left("algo-2", 3, 20, 1)
+
+
+@pytest.mark.parametrize("change", [{"rank": -1}, {"step": -1}, {"step": 1.5}, {"attempt": True}, {"host": "algo-1"}])
+def test_numbers_that_no_rank_has_are_no_message(change):
+    with pytest.raises(ValueError, match=r"."):
+        messages.parse_left(messages.left(Left("algo-2", 3)) | change, "algo-2")

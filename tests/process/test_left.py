@@ -1,0 +1,53 @@
+"""A rank that leaves with 0 while the others need it, under every engine: it is named, and not a peer that missed it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.conftest import ENGINES
+
+from .running import PROGRAMS, simulate
+
+LEAVING = PROGRAMS / "leaving.py"
+TRAINED = r"left with 0 after step 20 while 3 ranks still trained, attempt 1: rank [012] on algo-[12]"
+CASES = {
+    "collective": (1, rf"left: rank 3 on algo-2 {TRAINED}, exit 1: RuntimeError: .*(reset|closed) by peer"),
+    "return": (1, rf"left: rank 3 on algo-2 {TRAINED}, exit 1: RuntimeError: .*(reset|closed) by peer"),
+    "quiet": (67, rf"hang: rank 3 on algo-2 {TRAINED}: no step for \d+ s after step 20: .*2 others wait in wait \("),
+    "early": (
+        1,
+        r"left: rank 3 on algo-2 left with 0 while 3 ranks still ran, attempt 1: rank [012] on algo-[12], exit 1: "
+        r"torch\.distributed\.DistStoreError: wait timeout after 3000ms",
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("mode", CASES)
+def test_the_rank_that_left_is_named_on_every_host(mode, engine, tmp_path, nothing_left):
+    code, first_line = CASES[mode]
+    done = simulate(engine, LEAVING, mode, folder=tmp_path, marker=nothing_left, ALGORUN_HANG_S="5")
+    assert done.code == code, done.text
+    (failure,) = {done.failure(host) for host in ("algo-1", "algo-2")}
+    assert re.match(first_line, failure), failure
+
+
+def test_all_ranks_that_ran_out_of_data_are_counted(tmp_path, nothing_left):
+    done = simulate("native", LEAVING, "uneven", folder=tmp_path, marker=nothing_left)
+    assert done.code == 1, done.text
+    named = r"left: rank [23] on algo-2 left with 0 after step 20(, as did 1 other,)? while [23] ranks still trained"
+    assert re.match(named, done.failure("algo-1")), done.failure("algo-1")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ranks_that_end_on_their_own_are_fine(engine, tmp_path, nothing_left):
+    done = simulate(engine, LEAVING, "work", folder=tmp_path, marker=nothing_left)
+    assert (done.code, done.last) == (0, "ok nnodes=2 world_size=4"), done.text
+
+
+def test_another_attempt_may_follow(tmp_path, nothing_left):
+    done = simulate("native", "--restarts", "1", LEAVING, "collective", folder=tmp_path, marker=nothing_left)
+    assert (done.code, done.last) == (0, "ok nnodes=2 world_size=4 restarts=1"), done.text
+    assert "left: rank 3 on algo-2 left with 0 after step 20 while 3 ranks still trained, attempt 1/2: " in done.text
