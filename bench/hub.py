@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from launcher import agreement, cluster, config, probe
+from launcher import agreement, channel, cluster, config, probe
 from launcher.control import messages
 from launcher.control.addresses import free_ports
 from launcher.control.failure import Failure
@@ -105,7 +105,7 @@ class Hosts:
             Hello(host, self._first),
             lambda message: self._heard(host, message),
             lambda reason: self._give_up(f"{host}: {reason}"),
-            job.limits.heartbeat_timeout_s,
+            channel.SILENT_BEATS * job.limits.heartbeat_s,
         )
         self._links[host].send(self._ready)
         self._beat(host)

@@ -12,6 +12,8 @@ from .control.messages import Hello, Message
 from .loop import Loop
 from .probe import Machine
 
+SILENT_BEATS = 2  # of the hub, until a follower connects anew
+
 
 class Channel(Protocol):
     """What a host has of the control channel."""
@@ -57,14 +59,14 @@ def to_hub(
         where = (config.addresses.get(leader, leader), config.control_port)
         source = config.addresses.get(config.resources.current_host, "")
         return HubLink(
-            loop, where, source, config.token, hello, receive, on_lost, limits.heartbeat_timeout_s,
+            loop, where, source, config.token, hello, receive, on_lost, SILENT_BEATS * limits.heartbeat_s,
             leader=leader, tell=tell,
         )  # fmt: skip
     from .control.hub_shell import HubShell
 
     hub = Hub(loop.now(), hosts, limits, config.restarts)
     secret = "ALGORUN_TOKEN" in config.environ
-    shell = HubShell(loop, hub, config.token, secret, config.addresses, limits.heartbeat_timeout_s)
+    shell = HubShell(loop, hub, config.token, secret, config.addresses)
     shell.on_finished, shell.tell = on_finished, tell
     if len(hosts) > 1:
         shell.listen(own_address(config, machine), config.control_port)

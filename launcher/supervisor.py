@@ -151,7 +151,9 @@ class Supervisor:
             case "daemon" | "daemon_exit":
                 if self._attempt is not None:
                     self._attempt.daemon(message)
-            case "nonce" | "heartbeat":
+            case "warn":
+                self._warn(str(message.get("text", "")))
+            case "nonce" | "welcome" | "heartbeat":
                 self._look_after_ranks()
                 self._arm()
             case other:
@@ -347,7 +349,7 @@ class Supervisor:
         if not self._bye_sent:
             self._bye_sent = True
             self.owner.close()
-            self.send({"type": "bye"})
+            self.send(messages.bye(verdict))
         if self._channel is None or self._channel.finished:
             self._member.left()
             self._loop.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 from collections.abc import Callable
 
@@ -11,10 +12,14 @@ from . import messages
 from .messages import Message
 
 UNSENT = 4 * 1024 * 1024  # bytes to a peer that does not read, before it counts as lost
+CLOSED = frozenset({errno.ECONNRESET, errno.EPIPE})  # the peer's kernel says so; other errors are the network's
 
 
 class Connection:
-    """Lines over one non-blocking socket. `on_line(bytes)`; `on_end(reason)` exactly once, unless closed by us."""
+    """Lines over one non-blocking socket. `on_line(bytes)`; `on_end(reason)` exactly once, unless closed by us.
+
+    The reason is "" where the network has ended it: the peer may still be there.
+    """
 
     def __init__(
         self, loop: Loop, sock: socket.socket, on_line: Callable[[bytes], None], on_end: Callable[[str], None]
@@ -34,12 +39,6 @@ class Connection:
     def listen(self, on_line: Callable[[bytes], None], on_end: Callable[[str], None]) -> None:
         """From now on these are called: the peer has said who it is."""
         self._on_line, self._on_end = on_line, on_end
-
-    def user_timeout(self, seconds: float) -> None:
-        """Data that stays unacknowledged for so long ends the connection (RFC 5482)."""
-        option = getattr(socket, "TCP_USER_TIMEOUT", None)
-        if option is not None:
-            self._sock.setsockopt(socket.IPPROTO_TCP, option, int(seconds * 1000))
 
     @property
     def unread(self) -> bytes:
@@ -66,6 +65,15 @@ class Connection:
                 self._sock.sendall(self._unsent)
         self._shut()
 
+    def rest(self) -> None:
+        """Neither reads nor writes from now on; the peer does not notice."""
+        self._loop.forget(self._sock)
+        self._unsent = b""
+
+    def abandon(self) -> None:
+        """Ends the connection at once: what is unsent stays so."""
+        self._shut()
+
     def _shut(self) -> None:
         if self._open:
             self._open = False
@@ -76,6 +84,9 @@ class Connection:
         if self._open:
             self._shut()
             self._on_end(reason)
+
+    def _broken(self, error: OSError) -> None:
+        self._lost(error.strerror or "broken" if error.errno in CLOSED else "")
 
     def _ready(self, events: int) -> None:
         if events & WRITE:
@@ -89,7 +100,7 @@ class Connection:
         except BlockingIOError:
             return
         except OSError as error:
-            return self._lost(error.strerror or "broken")
+            return self._broken(error)
         if not data:
             return self._lost("connection closed")
         self._received += data
@@ -109,7 +120,7 @@ class Connection:
             if len(self._unsent) > UNSENT:
                 return self._lost("does not read")
         except OSError as error:
-            return self._lost(error.strerror or "broken")
+            return self._broken(error)
         if self._closing and not self._unsent:
             return self._shut()
         if self._open:

@@ -25,7 +25,7 @@ from .gate import Gate, listed
 from .hang import Stack
 from .inquiry import Inquiry
 from .messages import Hello, Message, Ready, Verdict
-from .pulse import Pulse
+from .pulse import Hearing, Pulse
 from .restarts import Restarts
 from .rivals import Rivals
 from .waiting import Waiting
@@ -56,8 +56,8 @@ class Hub:
         self._rivals, self._waiting = Rivals(hosts[0]), Waiting(now)
         self._ready_deadline = now + limits.gate_s  # of the gate, and then of every restart
         self._preparing = False
-        self._heard: dict[str, float] = {}
         self._pulse = Pulse(now, limits.heartbeat_s)
+        self._hearing = Hearing(now, self._pulse, limits)
         self._done: set[str] = set()
         self._gone: set[str] = set()  # said bye, or lost
         self._blame = Blame(limits.blame_s)
@@ -84,7 +84,7 @@ class Hub:
         """When `tick` is due; never, once finished. Silence is looked for at every beat."""
         if self.finished:
             return math.inf
-        due = self._pulse.next_at
+        due = min(self._pulse.next_at, self._hearing.due_at)
         if self.state in (State.GATE, State.RESTART):
             due = min(due, self._ready_deadline)
         if self._blame.deadline is not None:
@@ -122,7 +122,8 @@ class Hub:
             return [(host, {"type": "refuse", "why": refusal})]
         if self.state is State.GATE and self._rivals.takes(hello):
             return [(host, {"type": "heartbeat"})]  # no verdict yet
-        self._gate.hellos[host], self._heard[host] = hello, now
+        self._gate.hellos[host] = hello
+        self._hearing.heard(now, host)
         if self.verdict is not None:
             return [(host, messages.end(self.verdict))]
         if hello.error:
@@ -166,8 +167,15 @@ class Hub:
         self._gate.unproven(host)
 
     def heartbeat(self, now: float, host: str) -> Sends:
-        self._heard[host] = now
+        self._hearing.heard(now, host)
         return []
+
+    def back(self, now: float, host: str) -> Sends:
+        """A host has connected anew. One that has counted as lost hears the verdict, and is waited for."""
+        self._hearing.heard(now, host)
+        late = host in self._gone
+        self._gone.discard(host)
+        return [(host, messages.end(self.verdict))] if late and self.verdict is not None else []
 
     def fail(self, now: float, host: str, failure: Failure) -> Sends:
         """A host reports a failure. The first one opens the blame window; what comes within it is weighed too."""
@@ -238,13 +246,13 @@ class Hub:
         again = f" restarts={self._restarts.attempt}" if self._restarts.attempt else ""
         return self._end(now, Verdict(kind, ExitCode.OK, None, self._stopping or f"{self._note}{again}".strip()))
 
-    def bye(self, now: float, host: str, told: Collection[str] = ()) -> Sends:
+    def bye(self, now: float, host: str, told: Collection[str] = (), why: str = "") -> Sends:
         """A host has ended its processes and leaves. Before a verdict it has given up, and nobody else would say so.
 
         `told` are those that another leader has told of the verdict: they will not come.
         """
         if self.state is not State.END:
-            return self.lost(now, host, "host lost: it left before the end")
+            return self.lost(now, host, f"host lost: it gave up: {why}" if why else "host lost: it left before the end")
         self._gone |= {host, *told}
         return []
 
@@ -263,8 +271,11 @@ class Hub:
     def tick(self, now: float) -> Sends:
         """Deadlines."""
         sends: Sends = []
-        if self._pulse.due(now):
+        beat = self._pulse.due(now)
+        if beat:
             sends += self._beat(now)
+        if beat or now >= self._hearing.due_at:
+            sends += self._silence(now)
         if self.state in (State.GATE, State.RESTART) and now >= self._ready_deadline:
             sends += self._overdue(now)
         if self._inquiry is not None and now >= self._inquiry.deadline:
@@ -276,13 +287,21 @@ class Hub:
         return sends
 
     def _beat(self, now: float) -> Sends:
-        """Signs of life, both ways."""
-        sends: Sends = [(host, {"type": "heartbeat"}) for host in self._gate.hellos if host not in self._gone]
-        limit_s = self._limits.heartbeat_timeout_s
-        for host, heard in self._heard.items() if now >= self._pulse.patient_until else ():
-            if now - heard >= limit_s and host not in self._gone and host != self.leader:
-                sends += self.lost(now, host, f"host lost: no sign of life for {limit_s:g} s")
-        return sends
+        """Signs of life, both ways: a host whose own do not arrive is told so."""
+        sends: Sends = []
+        for host in self._gate.hellos:
+            if host not in self._gone:
+                unheard = {"unheard": True} if self._hearing.unheard(now, host) else {}
+                sends.append((host, {"type": "heartbeat", **unheard}))
+        news = self._hearing.news(now)
+        return [*sends, (self.leader, {"type": "warn", "text": news})] if news else sends
+
+    def _silence(self, now: float) -> Sends:
+        limit_s, others = self._limits.heartbeat_timeout_s, self._gate.hellos.keys() - self._gone - {self.leader}
+        silent = self._hearing.silent(now, others)
+        return [
+            each for host in silent for each in self.lost(now, host, f"host lost: no sign of life for {limit_s:g} s")
+        ]
 
     def _overdue(self, now: float) -> Sends:
         """Hosts that came have the time for their preparation besides; a restart has its own limit."""

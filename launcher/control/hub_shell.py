@@ -7,6 +7,7 @@ import functools
 import os
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from ..errors import UserError
 from ..loop import READ, Loop, Timer
@@ -17,27 +18,33 @@ from .hub import Hub, Sends
 from .lookout import Lookout
 from .messages import Hello, Message
 from .refusals import Refusals, shown
+from .session import Session
 
 HELLO_TIMEOUT_S = 5.0  # a peer that has not said who it is by then is closed
 NAME_RETRY_S = 0.5  # until the next look-up of a name that does not resolve yet
 FULL_RETRY_S = 0.2  # until the next look at new peers when there are too many
 WRONG_PROOF = "the job's token differs (ALGORUN_TOKEN, or the training job's ARN)"
-MOST_WAITING = 2000  # lines of a host whose name is being looked up: a gate's length of heartbeats
 STRANGERS = 256  # peers that have not said hello, at most; further ones wait in the kernel's backlog
+
+
+@dataclass(slots=True)
+class Peer:
+    """A host that has joined: the connection over which it does so now, and from where."""
+
+    session: Session
+    connection: Connection
+    address: str
 
 
 class HubShell:
     """Feeds the hub from its own host (`send`) and from TCP, and sends what it says."""
 
-    def __init__(
-        self, loop: Loop, hub: Hub, token: str, secret: bool, addresses: Mapping[str, str], silence_s: float
-    ) -> None:
-        self._silence_s = silence_s
+    def __init__(self, loop: Loop, hub: Hub, token: str, secret: bool, addresses: Mapping[str, str]) -> None:
         self._loop, self._hub, self._token, self._secret, self._addresses = loop, hub, token, secret, addresses
         self._local: Callable[[Message], None] = lambda message: None
         self._listener: socket.socket | None = None
         self._port = 0
-        self._by_host: dict[str, Connection] = {}
+        self._peers: dict[str, Peer] = {}
         self._strangers: dict[Connection, Timer] = {}
         self._timer: Timer | None = None
         self._lookout: Lookout | None = None
@@ -106,15 +113,16 @@ class HubShell:
             self._loop.forget(self._listener)
             self._listener.close()
             self._listener = None
-        for connection in (*self._by_host.values(), *self._strangers):
+        for connection in (*(peer.connection for peer in self._peers.values()), *self._strangers):
             connection.flush(timeout_s)
 
     def _send(self, sends: Sends) -> None:
         for host, message in sends:
             if host == self._hub.leader:
                 self._loop.post(functools.partial(self._local, message))
-            elif host in self._by_host:
-                self._by_host[host].send(message)
+            elif host in self._peers:
+                peer = self._peers[host]
+                peer.connection.send(peer.session.say(message))
         if self._hub.finished:
             if self._timer:
                 self._timer.cancel()
@@ -154,18 +162,24 @@ class HubShell:
         nonce = os.urandom(16).hex()
         connection = Connection(
             self._loop, sock, lambda line: self._introduced(connection, nonce, line),
-            lambda reason: self._drop(connection, f"no hello, {reason}"),
+            lambda reason: self._drop(connection, self._no_hello(connection, reason)),
         )  # fmt: skip
         too_late = f"no hello within {HELLO_TIMEOUT_S:g} s"
         self._strangers[connection] = self._loop.after(HELLO_TIMEOUT_S, lambda: self._drop(connection, too_late))
         connection.send({"type": "nonce", "nonce": nonce})
 
+    def _no_hello(self, connection: Connection, reason: str) -> str:
+        """A host that tried another connection may have heard the hub over its first one meanwhile."""
+        known = not connection.unread and any(connection.peer == peer.address for peer in self._peers.values())
+        return "" if known else f"no hello, {reason or 'the connection broke'}"
+
     def _drop(self, connection: Connection, why: str, host: str = "") -> None:
-        """Closes a stranger and says so. `host` is who it said it is, if that is one of the job's."""
+        """Closes a stranger and says why, if there is more to say. `host` is who it said it is, if it is one of the job's."""
         timer = self._strangers.pop(connection, None)
         if timer is not None:
             timer.cancel()
-            self._note_refusal(connection, why, host)
+            if why:
+                self._note_refusal(connection, why, host)
         connection.close()
 
     def _refuse(self, connection: Connection, why: str, host: str = "") -> None:
@@ -194,6 +208,7 @@ class HubShell:
             if message["type"] != "hello":
                 raise ValueError("not a hello")
             hello = messages.parse_hello(message)
+            session = messages.parse_session(message)
             proven = messages.same(str(message.get("mac", "")), messages.mac(self._token, nonce, hello.host))
         except ValueError:  # text that cannot be encoded is one too
             return self._drop(connection, f"no hello, it sent {shown(line)}")
@@ -204,73 +219,88 @@ class HubShell:
         if not proven:
             self._hub.unproven(host)
             return self._refuse(connection, WRONG_PROOF, host if self._hub.expects(host) else "")
+        admit = functools.partial(self._admit, connection, hello, *session)
         if self._secret:  # a token of the user's own proves more than an address does
-            return self._admit(connection, hello)
+            return admit()
         self._strangers[connection].cancel()
-        waiting: list[bytes] = []  # its heartbeats while its name is looked up
+        connection.listen(  # it waits for an answer
+            lambda line: self._drop(connection, f"it sent {shown(line)} before it was welcome", host),
+            lambda reason: self._drop(connection, reason or "the connection broke", host),
+        )
+        peer = self._peers.get(host)
+        if peer is None:
+            return self._look_up(connection, hello, admit)
+        if connection.peer == peer.address:
+            return admit()
+        return self._drop(connection, f"{host} is connected from {peer.address}", host)
 
-        def wait(line: bytes) -> None:
-            waiting.append(line)
-            if len(waiting) > MOST_WAITING:
-                self._drop(connection, "its name is still unknown", host)
-
-        connection.listen(wait, lambda reason: self._drop(connection, reason, host))
-        self._look_up(connection, hello, waiting)
-        return None
-
-    def _look_up(self, connection: Connection, hello: Hello, waiting: list[bytes]) -> None:
+    def _look_up(self, connection: Connection, hello: Hello, admit: Callable[[], None]) -> None:
         if connection in self._strangers:
             self._loop.in_thread(
                 functools.partial(look_up, self._addresses.get(hello.host, hello.host), 0),
-                lambda found: self._check(connection, hello, waiting, found),
+                lambda found: self._check(connection, hello, admit, found),
             )
 
     def _check(
-        self, connection: Connection, hello: Hello, waiting: list[bytes], found: list[Address] | Exception
+        self, connection: Connection, hello: Hello, admit: Callable[[], None], found: list[Address] | Exception
     ) -> None:
         """The address must be one of the host that the peer says it is. A name that is not known yet may come."""
         peer = connection.peer
         if isinstance(found, Exception):
             connection.send({"type": "heartbeat"})
-            self._loop.after(NAME_RETRY_S, lambda: self._look_up(connection, hello, waiting))
+            self._loop.after(NAME_RETRY_S, lambda: self._look_up(connection, hello, admit))
             return None
         known = [str(address[0]) for _, address in found]
         if peer in known:
-            return self._admit(connection, hello, waiting)
+            return admit()
         why = f"{hello.host} resolves to {', '.join(known)}, but the connection comes from {peer}"
         return self._refuse(connection, why, hello.host)
 
-    def _admit(self, connection: Connection, hello: Hello, waiting: list[bytes] | None = None) -> None:
+    def _admit(self, connection: Connection, hello: Hello, id: str, heard: int) -> None:
+        """A host joins, or one that knows its session's id comes back: each side hears what it has missed."""
         timer = self._strangers.pop(connection, None)
         if timer is None:
             return
         timer.cancel()
-        sends = self._hub.hello(self._loop.now(), hello)
-        host = hello.host
+        host, peer = hello.host, self._peers.get(hello.host)
+        back = peer is not None and messages.same(id, peer.session.id)
+        session = peer.session if peer is not None and back else Session(id)
+        try:
+            missed = session.missed(heard)
+        except ValueError as error:
+            self._note_refusal(connection, str(error), host)
+            return connection.close()
+        sends = self._hub.back(self._loop.now(), host) if back else self._hub.hello(self._loop.now(), hello)
         if sends and sends[0][1]["type"] == "refuse":
             self._note_refusal(connection, sends[0][1]["why"], host)
             connection.send(sends[0][1])
             connection.close()
             return
-        connection.user_timeout(self._silence_s)
-        self._by_host[host] = connection
-        connection.listen(functools.partial(self._line, host, connection), functools.partial(self._ended, host))
+        if peer is not None:
+            peer.connection.abandon()
+        self._peers[host] = Peer(session, connection, connection.peer)
+        connection.listen(
+            functools.partial(self._line, host, connection), functools.partial(self._ended, host, connection)
+        )
+        for message in ({"type": "welcome", "heard": session.heard}, *missed):
+            connection.send(message)
         self._send(sends)
         if self._hub.rivals and self._lookout is not None:
             self._lookout.look()
-        for line in waiting or []:
-            self._line(host, connection, line)
 
-    def _ended(self, host: str, reason: str) -> None:
-        self._by_host.pop(host, None)
-        self._send(self._hub.lost(self._loop.now(), host, f"host lost: {reason}"))
+    def _ended(self, host: str, connection: Connection, reason: str) -> None:
+        """What the network has ended, the host may replace."""
+        if reason and self._peers[host].connection is connection:
+            self._send(self._hub.lost(self._loop.now(), host, f"host lost: {reason}"))
 
     def _line(self, host: str, connection: Connection, line: bytes) -> None:
         try:
-            self._hear(host, messages.decode(line))
+            message = messages.decode(line)
+            self._peers[host].session.hear(message)
+            self._hear(host, message)
         except ValueError as error:
             connection.close()
-            self._ended(host, f"sent an unusable message: {error}")
+            self._ended(host, connection, f"sent an unusable message: {error}")
 
     def _hear(self, host: str, message: Message) -> None:
         now = self._loop.now()
@@ -295,7 +325,7 @@ class HubShell:
             case "done":
                 sends += self._hub.done(now, host, str(message.get("note", "")))
             case "bye":
-                sends += self._hub.bye(now, host, messages.parse_told(message))
+                sends += self._hub.bye(now, host, messages.parse_told(message), str(message.get("why", "")))
             case "daemon" if host == self._hub.leader:
                 sends.append((str(message.get("host")), message))
             case "daemon_exit":

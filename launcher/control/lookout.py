@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -128,7 +129,7 @@ class Lookout:
             match message["type"]:
                 case "nonce":
                     proof = messages.mac(self._token, str(message.get("nonce", "")), self._hello.host)
-                    connection.send(self._hello.message(proof))
+                    connection.send(self._hello.message(proof, os.urandom(16).hex()))
                 case "heartbeat":
                     self._answered.add(host)
                     self._settle(host)

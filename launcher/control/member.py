@@ -21,7 +21,7 @@ from . import messages
 from .blame import MISSED_S
 from .failure import Failure, Left, Raised
 from .messages import Go, Message, Verdict
-from .pulse import Pulse
+from .pulse import Pulse, silence_s
 from .rank_failures import RankFailures
 
 TELL_S = 10.0  # for a hub that is not there yet to hear of a failure of this host
@@ -118,7 +118,7 @@ class Member:
     @property
     def _silent_at(self) -> float:
         """When the hub counts as lost, should nothing come until then."""
-        return max((self._heard or 0.0) + self._limits.heartbeat_timeout_s, self._pulse.patient_until)
+        return max((self._heard or 0.0) + silence_s(self._limits), self._pulse.patient_until)
 
     @property
     def _joining_until(self) -> float:

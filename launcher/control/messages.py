@@ -2,7 +2,7 @@
 
 From a host to the hub: hello, ready, heartbeat, fail, spoilt, left, hang, stack, stacked, stop, done, bye, and for
 mpirun daemon and daemon_exit.
-From the hub to a host: nonce, go, stacks, restart, stop, end, refuse, heartbeat, and daemon and daemon_exit passed on.
+From the hub to a host: nonce, welcome, go, stacks, restart, stop, end, refuse, heartbeat, and daemon and daemon_exit passed on.
 """
 
 from __future__ import annotations
@@ -48,8 +48,10 @@ class Hello:
     digest: Mapping[str, str]
     error: str = ""  # this host's configuration error, which ends the job
 
-    def message(self, mac: str = "") -> Message:
-        return {"type": "hello", **to_json(self), "digest": dict(self.digest), "mac": mac}
+    def message(self, mac: str = "", session: str = "", heard: int = 0) -> Message:
+        """`session` and `heard` let the host come back over another connection (control/session)."""
+        about = {"mac": mac, "session": session, "heard": heard}
+        return {"type": "hello", **to_json(self), "digest": dict(self.digest), **about}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,17 @@ def _fields(message: Message, *without: str, **kinds: type) -> dict[str, Any]:
 
 def parse_hello(message: Message) -> Hello:
     """Raises ValueError where fields are missing or of another type."""
-    return Hello(digest=_texts(message.get("digest")), **_fields(message, "mac", host=str, error=str))
+    return Hello(
+        digest=_texts(message.get("digest")), **_fields(message, "mac", "session", "heard", host=str, error=str)
+    )
+
+
+def parse_session(message: Message) -> tuple[str, int]:
+    """Of a hello: the id of the host's session, and how many messages it has heard in it."""
+    session: str = from_json(str, message.get("session"), "session")
+    if not session or not session.isascii():
+        raise ValueError("a hello without a session")
+    return session, from_json(int, message.get("heard"), "heard")
 
 
 def parse_ready(message: Message) -> Ready:
@@ -257,6 +269,13 @@ def parse_stack(message: Message) -> Stack:
 def fail(failure: Failure, *, spoils: bool = False) -> Message:
     """`spoils`: a rank could not save, so that a stop is none that went well."""
     return {"type": "spoilt" if spoils else "fail", "failure": to_json(failure)}
+
+
+def bye(verdict: Verdict | None) -> Message:
+    """A host leaves. The hub asks why where it has given no verdict."""
+    failure = verdict.failure if verdict is not None else None
+    why = "" if failure is None else failure.message if failure.rank is None else failure.headline()
+    return {"type": "bye", "why": why}
 
 
 def end(verdict: Verdict) -> Message:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from launcher import __version__
 
@@ -17,6 +18,7 @@ from .scenarios import (
     a_rank,
     at_the_start,
     busy_port,
+    gap,
     killed,
     late_host,
     late_name,
@@ -41,6 +43,7 @@ HANG_S = 5.0
 GRACE_S = 2.0
 GATE_S = 3.0
 LOOK_S = 1.5  # until a leader looks for others
+BACK_S = 3.0  # from the end of a gap until the leader has told of it: reconnected, and at its next beat
 NATIVE = ("native",)
 ALL = ("native", "torchrun", "mpirun")
 SHORT_HEARTBEAT = {"ALGORUN_HEARTBEAT_TIMEOUT_S": f"{HEARTBEAT_S:g}"}
@@ -75,12 +78,21 @@ class Case:
 
 
 RAISED = (r"rank 3 on algo-2, exit 1\b.*: ValueError: bad batch 17", r"training\.py\", line \d+, in fault")
-LIGHT = training("light")
+LIGHT, FLAG = training("light"), training("flag")
 BUSY, QUIET = training("busy"), training("quiet")
 WITH_STEPS = training("busy", "--optimizer")
 SHORT = training("light", "--seconds", "0.5")
 OTHER_VERSION = (ROOT / "launcher/__init__.py").read_text().replace(f'"{__version__}"', '"0.0.1"')
 RESUME = {"ALGORUN_RESTARTS": "2"}
+
+
+def _gap(id: str, gap_s: float, timeout_s: float, **options: Any) -> Case:
+    """A gap in the network that is shorter than the time-out."""
+    return Case(
+        id=id, what=f"the network of a host is gone for {gap_s:g} s, time-out {timeout_s:g} s: until it is back",
+        bound_s=BACK_S, scenario=gap(gap_s), code=0, environ={"ALGORUN_HEARTBEAT_TIMEOUT_S": f"{timeout_s:g}"},
+        waits=True, **options,
+    )  # fmt: skip
 
 
 def _from_tar(name: str) -> Setup:
@@ -187,4 +199,8 @@ CASES = [
          setups={"algo-2": Setup(disk_mb=2)}, quick=NATIVE),
     Case(id="F28", what="memlock 64 KiB with an EFA device", bound_s=3, command=LIGHT, scenario=at_the_start(), code=69,
          says=(r"(?i)algo-2.*memlock",), setups={"algo-2": Setup(memlock=65536, efa=True)}, quick=NATIVE),
+    _gap("F30a", 4, 7, command=FLAG, check=saved, engines=ALL, repeats=3),
+    _gap("F30b", 7.4, 10, command=FLAG, check=saved, engines=ALL, repeats=3),
+    _gap("F30c", 6, 7, command=LIGHT, repeats=3),
+    _gap("F30q", 4, 7, command=LIGHT, quick=NATIVE),
 ]  # fmt: skip

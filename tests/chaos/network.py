@@ -62,6 +62,10 @@ class Network:
         """No frame passes any more; the interface still looks well to the host, as behind a dead switch."""
         ip("-n", self.switch, "link", "set", self.port(host), "nomaster")
 
+    def join(self, host: str) -> None:
+        """Frames pass again."""
+        ip("-n", self.switch, "link", "set", self.port(host), "master", "br0")
+
     def listeners(self, host: str) -> list[tuple[str, int, str]]:
         """(address, port, process) of all TCP and UDP sockets that wait for others."""
         argv = [*self.enter(host), "ss", "-Hltunp"]

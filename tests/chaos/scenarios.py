@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from .job import CONTROL_PORT, HOSTS, PROGRAMS, UP_S, Job
+from .job import CONTROL_PORT, HOSTS, PROGRAMS, START_S, UP_S, Job
 
 LATE_S = 20.0
 PAUSE_S = 60.0
@@ -40,6 +40,26 @@ def when_up(do: Callable[[Job], object]) -> Scenario:
         _up(job)
         at = time.monotonic()
         do(job)
+        return at
+
+    return run
+
+
+def gap(seconds: float) -> Scenario:
+    """The network of algo-2 is gone for so long; the leader tells of it, and then a stop must still reach all ranks."""
+
+    def run(job: Job) -> float:
+        _up(job)
+        at = time.monotonic()
+        job.network.cut("algo-2")
+        time.sleep(max(0.0, at + seconds - time.monotonic()))
+        job.network.join("algo-2")
+        back = time.monotonic()
+        job.wait_for(r"no sign of life from algo-2 for [\d.]+ s; it is back", 1, START_S)
+        job.measured = time.monotonic() - back
+        process = job.hosts["algo-2"].process
+        assert process is not None
+        process.send_signal(signal.SIGTERM)
         return at
 
     return run

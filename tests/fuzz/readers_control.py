@@ -191,7 +191,7 @@ def read_hub(data: bytes) -> None:
     """Pieces for the hub, each from one of three peers (its first byte). Afterwards an honest peer is still greeted."""
     loop, port = StepLoop(), hub_port()
     hub = Hub(loop.now(), HOSTS, Limits())
-    shell = HubShell(loop, hub, TOKEN, True, {}, 10.0)
+    shell = HubShell(loop, hub, TOKEN, True, {})
     clients: dict[int, Client] = {}
     try:
         shell.listen("127.0.0.1", port)

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from launcher.control import messages
 from launcher.control.failure import Failure, Raised
 from launcher.control.hub import Hub
 from launcher.control.member import Conclude, Member
+from launcher.control.pulse import RECONNECT_S, TELL_AGAIN_S, silence_s
 from launcher.values import Limits
 
 from .jobs import LIMITS, finish, hello, ready, running
@@ -31,17 +33,19 @@ def test_silence_of_a_host_ends_the_job():
     job = running(2)
     job.dead.add("algo-2")  # its messages stop, its connection stays
     job.to_hub["algo-2"].clear()
-    job.pass_time(LIMITS.heartbeat_timeout_s + LIMITS.blame_s + 1.5)
+    job.pass_time(silence_s(LIMITS) + LIMITS.blame_s - 0.1)
+    assert not job.verdicts, "a gap just below the time-out may look so"
+    job.pass_time(0.2)
     assert job.verdicts["algo-1"].code == 66
-    assert "algo-2" in job.verdicts["algo-1"].failure.headline()
+    assert job.verdicts["algo-1"].failure.headline().endswith("algo-2, exit 66: host lost: no sign of life for 10 s")
 
 
 def test_silence_of_the_hub_ends_a_host():
     member = Member(0.0, "algo-2", "algo-1", LIMITS)
     member.joined(0.0)
-    seconds = range(1, int(LIMITS.heartbeat_timeout_s) + 1)
-    concluded = [second for second in seconds for a in member.tick(float(second)) if isinstance(a, Conclude)]
-    assert concluded == [LIMITS.heartbeat_timeout_s]
+    quarters = [each / 4 for each in range(1, 80)]
+    concluded = [at for at in quarters for a in member.tick(at) if isinstance(a, Conclude)]
+    assert concluded == [LIMITS.heartbeat_timeout_s + LIMITS.heartbeat_s + RECONNECT_S]
     assert member.verdict.code == 66
 
 
@@ -63,6 +67,79 @@ def test_a_hub_that_was_paused_hears_its_hosts_before_it_calls_them_lost():
     job.send(job.hub.heartbeat(job.now + 0.1, "algo-2"))
     job.pass_time(5)
     assert not job.verdicts
+
+
+def warnings(sends):
+    return [message["text"] for host, message in sends if message["type"] == "warn" and host == "algo-1"]
+
+
+def silent_until(hub, now, host):
+    """Beats of the hub until a host is heard again; the beat after that."""
+    while hub.deadline < now:
+        hub.tick(hub.deadline)
+    hub.heartbeat(now, host)
+    return hub.tick(hub.deadline)
+
+
+def test_a_silence_that_ends_is_told_of_once_in_a_while():
+    job = running(2)
+    assert warnings(silent_until(job.hub, 2.9, "algo-2")) == [], "a beat or two may be late"
+    told = warnings(silent_until(job.hub, 7.2, "algo-2"))
+    assert told == ["no sign of life from algo-2 for 4.3 s; it is back"]
+    assert warnings(silent_until(job.hub, 12.0, "algo-2")) == []
+    found = []
+    while job.hub.deadline < 10 + TELL_AGAIN_S:
+        job.hub.heartbeat(job.hub.deadline - 0.1, "algo-2")
+        found += warnings(job.hub.tick(job.hub.deadline))
+    assert found == ["no sign of life from algo-2 for 4.8 s; it is back"]
+
+
+def test_hosts_that_come_back_together_are_told_of_together():
+    job = running(4)
+    while job.hub.deadline < 5:
+        job.hub.tick(job.hub.deadline)
+    for host in ("algo-3", "algo-2"):
+        job.hub.heartbeat(5.0, host)
+    told = warnings(job.hub.tick(job.hub.deadline))
+    assert told == ["no sign of life from algo-3, algo-2 for 5.0 s; they are back"]
+
+
+def test_a_pause_of_the_hub_is_no_silence_of_its_hosts():
+    job = running(2)
+    job.hub.heartbeat(8.0, "algo-2")  # read before the hub has looked at its own clock
+    assert warnings(job.hub.tick(8.0)) == []
+
+
+def test_a_host_that_is_not_heard_is_told_so():
+    hub = running(2).hub
+    beats = [hub.tick(hub.deadline) for _ in range(4)]
+    assert [("unheard" in dict(beat)["algo-2"]) for beat in beats] == [False, False, True, True]
+    hub.heartbeat(4.1, "algo-2")
+    assert dict(hub.tick(hub.deadline))["algo-2"] == {"type": "heartbeat"}
+
+
+def test_a_host_that_comes_back_too_late_hears_the_verdict():
+    hub = running(2).hub
+    while hub.verdict is None:
+        hub.tick(hub.deadline)
+    assert hub.finished
+    ((host, message),) = hub.back(hub.deadline if hub.deadline < 1e9 else 14.0, "algo-2")
+    assert (host, message["type"]) == ("algo-2", "end")
+    assert message["verdict"]["failure"]["message"] == "host lost: no sign of life for 10 s"
+    assert not hub.finished, "it may still leave in peace"
+    hub.bye(14.1, "algo-2")
+    assert hub.finished
+
+
+def test_a_host_that_comes_back_while_its_loss_is_weighed_hears_the_verdict_too():
+    hub = running(2).hub
+    now = 0.0
+    while not hub._gone:
+        now = hub.deadline
+        hub.tick(now)
+    assert hub.back(now + 0.5, "algo-2") == []
+    ends = [host for host, message in hub.tick(now + LIMITS.blame_s) if message["type"] == "end"]
+    assert sorted(ends) == ["algo-1", "algo-2"]
 
 
 def test_heartbeats_keep_a_quiet_job_alive():
@@ -189,6 +266,20 @@ def test_whatever_happens_every_living_host_gets_one_and_the_same_verdict(count,
         assert job.hub.finished
     for verdict in verdicts:
         assert (verdict.code == 0) == (verdict.failure is None)
+
+
+def test_a_host_that_gives_up_says_why():
+    """It heard nothing of the hub; what it says before it leaves may arrive all the same."""
+    job = running(2)
+    member = job.members["algo-2"]
+    while member.verdict is None:
+        member.tick(member.deadline)
+    bye = messages.bye(member.verdict)
+    assert bye == {"type": "bye", "why": "hub lost: no sign of life from algo-1 for 10 s"}
+    job.send(job.hub.bye(job.now, "algo-2", bye["why"]))
+    job.pass_time(LIMITS.blame_s + 0.1)
+    headline = job.verdicts["algo-1"].failure.headline()
+    assert headline == "lost: algo-2, exit 66: host lost: it gave up: hub lost: no sign of life from algo-1 for 10 s"
 
 
 @pytest.mark.parametrize("started", [False, True])
