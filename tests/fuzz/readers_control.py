@@ -56,20 +56,21 @@ def line(message: Message) -> bytes:
 
 
 FROM_HOSTS = [
-    Hello("algo-2", {"hosts": "algo-1,algo-2", "python version": "3.11"}, "").message("@MAC@"),
+    Hello("algo-2", {"hosts": "algo-1,algo-2", "python version": "3.11"}, "").message("@MAC@", "5e55", 0),
     Ready(2, {"engine": "native", "program": "python -u x.py"}, "algo-2", 1234, 1235).message(),
-    {"type": "heartbeat"},
+    {"type": "heartbeat", "heard": 0},
     messages.fail(FAILURE),
     messages.left(Left("algo-2", 1, 20, 0)),
     {"type": "stop", "why": "SIGTERM on algo-2"},
     {"type": "done", "note": "loss=0.1"},
-    {"type": "bye"},
+    messages.bye(Verdict("failed", 1, FAILURE)),
     {"type": "daemon_exit", "id": "ab", "code": 1},
 ]
 FROM_HUB = [
     {"type": "nonce", "nonce": "00" * 16},
+    {"type": "welcome", "heard": 0},
     Go(0, "algo-1", 1234, dict.fromkeys(HOSTS, 2), 1235).message(),
-    {"type": "heartbeat"},
+    {"type": "heartbeat", "heard": 0, "unheard": True},
     {"type": "stop", "why": "SIGTERM on algo-1"},
     messages.end(Verdict("failed", 1, FAILURE)),
     messages.end(Verdict("ok", 0, None, "loss=0.1")),
@@ -83,6 +84,7 @@ def parse(message: Message) -> None:
     match message["type"]:
         case "hello":
             messages.parse_hello(message)
+            messages.parse_session(message)
         case "ready":
             messages.parse_ready(message)
         case "fail":
@@ -234,6 +236,9 @@ def hub_seeds() -> list[bytes]:
         PART.join(both),
         PART.join(session(b"0", "algo-2", "stop")),
         PART.join(both[:2]) + b"\n{}\n",
+        PART.join(
+            [*two[:3], b"2" + two[0][1:], b"2" + two[-1][1:]]
+        ),  # the first host comes back over another connection
     ]
 
 
