@@ -63,8 +63,8 @@ class Hearing:
         self._at[host] = now
 
     def unheard(self, now: float, host: str) -> bool:
-        """True where this host's signs of life do not arrive."""
-        return now - self._at[host] > UNHEARD_BEATS * self._beat_s and not self._pulse.held_up(now)
+        """True where this host's signs of life do not arrive. Another leader, which waits for a verdict, gives none."""
+        return now - self._at.get(host, now) > UNHEARD_BEATS * self._beat_s and not self._pulse.held_up(now)
 
     def silent(self, now: float, hosts: Collection[str]) -> list[str]:
         """Those of these hosts that have been silent for too long."""

@@ -276,7 +276,7 @@ def test_a_host_that_gives_up_says_why():
         member.tick(member.deadline)
     bye = messages.bye(member.verdict)
     assert bye == {"type": "bye", "why": "hub lost: no sign of life from algo-1 for 10 s"}
-    job.send(job.hub.bye(job.now, "algo-2", bye["why"]))
+    job.send(job.hub.bye(job.now, "algo-2", why=bye["why"]))
     job.pass_time(LIMITS.blame_s + 0.1)
     headline = job.verdicts["algo-1"].failure.headline()
     assert headline == "lost: algo-2, exit 66: host lost: it gave up: hub lost: no sign of life from algo-1 for 10 s"
