@@ -141,12 +141,8 @@ class Hub:
         return self._compare(now, newest)
 
     def told(self, now: float, verdict: Verdict) -> Sends:
-        """Another leader has ended the job. It waits for late hosts; this one need not."""
-        if self.state is not State.GATE or verdict.kind != "failed":
-            return []
-        sends = self._end(now, verdict)
-        self._ended_at_gate = False
-        return sends
+        """Another leader has ended the job. Late hosts whose files name this one hear it here."""
+        return self._end(now, verdict) if self.state is State.GATE and verdict.kind == "failed" else []
 
     def waits(self, now: float) -> str:
         """A line about the hosts that the others wait for at the gate, where one is due."""

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.control.failure import Failure
 from launcher.control.hub import Hub
 from launcher.control.messages import Hello, Verdict, parse_verdict
 from launcher.values import Limits
@@ -115,6 +116,20 @@ def test_a_leader_tells_whom_it_has_told_so_that_nobody_waits_for_them():
     assert hub.looked(1.1, set())
     assert not hub.finished
     hub.bye(1.2, "c", ["c", "b"])
+    assert hub.finished
+
+
+def test_a_leader_that_was_told_waits_for_late_hosts_that_nobody_else_has_told():
+    hub = Hub(0.0, ["c", "a", "b"], Limits())
+    hub.hello(0.0, hello("c", ["c", "a", "b"]))
+    hub.hello(1.0, hello("a", ["a", "c", "b"]))
+    verdict = Verdict("failed", 64, Failure("mismatch", "c", 64, "hosts differs: .."))
+    assert [host for host, _ in hub.told(1.0, verdict)] == ["c", "a"]
+    hub.bye(1.1, "a", ["a", "c"])
+    assert not hub.finished
+    ((host, message),) = hub.hello(3.0, hello("b", ["c", "a", "b"]))
+    assert (host, parse_verdict(message)) == ("b", verdict)
+    hub.bye(3.1, "b")
     assert hub.finished
 
 
