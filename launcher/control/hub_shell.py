@@ -162,16 +162,16 @@ class HubShell:
         nonce = os.urandom(16).hex()
         connection = Connection(
             self._loop, sock, lambda line: self._introduced(connection, nonce, line),
-            lambda reason: self._drop(connection, self._no_hello(connection, reason)),
+            lambda reason: self._no_hello(connection, f", {reason or 'the connection broke'}"),
         )  # fmt: skip
-        too_late = f"no hello within {HELLO_TIMEOUT_S:g} s"
-        self._strangers[connection] = self._loop.after(HELLO_TIMEOUT_S, lambda: self._drop(connection, too_late))
+        too_late = f" within {HELLO_TIMEOUT_S:g} s"
+        self._strangers[connection] = self._loop.after(HELLO_TIMEOUT_S, lambda: self._no_hello(connection, too_late))
         connection.send({"type": "nonce", "nonce": nonce})
 
-    def _no_hello(self, connection: Connection, reason: str) -> str:
+    def _no_hello(self, connection: Connection, how: str) -> None:
         """A host that tried another connection may have heard the hub over its first one meanwhile."""
         known = not connection.unread and any(connection.peer == peer.address for peer in self._peers.values())
-        return "" if known else f"no hello, {reason or 'the connection broke'}"
+        self._drop(connection, "" if known else f"no hello{how}")
 
     def _drop(self, connection: Connection, why: str, host: str = "") -> None:
         """Closes a stranger and says why, if there is more to say. `host` is who it said it is, if it is one of the job's."""

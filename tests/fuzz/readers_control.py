@@ -227,7 +227,7 @@ def hub_seeds() -> list[bytes]:
         return [peer + line(m).replace(b"algo-2", host.encode()) for m in chosen]
 
     two, three = (
-        session(b"0", "algo-2", "heartbeat", "done", "bye"),
+        session(b"0", "algo-2", "heartbeat", "left", "done", "bye"),
         session(b"1", "algo-3", "left", "fail", "daemon_exit", "bye"),
     )
     both = [piece for each in zip(two, three, strict=True) for piece in each]
