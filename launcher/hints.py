@@ -28,7 +28,7 @@ NO_SHM = (
     r"|shared memory segment|/dev/shm/nccl|insufficient shared memory"
 )
 DISK_FULL = (
-    r"\[Errno 28\]|No space left on device|not enough free space to write|\d+ requested and \d+ written"
+    r"\[Errno 28\]|No space left on device|database or disk is full|not enough free space to write|\d+ requested and \d+ written"
     r"|PytorchStreamWriter failed writing|enforce fail at inline_container\.cc|basic_ios::clear"
 )
 QUOTA = r"\[Errno 122\]|Disk quota exceeded"
@@ -132,15 +132,20 @@ def _hint(failure: Failure, words: str, evidence: Evidence) -> str:
         return f"disk quota: {LESS_DISK}"
     if says(DISK_FULL, words):
         return _disk(evidence)
-    return next((hint for pattern, hint in TABLE if says(pattern, words)), "")
+    known = next((hint for pattern, hint in TABLE if says(pattern, words)), "")
+    full = failure.kind in ("exit", "signal") and any(map(_full, evidence.folders))
+    return known or (_disk(evidence) if full else "")  # an exception tells what it could not write
+
+
+def _full(folder: Folder) -> bool:
+    return folder.size_bytes > 0 and (folder.free_bytes <= FULL or folder.free_files == 0)
 
 
 def _disk(evidence: Evidence) -> str:
     """Which file system is full, by the first of the job's folders on it."""
     full: dict[tuple[int, int], Folder] = {}
-    for each in (*evidence.folders, evidence.shm):
-        if each.size_bytes and (each.free_bytes <= FULL or each.free_files == 0):
-            full.setdefault((each.free_bytes, each.size_bytes), each)
+    for each in filter(_full, (*evidence.folders, evidence.shm)):
+        full.setdefault((each.free_bytes, each.size_bytes), each)
     if not full:
         return f"a write failed, though no folder of the job is full now; {LESS_DISK}"
     told = [

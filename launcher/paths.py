@@ -5,12 +5,15 @@ Source: "How Amazon SageMaker provides training information" in AWS's developer 
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 DEFAULT_BASE = "/opt/ml"
+RESERVED = 8192  # bytes: 1,024 characters, each of at most four bytes or six of an escape
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,11 @@ class Paths:
         return self.output / "failure"
 
     @property
+    def last_words(self) -> tuple[Path, ...]:
+        """What must be written even where the disk is full."""
+        return (self.failure, *((self.exit_message,) if self.processing_resourceconfig.exists() else ()))
+
+    @property
     def success(self) -> Path:
         return self.output / "success"
 
@@ -112,3 +120,38 @@ def write_aside(path: Path, text: str) -> None:
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)
+
+
+def reserved(path: Path) -> Path:
+    """The file that keeps room for another one, beside it, from the start of a run to its end."""
+    return path.with_name(f".{path.name}-reserved")
+
+
+def reserve(path: Path) -> None:
+    """Keeps room for a small text on a disk that may fill up: bytes that are there, to be written over."""
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        reserved(path).write_bytes(b" " * RESERVED)
+
+
+def free(path: Path) -> None:
+    """Gives that room back."""
+    with contextlib.suppress(OSError):
+        reserved(path).unlink()
+
+
+def write_reserved(path: Path, text: str) -> None:
+    """As write_aside, into the room that was kept: no block and no inode has to be free."""
+    try:
+        fd = os.open(reserved(path), os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "wb") as out:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError("not the file that was kept")
+            out.write(text.encode("utf-8", "backslashreplace"))
+            out.truncate()
+            out.flush()
+            os.fsync(fd)
+        os.replace(reserved(path), path)
+    except OSError:  # there is none, or its file system writes to other blocks: these are free then
+        free(path)
+        write_aside(path, text)

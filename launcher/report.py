@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
+import re
+import stat
 from pathlib import Path
 
 from .codec import loads
@@ -12,18 +15,46 @@ from .control.failure import SHOWN, Failure
 from .control.hang import Stack
 from .control.messages import Verdict
 from .errors import UserError
-from .paths import Paths, write_aside
+from .paths import Paths, free, reserve, write_aside, write_reserved
 
 RESULT = "result.json"
 LARGEST_SUMMARY = 64 * 1024  # bytes
+LONGEST_SAID = 4096  # characters that are kept of what the user's own script writes to output/failure
 LONGEST_FIGURES = 1000  # characters: they travel to all hosts and end up in one line
 
 
 def clear(paths: Paths) -> None:
     """Removes what an earlier run in the same folder has left, so that it cannot be taken for this one's."""
     for path in (paths.failure, paths.success, paths.exit_message, paths.summary, paths.output_data / RESULT):
+        free(path)
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+def begin(paths: Paths) -> None:
+    """At the start of a run: nothing of an earlier one, and room for output/failure should the disk fill up."""
+    clear(paths)
+    for path in paths.last_words:
+        reserve(path)
+
+
+def said(paths: Paths) -> str:
+    """What the user's own script has written to output/failure in this run, "" where it has not."""
+    try:
+        fd = os.open(paths.failure, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            data = file.read(4 * LONGEST_SAID) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    except OSError:
+        return ""
+    text = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", data.decode("utf-8", "replace")).replace("\r\n", "\n")
+    text = "".join(c if c.isprintable() or c in "\n\t" else " " if c.isspace() else "" for c in text)
+    return text.strip()[:LONGEST_SAID]
+
+
+def forget_said(paths: Paths) -> None:
+    """Another attempt follows: what the script has said of this one is not the next one's."""
+    with contextlib.suppress(OSError):
+        paths.failure.unlink(missing_ok=True)
 
 
 def write_result(paths: Paths, verdict: Verdict, line: str) -> None:
@@ -47,17 +78,25 @@ def read_json(path: Path | str) -> dict[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def write(paths: Paths, verdict: Verdict) -> str:
-    """Writes the outcome; returns a warning where that failed (a full disk must not change the exit code)."""
+def write(paths: Paths, verdict: Verdict, own: str = "") -> str:
+    """Writes the outcome; returns a warning where that failed (a full disk must not change the exit code).
+
+    `own` is what this host's script has said of a failure; the verdict may hold another host's.
+    """
+    failure = verdict.failure
     try:
-        if verdict.failure is not None:
-            text = verdict.failure.text(SHOWN - 1) + "\n"
-            write_aside(paths.failure, text)
-            if paths.processing_resourceconfig.exists():
-                write_aside(paths.exit_message, text)
-            write_aside(paths.output_data / "failure-full.txt", full_text(verdict.failure))
-        else:
+        if failure is None:
+            for path in paths.last_words:
+                free(path)
             write_aside(paths.success, "")
+            return ""
+        text = failure.text(SHOWN - 1) + "\n"
+        for path in paths.last_words:
+            write_reserved(path, text)
+        full = full_text(failure)
+        if own and own != failure.said:
+            full += f"\noutput/failure as this host's program wrote it:\n{own}\n"
+        write_aside(paths.output_data / "failure-full.txt", full)
     except OSError as error:
         return f"algorun: warning: {paths.output}: {error.strerror}"
     return ""
@@ -86,7 +125,7 @@ def write_error(paths: Paths, error: UserError, host: str = "this host") -> None
 def full_text(failure: Failure) -> str:
     """The failure with all of the traceback that was kept."""
     hint = f"hint: {failure.hint}" if failure.hint else ""
-    parts = [failure.headline(), failure.traceback.strip(), failure.note, failure.others, hint]
+    parts = [failure.said, failure.headline(), failure.traceback.strip(), failure.note, failure.others, hint]
     return "\n".join(part for part in parts if part) + "\n"
 
 

@@ -14,6 +14,8 @@ from .logs import Console
 from .probe import Machine
 from .supervisor import Supervisor
 
+LOGGED = 4096  # characters of a failure in the log, besides what the user's script said
+
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
@@ -38,7 +40,8 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     report.write_result(config.paths, result.verdict, result.line)
     if "ALGORUN_QUIET" not in config.environ:  # a simulation says it once, for all of its hosts
         if result.verdict.failure is not None:
-            console.put(2, f"algorun: {result.verdict.failure.text(4096)}\n".encode("utf-8", "replace"))
+            failure = result.verdict.failure
+            console.put(2, f"algorun: {failure.text(LOGGED + len(failure.said))}\n".encode("utf-8", "replace"))
         console.say(result.line)
     console.close()
     return int(result.verdict.code) or int(ExitCode.OK)

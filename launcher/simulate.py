@@ -192,7 +192,7 @@ def _close(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int]
         if artifacts:
             print(f"algorun: artifacts in {leader.model}: {', '.join(artifacts)}")
         print(f"algorun: logs and metrics in {leader.output_data}", flush=True)
-        if failures:
+        if failures and code:
             text = failures[0].read_text(encoding="utf-8", errors="replace")
             print(f"algorun: {text.rstrip()}", file=sys.stderr, flush=True)
         print(line or f"failed nnodes={len(hosts)} code={code}", flush=True)

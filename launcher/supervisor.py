@@ -76,7 +76,7 @@ class Supervisor:
 
         `error` is a configuration error of this host that the other hosts must hear.
         """
-        report.clear(self._job.paths)
+        report.begin(self._job.paths)
         self.owner.guard()
         handlers: dict[int, Callable[[], None]] = {signal.SIGCHLD: self.owner.reap}
         for number, name in STOP_SIGNALS.items():
@@ -197,6 +197,7 @@ class Supervisor:
         if self._attempt is not None:
             self._attempt.clear_away()
             self._attempt = None
+        report.forget_said(self.config.paths)
         self._done_sent = False
         self._do(self._member.cleared(self._loop.now()))
         self._readiness.ready()
@@ -254,9 +255,9 @@ class Supervisor:
         if failure.kind == "gate":
             seen = self._channel.seen if self._channel is not None else ""
             return replace(failure, message=f"{failure.message} ({seen})") if seen else failure
-        if self._attempt is not None:
-            return self._attempt.explain(failure)
-        return explained(failure, None, self.config.paths.written)
+        if self._attempt is None:
+            return explained(failure, None, self.config.paths.written)
+        return replace(self._attempt.explain(failure), said=report.said(self.config.paths))
 
     # -- ranks that hang -------------------------------------------------------------------------------------------
 
@@ -327,7 +328,8 @@ class Supervisor:
         self.owner.adopt()
 
     def _conclude(self, verdict: Verdict) -> None:
-        warning = report.write(self.config.paths, verdict)
+        own = report.said(self.config.paths) if self._attempt is not None else ""
+        warning = report.write(self.config.paths, verdict, own)
         if warning:
             self._console.say(warning)
         if self._announced:

@@ -54,6 +54,7 @@ class Failure:
     note: str = ""  # why no attempt follows where restarts are left
     others: str = ""  # what else failed, a line each; the hub adds it to the root
     left: str = ""  # how the rank had left, with 0; code, message and traceback are then of one that needed it
+    said: str = ""  # what the user's own script wrote to output/failure
 
     @property
     def distance(self) -> Distance:
@@ -100,7 +101,10 @@ class Failure:
         return f"{', '.join(parts)}: {self.message}" if self.message else ", ".join(parts)
 
     def text(self, most: int = SHOWN) -> str:
-        """At most `most` characters: headline, the end of the traceback, hint. The same on every host."""
+        """At most `most` characters: what the user's script said, headline, the end of the traceback, hint. The same
+        on every host."""
+        if self.said:
+            return f"{self.said}\n{replace(self, said='').text(max(0, most - len(self.said) - 1))}".rstrip()[:most]
         head = self.headline()
         note = f"\n{self.note}" if self.note else ""
         hint = f"\nhint: {self.hint}" if self.hint else ""
@@ -169,7 +173,10 @@ def how(code: int) -> str:
 
 
 def complete(first: Failure, reported: Iterable[tuple[float, Failure]]) -> Failure:
-    """The root with what else was reported, a short line each: first what may be a cause, then consequences."""
+    """The root with what else was reported, a short line each: first what may be a cause, then consequences.
+
+    What the user's script said is that of the root's host, else of the first one that has a word of it.
+    """
     ordered = sorted(reported, key=lambda pair: (pair[1].distance, pair[0]))
     rest = [each for _, each in ordered if (each.host, each.rank) != (first.host, first.rank)]
     same = (first.kind, first.code, first.message)
@@ -184,7 +191,8 @@ def complete(first: Failure, reported: Iterable[tuple[float, Failure]]) -> Failu
         lines.append(line[:LONGEST_OTHER])
     if len(named) > MOST_OTHERS:
         lines.append(f"{THEN}{len(named) - MOST_OTHERS} more")
-    return replace(first, others="\n".join(lines))
+    near = sorted((first, *rest), key=lambda each: each.host != first.host)
+    return replace(first, others="\n".join(lines), said=next((each.said for each in near if each.said), ""))
 
 
 def left_early(gone: Sequence[Left], ranks: int, seen: Failure) -> Failure:

@@ -20,9 +20,9 @@ LONGEST = 64 * 1024  # bytes of one message, newline included; `go` of 1,000 hos
 
 MOST_FRAMES = 60  # of a stack, innermost first
 MOST_NAME = 150  # characters of a file or a function there
-# Characters of each text in a message that would be too long; one may take 12 bytes, and a verdict holds nine texts.
+# Characters of each text in a message that would be too long; one may take 12 bytes, and a verdict holds eleven texts.
 LONGEST_TEXT = 6000
-LONGEST_ERROR = 500
+LONGEST_ERROR = 450
 HIGHEST_PORT = 65535
 MOST_STEPS = (1 << 64) - 1  # what the step counter holds
 MOST_SLOTS = 4096  # as for --slots; every host plans each of them

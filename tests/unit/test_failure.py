@@ -130,3 +130,22 @@ def test_consequences_are_named_in_full_only_and_causes_where_room_is_left():
     assert short.text().splitlines()[-1] == f"also: {LOST.headline()}"
     assert PEER.headline() not in short.text()
     assert f"then: {PEER.headline()}" in full_text(short)
+
+
+def test_what_the_script_said_opens_the_text_and_ours_follows():
+    told = Failure("exit", "a", 255, "no message", rank=0, said="Exception during training: no data", hint="look there")
+    assert told.text() == (
+        "Exception during training: no data\nexit: rank 0 on a, exit 255, attempt 1: no message\nhint: look there"
+    )
+    long = Failure("exit", "a", 255, "no message", rank=0, said="y" * 4000)
+    assert long.text() == "y" * SHOWN
+    nearly = Failure("exit", "a", 255, "no message", rank=0, said="y" * (SHOWN - 11))
+    assert nearly.text() == "y" * (SHOWN - 11) + "\nexit: rank"
+
+
+def test_the_word_of_the_roots_host_is_taken_else_the_first_one():
+    mine = Failure("exit", "algo-2", 1, "later", rank=2, said="of algo-2")
+    first = Failure("exit", "algo-1", 1, "first", rank=0, said="of algo-1")
+    assert complete(ROOT, [(0.0, ROOT), (1.0, first), (2.0, mine)]).said == "of algo-2"
+    assert complete(ROOT, [(0.0, ROOT), (1.0, first), (2.0, PEER)]).said == "of algo-1"
+    assert complete(LOST, [(0.0, LOST)]).said == ""

@@ -149,3 +149,11 @@ def test_every_hint_is_documented(text):
 def test_every_hint_leaves_room_for_the_failure(text):
     assert len(text) < SHOWN // 4
     assert text == text.strip()
+
+
+def test_a_full_disk_is_named_where_a_rank_says_nothing_of_it():
+    assert hint(Failure("exit", "algo-1", 3, "no message on stderr", 0), FULL).startswith(
+        "disk full: /opt/ml/checkpoints has 0 MiB free of 4.0 GiB"
+    )
+    assert hint(Failure("mismatch", "algo-1", 64, "program differs"), FULL) == ""
+    assert hint(raised("ModuleNotFoundError: No module named 'x'"), FULL).startswith("name its package")
