@@ -41,8 +41,10 @@ from .scenarios import (
 HEARTBEAT_S = 3.0  # its timeout, shortened; F8 keeps the default of 10
 HANG_S = 5.0
 GRACE_S = 2.0
+INIT_S = 3.0  # as in training.py
 GATE_S = 3.0
 LOOK_S = 1.5  # until a leader looks for others
+REPEATS = 5  # of races that a rank's end may lose; --chaos-repeats 20 asks for more
 BACK_S = 3.0  # from the end of a gap until the leader has told of it: reconnected, and at its next beat
 NATIVE = ("native",)
 ALL = ("native", "torchrun", "mpirun")
@@ -84,6 +86,10 @@ WITH_STEPS = training("busy", "--optimizer")
 SHORT = training("light", "--seconds", "0.5")
 OTHER_VERSION = (ROOT / "launcher/__init__.py").read_text().replace(f'"{__version__}"', '"0.0.1"')
 RESUME = {"ALGORUN_RESTARTS": "2"}
+
+
+LEFT = r"rank 3 on algo-2 left with 0 after step \d+ while 3 ranks still trained"
+MISSED = rf"^left: {LEFT}\b.*RuntimeError: .*by peer"
 
 
 def _gap(id: str, gap_s: float, timeout_s: float, **options: Any) -> Case:
@@ -199,6 +205,17 @@ CASES = [
          setups={"algo-2": Setup(disk_mb=2)}, quick=NATIVE),
     Case(id="F28", what="memlock 64 KiB with an EFA device", bound_s=3, command=LIGHT, scenario=at_the_start(), code=69,
          says=(r"(?i)algo-2.*memlock",), setups={"algo-2": Setup(memlock=65536, efa=True)}, quick=NATIVE),
+    Case(id="F29a", what="a rank leaves with 0, peers in all_reduce", bound_s=5, command=WITH_STEPS,
+         scenario=a_rank("leave"), code=1, says=(MISSED,), engines=ALL, repeats=REPEATS),
+    Case(id="F29q", what="one run of F29a", bound_s=5, command=WITH_STEPS, scenario=a_rank("leave"), code=1, says=(MISSED,),
+         quick=NATIVE),
+    Case(id="F29b", what="a rank leaves with 0, peers wait", bound_s=HANG_S + 8, command=training("store", "--optimizer"),
+         scenario=a_rank("leave"), code=67, says=(rf"^hang: {LEFT}\b.*others wait in",), environ=SHORT_HANG, engines=ALL,
+         repeats=REPEATS),
+    Case(id="F29c", what=f"a rank leaves with 0 before they meet, limit {INIT_S:g} s", bound_s=INIT_S + 5,
+         command=training("early"), scenario=on_its_own, code=1,
+         says=(r"^left: rank 3 on algo-2 left with 0 while 3 ranks still ran\b.*wait timeout",), engines=ALL,
+         repeats=REPEATS),
     _gap("F30a", 4, 7, command=FLAG, check=saved, engines=ALL, repeats=3),
     _gap("F30b", 7.4, 10, command=FLAG, check=saved, engines=ALL, repeats=3),
     _gap("F30c", 6, 7, command=LIGHT, repeats=3),

@@ -23,6 +23,7 @@ def _chosen(config: pytest.Config) -> bool:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-table", type=Path, metavar="FILE", help="write the fault table as Markdown")
+    parser.addoption("--chaos-repeats", type=int, default=1, metavar="N", help="so many runs of cases with several")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -48,13 +49,19 @@ def folder(able: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def lane(folder: Path, request: pytest.FixtureRequest) -> Iterator[Lane]:
+def repeats(request: pytest.FixtureRequest) -> int:
+    """The least number of runs of cases that have several."""
+    return int(request.config.getoption("chaos_repeats"))
+
+
+@pytest.fixture(scope="session")
+def lane(folder: Path, repeats: int, request: pytest.FixtureRequest) -> Iterator[Lane]:
     """All chosen cases that mostly wait, begun together."""
     made = Lane()
     chosen = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     for each in chosen:
         if "case" in each and each["case"].waits:
-            made.add((each["case"].id, each["engine"]), run, each["case"], each["engine"], folder)
+            made.add((each["case"].id, each["engine"]), run, each["case"], each["engine"], folder, repeats)
     for each in chosen:
         if "peer" in each:
             made.add((each["fault"].id, each["peer"], "bare"), baselines.run, each["fault"], each["peer"], folder)

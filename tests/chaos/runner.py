@@ -77,9 +77,12 @@ def once(case: Case, engine: str, base: Path, record: Record) -> float:
     return seconds
 
 
-def run(case: Case, engine: str, folder: Path) -> None:
-    """All runs of a case; bounds are those of the 95th percentile, the slowest of fewer than 20 runs."""
-    repeats = case.repeats
+def run(case: Case, engine: str, folder: Path, least: int = 1) -> None:
+    """All runs of a case, and `least` of one that has several.
+
+    Bounds are those of the 95th percentile, the slowest of fewer than 20 runs.
+    """
+    repeats = max(least, case.repeats) if case.repeats > 1 else 1
     what = f"{case.what}, {repeats} times" if repeats > 1 else case.what
     with recorded(case.id, what, engine, case.bound_s) as record:
         seconds: list[float] = []

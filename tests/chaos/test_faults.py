@@ -22,8 +22,8 @@ def _chosen(*, waits: bool) -> list[object]:
 
 
 @pytest.mark.parametrize(("case", "engine"), _chosen(waits=False))
-def test_fault(case: Case, engine: str, folder: Path) -> None:
-    run(case, engine, folder)
+def test_fault(case: Case, engine: str, folder: Path, repeats: int) -> None:
+    run(case, engine, folder, repeats)
 
 
 @pytest.mark.parametrize(("case", "engine"), _chosen(waits=True))

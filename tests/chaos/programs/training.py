@@ -2,6 +2,9 @@
 
 busy     all ranks meet in an all-reduce at every step
 quiet    they have met, and now none is inside a collective
+store    each waits at every step for the others' word in the store, where no connection breaks
+early    the last rank leaves before init_process_group
+uneven   no torch; the last rank ends two seconds before the others
 light    no torch at all
 flag     SIGTERM sets a flag that is all-reduced; then all save and leave
 handler  quiet, and the handler of SIGTERM saves and leaves (Python runs none inside a collective)
@@ -17,6 +20,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 BASE = Path(os.environ.get("SAGEMAKER_BASE_DIR", "/mnt/ml"))
@@ -26,6 +30,8 @@ for name, theirs in (("RANK", "RANK"), ("WORLD_SIZE", "SIZE"), ("LOCAL_RANK", "L
 RANK, WORLD, LOCAL_RANK = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
 ATTEMPT = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 STEP_S = 0.02
+INIT_S = 3.0
+EARLIER_S = 2.0
 INTO_THE_COLLECTIVE_S = 0.3
 
 
@@ -89,7 +95,11 @@ def fault(action):
     if action.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, action))
     else:
-        {"sleep": stuck, "allocate": allocate, "full_shm": full_shm, "full_disk": full_disk}[action]()
+        {"sleep": stuck, "allocate": allocate, "full_shm": full_shm, "full_disk": full_disk, "leave": leave}[action]()
+
+
+def leave():
+    os._exit(0)
 
 
 def wanted():
@@ -139,7 +149,9 @@ def main():
             os._exit(0)
 
         signal.signal(signal.SIGTERM, leave)
-    if options.mode in ("light", "ignore"):
+    if options.mode == "uneven":
+        options.seconds += EARLIER_S * (RANK < WORLD - 1)
+    if options.mode in ("light", "ignore", "uneven"):
         return light(options)
     return torch_loop(options, stops)
 
@@ -148,7 +160,10 @@ def torch_loop(options, stops):
     import torch
     import torch.distributed as dist
 
-    dist.init_process_group("gloo")
+    if options.mode == "early" and RANK == WORLD - 1:
+        fault("leave")
+    dist.init_process_group("gloo", timeout=timedelta(seconds=INIT_S if options.mode == "early" else 1800))
+    store = dist.distributed_c10d._get_default_store() if options.mode == "store" else None
     optimizer = None
     if options.optimizer:  # its import doubles the time to start
         weight = torch.nn.Parameter(torch.zeros(1))
@@ -163,7 +178,12 @@ def torch_loop(options, stops):
     step = first
     while not options.steps or step < options.steps:
         step += 1
-        if options.mode not in ("quiet", "handler") or step <= first + 3:
+        if options.mode == "store":
+            store.set(f"{step}-{RANK}", "here")
+            store.wait([f"{step}-{rank}" for rank in range(WORLD)])
+            weight.grad = torch.ones(1)
+            optimizer.step()
+        elif options.mode not in ("quiet", "handler") or step <= first + 3:
             total = torch.tensor([float(bool(stops))])
             dist.all_reduce(total)
             if total.item():
