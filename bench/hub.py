@@ -71,7 +71,7 @@ class Hosts:
         self._job, self._pid, self._seconds = job, leader_pid, seconds
         self._first = agreement.at_first(job, machine)
         slots = cluster.own_slots(job, machine).value
-        self._ready = Ready(slots, agreement.at_the_start(job, "", slots)).message()
+        self._ready = Ready(slots, agreement.at_the_start(job, machine, "", slots)).message()
         self._loop = Loop()
         self._links: dict[str, HubLink] = {}
         self._waiting = set(job.resources.hosts[1:])

@@ -23,7 +23,7 @@ def at_first(config: JobConfig, machine: Machine) -> dict[str, str]:
     return digest | {f"{name} version": version for name, version in machine.packages.items()}
 
 
-def at_the_start(config: JobConfig, source: str, slots: int) -> dict[str, str]:
+def at_the_start(config: JobConfig, machine: Machine, source: str, slots: int) -> dict[str, str]:
     """What will run. `source` is the checksum of the fetched code, "" where none was fetched.
 
     Hosts may carry different numbers of ranks, unless ALGORUN_EQUAL_SLOTS=1 says that this would be a mistake.
@@ -31,6 +31,8 @@ def at_the_start(config: JobConfig, source: str, slots: int) -> dict[str, str]:
     digest = {"engine": config.engine.value, "program": shown(config), "restarts": str(config.restarts)}
     if config.environ.get("ALGORUN_EQUAL_SLOTS") == "1":
         digest["slots"] = str(slots)
+    if machine.openmpi is not None:  # mpirun of one version cannot use the daemons of another
+        digest["Open MPI version"] = str(machine.openmpi.major)
     return digest | ({"source": source} if source else {})
 
 

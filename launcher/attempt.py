@@ -47,7 +47,7 @@ class Attempt:
         self._pipes = Pipes(tools.loop, tools.console)
         self._board = StepBoard(tools.run_dir, len(self._host.ranks))
         self._ranks = Ranks(tools, plan, self._host, on_exit, self._broken)
-        self._engine = EngineProcesses(tools, self._pipes, plan.engine.value, host, plan.starter_env, send)
+        self._engine = EngineProcesses(tools, self._pipes, plan, host, send)
 
     def start(self) -> None:
         """Starts the engine, or the ranks where the engine is ours. Raises UserError where a program cannot start."""
@@ -105,7 +105,7 @@ class Attempt:
         """The hub passes on what mpirun asks this host for, or that it has ended elsewhere."""
         if message["type"] == "daemon_exit":
             self._engine.daemon_ended(message)
-        elif trouble := self._engine.start_daemon(message, expected=self._plan.engine.value == "mpirun"):
+        elif trouble := self._engine.start_daemon(message):
             self._broken(trouble)
 
     def _broken(self, text: str) -> None:

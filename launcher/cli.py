@@ -196,6 +196,8 @@ def _plan(options: argparse.Namespace) -> int:
     environ = dict(os.environ)
     machine = probe.look(environ)
     job = config.read(wish, environ)
+    if job.engine.value == "mpirun":
+        machine = replace(machine, openmpi=probe.openmpi(environ))
     slots = cluster.assumed_slots(job, cluster.own_slots(job, machine))
     made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.outside), machine, Programs(*_programs()))
     sys.stdout.write(

@@ -1,4 +1,4 @@
-"""Open MPI's orted, started for mpirun through the control channel: no ssh, no keys.
+"""Open MPI's daemons (orted, in version 5 prted), started for mpirun through the control channel: no ssh, no keys.
 
 On the leader, rsh processes ask for daemons; on every host, the supervisor starts the one it is asked for.
 """
@@ -6,34 +6,39 @@ On the leader, rsh processes ask for daemons; on every host, the supervisor star
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable
 from typing import Any
 
 from .control.messages import Message
+from .engines.openmpi import DAEMON_SESSIONS, DAEMONS, FOLDERS, OpenMpi
 from .errors import UserError, exit_code
 from .rank_port import Peer
 
-DAEMON = "orted"
-SESSION = "orte_tmpdir_base"  # the MCA parameter that names the folder of session files
 
+def with_session(argv: list[str], major: int, folder: str) -> list[str]:
+    """The daemon's command line with its session files in this host's own folder.
 
-def with_session(argv: list[str], folder: str) -> list[str]:
-    """orted's command line with its session files in this host's own folder.
-
-    mpirun repeats its own MCA parameters there, the leader's folder among them; simulated hosts would share it.
+    mpirun repeats its own parameters there, the leader's folder among them; simulated hosts would share it.
     """
-    if SESSION in argv[:-1]:
-        at = argv.index(SESSION) + 1
+    option, name = DAEMON_SESSIONS[major]
+    if name in argv[:-1]:
+        at = argv.index(name) + 1
         return [*argv[:at], folder, *argv[at + 1 :]]
-    return [*argv, "-mca", SESSION, folder]
+    return [*argv, option, name, folder]
 
 
 class Daemons:
-    """Who asked for which daemon, and which run here. `start_process(argv)` returns a pid, `send` goes to the hub."""
+    """Who asked for which daemon, and which run here. `start_process(argv)` returns a pid, `send` goes to the hub.
 
-    def __init__(self, start_process: Callable[[list[str]], int], send: Callable[[Message], None]) -> None:
-        self._start_process, self._send = start_process, send
+    `openmpi` is this host's, None where the engine is another one: then nothing is started.
+    """
+
+    def __init__(
+        self, openmpi: OpenMpi | None, start_process: Callable[[list[str]], int], send: Callable[[Message], None]
+    ) -> None:
+        self._openmpi, self._start_process, self._send = openmpi, start_process, send
         self._asking: dict[str, Peer] = {}
         self._running: dict[int, str] = {}
 
@@ -49,18 +54,22 @@ class Daemons:
         command = str(message.get("command", ""))
         self._send({"type": "daemon", "id": key, "host": str(message["daemon"]), "command": command})
 
-    def start(self, message: Message, *, expected: bool) -> str:
-        """Starts orted, and nothing else: whoever speaks for the leader cannot run another program. "" or the error."""
+    def start(self, message: Message) -> str:
+        """Starts this host's daemon, and nothing else: whoever speaks for the leader cannot run another program.
+
+        Returns "" or the error.
+        """
         key = str(message.get("id", ""))
+        name = DAEMONS[self._openmpi.major] if self._openmpi else "a daemon of Open MPI"
         try:
-            argv = shlex.split(str(message.get("command", "")))
-            if not expected or not argv or os.path.basename(argv[0]) != DAEMON:
-                raise UserError("daemon", f"the leader asks for something that is not {DAEMON}")
-            argv[0] = DAEMON  # the one on PATH, wherever the leader has its own
+            argv = shlex.split(re.sub(f"^{FOLDERS}", "", str(message.get("command", ""))))
+            if self._openmpi is None or not argv or os.path.basename(argv[0]) != name:
+                raise UserError("daemon", f"the leader asks for something that is not {name}")
+            argv[0] = self._openmpi.daemon  # this host's, wherever the leader has its own
             self._running[self._start_process(argv)] = key
         except (UserError, ValueError) as error:
             self._send({"type": "daemon_exit", "id": key, "code": 1})
-            return f"{DAEMON} cannot be started: {error}"
+            return f"{name} cannot be started: {error}"
         return ""
 
     def ended(self, message: Message) -> None:

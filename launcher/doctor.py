@@ -6,9 +6,12 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from . import __version__, jobfiles, preflight, probe, render
+from .engines import openmpi
+from .engines.openmpi import OpenMpi
 from .errors import ExitCode, UserError
 from .paths import Paths
 from .preflight import Finding
@@ -62,14 +65,35 @@ def _software(machine: probe.Machine) -> list[Finding]:
         found.append(Finding("torch", torch))
     else:
         found.append(Finding("torch", "absent", "fail", "pip install torch; ddp and the torchrun engine need it"))
-    mpirun = _first_line("mpirun", "--version")
-    if mpirun:
-        found.append(Finding("mpirun", mpirun))
+    return found + _mpi(probe.openmpi(os.environ), machine.packages.get("mpi4py", ""))
+
+
+# What a rank with mpi4py loads. Only a library's own word tells which one the loader finds.
+LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+
+
+def _mpi(found: OpenMpi | None, mpi4py: str) -> list[Finding]:
+    """The launcher's Open MPI, and whether ranks load the same: libmpi 5 below mpirun 4.1 is no supported pair."""
+    try:
+        launcher = openmpi.usable(found)
+    except UserError as error:
+        state = Finding("mpirun", error.what, "warn", f"{openmpi.INSTALL}; only --engine mpirun needs it")
     else:
-        found.append(Finding("mpirun", "absent", "warn", "apt-get install openmpi-bin; only --engine mpirun needs it"))
-    mpi4py = machine.packages.get("mpi4py")
-    found.append(Finding("mpi4py", mpi4py) if mpi4py else Finding("mpi4py", "absent", "warn", "pip install mpi4py"))
-    return found
+        version = _first_line(launcher.mpirun, "--version")
+        where = "on PATH" if launcher.on_path else "beside the interpreter"
+        state = Finding(
+            "mpirun", f"{version or 'does not run'}: {launcher.mpirun} ({where})", "ok" if version else "warn"
+        )
+    if not mpi4py:
+        return [state, Finding("mpi4py", "absent", "warn", "pip install mpi4py")]
+    library = _first_line(sys.executable, "-I", "-c", LIBRARY).partition(",")[0]
+    if not library:
+        return [state, Finding("mpi4py", f"{mpi4py}, which finds no MPI library", "warn", openmpi.INSTALL)]
+    loads = Finding("mpi4py", f"{mpi4py}, which loads {library}")
+    if found is not None and not library.startswith(f"Open MPI v{found.major}."):
+        fix = f"one version for both: with another mpirun first on PATH ({os.path.dirname(sys.executable)}), or without the other library"
+        loads = Finding("mpi4py", f"{loads.value}, but mpirun is Open MPI {found.major}'s", "warn", fix)
+    return [state, loads]
 
 
 def _job(paths: Paths) -> list[Finding]:

@@ -9,6 +9,7 @@ from .cluster import Cluster, Host, interface
 from .config import JobConfig
 from .engines import mpirun, native, torchrun
 from .engines.base import Pieces, Programs
+from .engines.openmpi import OpenMpi
 from .env import Variable
 from .probe import Machine
 from .values import Limits, Sourced
@@ -43,7 +44,8 @@ class HostPlan:
 class Plan:
     """All hosts of one attempt. `argv` and `cwd` are every rank's; `env` is shared by all ranks.
 
-    `contract` is what torchrun gives to all ranks alike; processes that stand alone don't get it.
+    `contract` is what torchrun gives to all ranks alike; processes that stand alone don't get it. `openmpi` is what the
+    planning host has, None under other engines.
     """
 
     format: int
@@ -61,6 +63,7 @@ class Plan:
     keeps_contract: bool
     limits: Limits
     compatibility: Sourced[str] | None  # AWS's closed libraries that the compatibility layer stands for
+    openmpi: OpenMpi | None
     hosts: tuple[HostPlan, ...]
 
     def host(self, name: str) -> HostPlan:
@@ -99,7 +102,9 @@ def offline(config: JobConfig) -> Meeting:
     )
 
 
-def _pieces(config: JobConfig, cluster: Cluster, programs: Programs, meeting: Meeting, nic: str) -> Pieces:
+def _pieces(
+    config: JobConfig, cluster: Cluster, programs: Programs, meeting: Meeting, nic: str, found: OpenMpi | None
+) -> Pieces:
     match config.engine.value:
         case "torchrun":
             # One process per host: scripts that count hosts may set MASTER_PORT themselves. With torchrun's own contract
@@ -109,7 +114,7 @@ def _pieces(config: JobConfig, cluster: Cluster, programs: Programs, meeting: Me
             return torchrun.pieces(cluster, programs, meeting.master_addr.value, port.value, keeps_contract=keeps)
         case "mpirun":
             simulated = bool(config.addresses)
-            return mpirun.pieces(cluster, programs, nic, config.engine_options, simulated=simulated)
+            return mpirun.pieces(cluster, programs, found, nic, config.engine_options, simulated=simulated)
         case _:
             return native.pieces()
 
@@ -152,7 +157,7 @@ def make(
     """
     meeting = meeting or offline(config)
     nic = interface(config, machine)
-    pieces = _pieces(config, cluster, programs, meeting, nic.value)
+    pieces = _pieces(config, cluster, programs, meeting, nic.value, machine.openmpi)
     sagemaker = sm_env.SageMakerEnvironment(config, machine, nic.value)
     contract = env.shared_contract(cluster, meeting.master_addr, meeting.master_port, meeting.attempt, config.restarts)
     return Plan(
@@ -171,6 +176,7 @@ def make(
         keeps_contract=pieces.keeps_contract,
         limits=config.limits,
         compatibility=config.compatibility,
+        openmpi=machine.openmpi if config.engine.value == "mpirun" else None,
         hosts=tuple(_host(h, config, machine, sagemaker, pieces, nic) for h in cluster.hosts),
     )
 

@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from .engines.openmpi import DAEMONS, OpenMpi
 from .values import Sourced
 
 SHM = "/dev/shm"
 IMAGE = "/etc/algorun-image"  # written by the image's build
 LONGEST_IMAGE = 64  # characters
+VERSION_TIMEOUT_S = 5.0  # for `mpirun --version`, 0.01 s where nothing is wrong; other hosts wait for a sign of life
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,7 @@ class Machine:
     packages: Mapping[str, str]  # distribution name to version, of the few that hosts must agree on
     memlock_bytes: int | None = None  # that a process may pin; None: no limit
     image: str = ""  # the id that the build wrote into the image; "" outside of one
+    openmpi: OpenMpi | None = None  # looked for only where the engine is mpirun
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,47 @@ def memlock_bytes() -> int | None:
     """What a process may pin, None without a limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if soft == resource.RLIM_INFINITY else soft
+
+
+def openmpi(environ: Mapping[str, str]) -> OpenMpi | None:
+    """Open MPI by the mpirun on PATH, else the one beside the interpreter; None without either.
+
+    Its version shows in the daemon that lies beside it. Where none does, or both do, mpirun is asked (10 ms).
+    """
+    import shutil  # only the mpirun engine needs it
+
+    beside = os.path.dirname(sys.executable)
+    on_path = shutil.which("mpirun", path=environ.get("PATH", os.defpath))
+    file = on_path or shutil.which("mpirun", path=beside)
+    if file is None:
+        return None
+    folder = os.path.dirname(os.path.abspath(file))
+    lying = [major for major, name in DAEMONS.items() if os.path.exists(f"{folder}/{name}")]
+    major = lying[0] if len(lying) == 1 and _is_open_mpi(file) else _asked_major(file)
+    daemon = DAEMONS.get(major, "")
+    daemon = f"{folder}/{daemon}" if major in lying else daemon
+    # PyPI's wheels: their mpirun is a program that sets the folder for the real one, and their daemons have none.
+    moved = any(os.path.exists(f"{folder}/{name}_wrapper") for name in ("orterun", "ompirun"))
+    return OpenMpi(file, bool(on_path), major, daemon, os.path.dirname(folder) if moved else "")
+
+
+def _is_open_mpi(mpirun: str) -> bool:
+    """False for another MPI's mpirun in a folder that also holds Open MPI's daemon (Debian's alternatives)."""
+    return os.path.basename(os.path.realpath(mpirun)) in ("mpirun", "mpirun.openmpi", "orterun", "prterun")
+
+
+def _asked_major(mpirun: str) -> int:
+    """The major version by mpirun's own words, 0 where it is not Open MPI's."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            [mpirun, "--version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    match = re.search(r"\(Open ?(?:MPI|RTE)\) (\d+)\.", done.stdout)
+    return int(match[1]) if match else 0
 
 
 def look(environ: Mapping[str, str], root: str = "") -> Machine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from .checkpoints import newest_stamp
 from .config import JobConfig
 from .control.failure import Failure
 from .control.messages import Ready
+from .engines import openmpi
 from .errors import ExitCode, UserError
 from .logs import RankLog, without_secrets
 from .output import Pipes
@@ -25,7 +27,8 @@ from .values import Sourced
 class Readiness:
     """`on_ready(ready)` or `on_failed(failure)` answer every `prepare` and `ready`; `warn` hears the rest.
 
-    `config` is the job as far as it is known: its program only once its code is here.
+    `config` is the job as far as it is known: its program only once its code is here. `machine` likewise: the job may
+    install another mpirun.
     """
 
     def __init__(
@@ -38,11 +41,12 @@ class Readiness:
         warn: Callable[[str], None],
     ) -> None:
         self.config = config
-        self._tools, self._machine = tools, machine
+        self._tools = tools
         self._on_ready, self._on_failed, self._warn = on_ready, on_failed, warn
         self._host = config.resources.current_host
         self._pipes = Pipes(tools.loop, tools.console)
         self._preparation: Preparation | None = None
+        self.machine = machine
         self._source = ""  # checksum of the fetched code
         self._warned = False
 
@@ -84,17 +88,19 @@ class Readiness:
         try:
             if self.config.setup is not None:
                 self.config = configs.prepared(self.config)
-            slots = cluster.own_slots(self.config, self._machine)
+            if self.config.engine.value == "mpirun" and self.machine.openmpi is None:
+                self.machine = replace(self.machine, openmpi=openmpi.usable(probe.openmpi(os.environ)))
+            slots = cluster.own_slots(self.config, self.machine)
             unfit = self._unfit(slots)
             if unfit:
                 self._on_failed(Failure("preflight", self._host, ExitCode.PREFLIGHT, unfit))
                 return
-            ready = Ready(slots.value, agreement.at_the_start(self.config, self._source, slots.value))
+            ready = Ready(slots.value, agreement.at_the_start(self.config, self.machine, self._source, slots.value))
             if self._host == plan.first_host(self.config):
                 from .control.addresses import free_ports
 
                 address = plan.offline(self.config).master_addr.value
-                port, engine_port = free_ports(own_address(self.config, self._machine), 2)
+                port, engine_port = free_ports(own_address(self.config, self.machine), 2)
                 ready = replace(ready, master_addr=address, master_port=port, engine_port=engine_port)
             if self.config.restarts:
                 ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))
@@ -116,7 +122,7 @@ class Readiness:
         paths, hosts = self.config.paths, len(self.config.resources.hosts)
         written = [probe.folder(str(path)) for path in (paths.model, paths.output)] if paths.base.is_dir() else []
         kept = probe.folder(str(paths.checkpoints)) if written else None
-        found = preflight.examine(self._machine, slots, written, kept, hosts=hosts)
+        found = preflight.examine(self.machine, slots, written, kept, hosts=hosts)
         for each in found:
             if each.state == "warn" and not self._warned:
                 self._warn(str(each))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from . import __version__
+from .engines import openmpi
 from .env import Variable
 from .plan import HostPlan, Plan
 
@@ -95,6 +96,10 @@ def plan_text(plan: Plan) -> str:
     parts += [f"\nevery rank, in {plan.cwd}:\n    {shlex.join(plan.argv)}", _variables(shared)]
     if plan.starter_env:
         parts.append(f"\nthe engine's own environment:\n{_variables(plan.starter_env)}")
+    if plan.openmpi:
+        parts.append(f"\n{plan.openmpi}")
+    elif plan.engine.value == "mpirun":
+        parts.append(f"\nno mpirun here: the plan takes Open MPI {openmpi.ASSUMED}'s options")
     for host in plan.hosts:
         parts.append(f"\n{host.host}: slots {host.slots.value} ({host.slots.source})")
         if host.starter:

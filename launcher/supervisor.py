@@ -165,7 +165,7 @@ class Supervisor:
         meeting = Meeting(Sourced(go.master_addr, "leader"), port, engine_port, go.attempt)
         try:
             self._cluster = cluster.resolve(self.config.resources.hosts, slots, self.config.outside)
-            self._plan = plan.make(self.config, self._cluster, self._machine, self._programs, meeting)
+            self._plan = plan.make(self.config, self._cluster, self._readiness.machine, self._programs, meeting)
         except UserError as error:  # the same on every host, but all are to name the same one
             self._cannot_start(Failure("configuration", self._host, error.code, str(error)))
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -17,12 +16,22 @@ import pytest
 
 from launcher.config import JobConfig, Request, read
 from launcher.engines.base import Programs
-from launcher.probe import Machine
+from launcher.engines.openmpi import OpenMpi
+from launcher.probe import Machine, openmpi
 from launcher.values import Sourced
 
 ROOT = Path(__file__).resolve().parent.parent
+MACHINE_PATH = os.environ.get("PATH", os.defpath)
+# As in an activated environment: its own mpirun comes before the machine's, so that ranks load the library of their mpirun.
+os.environ["PATH"] = f"{os.path.dirname(sys.executable)}:{MACHINE_PATH}"
+MPI = openmpi(os.environ)
+NO_MPI = "needs Open MPI's mpirun: pip install openmpi, or apt-get install openmpi-bin"
 TREES = Path(__file__).parent / "fixtures" / "opt_ml"
 PROGRAMS = Programs("python", "/algorun")
+OPEN_MPI = {
+    4: OpenMpi("/usr/bin/mpirun", True, 4, "/usr/bin/orted"),
+    5: OpenMpi("/opt/venv/bin/mpirun", False, 5, "/opt/venv/bin/prted", "/opt/venv"),
+}
 
 # How long one example takes is no claim of ours, and says more of what else this machine does.
 hypothesis.settings.register_profile("algorun", deadline=None)
@@ -39,7 +48,7 @@ def clean_environ(**extra: str) -> dict[str, str]:
     return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **extra}
 
 
-def machine(gpus: int = 0, cpus: int = 8) -> Machine:
+def machine(gpus: int = 0, cpus: int = 8, openmpi: OpenMpi | None = None) -> Machine:
     """A machine that nobody looked at."""
     return Machine(
         gpus=Sourced(gpus, "/dev/nvidia*"),
@@ -51,6 +60,7 @@ def machine(gpus: int = 0, cpus: int = 8) -> Machine:
         shm_bytes=8 * 1024**3,
         python="3.11.7",
         packages={"torch": "2.13.0"},
+        openmpi=openmpi,
     )
 
 
@@ -85,11 +95,11 @@ class Outcome:
         return json.loads((self.folder / host / "output" / "data" / "result.json").read_text(encoding="utf-8"))
 
 
-def algorun(*arguments: str, cwd: Path, timeout: float = 120, **environ: str) -> Outcome:
+def algorun(*arguments: str, cwd: Path, timeout: float = 120, python: str = sys.executable, **environ: str) -> Outcome:
     """Runs the command line and waits for it."""
     started = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "launcher", *arguments],
+        [python, "-I", "-m", "launcher", *arguments],
         cwd=cwd,
         env=clean_environ(**environ),
         capture_output=True,
@@ -116,6 +126,13 @@ def ours(marker: str) -> list[psutil.Process]:
     return found
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need mpirun say so where there is none."""
+    for item in items:
+        if MPI is None and item.get_closest_marker("mpi"):
+            item.add_marker(pytest.mark.skip(reason=NO_MPI))
+
+
 @pytest.fixture
 def nothing_left(tmp_path: Path):
     """Asserts that no process and no run folder stays behind; the test passes the marker to what it starts."""
@@ -130,5 +147,5 @@ def nothing_left(tmp_path: Path):
     assert not commands
 
 
-needs_mpi = pytest.mark.skipif(shutil.which("mpirun") is None, reason="Open MPI's mpirun is not on PATH")
+needs_mpi = pytest.mark.mpi
 ENGINES = ["native", "torchrun", pytest.param("mpirun", marks=needs_mpi)]

@@ -1,16 +1,14 @@
-"""The mpirun engine: Open MPI's mpirun on the leader, its daemons started by each host's own supervisor.
-
-The one place that knows Open MPI 4.1's parameter names (Open MPI 5 renames them to prte and pmix).
-"""
+"""The mpirun engine: Open MPI's mpirun on the leader, its daemons started by each host's own supervisor."""
 
 from __future__ import annotations
 
-import shlex
 from itertools import pairwise
 
 from ..cluster import Cluster
 from ..errors import UserError
+from . import openmpi
 from .base import Pieces, Programs
+from .openmpi import MCA, OURS, OpenMpi
 
 # Options of mpirun that say where how many ranks run: the plan's, not the user's.
 PLANNED = frozenset(
@@ -19,54 +17,41 @@ PLANNED = frozenset(
         *("-hostfile", "--hostfile", "-machinefile", "--machinefile", "--default-hostfile", "--app"),
     )
 )
-
-# How mpirun's options spell an MCA parameter: this word, its name, its value.
-MCA = frozenset(("-mca", "--mca", "-gmca", "--gmca"))
-# Parameters that start the job: ours in every case.
-OURS = frozenset(("plm", "plm_rsh_agent", "plm_rsh_no_tree_spawn"))
-
-
-def parameters(interface: str, rsh: tuple[str, ...], *, simulated: bool) -> dict[str, str]:
-    """MCA parameters of a job."""
-    return {
-        "plm_rsh_agent": shlex.join(rsh),  # no sshd, no keys
-        "plm_rsh_no_tree_spawn": "1",  # only the leader asks for daemons
-        "orte_keep_fqdn_hostnames": "1",  # algo-1.x and algo-1.y are two hosts
-        "rtc": "^hwloc",  # nothing is bound, and writing the topology for bound ranks has crashed orted
-        "pml": "ob1",  # libfabric's probe of a missing device costs seconds and fails in containers
-        # vader names its shared memory by machine, job and local rank: simulated hosts on one machine would share it,
-        # and crash or lose messages.
-        "btl": "tcp,self" if simulated else "tcp,self,vader",
-        "btl_tcp_if_include": interface,  # a wrong interface hangs for ever
-        "oob_tcp_if_include": interface,
-        "btl_vader_single_copy_mechanism": "none",  # the default seccomp profile of containers forbids it
-        "mpi_yield_when_idle": "1",  # more ranks than cores: 28 steps against 11
-        "oob_tcp_keepalive_time": "5",  # a cut network is noticed after seconds, not after 489 s
-        "oob_tcp_keepalive_intvl": "2",
-        "oob_tcp_keepalive_probes": "3",
-    }
+# Options of ours in whose place the user's go: Open MPI 5 refuses an option that is there twice.
+DEFAULTS = {"--map-by": "slot", "--bind-to": "none"}
 
 
 def pieces(
-    cluster: Cluster, programs: Programs, interface: str, options: tuple[str, ...] = (), *, simulated: bool
+    cluster: Cluster,
+    programs: Programs,
+    found: OpenMpi | None,
+    interface: str,
+    options: tuple[str, ...] = (),
+    *,
+    simulated: bool,
 ) -> Pieces:
     """mpirun on the leader, with the user's own `options`; `simulated` for hosts that are one machine.
 
-    Each rank is our rank program, which gets its environment from its own host. Raises UserError on an option that
-    contradicts the plan.
+    Each rank is our rank program, which gets its environment from its own host. `found` is this host's Open MPI; without
+    one the plan is that of our image. Raises UserError on an option that contradicts the plan.
     """
+    major = openmpi.usable(found).major if found else openmpi.ASSUMED
     # A single host is mpirun's own, whatever the platform calls it: no daemon has to be started, 0.1 s.
     alone = cluster.nnodes == 1
     hosts = ",".join(f"{'localhost' if alone else host.name}:{host.slots.value}" for host in cluster.members)
-    argv = ["mpirun", "-np", str(cluster.world_size), "--host", hosts, "--map-by", "slot", "--bind-to", "none"]
-    argv += ["--leave-session-attached"]
+    argv = [found.command if found else "mpirun", "-np", str(cluster.world_size), "--host", hosts]
     own = _own(options)
-    users = {name for word, name in pairwise(own) if word in MCA}
-    for name, value in parameters(interface, programs.rsh, simulated=simulated).items():
-        if name not in users:  # mpirun refuses a parameter that is there twice
-            argv += ["--mca", name, value]
+    given = {f"--{word.lstrip('-')}" for word in own if word.startswith("-")}
+    for option, value in DEFAULTS.items():
+        argv += [] if option in given else [option, value]
+    argv += ["--leave-session-attached"]
+    users = {openmpi.SYNONYMS.get(name, name) for word, name in pairwise(own) if word in MCA}
+    for each in openmpi.parameters(major, interface, programs.rsh, simulated=simulated):
+        if each.known_as not in users:  # mpirun refuses a parameter that is there twice
+            argv += [each.option, each.name, each.value]
     # Root is what a SageMaker container is; Open MPI wants to be told twice.
     environ = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    environ |= found.environ() if found else {}
     return Pieces({cluster.leader.name: (*argv, *own, *programs.rank)}, environ)
 
 

@@ -15,6 +15,7 @@ from launcher.control import messages
 from launcher.control.failure import Failure
 from launcher.control.messages import Message
 from launcher.daemons import Daemons
+from launcher.engines.openmpi import OpenMpi
 from launcher.rank_port import Peer, RankPort, parse_raised
 from launcher.ranks import Ranks
 from launcher.request import Request
@@ -24,6 +25,8 @@ from . import mutations
 from .reader import PART, Reader, scratch
 from .readers_config import MACHINE, PROGRAMS, base
 from .readers_control import FROM_HUB, StepLoop, line
+
+OPEN_MPI = OpenMpi("/usr/bin/mpirun", True, 4, "orted")
 
 
 class NoOwner:
@@ -66,7 +69,7 @@ def read_ranks(data: bytes) -> None:
         mock.patch.dict(os.environ, {"TMPDIR": str(scratch())}),
         mock.patch.object(ranks, "send"),
     ):
-        daemons = Daemons(lambda argv: 1, lambda message: None)
+        daemons = Daemons(OPEN_MPI, lambda argv: 1, lambda message: None)
 
         def heard(peer: Peer, message: dict[str, Any] | None) -> None:
             if message is not None and "daemon" in message:
@@ -106,17 +109,17 @@ def read_daemons(data: bytes) -> None:
         started.append(argv)
         return len(started)
 
-    daemons = Daemons(start, lambda message: None)
+    daemons = Daemons(OPEN_MPI, start, lambda message: None)
     near, far = socket.socketpair()
     with near, far:
         asked: list[Message] = []
-        asking = Daemons(start, asked.append)
+        asking = Daemons(OPEN_MPI, start, asked.append)
         asking.wanted(Peer(near), {"daemon": "algo-2", "command": "orted"})
         try:
             message = messages.decode(data.replace(b"@ID@", str(asked[0]["id"]).encode()))
         except ValueError:
             return
-        daemons.start(message, expected=True)
+        daemons.start(message)
         asking.ended(message)
         assert all(argv[0] == "orted" for argv in started)
 

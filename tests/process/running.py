@@ -24,11 +24,11 @@ def simulate(engine, *program, folder, marker, layout="2x2", **environ):
 class Running:
     """A simulation at work, its output in a file."""
 
-    def __init__(self, engine, *program, folder, marker, layout="2x2", **environ):
+    def __init__(self, engine, *program, folder, marker, layout="2x2", python=sys.executable, **environ):
         self.folder = folder
         self.log = folder / "output.txt"
         argv = [
-            sys.executable,
+            python,
             "-I",
             "-m",
             "launcher",

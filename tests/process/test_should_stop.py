@@ -19,8 +19,8 @@ PROGRAM = Path(__file__).parent / "programs" / "stopping.py"
 LIMIT_S = 90
 ENGINES = [
     pytest.param("native", "torch"),
-    pytest.param("mpirun", "torch", marks=[needs_mpi, pytest.mark.mpi]),
-    pytest.param("mpirun", "mpi", marks=[needs_mpi, pytest.mark.mpi]),
+    pytest.param("mpirun", "torch", marks=needs_mpi),
+    pytest.param("mpirun", "mpi", marks=needs_mpi),
 ]
 
 

@@ -47,48 +47,35 @@ def contract(environ):
     return {k: v for k, v in environ.items() if k in CONTRACT or k.startswith(("ROLE_", "GROUP_"))}
 
 
-def test_every_engine_gives_the_environment_that_torchrun_gives(tmp_path, nothing_left):
-    """Bare torchrun on two nodes is the oracle."""
-    program = PROGRAMS / "environment.py"
-    bare = tmp_path / "bare"
-    bare.mkdir()
+@pytest.fixture(scope="module")
+def oracle(tmp_path_factory):
+    """What bare torchrun gives to four ranks on two nodes."""
+    bare = tmp_path_factory.mktemp("bare")
     nodes = []
     for node in (0, 1):
-        argv = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nnodes=2",
-            f"--node-rank={node}",
-            "--nproc-per-node=2",
-        ]
-        argv += [
-            "--rdzv-backend=static",
-            "--master-addr=127.0.0.1",
-            "--master-port=29731",
-            str(program),
-            "a b",
-            str(bare),
-        ]
+        argv = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2",
+                "--rdzv-backend=static", "--master-addr=127.0.0.1", "--master-port=29731",
+                str(PROGRAMS / "environment.py"), "a b", str(bare)]  # fmt: skip
         nodes.append(subprocess.Popen(argv, env=clean_environ(), stdin=subprocess.DEVNULL))
     assert [node.wait(60) for node in nodes] == [0, 0]
-    for engine in ENGINES:
-        engine = engine if isinstance(engine, str) else engine.values[0]
-        folder = tmp_path / engine
-        folder.mkdir()
-        done = simulate(engine, program, "a b", folder, folder=folder, marker=nothing_left)
-        assert done.code == 0, done.text
-        for rank in range(4):
-            expected = json.loads((bare / f"rank-{rank}.json").read_text())
-            seen = json.loads((folder / f"rank-{rank}.json").read_text())
-            want, have = contract(expected["env"]), contract(seen["env"])
-            want["MASTER_PORT"] = have["MASTER_PORT"]  # a free one each time
-            assert have == want
-            assert seen["argv"] == [str(program), "a b", str(folder)]
-            assert seen["cwd"] == str(folder)
-            assert seen["stdin"] == ""
-            assert seen["env"]["SM_CURRENT_HOST"] == f"algo-{rank // 2 + 1}"
-            assert {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"} <= set(seen["env"])
+    return [json.loads((bare / f"rank-{rank}.json").read_text()) for rank in range(4)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_engine_gives_the_environment_that_torchrun_gives(engine, oracle, tmp_path, nothing_left):
+    program = PROGRAMS / "environment.py"
+    done = simulate(engine, program, "a b", tmp_path, folder=tmp_path, marker=nothing_left)
+    assert done.code == 0, done.text
+    for rank, expected in enumerate(oracle):
+        seen = json.loads((tmp_path / f"rank-{rank}.json").read_text())
+        want, have = contract(expected["env"]), contract(seen["env"])
+        want["MASTER_PORT"] = have["MASTER_PORT"]  # a free one each time
+        assert have == want
+        assert seen["argv"] == [str(program), "a b", str(tmp_path)]
+        assert seen["cwd"] == str(tmp_path)
+        assert seen["stdin"] == ""
+        assert seen["env"]["SM_CURRENT_HOST"] == f"algo-{rank // 2 + 1}"
+        assert {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"} <= set(seen["env"])
 
 
 def test_many_long_arguments_pass_the_gate(tmp_path, nothing_left):

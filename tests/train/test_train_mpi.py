@@ -2,14 +2,13 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
 from training_runs import ROOT, clean_environ
 
-mpi = [pytest.mark.mpi, pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")]
+mpi = pytest.mark.mpi
 
 
 def mpirun(tmp_path, ranks, *words):

@@ -9,9 +9,10 @@ import pytest
 
 from launcher import cluster, codec, config, plan, render
 from launcher.config import JobConfig, Request
+from launcher.engines.openmpi import OpenMpi
 from launcher.errors import UserError
 from launcher.values import Sourced
-from tests.conftest import PROGRAMS, machine
+from tests.conftest import OPEN_MPI, PROGRAMS, machine
 
 HOSTS = ["algo-1", "algo-2"]
 SMDDP = "sagemaker_distributed_dataparallel_enabled"
@@ -33,9 +34,10 @@ def read(base: Path, **environ: str) -> JobConfig:
     return config.read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(base), **environ})
 
 
-def made(job: JobConfig, gpus: int = 4) -> plan.Plan:
+def made(job: JobConfig, gpus: int = 4, openmpi: OpenMpi | None = None) -> plan.Plan:
     slots = cluster.assumed_slots(job, cluster.own_slots(job, machine(gpus)))
-    return plan.make(job, cluster.resolve(job.resources.hosts, slots, job.outside), machine(gpus), PROGRAMS)
+    here = machine(gpus, openmpi=openmpi)
+    return plan.make(job, cluster.resolve(job.resources.hosts, slots, job.outside), here, PROGRAMS)
 
 
 V2 = {
@@ -161,6 +163,26 @@ def test_the_users_mca_parameter_takes_the_place_of_ours(word, tmp_path):
     assert starter[starter.index("btl") - 1] == "--mca", "a variable of that name is no parameter"
 
 
+@pytest.mark.parametrize(
+    ("major", "options", "ours"),
+    [
+        (5, "--mca oob_tcp_if_include eth1", "prte_if_include"),
+        (5, "--prtemca prte_if_include eth1", "prte_if_include"),
+        (4, "--mca oob_tcp_if_include eth1", "oob_tcp_if_include eth0"),
+        (5, "--bind-to core", "--bind-to none"),
+        (4, "-bind-to core", "--bind-to none"),
+        (5, "--map-by node", "--map-by slot"),
+    ],
+)
+def test_what_the_user_says_by_another_name_takes_the_place_of_ours_too(major, options, ours, tmp_path):
+    """Open MPI 5 ends at an option that is there twice."""
+    raw = {"sagemaker_program": '"train.py"', "sagemaker_mpi_enabled": "true"}
+    raw["sagemaker_mpi_custom_mpi_options"] = json.dumps(options)
+    line = " ".join(made(read(write(tmp_path, raw)), openmpi=OPEN_MPI[major]).hosts[0].starter)
+    assert line.count(options) == 1
+    assert ours not in line.replace(options, "")
+
+
 def test_torchrun_meets_elsewhere_than_its_ranks_where_they_count_hosts(tmp_path):
     """A script that sets MASTER_PORT itself would wait for ever in torchrun's own store."""
     raw = {"sagemaker_program": '"train.py"', "algorun_engine": "torchrun"}
@@ -173,7 +195,18 @@ def test_torchrun_meets_elsewhere_than_its_ranks_where_they_count_hosts(tmp_path
         assert contract["TORCHELASTIC_USE_AGENT_STORE"] == "False"
 
 
-@pytest.mark.parametrize("option", ["-np 3", "--host a", "-hostfile=x", "--mca plm_rsh_agent ssh", "-mca plm slurm"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "-np 3",
+        "--host a",
+        "-hostfile=x",
+        "--mca plm_rsh_agent ssh",
+        "-mca plm slurm",
+        "--prtemca plm_ssh_agent ssh",
+        "--prtemca prte_ssh_agent ssh",
+    ],
+)
 def test_options_that_contradict_the_plan_are_refused(option, tmp_path):
     raw = {"sagemaker_program": '"train.py"', "sagemaker_mpi_enabled": "true"}
     raw["sagemaker_mpi_custom_mpi_options"] = json.dumps(option)

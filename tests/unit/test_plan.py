@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 
 from launcher import cluster, codec, plan, render
 from launcher.config import Request
+from launcher.engines.openmpi import OpenMpi
 from launcher.errors import UserError
 from launcher.paths import Paths
 from launcher.plan import Plan
 from launcher.values import Sourced
-from tests.conftest import PROGRAMS, TREES, job, machine
+from tests.conftest import OPEN_MPI, PROGRAMS, TREES, job, machine
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
-def made(tree: str, gpus: int = 0, **environ: str) -> Plan:
+def made(tree: str, gpus: int = 0, openmpi: OpenMpi | None = None, **environ: str) -> Plan:
     config = job(tree, **environ)
     base = Paths(Path("/opt/ml"))  # so that golden files hold wherever the tests lie
     config = replace(config, paths=base, code=str(base.code), entry=replace(config.entry, cwd=str(base.code)))
-    found = machine(gpus)
+    found = machine(gpus, openmpi=openmpi)
     slots = cluster.assumed_slots(config, cluster.own_slots(config, found))
     return plan.make(config, cluster.resolve(config.resources.hosts, slots), found, PROGRAMS)
 
@@ -48,17 +49,18 @@ def test_a_host_without_slots_is_refused_by_name(count):
 
 
 @pytest.mark.parametrize(
-    ("name", "tree", "gpus"),
+    ("name", "tree", "gpus", "openmpi"),
     [
-        ("native-book-chapter", "book-chapter", 2),
-        ("torchrun-heterogeneous", "heterogeneous", 4),
-        ("mpirun-3x2", "mpi", 0),
-        ("per-host", "script-2-hosts", 0),
+        ("native-book-chapter", "book-chapter", 2, None),
+        ("torchrun-heterogeneous", "heterogeneous", 4, None),
+        ("mpirun-3x2", "mpi", 0, OPEN_MPI[4]),
+        ("mpirun-5-3x2", "mpi", 0, OPEN_MPI[5]),
+        ("per-host", "script-2-hosts", 0, None),
     ],
 )
-def test_plans_are_as_their_golden_files(name, tree, gpus):
+def test_plans_are_as_their_golden_files(name, tree, gpus, openmpi):
     """`UPDATE_GOLDEN=1 pytest` writes them anew; the diff is then for people to read."""
-    text = render.plan_text(made(tree, gpus)) + "\n"
+    text = render.plan_text(made(tree, gpus, openmpi)) + "\n"
     path = GOLDEN / f"{name}.txt"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
@@ -69,6 +71,20 @@ def test_plans_are_as_their_golden_files(name, tree, gpus):
 def test_a_plan_goes_to_json_and_comes_back(tree):
     before = made(tree, 2)
     assert codec.from_json(Plan, json.loads(json.dumps(codec.to_json(before)))) == before
+
+
+def test_a_plan_without_mpirun_is_our_image_s():
+    """A laptop plans for SageMaker; a run there would say what to install."""
+    here, there = made("mpi"), made("mpi", openmpi=OPEN_MPI[4])
+    assert here.hosts == there.hosts
+    assert "no mpirun here: the plan takes Open MPI 4's options" in render.plan_text(here)
+
+
+@pytest.mark.parametrize("openmpi", OPEN_MPI.values())
+def test_a_plan_with_open_mpi_goes_to_json_and_comes_back(openmpi):
+    before = made("mpi", openmpi=openmpi)
+    assert codec.from_json(Plan, json.loads(json.dumps(codec.to_json(before)))) == before
+    assert made("script", openmpi=openmpi).openmpi is None
 
 
 def test_every_variable_has_a_source():

@@ -12,7 +12,7 @@ import pytest
 LAUNCHER = Path(__file__).resolve().parents[2] / "launcher"
 PURE = [
     "agreement", "cluster", "plan", "env", "sm_env", "render", "codec", "hints", "hyperparameters", "preflight", "values", "engines/base", "engines/native",
-    "engines/torchrun", "engines/mpirun", "control/failure", "control/symptoms", "control/hang", "control/gate",
+    "engines/torchrun", "engines/mpirun", "engines/openmpi", "control/failure", "control/symptoms", "control/hang", "control/gate",
     "control/refusals", "control/waiting", "control/rivals", "control/restarts", "control/blame", "control/inquiry", "control/pulse", "control/rank_failures", "control/session", "control/messages", "control/hub", "control/member",
 ]  # fmt: skip
 WORLD = {
