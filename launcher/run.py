@@ -49,6 +49,9 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
 
 def _failed_here(config: JobConfig, failure: Failure) -> RunResult:
     """A failure of this host's supervisor itself; the others see a lost host."""
+    from . import redaction
+
+    failure = redaction.failure(failure, config)
     verdict = Verdict("failed", failure.code, failure)
     report.write(config.paths, verdict)
     return RunResult(verdict, report.closing_line(verdict, len(config.resources.hosts), 0))

@@ -232,7 +232,7 @@ class Supervisor:
             self._loop.after(DRAIN_POLL_S, self._look_whether_done)
         elif not self._done_sent:
             self._done_sent = True
-            note = report.figures(self.config.paths.summary) if self._host == self._leader else ""
+            note = self._public(report.figures(self.config.paths.summary)) if self._host == self._leader else ""
             self._do(self._member.all_ranks_gone(self._loop.now(), note))
 
     def _child_ended(self, pid: int, returncode: int) -> None:
@@ -255,9 +255,21 @@ class Supervisor:
         if failure.kind == "gate":
             seen = self._channel.seen if self._channel is not None else ""
             return replace(failure, message=f"{failure.message} ({seen})") if seen else failure
+        from . import redaction  # only a failure needs it
+
         if self._attempt is None:
-            return explained(failure, None, self.config.paths.written)
-        return replace(self._attempt.explain(failure), said=report.said(self.config.paths))
+            failure = explained(failure, None, self.config.paths.written)
+        else:
+            failure = replace(self._attempt.explain(failure), said=report.said(self.config.paths))
+        return redaction.failure(failure, self.config)
+
+    def _public(self, text: str) -> str:
+        """A text of the user's program, without the job's secrets."""
+        if not text:
+            return ""
+        from . import redaction
+
+        return redaction.text(text, self.config)
 
     # -- ranks that hang -------------------------------------------------------------------------------------------
 
@@ -328,7 +340,7 @@ class Supervisor:
         self.owner.adopt()
 
     def _conclude(self, verdict: Verdict) -> None:
-        own = report.said(self.config.paths) if self._attempt is not None else ""
+        own = self._public(report.said(self.config.paths)) if self._attempt is not None else ""
         warning = report.write(self.config.paths, verdict, own)
         if warning:
             self._console.say(warning)

@@ -51,4 +51,4 @@ class Restarts:
 
 def _spent(why: str, last: Failure) -> Failure:
     message = f"{why}; the last: {last.headline()}"
-    return replace(last, kind="budget", code=ExitCode.BUDGET, message=message, rank=None, step=0)
+    return replace(last, kind="budget", code=ExitCode.BUDGET, message=message, rank=None, step=0, left="")

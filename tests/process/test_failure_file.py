@@ -63,6 +63,35 @@ def test_what_the_script_wrote_in_an_earlier_attempt_is_that_attempts(says, tmp_
     )
 
 
+def test_secrets_of_the_job_are_in_nothing_that_the_launcher_writes(tmp_path, nothing_left):
+    (tmp_path / "train.py").write_text(
+        "import argparse, os, time\n"
+        "with open(os.environ['SAGEMAKER_BASE_DIR'] + '/output/failure', 'w') as file:\n"
+        "    file.write('no access for hunter2 with wJalrXUtnFEMI')\n"
+        "parser = argparse.ArgumentParser(prog='train.py')\n"
+        "parser.add_argument('--db_password', type=int)\n"
+        "time.sleep(60) if os.environ['RANK'] == '0' else parser.parse_args()\n"
+    )
+    done = algorun(
+        "simulate", "-j", "2x1", "--restarts", "1", str(tmp_path / "train.py"), "--db_password", "hunter2", cwd=tmp_path,
+        ALGORUN_TEST=nothing_left, AWS_SECRET_ACCESS_KEY="wJalrXUtnFEMI",
+    )  # fmt: skip
+    assert done.code == 68, done.text
+    assert "argument --db_password: invalid int value: '***'" in done.last
+    data = done.folder / "algo-1" / "output" / "data"
+    files = [
+        data.parent / "failure",
+        *(data / name for name in ("failure-full.txt", "failure-attempt-1.txt", "result.json")),
+    ]
+    for file in files:
+        text = file.read_text()
+        assert "hunter2" not in text
+        assert "wJalrXUtnFEMI" not in text
+        assert "***" in text
+    own = [line for line in done.text.splitlines() if not line.startswith("[")]  # a rank's own lines are the user's
+    assert not [line for line in own if "hunter2" in line or "wJalrXUtnFEMI" in line]
+
+
 @pytest.fixture
 def small_disk(tmp_path):
     """A job folder whose output is a file system of 8 MiB and 300 files."""
