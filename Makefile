@@ -13,7 +13,7 @@ IMAGE ?= algorun:cpu
 TEST_WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-pipeline test fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker clean
+.PHONY: help demo demo-pipeline test test-tools fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -49,6 +49,16 @@ test: $(VENV)/ready-test  ## Run the tests (those that need Docker are in compos
 	$(BIN)/pytest -m 'not docker and not timed' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder || status=$$?; \
 	$(BIN)/pytest -m 'timed and not docker' || status=$$?; \
 	exit $$status
+
+# The environment's own Open MPI is PyPI's 5; one on top of it finds the distribution's on PATH.
+test-tools: $(VENV)/ready-test  ## Run what needs the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc), shellcheck
+	$(BIN)/python -c 'import sagemaker_training'
+	shellcheck --version > /dev/null
+	mpirun --version | grep 'Open MPI) 4\.1'
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract tests/unit/test_build.py tests/process/test_openmpi.py
+	rm -rf .build/openmpi-4
+	$(BIN)/python tests/layered.py .build/openmpi-4
+	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos' tests/process tests/train tests/compat
 
 $(VENV)/ready-fuzz: $(VENV)/ready-test
 	$(BIN)/pip install --quiet -e '.[train,test,fuzz]'
