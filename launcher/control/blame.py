@@ -14,6 +14,7 @@ MOST_FAILURES = 10_000  # kept; more say nothing new
 # More for the end of a rank that others miss: its connections close first, and then its interpreter unloads torch
 # (0.7 s of CPU, several seconds on a busy machine). Only once the exit status is there has it left, with whatever code.
 MISSED_S = 3.0
+ADVICE = "; fix: "  # as UserError writes it, the launcher's and the training package's
 
 
 class Blame:
@@ -99,5 +100,8 @@ class Blame:
 
 
 def _misses(failure: Failure) -> bool:
-    """True for a rank that only says that it has missed another one. An engine is none."""
-    return failure.secondary and failure.rank is not None
+    """True for a rank that only says that it has missed another one. An engine is none.
+
+    An error that says what to do explains itself: a library of ours knows why a peer is missing.
+    """
+    return failure.secondary and failure.rank is not None and ADVICE not in failure.message

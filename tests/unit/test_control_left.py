@@ -224,3 +224,21 @@ def test_a_rank_at_work_stays_the_one_to_blame_and_the_other_is_mentioned():
         "hang: rank 1 on algo-1, exit 67, attempt 1, step 20: no step for 60 s after step 20: step at train.py:17"
         " while 2 others wait in all_reduce (distributed_c10d.py:9); rank 3 on algo-2 had left with 0 after step 20"
     )
+
+
+def test_an_error_that_says_what_to_do_about_a_missing_peer_stays_the_cause():
+    """smdistributed.modelparallel knows that rank 0 alone evaluates; the others rightly ended before it."""
+    job = running(2)
+    for rank in (3, 2, 1):
+        leave(job, rank)
+    advice = "test_step: another rank has ended while rank 0 calls it; fix: call it on every rank"
+    chain = (
+        f"Traceback (most recent call last):\nRuntimeError: {MISSED}\n\n"
+        f"Traceback (most recent call last):\nUserError: {advice}"
+    )
+    job.act(
+        "algo-1",
+        job.members["algo-1"].rank_raised(job.now, 0, Raised(0, 1, job.now, "UserError", advice, chain), is_rank=True),
+    )
+    job.settle()
+    assert verdict(job).headline() == f"exception: rank 0 on algo-1, exit 1, attempt 1: UserError: {advice}"
