@@ -118,11 +118,14 @@ def archive(data: bytes, random) -> bytes:
 
 
 def read_results(data: bytes) -> None:
-    """Small JSON files that a program or a process of ours leaves: summary.json, result.json, setup.json."""
+    """Small files that a program or a process of ours leaves: summary.json, result.json, setup.json, failure."""
     paths = Paths(scratch() / "results")
     paths.output_data.mkdir(parents=True, exist_ok=True)
-    for path in (paths.summary, paths.output_data / report.RESULT):
+    for path in (paths.summary, paths.output_data / report.RESULT, paths.failure):
         path.write_bytes(data)
+    said = report.said(paths)
+    assert len(said) <= report.LONGEST_SAID
+    assert said.replace("\n", "").replace("\t", "").isprintable()
     shown = report.figures(paths.summary)
     assert shown.isprintable(), shown
     assert len(shown) <= ONE_LINE
@@ -136,7 +139,7 @@ RESULTS = [
         {"kind": "ok", "code": 0, "line": "ok nnodes=1 world_size=1"},
         {"source": "ab" * 32, "error": ""},
     )
-]
+] + [b"\x1b[31mException during training:\x1b[0m\r\n\tno \xff data\x00\n"]
 
 
 def read_output(data: bytes) -> None:
