@@ -9,9 +9,11 @@ from itertools import pairwise
 import pytest
 
 from launcher import probe
+from launcher.control.pulse import silence_s
 from launcher.engines import openmpi
 from launcher.engines.openmpi import OpenMpi
 from launcher.errors import UserError
+from launcher.values import Limits
 
 SAYS = "#!/bin/sh\necho 'mpirun (Open MPI) {}'\n"
 MPICH = "#!/bin/sh\necho 'HYDRA build details:'\n"
@@ -114,7 +116,7 @@ def test_version_5_has_the_same_wishes_by_other_names():
         ("--prtemca", "rtc"): "^hwloc",
         ("--prtemca", "oob_tcp_keepalive_time"): "5",
         ("--prtemca", "oob_tcp_keepalive_intvl"): "2",
-        ("--prtemca", "oob_tcp_keepalive_probes"): "3",
+        ("--prtemca", "oob_tcp_keepalive_probes"): "100",
         ("--prtemca", "prte_if_include"): "eth0",
         ("--mca", "pml"): "ob1",
         ("--mca", "btl"): "tcp,self,sm",
@@ -138,3 +140,11 @@ def test_daemons_and_folders_know_the_same_versions():
         assert set(table) == set(openmpi.DAEMONS)
     assert openmpi.ASSUMED in openmpi.DAEMONS
     assert all(older < newer for older, newer in pairwise(sorted(openmpi.DAEMONS)))
+
+
+@pytest.mark.parametrize("major", [4, 5])
+def test_the_daemons_are_more_patient_than_the_hosts(major):
+    """The hosts judge silence. A gap may begin right before a probe: the others alone have to outlast it."""
+    given = {each.name: each.value for each in openmpi.parameters(major, "eth0", ("rsh",), simulated=False)}
+    patience_s = int(given["oob_tcp_keepalive_intvl"]) * int(given["oob_tcp_keepalive_probes"])
+    assert patience_s > 2 * silence_s(Limits())
