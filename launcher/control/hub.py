@@ -140,9 +140,12 @@ class Hub:
         self._gate.hellos |= self._rivals.hellos
         return self._compare(now, newest)
 
-    def told(self, now: float, verdict: Verdict) -> Sends:
+    def told(self, now: float, host: str, verdict: Verdict) -> Sends:
         """Another leader has ended the job. Late hosts whose files name this one hear it here."""
-        return self._end(now, verdict) if self.state is State.GATE and verdict.kind == "failed" else []
+        sends = self._end(now, verdict) if self.state is State.GATE and verdict.kind == "failed" else []
+        if self.state is State.END:
+            self._gone.add(host)
+        return sends
 
     def waits(self, now: float) -> str:
         """A line about the hosts that the others wait for at the gate, where one is due."""

@@ -134,7 +134,7 @@ class Lookout:
                     self._answered.add(host)
                     self._settle(host)
                 case "end":
-                    self._send(self._hub.told(self._loop.now(), messages.parse_verdict(message)))
+                    self._send(self._hub.told(self._loop.now(), host, messages.parse_verdict(message)))
                     connection.send({"type": "bye", "told": list(self._hub.came)})
                     self._leave(host, connection)
                 case "refuse":

@@ -43,7 +43,8 @@ class Leaders:
                 verdict = parse_verdict(message)
                 self.verdicts[host].append(verdict)
                 if host != by:
-                    self.deliver(self.hubs[host].told(0.0, verdict), host)
+                    self.deliver(self.hubs[host].told(0.0, by, verdict), host)
+                    self.hubs[by].bye(0.0, host, self.hubs[host].came)
 
     def step(self) -> bool:
         """One leader asks the next host of its look, or draws the conclusion of it."""
@@ -91,6 +92,7 @@ def test_leaders_that_start_at_any_time_agree_on_one_verdict(count, seed, early)
     assert ends[0].code == 64
     assert "hosts differs: " in ends[0].failure.message
     assert all({ends[0]} == set(leaders.verdicts[host]) for host in hosts)
+    assert [host for host in hosts if not leaders.hubs[host].finished] == []  # nobody waits for one that knows
 
 
 def test_the_first_name_judges_and_the_other_waits():
@@ -105,7 +107,7 @@ def test_the_first_name_judges_and_the_other_waits():
     assert sorted(host for host, _ in sends) == ["a", "b"]
     verdict = parse_verdict(sends[0][1])
     assert verdict.failure.headline() == "mismatch: b, exit 64: hosts differs: a,b on a, b,a on b"
-    assert [host for host, _ in hubs["b"].told(1.4, verdict)] == ["b", "a"]
+    assert [host for host, _ in hubs["b"].told(1.4, "a", verdict)] == ["b", "a"]
     assert hubs["a"].verdict == hubs["b"].verdict
 
 
@@ -124,7 +126,7 @@ def test_a_leader_that_was_told_waits_for_late_hosts_that_nobody_else_has_told()
     hub.hello(0.0, hello("c", ["c", "a", "b"]))
     hub.hello(1.0, hello("a", ["a", "c", "b"]))
     verdict = Verdict("failed", 64, Failure("mismatch", "c", 64, "hosts differs: .."))
-    assert [host for host, _ in hub.told(1.0, verdict)] == ["c", "a"]
+    assert [host for host, _ in hub.told(1.0, "a", verdict)] == ["c", "a"]
     hub.bye(1.1, "a", ["a", "c"])
     assert not hub.finished
     ((host, message),) = hub.hello(3.0, hello("b", ["c", "a", "b"]))
@@ -146,5 +148,5 @@ def test_a_rival_that_has_gone_is_not_judged():
 def test_what_answers_for_a_missing_host_cannot_end_a_job_well(verdict):
     hub = Hub(0.0, ["a", "b"], Limits())
     hub.hello(0.0, hello("a", ["a", "b"]))
-    assert hub.told(1.0, verdict) == []
+    assert hub.told(1.0, "b", verdict) == []
     assert hub.verdict is None
