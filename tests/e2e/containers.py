@@ -135,6 +135,7 @@ class Hosts:
     channels: Mapping[str, Path] = field(default_factory=dict)
     limits: tuple[str, ...] = ()
     """further options of `docker run`"""
+    image: str = IMAGE
     run: str = field(default_factory=lambda: f"algorun-test-{uuid.uuid4().hex[:10]}")
 
     def prepare(self, *programs: str) -> None:
@@ -160,7 +161,7 @@ class Hosts:
         docker(
             *("run", "--detach", "--name", self.container(name), "--hostname", name, "--label", f"{LABEL}={self.run}"),
             *("--network", self.run, "--network-alias", name, "--shm-size", "256m"),
-            *("--volume", f"{self.folder / name}:/opt/ml", *options, *self.limits, IMAGE, *command),
+            *("--volume", f"{self.folder / name}:/opt/ml", *options, *self.limits, self.image, *command),
         )
 
     def container(self, name: str) -> str:
