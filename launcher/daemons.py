@@ -6,13 +6,11 @@ On the leader, rsh processes ask for daemons; on every host, the supervisor star
 from __future__ import annotations
 
 import os
-import re
-import shlex
 from collections.abc import Callable
 from typing import Any
 
 from .control.messages import Message
-from .engines.openmpi import DAEMON_SESSIONS, DAEMONS, FOLDERS, OpenMpi
+from .engines.openmpi import DAEMON_SESSIONS, DAEMONS, OpenMpi, daemon_words
 from .errors import UserError, exit_code
 from .rank_port import Peer
 
@@ -62,7 +60,7 @@ class Daemons:
         key = str(message.get("id", ""))
         name = DAEMONS[self._openmpi.major] if self._openmpi else "a daemon of Open MPI"
         try:
-            argv = shlex.split(re.sub(f"^{FOLDERS}", "", str(message.get("command", ""))))
+            argv = daemon_words(str(message.get("command", "")))
             if self._openmpi is None or not argv or os.path.basename(argv[0]) != name:
                 raise UserError("daemon", f"the leader asks for something that is not {name}")
             argv[0] = self._openmpi.daemon  # this host's, wherever the leader has its own

@@ -6,6 +6,7 @@ options of their own: what was orte's is prte's, rsh is ssh, vader is sm. (`prte
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass
 
@@ -43,6 +44,8 @@ SYNONYMS = {
 }
 # What mpirun writes before the daemon that a remote shell is to start: its own folders, which are not this host's.
 FOLDERS = r"\s*(?:\w+=[^;]*;\s*export\s+\w+\s*;\s*)*"
+# What it puts around all of that where the user's login shell is sh or ksh, which read no profile by themselves.
+PROFILE = r"\( test ! -r \./\.profile \|\| \. \./\.profile;(.*)\)\s*"
 # A line that means nothing, and comes now and then: the remote shell was already running when mpirun gave it a group.
 HARMLESS = rb"[^\n]*plm:[rs]sh: Warning: setpgid\([^\n]*\n\n?"
 
@@ -83,6 +86,12 @@ def usable(found: OpenMpi | None) -> OpenMpi:
         version = f"Open MPI {found.major}" if found.major else "not Open MPI's"
         raise UserError("engine mpirun", f"{found.mpirun} is {version}", allowed=WANTED, fix=INSTALL)
     return found
+
+
+def daemon_words(command: str) -> list[str]:
+    """The daemon's command line, of the text that mpirun gives to a remote shell. Raises ValueError on open quotes."""
+    inner = re.fullmatch(PROFILE, command, re.DOTALL)
+    return shlex.split(re.sub(f"^{FOLDERS}", "", inner[1] if inner else command))
 
 
 @dataclass(frozen=True, slots=True)

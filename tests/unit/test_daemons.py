@@ -39,6 +39,8 @@ def test_session_files_lie_in_the_hosts_own_folder(major, option, name):
         "prted -x",
         "A=1;export A;rm -rf /",
         "A=1;rm x;export A;orted",
+        "( test ! -r ./.profile || . ./.profile; rm -rf / )",
+        "( test ! -r ./.profile || . ./.profile; orted",
     ],
 )
 @pytest.mark.parametrize("openmpi", [FOUR, FIVE])
@@ -59,10 +61,12 @@ def test_the_daemon_is_this_host_s_own():
     assert sent[-1] == {"type": "daemon_exit", "id": "1", "code": 137}
 
 
-def test_version_5_names_the_leader_s_folders_which_are_left_out():
+@pytest.mark.parametrize("around", ["{}", "( test ! -r ./.profile || . ./.profile; {} )"], ids=["bash", "sh"])
+def test_version_5_names_the_leader_s_folders_which_are_left_out(around):
+    """mpirun has the profile read first where the user's login shell is sh, as useradd makes it on Debian."""
     started = []
     daemons = Daemons(FIVE, lambda argv: started.append(argv) or 7, lambda message: None)
-    assert daemons.start({"id": "1", "command": FROM_PRTERUN}) == ""
+    assert daemons.start({"id": "1", "command": around.format(FROM_PRTERUN)}) == ""
     (argv,) = started
     assert argv[:5] == ["/env/bin/prted", "--allow-run-as-root", "--prtemca", "ess", "env"]
     assert argv[-2:] == ["prterun-vm-23551@0.0;tcp://192.0.2.2:41913:24;tcp6://[fd00::2]:54547:64", "--tree-spawn"]
