@@ -183,6 +183,7 @@ def _plan(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from . import cluster, codec, config, plan, probe, render
+    from . import options as bundled
     from .engines.base import Programs
 
     wish = request(options)
@@ -200,6 +201,7 @@ def _plan(options: argparse.Namespace) -> int:
         machine = replace(machine, openmpi=probe.openmpi(environ))
     slots = cluster.assumed_slots(job, cluster.own_slots(job, machine))
     made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.outside), machine, Programs(*_programs()))
+    bundled.check(job.entry, sys.executable, made.world_size)
     sys.stdout.write(
         (json.dumps(codec.to_json(render.redacted(made))) if options.json else render.plan_text(made)) + "\n"
     )

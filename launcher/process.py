@@ -132,6 +132,7 @@ class Owner:
         stderr: int,
         *,
         what: str,
+        stdin: int = subprocess.DEVNULL,
     ) -> int:
         """Starts a process in a new session and returns its pid. Raises UserError where the program cannot start."""
         try:
@@ -139,7 +140,7 @@ class Owner:
                 list(argv),
                 env=dict(environ),
                 cwd=cwd,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,

@@ -17,6 +17,7 @@ from .control.messages import Ready
 from .engines import openmpi
 from .errors import ExitCode, UserError
 from .logs import RankLog, without_secrets
+from .options import OptionCheck
 from .output import Pipes
 from .preparation import Preparation
 from .probe import Machine
@@ -47,6 +48,7 @@ class Readiness:
         self._pipes = Pipes(tools.loop, tools.console)
         self._preparation: Preparation | None = None
         self.machine = machine
+        self._options = OptionCheck(tools, self._cannot_start)
         self._source = ""  # checksum of the fetched code
         self._warned = False
 
@@ -72,6 +74,20 @@ class Readiness:
     def is_preparation(self, pid: int) -> bool:
         return self._preparation is not None and pid == self._preparation.pid
 
+    def is_check(self, pid: int) -> bool:
+        return pid == self._options.pid
+
+    def checked(self, returncode: int) -> None:
+        """The check of the entrypoint's options is over."""
+        self._options.ended(returncode)
+
+    def when_options_are_right(self, ranks: int, then: Callable[[], None]) -> None:
+        """Calls `then` once the entrypoint's options suit this many ranks; `on_failed` hears if they don't."""
+        self._options.when_right(ranks, then)
+
+    def _cannot_start(self, error: UserError) -> None:
+        self._on_failed(Failure("configuration", self._host, error.code, str(error)))
+
     def prepared(self, returncode: int) -> None:
         """The preparation is over: ready, or the reason why not, with the last lines of what it printed."""
         assert self._preparation is not None
@@ -88,6 +104,7 @@ class Readiness:
         try:
             if self.config.setup is not None:
                 self.config = configs.prepared(self.config)
+            self._options.start(self.config.entry)
             if self.config.engine.value == "mpirun" and self.machine.openmpi is None:
                 self.machine = replace(self.machine, openmpi=openmpi.usable(probe.openmpi(os.environ)))
             slots = cluster.own_slots(self.config, self.machine)
@@ -105,16 +122,18 @@ class Readiness:
             if self.config.restarts:
                 ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))
         except UserError as error:
-            self._on_failed(Failure("configuration", self._host, error.code, str(error)))
+            self._cannot_start(error)
         else:
             self._on_ready(ready)
 
     def kill(self) -> None:
-        """Ends a preparation under way."""
+        """Ends a preparation or a check under way."""
+        self._options.kill()
         if self._preparation is not None:
             self._preparation.kill()
 
     def close(self) -> None:
+        self._options.close()
         self._pipes.close()
 
     def _unfit(self, slots: Sourced[int]) -> str:

@@ -239,6 +239,8 @@ class Supervisor:
         if self._readiness.is_preparation(pid):
             self._do(self._member.prepared(self._loop.now()))
             self._readiness.prepared(returncode)
+        elif self._readiness.is_check(pid):
+            self._readiness.checked(returncode)
         elif self._attempt is not None:
             self._attempt.child_ended(pid, returncode)
 
@@ -326,12 +328,23 @@ class Supervisor:
 
     def _start(self) -> None:
         assert self._plan is not None
+        launch = functools.partial(self._launch, self._plan)
+        self._readiness.when_options_are_right(self._plan.world_size, launch)
+
+    def _launch(self, plan: Plan) -> None:
+        """The ranks of an attempt, unless the job has gone another way meanwhile."""
+        if plan is not self._plan or self._member.state is not State.RUN:
+            return
+        if self._member.stopping:  # before any rank was there to be told
+            self._done_sent = True
+            self._do(self._member.all_ranks_gone(self._loop.now()))
+            return
         self._announced = ""
-        if self._host == self._leader and not self._plan.attempt:
-            self._console.say(render.rank_map(self._plan))
+        if self._host == self._leader and not plan.attempt:
+            self._console.say(render.rank_map(plan))
         try:
             self._attempt = Attempt(
-                self._tools, self._plan, self._host, self.config.paths.written,
+                self._tools, plan, self._host, self.config.paths.written,
                 self._rank_exited, self._broken, self._leave, self.send,
             )  # fmt: skip
             self._attempt.start()

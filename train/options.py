@@ -6,9 +6,7 @@ a bare `--flag`; both work. An empty value means "not set": the default holds.
 """
 
 import dataclasses
-import difflib
 import math
-import tomllib
 import types
 import typing
 from dataclasses import dataclass
@@ -136,6 +134,8 @@ def _pairs(argv: list[str], names: dict[str, _Option]) -> dict[str, str]:
 def _find(key: str, names: dict[str, _Option], source: str) -> _Option:
     if key in names:
         return names[key]
+    import difflib  # only an error needs it
+
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
     hint = f"did you mean {names[near[0]].flag}?" if near else "see --help for all options"
     dashes = "-" if len(key) == 1 else "--"
@@ -143,6 +143,8 @@ def _find(key: str, names: dict[str, _Option], source: str) -> _Option:
 
 
 def _from_file(path: Path, names: dict[str, _Option]) -> dict[str, Any]:
+    import tomllib  # few jobs need it, and every start would wait for it
+
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

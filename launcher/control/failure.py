@@ -180,12 +180,14 @@ def complete(first: Failure, reported: Iterable[tuple[float, Failure]]) -> Failu
     ordered = sorted(reported, key=lambda pair: (pair[1].distance, pair[0]))
     rest = [each for _, each in ordered if (each.host, each.rank) != (first.host, first.rank)]
     same = (first.kind, first.code, first.message)
-    alike = [str(each.rank) for each in rest if each.rank is not None and (each.kind, each.code, each.message) == same]
-    named = [each for each in rest if each.rank is None or (each.kind, each.code, each.message) != same]
+    ranks = first.rank is not None
+    equal = [each for each in rest if ranks == (each.rank is not None) and (each.kind, each.code, each.message) == same]
+    named = [each for each in rest if each not in equal]
     lines = []
-    if alike:
-        more = ", .." if len(alike) > MOST_OTHERS else ""
-        lines.append(f"{ALSO}the same on {len(alike)} more: rank {', '.join(alike[:MOST_OTHERS])}{more}")
+    if equal:
+        alike = ", ".join(str(each.rank) if ranks else each.host for each in equal[:MOST_OTHERS])
+        more = ", .." if len(equal) > MOST_OTHERS else ""
+        lines.append(f"{ALSO}the same on {len(equal)} more: {'rank ' if ranks else ''}{alike}{more}")
     for each in named[:MOST_OTHERS]:
         line = (THEN if each.secondary else ALSO) + replace(each, attempts=first.attempts).headline()
         lines.append(line[:LONGEST_OTHER])

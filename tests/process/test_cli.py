@@ -62,7 +62,7 @@ def test_an_unknown_hyperparameter_of_a_bundled_entrypoint(tmp_path, nothing_lef
     done = algorun("train", cwd=tmp_path, ALGORUN_TEST=nothing_left, **environ)
     assert done.code == 64, done.text
     failure = (tmp_path / "ml" / "output" / "failure").read_text()
-    assert failure.startswith("configuration: rank 0 on algo-1, exit 64")
+    assert failure.startswith("configuration: algo-1, exit 64: unknown option --epochz")
     assert "epochz" in failure
     assert "epochs" in failure
     assert list((tmp_path / "ml").glob("model/*")) == []

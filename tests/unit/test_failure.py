@@ -149,3 +149,8 @@ def test_the_word_of_the_roots_host_is_taken_else_the_first_one():
     assert complete(ROOT, [(0.0, ROOT), (1.0, first), (2.0, mine)]).said == "of algo-2"
     assert complete(ROOT, [(0.0, ROOT), (1.0, first), (2.0, PEER)]).said == "of algo-1"
     assert complete(LOST, [(0.0, LOST)]).said == ""
+
+
+def test_hosts_that_say_the_same_are_one_line():
+    said = [(0.0, Failure("configuration", f"algo-{n}", 64, "option --lr: 'x'")) for n in (1, 2, 3)]
+    assert complete(said[0][1], said).others == "also: the same on 2 more: algo-2, algo-3"
