@@ -93,6 +93,11 @@ def argv(*words: str) -> Check:
     return check
 
 
+def greeted(seen: Seen) -> None:
+    """Every rank on every host has the job's own variable, whole."""
+    assert [fact["greeting"] for fact in seen.facts] == [GREETING] * len(seen.facts), seen.facts
+
+
 def fails(kept: int, text: str = "ValueError: bad batch 17") -> Check:
     """The client raises with the script's code, shows why, and keeps what was written before."""
 
@@ -298,6 +303,7 @@ def v3(name: str, source: Mapping[str, str], *, hosts: int, expects: str, check:
 
 
 COMMAND = "exec algorun train"
+GREETING = 'two words; and "quotes"'
 
 
 def _v3() -> list[Row]:
@@ -310,9 +316,11 @@ def _v3() -> list[Row]:
             v3("Torchrun", {"entry_script": "ddp.py"}, hosts=hosts, check=ranks(2 * hosts, hosts), quick=hosts == 2,
                expects=f"one world of {2 * hosts}",
                options={"distributed": {"type": "Torchrun", "process_count_per_node": 2}}),
-            *(v3(f"MPI {each} per host", {"entry_script": "mpi.py"}, hosts=hosts, check=ranks(each * hosts, hosts),
-                 quick=hosts == 2 and each == 1, expects=f"one MPI world of {each * hosts}",
-                 options={"distributed": {"type": "MPI", "process_count_per_node": each}}) for each in (1, 2)),
+            *(v3(f"MPI {each} per host", {"entry_script": "mpi.py"}, hosts=hosts,
+                 check=both(ranks(each * hosts, hosts), greeted), quick=hosts == 2 and each == 1,
+                 expects=f"one MPI world of {each * hosts}, the job's variables on every host",
+                 options={"distributed": {"type": "MPI", "process_count_per_node": each},
+                          "environment": {"JOB_GREETING": GREETING}}) for each in (1, 2)),
             v3("command and SAGEMAKER_PROGRAM", {"command": COMMAND}, hosts=hosts, check=ranks(hosts, hosts),
                expects="our launcher, one rank per host",
                options={"environment": {"SAGEMAKER_PROGRAM": "plain.py"}}),

@@ -74,6 +74,64 @@ def test_interfaces_that_exist_stay(named: str, interfaces: list[str], default: 
     assert mpirun.with_interface(TAIL, named, interfaces, default) == TAIL
 
 
+def test_the_jobs_variables_go_to_all_hosts_by_name_alone() -> None:
+    own = [
+        "PATH",
+        "HOME",
+        "HOSTNAME",
+        "SM_CURRENT_HOST",
+        "SM_NUM_GPUS",
+        "SSH_CLIENT",
+        "OMPI_MCA_btl",
+        "BASH_FUNC_x%%",
+        "_",
+    ]
+    job = ["GREETING", "DB_PASSWORD", "SM_HPS", "SM_HP_a-b", "TRAINING_JOB_NAME"]
+    words = mpirun.forwarded(
+        ["-x", "LD_LIBRARY_PATH", "-x", "AWS_REGION=a"], [*own, *job, "LD_LIBRARY_PATH", "AWS_REGION"]
+    )
+    assert words[::2] == ["-x"] * len(job)
+    assert words[1::2] == sorted(job)
+
+
+@pytest.mark.parametrize(
+    ("argv", "names"), [(["-mca", "mca_base_env_list", "A"], ["B"]), ([], ["B", "OMPI_MCA_mca_base_env_list"])]
+)
+def test_variables_stay_where_the_user_lists_them_the_other_way(argv: list[str], names: list[str]) -> None:
+    """mpirun refuses both ways at once."""
+    assert mpirun.forwarded(argv, names) == []
+
+
+@pytest.mark.skipif(
+    not Path(mpirun.MPIRUN).exists(), reason=f"the image's Open MPI is Debian's: no {mpirun.MPIRUN} here"
+)
+def test_values_reach_another_host_whole_and_are_on_no_command_line(tmp_path: Path) -> None:
+    """A daemon that a session with an empty environment starts stands for the other host."""
+    value = "sp ace;semi\"q'uote$HOME\nsecond line hidden-7"
+    agent, seen = tmp_path / "agent", tmp_path / "seen"
+    agent.write_text(
+        f'#!/bin/bash\nshift\necho "$*" >> {seen}\nexec env -i PATH=/usr/bin:/bin HOME=/root bash -c "$*"\n'
+    )
+    agent.chmod(0o755)
+    show = "import os; print(repr(os.environ.get('JOB')), repr(os.environ.get('SM_CURRENT_HOST')), flush=True)"
+    options = {"plm_rsh_agent": str(agent), "btl": "tcp,self", "btl_tcp_if_include": "lo", "oob_tcp_if_include": "lo"}
+    environ = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "JOB": value, "SM_CURRENT_HOST": "algo-1"}
+    environ |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    argv = ["--host", "localhost:1,another:1", "-np", "2"]
+    argv += [word for name, text in options.items() for word in ("-mca", name, text)] + [sys.executable, "-c", show]
+    done = subprocess.run(
+        [mpirun.MPIRUN, *mpirun.forwarded(argv, environ), *argv],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted([f"{value!r} 'algo-1'", f"{value!r} None"])
+    assert "orted" in seen.read_text()
+    assert "hidden-7" not in seen.read_text()
+
+
 def test_addresses_of_hosts_that_resolve() -> None:
     found = authorized.addresses(["localhost", "no-such-host.invalid"])
     assert found
