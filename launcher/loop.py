@@ -24,9 +24,9 @@ READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 STOP_SIGNALS = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT", signal.SIGHUP: "SIGHUP"}
 
 
-def hold_signals() -> None:
-    """Signals to stop wait from now on, until a loop listens to them."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+def hold_signals() -> set[signal.Signals]:
+    """Signals to stop wait from now on, until a loop listens to them. Returns what was held before."""
+    return {signal.Signals(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)}
 
 
 class Timer:

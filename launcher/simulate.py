@@ -20,6 +20,7 @@ from .control.addresses import free_ports
 from .entry import BUNDLED
 from .errors import ExitCode, UserError, exit_code
 from .logs import Lines
+from .loop import hold_signals
 from .paths import Paths, write_aside
 from .process import end_with_parent
 from .request import Request
@@ -109,9 +110,10 @@ def run(
     children: list[subprocess.Popen[bytes]] = []
     tie = end_with_parent(signal.SIGTERM)
     stopped_at = _pass_signals_on(children)
+    # A signal to stop waits until all hosts are there, or it would miss the one being started. The hosts begin with
+    # signals held too, and hear of a stop once they listen.
+    held = hold_signals()
     for host in hosts:
-        if stopped_at:
-            break
         env = {**common, "SAGEMAKER_BASE_DIR": str(trees[host]), "ALGORUN_QUIET": "1"}
         # Its own session: a Ctrl-C of the terminal reaches the hosts once, through this process.
         pipe = subprocess.PIPE
@@ -119,6 +121,7 @@ def run(
             argv, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True, preexec_fn=tie
         )
         children.append(child)
+    signal.pthread_sigmask(signal.SIG_SETMASK, held)
     codes = _wait(children, stopped_at, patience_s)
     return _close(hosts, trees, codes, time.monotonic() - started)
 

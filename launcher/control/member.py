@@ -24,6 +24,7 @@ from .messages import Go, Message, Verdict
 from .pulse import Pulse, silence_s
 from .rank_failures import RankFailures
 
+STOP_S = 2.0  # for a hub that is not there yet to hear of a stop of this host: it would wait for it longer
 TELL_S = 10.0  # for a hub that is not there yet to hear of a failure of this host
 
 
@@ -98,6 +99,8 @@ class Member:
         self._note: str | None = None  # given once all ranks are gone
         self._kill_at: float | None = None
         self._prepare_deadline: float | None = None
+        self._alone_at: float | None = None  # a stop came before the hub was reached: when this host leaves by itself
+        self._alone_why = ""
         self._hang_said = False
 
     @property
@@ -111,7 +114,7 @@ class Member:
             times.append(self._joining_until)
         if self._heard is not None and self.state in IN_JOB:
             times.append(self._silent_at)
-        own = (self._kill_at, self._report_deadline, self._prepare_deadline)
+        own = (self._kill_at, self._report_deadline, self._prepare_deadline, self._alone_at)
         times += [each for each in own if each is not None]
         return min(times)
 
@@ -221,10 +224,15 @@ class Member:
             return []
         actions: list[Action] = [ToHub({"type": "stop", "why": why})]
         if self.state is State.JOIN:
-            if self._heard is None:  # nobody to tell
-                return self._conclude(now, Verdict("stopped", ExitCode.OK, None, why))
+            if self._heard is None:
+                if self._alone_at is not None:  # asked again
+                    return self._stopped_alone(now)
+                self._alone_at, self._alone_why = now + STOP_S, why
             return actions
         return [*actions, *self.stop(now, why)]
+
+    def _stopped_alone(self, now: float) -> list[Action]:
+        return self._conclude(now, Verdict("stopped", ExitCode.OK, None, self._alone_why))
 
     def stop(self, now: float, why: str) -> list[Action]:
         """All hosts stop: ranks are told, and have the grace to save."""
@@ -281,6 +289,10 @@ class Member:
             text = f"hub not reached after {self._limits.gate_s:g} s: {self._leader}"
             failure = self._explain(Failure("gate", self._leader, ExitCode.GATE, text))
             actions += self._conclude(now, _failed(failure))
+        if self._alone_at is not None and now >= self._alone_at:
+            self._alone_at = None
+            if self.state is State.JOIN and self._heard is None:
+                actions += self._stopped_alone(now)
         if self._prepare_deadline is not None and now >= self._prepare_deadline:
             self._prepare_deadline = None
             text = f"not ready after {self._limits.prepare_s:g} s (ALGORUN_PREPARE_S)"

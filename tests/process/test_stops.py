@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.conftest import ENGINES, needs_mpi
+from tests.conftest import ENGINES, needs_mpi, ours
 
 from .running import PROGRAMS, Running
 
@@ -33,6 +33,21 @@ def test_ctrl_c_stops_a_simulation(tmp_path, nothing_left):
     job.process.send_signal(signal.SIGINT)
     assert job.end() == 0, job.log.read_text()
     assert job.log.read_text().count("saved") == 4
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.03, 0.1, 0.2])
+def test_a_stop_while_the_hosts_start_reaches_all_of_them(delay_s, tmp_path, nothing_left):
+    """Also the one that is just being started, and those that do not listen yet."""
+    job = Running("native", PROGRAMS / "faulty.py", "stop", folder=tmp_path, marker=nothing_left, layout="3x1")
+    deadline = time.monotonic() + 30
+    while not any("run" in process.cmdline() for process in ours(nothing_left)):
+        assert time.monotonic() < deadline
+    time.sleep(delay_s)
+    begun = time.monotonic()
+    job.process.send_signal(signal.SIGTERM)
+    assert job.end() == 0, job.log.read_text()
+    assert time.monotonic() - begun < 8, "a leader that hears nothing of its followers waits for 10 s"
+    assert "stopped nnodes=3" in job.log.read_text()
 
 
 @pytest.mark.parametrize("engine", ["torchrun", pytest.param("mpirun", marks=needs_mpi)])

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from launcher.control import messages
 from launcher.control.failure import Failure, Raised
 from launcher.control.hub import Hub
-from launcher.control.member import Conclude, Member
+from launcher.control.member import STOP_S, Conclude, Member
 from launcher.control.pulse import RECONNECT_S, TELL_AGAIN_S, silence_s
 from launcher.values import Limits
 
-from .jobs import LIMITS, finish, hello, ready, running
+from .jobs import LIMITS, Job, finish, hello, ready, running
 
 
 def test_all_hosts_leave_together_after_the_last_is_done():
@@ -170,6 +170,38 @@ def test_a_stop_reaches_every_host_and_ends_with_0():
     job.settle()
     assert {(v.kind, v.code) for v in job.verdicts.values()} == {("stopped", 0)}
     assert {v.why for v in job.verdicts.values()} == {"SIGTERM on algo-2"}
+
+
+def test_a_stop_before_the_hub_is_reached_is_told_to_it():
+    """Or the hub would wait for this host for seconds, when all hosts are told to stop while they start."""
+    job = Job(2)
+    job.arrive("algo-1")
+    job.act("algo-1", job.members["algo-1"].stop_asked(job.now, "SIGTERM on algo-1"))
+    job.act("algo-2", job.members["algo-2"].stop_asked(job.now, "SIGTERM on algo-2"))
+    job.settle()
+    assert not job.hub.finished
+    job.arrive("algo-2")
+    job.settle()
+    assert [verdict.kind for verdict in job.verdicts.values()] == ["stopped", "stopped"]
+    assert job.verdicts["algo-1"] == job.verdicts["algo-2"]
+    assert job.hub.finished
+
+
+def test_a_host_that_is_told_to_stop_leaves_soon_where_no_hub_is():
+    job = Job(2)
+    member = job.members["algo-2"]
+    job.act("algo-2", member.stop_asked(job.now, "SIGTERM on algo-2"))
+    job.act("algo-2", member.tick(STOP_S - 0.1))
+    assert not job.verdicts
+    job.act("algo-2", member.tick(STOP_S + 0.1))
+    assert job.verdicts["algo-2"].kind == "stopped"
+
+
+def test_a_second_stop_does_not_wait_for_a_hub():
+    job = Job(2)
+    for _ in range(2):
+        job.act("algo-2", job.members["algo-2"].stop_asked(job.now, "SIGINT on algo-2"))
+    assert job.verdicts["algo-2"].why == "SIGINT on algo-2"
 
 
 def test_a_peer_that_a_stop_has_ended_is_no_failure():
