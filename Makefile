@@ -145,10 +145,11 @@ bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it ge
 	$(BIN)/python bench/hub.py --hosts 8,32 --rounds 1 --seconds 1 --json .build/hub-quick.json
 	$(BIN)/python bench/hub_plot.py .build/hub-quick.svg quick=.build/hub-quick.json
 
-bench-docker: $(VENV)/ready-bench $(VENV)-sdk3/ready  ## The same for those in containers of the image (8 minutes)
+bench-docker: $(VENV)/ready-bench $(VENV)-sdk3/ready  ## The same for those in containers of the image (4 minutes)
 	./build.sh build --variant cpu --tag $(IMAGE)
-	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/launch.py --rounds 1
-	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/sdk_routes.py --rounds 1
+	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/launch.py --rounds 1 --no-toolkit
+	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/sdk_routes.py --rounds 1 --route plain
+	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/sdk_routes.py --rounds 1 --route 'ModelTrainer basic'
 
 clean:  ## Remove what the targets made
 	rm -rf $(VENV) $(VENV)-sdk2 $(VENV)-sdk3 algorun-simulate
