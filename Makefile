@@ -51,11 +51,13 @@ test: $(VENV)/ready-test  ## Run the tests (those that need Docker are in compos
 	exit $$status
 
 # The environment's own Open MPI is PyPI's 5; one on top of it finds the distribution's on PATH.
-test-tools: $(VENV)/ready-test  ## Run what needs the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc), shellcheck
+test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc), shellcheck
 	$(BIN)/python -c 'import sagemaker_training'
 	shellcheck --version > /dev/null
 	mpirun --version | grep 'Open MPI) 4\.1'
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract tests/unit/test_build.py tests/process/test_openmpi.py
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract tests/unit/test_build.py \
+	    tests/unit/test_port_owner.py tests/unit/test_sdk_drivers.py tests/process/test_failure_file.py \
+	    tests/process/test_openmpi.py
 	rm -rf .build/openmpi-4
 	$(BIN)/python tests/layered.py .build/openmpi-4
 	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos' tests/process tests/train tests/compat \
