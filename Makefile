@@ -117,7 +117,7 @@ lint: $(VENV)/ready-lint  ## Check style, types, Dockerfile and shell scripts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/hadolint Dockerfile
-	shellcheck build.sh docker/*.sh docker/train docker/sdk-v3/mpirun docker/sdk-v3/sshd .ci/run
+	shellcheck build.sh docker/*.sh docker/train docker/sdk-v3/mpirun docker/sdk-v3/sshd .ci/run .ci/newcomer.sh
 
 format: $(VENV)/ready-lint  ## Format the code
 	$(BIN)/ruff format .
