@@ -24,7 +24,7 @@ from .messages import Go, Message, Verdict
 from .pulse import Pulse, silence_s
 from .rank_failures import RankFailures
 
-STOP_S = 2.0  # for a hub that is not there yet to hear of a stop of this host: it would wait for it longer
+STOP_S = 2.0  # to reach the hub and tell it of a stop: an untold hub waits longer for this host
 TELL_S = 10.0  # for a hub that is not there yet to hear of a failure of this host
 
 
