@@ -7,6 +7,7 @@ import random
 import re
 import signal
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -45,8 +46,8 @@ def words(*tables: dict) -> list[str]:
 def start(ranks, text):
     """Starts the entrypoint on ranks of one host."""
 
-    def begin(world: int, *tables: dict, base: Path | None = None) -> Ranks:
-        return ranks(1, world, *words(TINY, {"train": text}, *tables), base=base, program="train.pipeline")
+    def begin(world: int, *tables: dict, **options: Any) -> Ranks:
+        return ranks(1, world, *words(TINY, {"train": text}, *tables), program="train.pipeline", **options)
 
     return begin
 
@@ -154,8 +155,9 @@ def test_the_artifact_is_the_whole_plain_model(uninterrupted, text):
 
 def test_killed_and_started_again_it_ends_bit_identical(start, uninterrupted):
     same_parts = partitioned(uninterrupted)
-    run = start(4, SPLIT, CLIPPED, same_parts, {"checkpoint-interval-s": 0.001, "keep-checkpoints": 3})
-    run.wait_for(f"step: {STEPS // 2 + 2}/")
+    half = f"step: {STEPS // 2 + 2}/"
+    run = start(4, SPLIT, CLIPPED, same_parts, {"checkpoint-interval-s": 0.001, "keep-checkpoints": 3}, hold=half)
+    run.wait_for(half)
     run.signal(signal.SIGKILL)
     run.codes()
     again = start(4, SPLIT, CLIPPED, same_parts, base=run.base)
@@ -175,8 +177,9 @@ def test_it_goes_on_in_other_layouts_as_if_nothing_had_been(start, uninterrupted
     run.signal(signal.SIGKILL)
     run.codes()
     newest = int(checkpoints(run.base)[-1].removeprefix("step-"))
-    second = start(4, CLIPPED, {"pp": 4, "batch-size": 16, "microbatches": 8}, base=run.base)
-    second.wait_for(f"step: {newest + 2}/")
+    further = f"step: {newest + 2}/"
+    second = start(4, CLIPPED, {"pp": 4, "batch-size": 16, "microbatches": 8}, base=run.base, hold=further)
+    second.wait_for(further)
     second.signal(signal.SIGTERM, ranks=[2])
     said = ended(second)
     assert "resumed: " in said
@@ -205,8 +208,9 @@ def test_tied_embeddings_are_one_weight_in_checkpoints_of_any_layout(start, tmp_
     ended(whole)
     base, stops = tmp_path / "split", []
     for ranks in (2, 1):
-        run = start(ranks, tied, base=base)
-        run.wait_for(f"step: {3 if ranks == 2 else stops[0] + 2}/")
+        reached = f"step: {3 if ranks == 2 else stops[0] + 2}/"
+        run = start(ranks, tied, base=base, hold=reached)
+        run.wait_for(reached)
         run.signal(signal.SIGTERM, ranks=[ranks - 1])
         said = ended(run)
         assert ("resumed: " in said) == bool(stops)
@@ -236,7 +240,7 @@ def test_tied_embeddings_are_one_weight_in_checkpoints_of_any_layout(start, tmp_
 
 def test_the_loss_falls_on_the_embedded_text_until_a_stop_that_saves(ranks):
     args = words(TINY, {"context": 64, "batch-size": 8, "epochs": 1, "lr": 0.01, "warmup-epochs": 0})
-    run = ranks(1, 2, *args, program="train.pipeline")
+    run = ranks(1, 2, *args, program="train.pipeline", hold="step: 60/")
     run.wait_for("step: 60/")
     run.signal(signal.SIGTERM, ranks=[1])
     said = ended(run)

@@ -96,7 +96,7 @@ def same_state(one, two):
 
 
 def test_a_stop_on_one_rank_saves_once_and_the_resumed_run_ends_bit_identical(ranks, uninterrupted):
-    run = ranks(2, 2, *once(LONG))
+    run = ranks(2, 2, *once(LONG), hold="step: 30/")
     run.wait_for("step: 30/")  # in the second epoch of 23 steps
     run.signal(signal.SIGTERM, ranks=[3])
     assert run.codes() == [0, 0, 0, 0], run.text()
@@ -119,7 +119,7 @@ def test_a_stop_on_one_rank_saves_once_and_the_resumed_run_ends_bit_identical(ra
 
 def test_after_a_kill_and_a_torn_checkpoint_the_run_still_ends_bit_identical(ranks, uninterrupted):
     often = [*once(LONG), "--checkpoint-interval-s", "0.001", "--keep-checkpoints", "3"]
-    run = ranks(2, 2, *often)
+    run = ranks(2, 2, *often, hold="step: 40/")
     run.wait_for("step: 40/")
     run.signal(signal.SIGKILL)
     run.codes()
@@ -135,7 +135,7 @@ def test_after_a_kill_and_a_torn_checkpoint_the_run_still_ends_bit_identical(ran
 
 
 def test_resuming_on_fewer_ranks_goes_on_with_the_samples_that_are_left(ranks, alone):
-    run = ranks(1, 2, *SMALL, "--log-interval", "1")
+    run = ranks(1, 2, *SMALL, "--log-interval", "1", hold="step: 20/")
     run.wait_for("step: 20/")
     run.signal(signal.SIGTERM)
     assert run.codes() == [0, 0], run.text()

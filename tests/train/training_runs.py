@@ -7,6 +7,7 @@ import os
 import runpy
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from launcher.control.addresses import free_ports
@@ -31,13 +32,28 @@ def clean_environ(base: Path) -> dict[str, str]:
     return environ | {"SAGEMAKER_BASE_DIR": str(base), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
 
 
-def _as_rank(environ: dict[str, str], log: Path, program: str, args: list[str]) -> None:
+def _held(write: Callable[[str], int], text: str, gate: Path) -> Callable[[str], int]:
+    """`write` that does not return from a line with `text` before the file `gate` is there."""
+
+    def waiting(words: str) -> int:
+        written = write(words)
+        deadline = time.monotonic() + LIMIT_S
+        while text in words and not gate.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return written
+
+    return waiting
+
+
+def _as_rank(environ: dict[str, str], log: Path, program: str, args: list[str], hold: str | None) -> None:
     """What `python -u -m <program>` (or `python -u <program>.py`) does, in a process that is there already."""
     with log.open("w") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(write_through=True)
+        if hold is not None:
+            stream.write = _held(stream.write, hold, log.with_suffix(".go"))
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(log.parent)
@@ -49,9 +65,22 @@ def _as_rank(environ: dict[str, str], log: Path, program: str, args: list[str]) 
 
 
 class Ranks:
-    """`hosts` x `slots` ranks of an entrypoint; each host has a folder of its own, as on SageMaker."""
+    """`hosts` x `slots` ranks of an entrypoint; each host has a folder of its own, as on SageMaker.
 
-    def __init__(self, base: Path, hosts: int, slots: int, args: list[str], program: str = DDP, **environ: str) -> None:
+    A rank that writes a line with the text `hold` stays in it until `signal` has sent its signal: a run of a few
+    milliseconds a step would have ended before a signal from here reached it.
+    """
+
+    def __init__(
+        self,
+        base: Path,
+        hosts: int,
+        slots: int,
+        args: list[str],
+        program: str = DDP,
+        hold: str | None = None,
+        **environ: str,
+    ) -> None:
         self.base, world, port = base, hosts * slots, free_ports("127.0.0.1", 1)[0]
         self.processes, self.logs = [], []
         for rank in range(world):
@@ -66,7 +95,8 @@ class Ranks:
             }
             self.logs.append(base / f"rank{rank}.log")
             self.logs[-1].write_text("")  # nobody waits for what an earlier run on this base has said
-            arguments = (variables | environ, self.logs[-1], program, args)
+            self.logs[-1].with_suffix(".go").unlink(missing_ok=True)
+            arguments = (variables | environ, self.logs[-1], program, args, hold)
             self.processes.append(FORKS.Process(target=_as_rank, args=arguments))
             self.processes[-1].start()
 
@@ -84,6 +114,8 @@ class Ranks:
         for rank in ranks if ranks is not None else range(len(self.processes)):
             with contextlib.suppress(ProcessLookupError):  # its peers may have ended at the first one's death
                 os.kill(self.processes[rank].pid, number)
+        for log in self.logs:
+            log.with_suffix(".go").touch()
 
     def codes(self) -> list[int]:
         """All exit codes, by rank, after all have ended."""
