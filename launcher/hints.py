@@ -132,7 +132,8 @@ def _hint(failure: Failure, words: str, evidence: Evidence) -> str:
         return f"disk quota: {LESS_DISK}"
     if says(DISK_FULL, words):
         return _disk(evidence)
-    known = next((hint for pattern, hint in TABLE if says(pattern, words)), "")
+    told = "; fix: " in failure.message  # an error of our own entrypoints says what to do
+    known = "" if told else next((hint for pattern, hint in TABLE if says(pattern, words)), "")
     full = failure.kind in ("exit", "signal") and any(map(_full, evidence.folders))
     return known or (_disk(evidence) if full else "")  # an exception tells what it could not write
 

@@ -1,9 +1,10 @@
-"""The ranks of a job: who am I, which device is mine, and the few collectives that are not gradients."""
+"""The ranks of a job: who am I, how ranks join, and the few collectives that are not gradients."""
 
 import contextlib
 import datetime
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -11,7 +12,9 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from . import devices
 from .errors import UserError
+from .roll_call import Place, agree, disagreement, host_name
 
 # Longer than any honest pause between two collectives (compilation of the first step, a checkpoint to slow storage);
 # short enough that a lost peer is noticed by ranks which no launcher watches.
@@ -56,20 +59,6 @@ def read_world(environ: Mapping[str, str]) -> World:
         text = " ".join(f"{name}={value}" for name, value in numbers.items())
         raise UserError(f"environment: {text} contradict each other; fix: start through algorun or torchrun")
     return World(rank, world_size, local_rank, local_world_size, True)
-
-
-def choose_device(world: World, gpus: int, one_visible: bool) -> str:
-    """`cuda:<local rank>` where there are GPUs, else `cpu`. `one_visible`: each rank was given a single GPU to see."""
-    if gpus == 0:
-        return "cpu"
-    if gpus == 1 and one_visible:
-        return "cuda:0"
-    if world.local_rank >= gpus:
-        raise UserError(
-            f"LOCAL_RANK {world.local_rank} has no GPU: this host has {gpus}; "
-            f"fix: start at most {gpus} ranks per host, or hide the GPUs with CUDA_VISIBLE_DEVICES="
-        )
-    return f"cuda:{world.local_rank}"
 
 
 class Mesh:
@@ -168,24 +157,45 @@ class Mesh:
 
 
 def enter(world: World) -> Mesh:
-    """Joins the ranks, unless that is done. Gloo carries CPU tensors, NCCL those on GPUs, in one group.
+    """Joins the ranks, unless that is done. Gloo carries CPU tensors, NCCL those on GPUs, in one group. On all ranks.
 
-    UserError where that was done without a backend for CPU tensors.
+    Raises UserError, equal on all ranks, where a rank cannot use its GPU, or their devices differ; and where the group
+    that is there has no backend for CPU tensors.
     """
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    device = torch.device(choose_device(world, gpus, one_visible=bool(visible) and "," not in visible))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    if world.distributed and not dist.is_initialized():
-        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        dist.init_process_group(backend, rank=world.rank, world_size=world.world_size, timeout=COLLECTIVE_TIMEOUT)
-    if world.distributed and dist.get_backend() == "nccl":
+    device, error = torch.device("cpu"), ""
+    try:
+        device = devices.find(world, os.environ, _warn)
+    except UserError as refused:
+        error = str(refused)
+    mesh = Mesh(world, device)
+    if not world.distributed:
+        if error:
+            raise UserError(error)
+        return mesh
+    place = Place(world.rank, host_name(), str(device), devices.identity(device), error)
+    if not dist.is_initialized():
+        _join(world, place)
+    elif dist.get_backend() == "nccl":
         raise UserError(
             'torch.distributed has the backend "nccl" alone; allowed: one for CPU tensors beside it; '
             'fix: init_process_group("cpu:gloo,cuda:nccl"), or leave it out: it is done here'
         )
-    return Mesh(world, device)
+    elif found := disagreement(mesh.gather(place)):
+        raise UserError(found)
+    return mesh
+
+
+def _join(world: World, place: Place) -> None:
+    """Makes the process group, once all ranks have said that their devices are of one kind."""
+    store, rank, size = next(dist.rendezvous("env://", world.rank, world.world_size, timeout=COLLECTIVE_TIMEOUT))
+    store.set_timeout(COLLECTIVE_TIMEOUT)
+    agree(store, size, place)
+    backend = "gloo" if place.device == "cpu" else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import algorun, clean_environ, needs_mpi
+from tests.conftest import ROOT, algorun, clean_environ, needs_mpi
 from tests.train.training_runs import Ranks
 
 PROGRAM = Path(__file__).parent / "programs" / "smddp.py"
@@ -157,3 +157,43 @@ def test_tensorflow_is_refused_on_import(library, part):
         f"ImportError: smdistributed.{library}.tensorflow is not offered: algorun trains with PyTorch; use "
     )
     assert f"smdistributed.{library}.torch" in last
+
+
+# algo-2's driver is broken: its ranks would take Gloo and wait for ranks that take NCCL.
+BROKEN = """
+import os, sys, types
+import torch
+import torch.distributed as dist
+
+broken = os.environ["SM_CURRENT_HOST"] == "algo-2"
+del os.environ["CUDA_VISIBLE_DEVICES"]
+torch.version.cuda = "12.8"
+
+def init():
+    raise RuntimeError("Error 802: system not yet initialized")
+
+torch.cuda.is_available = lambda: not broken
+torch.cuda.device_count = lambda: 1
+torch.cuda.init = init
+dist.is_nccl_available = lambda: True
+from algorun import training
+training.load("devices").device_files = lambda dev="/dev": ["/dev/nvidia0"]
+import smdistributed.dataparallel.torch.torch_smddp
+dist.init_process_group(backend="smddp")
+"""
+
+
+def test_a_host_that_cannot_use_its_gpu_is_one_error_on_all_ranks(tmp_path):
+    program = tmp_path / "broken.py"
+    program.write_text(BROKEN)
+    run = Ranks(tmp_path, 2, 1, [], str(program), PYTHONPATH=f"{ROOT}:{ROOT / 'compat'}")
+    try:
+        assert run.codes() == [1, 1]
+        expected = (
+            "algo-2 (rank 1): this host has 1 GPU (/dev/nvidia0), and torch can use none: Error 802: system not yet"
+        )
+        assert all(f"UserError: {expected} initialized" in run.text(rank) for rank in range(2)), run.text(0) + run.text(
+            1
+        )
+    finally:
+        run.kill()

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from train.config import DdpConfig
+from train.devices import choose_device
 from train.errors import UserError
-from train.mesh import World, choose_device, read_world
+from train.mesh import World, read_world
 from train.paths import resolve
 
 TORCHRUN = {

@@ -29,7 +29,13 @@ def clean_environ(base: Path) -> dict[str, str]:
     base.mkdir(parents=True, exist_ok=True)
     drop = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     environ = {k: v for k, v in os.environ.items() if k not in drop and not k.startswith(("SM_", "OMPI_"))}
-    return environ | {"SAGEMAKER_BASE_DIR": str(base), "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    ours = {
+        "SAGEMAKER_BASE_DIR": str(base),
+        "OMP_NUM_THREADS": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": str(ROOT),
+    }
+    return environ | ours
 
 
 def _held(write: Callable[[str], int], text: str, gate: Path) -> Callable[[str], int]:
@@ -86,6 +92,7 @@ class Ranks:
         for rank in range(world):
             host = base / f"host{rank // slots}"
             variables = clean_environ(host) | {
+                "SM_CURRENT_HOST": f"algo-{rank // slots + 1}",
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank % slots),
                 "WORLD_SIZE": str(world),

@@ -116,6 +116,7 @@ def test_a_bus_error_is_explained_by_a_small_shared_memory():
         ("PermissionError: [Errno 13] Permission denied: '/opt/ml/input/data/x'", CALM, "the inputs cannot be written"),
         ("socket.gaierror: [Errno -3] Temporary failure in name resolution", CALM, "without a way to the Internet"),
         ("botocore.exceptions.NoCredentialsError: Unable to locate credentials", CALM, "no AWS credentials"),
+        ("error: GPU cuda:0 cannot be used: CUDA error: out of memory; fix: nvidia-smi names the processes", CALM, ""),
         ("ValueError: bad", CALM, ""),
         ("KeyError: 'killed'", OOM, ""),
         ("ConnectionRefusedError: [Errno 111] Connection refused", CALM, ""),

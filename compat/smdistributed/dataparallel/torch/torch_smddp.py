@@ -6,16 +6,33 @@ collectives are torch's own.
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from algorun import training
+
 NAME = "smddp"
+
+
+def _call_roll(options: Any, device: str) -> None:
+    """UserError on all ranks where the devices of hosts differ, or one cannot use its GPUs. Once, for the first group."""
+    if dist.is_initialized():
+        return
+    roll_call, devices = training.load("roll_call"), training.load("devices")
+    _, refused = devices.count(os.environ)
+    place = roll_call.Place(options.group_rank, roll_call.host_name(), device, error=refused)
+    store = options.store
+    while isinstance(store, dist.PrefixStore):  # torch has a part of it for each type of device
+        store = store.underlying_store
+    roll_call.agree(store, options.group_size, place)
 
 
 def _nccl(options: Any, wish: Any) -> Any:
     """torch's own NCCL group (extended creator: `options` is torch's DistributedBackendOptions)."""
+    _call_roll(options, "cuda")
     chosen = wish or dist.ProcessGroupNCCL.Options()
     chosen._timeout = options.timeout
     chosen.global_ranks_in_group = options.global_ranks_in_group
@@ -24,6 +41,7 @@ def _nccl(options: Any, wish: Any) -> Any:
 
 def _gloo(options: Any, wish: Any) -> Any:
     """torch's own Gloo group."""
+    _call_roll(options, "cpu")
     return dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
 
 

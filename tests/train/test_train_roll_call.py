@@ -1,0 +1,108 @@
+"""Ranks compare their devices before there is a group: a fault of one host is one error on all ranks."""
+
+import datetime
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch.distributed as dist
+
+from tests.train.training_runs import Ranks
+from train.errors import UserError
+from train.roll_call import Place, agree, disagreement
+
+GPUS = [Place(rank, "algo-1", f"cuda:{rank}", f"GPU-{rank}") for rank in range(2)]
+CPUS = [Place(rank, "algo-2", "cpu") for rank in (2, 3)]
+
+# Two hosts of two ranks. algo-2's driver is broken, algo-1's GPUs are there.
+PROGRAM = """
+import os, sys, types
+import torch
+from train import devices, errors, mesh
+
+mode = sys.argv[1]
+devices.device_files = lambda dev="/dev": ["/dev/nvidia0", "/dev/nvidia1"]
+torch.version.cuda = "12.8"
+broken = os.environ["SM_CURRENT_HOST"] == "algo-2"
+
+def init():
+    raise RuntimeError("Error 802: system not yet initialized")
+
+torch.cuda.is_available = lambda: not broken
+torch.cuda.device_count = lambda: 2
+torch.cuda.init = init
+torch.cuda.set_device = lambda device: None
+torch.cuda.mem_get_info = lambda device: (79, 80)
+torch.cuda.get_device_properties = lambda device: types.SimpleNamespace(uuid=f"GPU-{device.index}")
+if not (mode == "hidden" and broken):
+    del os.environ["CUDA_VISIBLE_DEVICES"]
+
+def main(argv):
+    mesh.enter(mesh.read_world(os.environ))
+    print("joined")
+    return 0
+
+errors.leave(errors.guarded(main))
+"""
+EXPECTED = {
+    "broken": "error: algo-2 (ranks 2, 3): this host has 2 GPUs (/dev/nvidia0, ..), and torch can use none: Error 802: system "
+    "not yet initialized; fix: `algorun doctor` on this host tells what is missing, or CUDA_VISIBLE_DEVICES= (empty) for "
+    "training on the CPU\n",
+    "hidden": "error: ranks have different devices: GPUs on algo-1 (ranks 0, 1); the CPU on algo-2 (ranks 2, 3); allowed: one "
+    "kind for all ranks; fix: `algorun doctor` on algo-2 tells why it has none, or CUDA_VISIBLE_DEVICES= (empty) on all hosts\n",
+}
+
+
+@pytest.mark.parametrize("mode", list(EXPECTED))
+def test_all_ranks_end_with_the_same_error_before_a_group_is_made(mode, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    ranks = Ranks(tmp_path, 2, 2, [mode], program=str(program))
+    try:
+        assert ranks.codes() == [64] * 4, [ranks.text(rank) for rank in range(4)]
+        assert [ranks.text(rank) for rank in range(4)] == [EXPECTED[mode]] * 4
+    finally:
+        ranks.kill()
+
+
+@pytest.mark.parametrize(
+    ("places", "text"),
+    [
+        (GPUS, ""),
+        (CPUS, ""),
+        ([*GPUS, *CPUS], "ranks have different devices: GPUs on algo-1 (ranks 0, 1); the CPU on algo-2 (ranks 2, 3);"),
+        ([Place(0, "a", "cpu", error="no driver"), *GPUS[1:]], "a (rank 0): no driver"),
+        (
+            [GPUS[0], Place(1, "algo-1", "cuda:0", "GPU-0")],
+            "ranks 0 and 1 on algo-1 have the same GPU (GPU-0); allowed: a GPU for each rank;",
+        ),
+    ],
+)
+def test_what_keeps_ranks_from_training_together(places, text):
+    assert disagreement(reversed(places)).startswith(text)
+    assert bool(disagreement(places)) == bool(text)
+
+
+def test_many_hosts_are_not_all_listed():
+    places = [*GPUS, *(Place(rank, f"algo-{rank}", "cpu") for rank in range(2, 64))]
+    assert "the CPU on algo-2 (rank 2), algo-3 (rank 3), algo-4 (rank 4), algo-5 (rank 5) and 58 more;" in disagreement(
+        places
+    )
+
+
+def test_ranks_that_agree_go_on_and_those_that_do_not_all_raise():
+    def run(places):
+        store = dist.HashStore()
+        store.set_timeout(datetime.timedelta(seconds=20))
+
+        def rank(place):
+            try:
+                agree(store, len(places), place)
+            except UserError as error:
+                return str(error)
+            return ""
+
+        with ThreadPoolExecutor(len(places)) as pool:
+            return list(pool.map(rank, places))
+
+    assert run([*GPUS]) == ["", ""]
+    assert run([*GPUS, *CPUS]) == [disagreement([*GPUS, *CPUS])] * 4

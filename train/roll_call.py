@@ -1,0 +1,97 @@
+"""Before a process group: every rank says which device it has, and all of them go on or all raise the same error.
+
+Ranks on CPUs would make a group of Gloo's, ranks on GPUs one of NCCL's, and each would wait for the others for ever.
+"""
+
+import contextlib
+import datetime
+import itertools
+import json
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+import torch.distributed as dist
+
+from .errors import UserError
+
+MOST_HOSTS = 4  # named in an error
+HEARD_S = 10.0  # rank 0 may hold the store: how long it waits for the others to read the error before it leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One rank's answer. `gpu` is the UUID of its GPU; `error` says why it has no device."""
+
+    rank: int
+    host: str
+    device: str
+    gpu: str = ""
+    error: str = ""
+
+
+def host_name(environ: Mapping[str, str] = os.environ) -> str:
+    """This host as SageMaker names it, else as it names itself."""
+    return environ.get("SM_CURRENT_HOST") or socket.gethostname()
+
+
+def disagreement(places: Iterable[Place]) -> str:
+    """What keeps these ranks from training together, "" where nothing does. Pure."""
+    ranks = sorted(places, key=lambda place: place.rank)
+    for place in ranks:
+        if place.error:
+            alike = _hosts(each for each in ranks if each.error)
+            return f"{alike}: {place.error}"
+    kinds = {name: [each for each in ranks if each.device.partition(":")[0] == name] for name in ("cuda", "cpu")}
+    if kinds["cuda"] and kinds["cpu"]:
+        return (
+            f"ranks have different devices: GPUs on {_hosts(kinds['cuda'])}; the CPU on {_hosts(kinds['cpu'])}; allowed: one "
+            f"kind for all ranks; fix: `algorun doctor` on {kinds['cpu'][0].host} tells why it has none, or "
+            "CUDA_VISIBLE_DEVICES= (empty) on all hosts"
+        )
+    taken: dict[str, Place] = {}
+    for place in ranks:
+        if place.gpu and (other := taken.setdefault(place.gpu, place)) is not place:
+            return (
+                f"ranks {other.rank} and {place.rank} on {place.host} have the same GPU ({place.gpu}); allowed: a GPU for "
+                "each rank; fix: fewer ranks per host, or more GPUs in CUDA_VISIBLE_DEVICES"
+            )
+    return ""
+
+
+def _hosts(places: Iterable[Place]) -> str:
+    """Hosts with their ranks: `algo-1 (ranks 0 to 7), algo-2 (rank 8)`."""
+    found: list[str] = []
+    for host, group in itertools.groupby(places, key=lambda place: place.host):
+        ranks = [place.rank for place in group]
+        found.append(f"{host} (rank{'s' * (len(ranks) > 1)} {_numbers(ranks)})")
+    more = len(found) - MOST_HOSTS
+    return ", ".join(found) if more <= 0 else f"{', '.join(found[:MOST_HOSTS])} and {more} more"
+
+
+def _numbers(ranks: list[int]) -> str:
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]} to {ranks[-1]}"
+    return ", ".join(map(str, ranks))
+
+
+def agree(store: dist.Store, size: int, mine: Place) -> None:
+    """To be called on all `size` ranks, once. Raises UserError, equal on all of them, where they cannot train together.
+
+    Waits as long as the store does for ranks that have not come.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store may outlive one
+    ours = dist.PrefixStore(f"algorun-devices/{attempt}", store)
+    ours.set(str(mine.rank), json.dumps(asdict(mine)))
+    if mine.rank == 0:
+        places = [Place(**json.loads(ours.get(str(rank)))) for rank in range(size)]
+        ours.set("verdict", json.dumps(disagreement(places)))
+    error = json.loads(ours.get("verdict"))
+    if not error:
+        return
+    ours.set(f"heard {mine.rank}", "1")
+    if mine.rank == 0:
+        with contextlib.suppress(RuntimeError):  # one that has ended meanwhile needs no word
+            ours.wait([f"heard {rank}" for rank in range(size)], datetime.timedelta(seconds=HEARD_S))
+    raise UserError(error)
