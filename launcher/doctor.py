@@ -4,52 +4,29 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
-from . import __version__, jobfiles, preflight, probe, render
+from . import __version__, doctor_gpus, jobfiles, preflight, probe, program_output, render
 from .engines import openmpi
 from .engines.openmpi import OpenMpi
 from .errors import ExitCode, UserError
+from .finding import Finding
 from .paths import Paths
-from .preflight import Finding
 
-TOOL_TIMEOUT_S = 20.0
-
-
-def _first_line(*argv: str) -> str:
-    """The first line that a tool prints, "" where it is absent or fails."""
-    if shutil.which(argv[0]) is None:
-        return ""
-    try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else ""
-
-
-def _gpus(machine: probe.Machine) -> list[Finding]:
-    found = [Finding("GPUs", f"{machine.gpus.value} ({machine.gpus.source})")]
-    names = _first_line("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
-    if names:
-        found.append(Finding("first GPU", names))
-    elif machine.gpus.value:
-        found.append(
-            Finding("nvidia-smi", "does not answer", "fail", "install the NVIDIA driver or its container toolkit")
-        )
-    return found
+HOSTS = 2  # a job of several hosts asks more of a machine
 
 
 def _memory(machine: probe.Machine) -> list[Finding]:
     """As for a job of several hosts with several ranks each."""
     total = Finding("memory", f"{machine.memory_bytes / preflight.GIB:.1f} GiB")
-    return [total, preflight.memory(machine, ranks=2), *preflight.memlock(machine, hosts=2)]
+    return [total, preflight.memory(machine, ranks=2), *preflight.memlock(machine, hosts=HOSTS)]
 
 
 def _network(machine: probe.Machine) -> list[Finding]:
     efa = ", ".join(machine.efa_devices) or "none: NCCL between hosts goes over TCP"
+    if machine.nccl_plugin.path:
+        efa += f"; NCCL uses them by {machine.nccl_plugin.path}"
     return [
         Finding(
             "interfaces", f"{', '.join(machine.interfaces)} (default route: {machine.default_interface or 'none'})"
@@ -79,14 +56,14 @@ def _mpi(found: OpenMpi | None, mpi4py: str) -> list[Finding]:
     except UserError as error:
         state = Finding("mpirun", error.what, "warn", f"{openmpi.INSTALL}; only --engine mpirun needs it")
     else:
-        version = _first_line(launcher.mpirun, "--version")
+        version = program_output.first_line(launcher.mpirun, "--version")
         where = "on PATH" if launcher.on_path else "beside the interpreter"
         state = Finding(
             "mpirun", f"{version or 'does not run'}: {launcher.mpirun} ({where})", "ok" if version else "warn"
         )
     if not mpi4py:
         return [state, Finding("mpi4py", "absent", "warn", "pip install mpi4py")]
-    library = _first_line(sys.executable, "-I", "-c", LIBRARY).partition(",")[0]
+    library = program_output.first_line(sys.executable, "-I", "-c", LIBRARY).partition(",")[0]
     if not library:
         return [state, Finding("mpi4py", f"{mpi4py}, which finds no MPI library", "warn", openmpi.INSTALL)]
     loads = Finding("mpi4py", f"{mpi4py}, which loads {library}")
@@ -119,7 +96,7 @@ def examine() -> list[Finding]:
     machine = probe.look(os.environ)
     cpus = Finding("CPUs", f"{machine.cpus.value} ({machine.cpus.source})")
     return [
-        *_software(machine), cpus, *_gpus(machine), *_memory(machine), *_network(machine), *_job(Paths.of(os.environ)),
+        *_software(machine), cpus, *doctor_gpus.examine(machine, HOSTS), *_memory(machine), *_network(machine), *_job(Paths.of(os.environ)),
     ]  # fmt: skip
 
 

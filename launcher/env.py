@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from . import cuda_driver
 from .cluster import Cluster, Host
 from .probe import Machine
 from .values import Sourced
@@ -78,4 +79,16 @@ def defaults(interface: Sourced[str], machine: Machine, slots: int, environ: Map
         source = f"EFA device {machine.efa_devices[0]}"
         wishes = (*wishes, Variable("FI_PROVIDER", "efa", source), Variable("RDMAV_FORK_SAFE", "1", source))
     kept = "set in the environment: kept"
-    return [Variable(w.name, environ[w.name], kept) if environ.get(w.name) else w for w in wishes]
+    own = [Variable(w.name, environ[w.name], kept) if environ.get(w.name) else w for w in wishes]
+    return own + _driver(machine, environ)
+
+
+def _driver(machine: Machine, environ: Mapping[str, str]) -> list[Variable]:
+    """The image's own libcuda first, where the kernel's driver is older."""
+    found = machine.nvidia
+    path = cuda_driver.with_compat(found, environ.get("LD_LIBRARY_PATH", ""))
+    if not path or machine.visible.hidden:
+        return []
+    return [
+        Variable("LD_LIBRARY_PATH", path, f"driver {found.driver} is older than the image's libcuda {found.compat}")
+    ]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from . import probe
 from .probe import Folder
+from .system_files import read
 
 NO_SHM = Folder(probe.SHM, writable=False, free_bytes=0, size_bytes=0)
 NO_LIMIT = 1 << 60  # bytes; cgroup v1 says "none" by a number near 2**63
@@ -47,7 +48,7 @@ class _Cgroup:
 
 def _cgroup(root: str) -> _Cgroup | None:
     """/proc/self/cgroup names it from outside; in a container its own lies at the mount's root."""
-    lines = [line.split(":", 2) for line in probe.read(f"{root}/proc/self/cgroup").splitlines()]
+    lines = [line.split(":", 2) for line in read(f"{root}/proc/self/cgroup").splitlines()]
     paths = {line[1]: line[2] for line in lines if len(line) == 3}
     kinds = (
         ("memory", "/sys/fs/cgroup/memory", "memory.oom_control", "memory.max_usage_in_bytes", "memory.limit_in_bytes"),
@@ -62,7 +63,7 @@ def _cgroup(root: str) -> _Cgroup | None:
 
 def _number(path: str, name: str = "") -> int | None:
     """The number in a file, or behind a name in it."""
-    for line in probe.read(path).splitlines():
+    for line in read(path).splitlines():
         value = line.removeprefix(f"{name} ") if name else line
         if value.isdigit():
             return int(value)

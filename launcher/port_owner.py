@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator
 
-from . import probe
+from .system_files import read
 
 LISTENS = "0A"  # a state of tcp_states.h
 
@@ -21,7 +21,7 @@ def owner(address: str, port: int) -> str:
     """
     sockets = set()
     for table in ("tcp", "tcp6"):
-        sockets |= set(inodes(probe.read(f"/proc/net/{table}"), address, port))
+        sockets |= set(inodes(read(f"/proc/net/{table}"), address, port))
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()) if sockets else ():
         if _holds(pid, sockets):
             return f"{_name(pid)} (pid {pid})"
@@ -60,5 +60,5 @@ def _holds(pid: int, sockets: set[str]) -> bool:
 
 def _name(pid: int) -> str:
     """The program's name; a process may give itself any."""
-    name = probe.read(f"/proc/{pid}/comm")
+    name = read(f"/proc/{pid}/comm")
     return name if name.isprintable() and name.isascii() and name else "a program"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from . import preflight_gpus
+from .finding import Finding
 from .probe import SHM, Folder, Machine
 from .values import Sourced
 
@@ -13,19 +14,6 @@ LITTLE_SHM = 256 * MIB  # bytes; DataLoader workers and NCCL put their buffers t
 MORE_SHM = "docker run --shm-size 1g, or fewer DataLoader workers"
 FULL = MIB  # bytes free or fewer: nothing can be saved there
 LITTLE_DISK = 2 * GIB  # bytes; a checkpoint of a middling model with its optimizer
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of a report. state: ok, warn or fail."""
-
-    topic: str
-    value: str
-    state: str = "ok"
-    fix: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.topic}: {self.value}" + (f"; fix: {self.fix}" if self.fix else "")
 
 
 def memory(machine: Machine, ranks: int) -> Finding:
@@ -72,15 +60,6 @@ def _free(folder: Folder) -> str:
     return f"{size(folder.free_bytes)} free of {size(folder.size_bytes)}{files}"
 
 
-def gpus(machine: Machine, slots: Sourced[int]) -> list[Finding]:
-    """Ranks without a GPU on a host that has some. Programs that compute on CPUs do not mind."""
-    have = machine.gpus.value
-    if not 0 < have < slots.value:
-        return []
-    value = f"{slots.value} ranks ({slots.source}) on {have} GPUs ({machine.gpus.source})"
-    return [Finding("GPUs", value, "warn", f"{have} slots, or CUDA_VISIBLE_DEVICES= for a job on CPUs")]
-
-
 def examine(
     machine: Machine, slots: Sourced[int], written: Iterable[Folder], kept: Folder | None, *, hosts: int
 ) -> list[Finding]:
@@ -89,7 +68,7 @@ def examine(
     `written` are the folders of the results, `kept` that of checkpoints; none outside of a job folder.
     """
     found = [
-        *gpus(machine, slots),
+        *preflight_gpus.examine(machine, slots, hosts),
         *memlock(machine, hosts),
         *results(written),
         *(checkpoints(kept) if kept else ()),

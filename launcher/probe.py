@@ -9,15 +9,20 @@ import os
 import re
 import resource
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
+from . import efa, nvidia, visible
+from .efa import Plugin
 from .engines.openmpi import DAEMONS, OpenMpi
+from .nvidia import Nvidia
+from .system_files import listing, read
 from .values import Sourced
+from .visible import Visible
 
 SHM = "/dev/shm"
 IMAGE = "/etc/algorun-image"  # written by the image's build
+NO_CUDA = "none"
 LONGEST_IMAGE = 64  # characters
 VERSION_TIMEOUT_S = 5.0  # for `mpirun --version`, 0.01 s where nothing is wrong; other hosts wait for a sign of life
 
@@ -38,6 +43,10 @@ class Machine:
     memlock_bytes: int | None = None  # that a process may pin; None: no limit
     image: str = ""  # the id that the build wrote into the image; "" outside of one
     openmpi: OpenMpi | None = None  # looked for only where the engine is mpirun
+    nvidia: Nvidia = field(default_factory=Nvidia)
+    visible: Visible = field(default_factory=Visible)  # what CUDA_VISIBLE_DEVICES leaves of the GPUs
+    torch_cuda: str = ""  # the CUDA that torch is built with, NO_CUDA without one; "" where there is no torch
+    nccl_plugin: Plugin = field(default_factory=Plugin)  # looked for only where there is an EFA device
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,35 +60,11 @@ class Folder:
     free_files: int = 1  # files that can still be made there
 
 
-def read(path: str) -> str:
-    """A small file's text without the blanks around it, "" where it cannot be read."""
-    try:
-        return Path(path).read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""
-
-
-def _listing(path: str) -> tuple[str, ...]:
-    try:
-        return tuple(sorted(os.listdir(path)))
-    except OSError:
-        return ()
-
-
-def gpus(environ: Mapping[str, str], root: str = "") -> Sourced[int]:
+def gpus(seen: Visible, devices: int) -> Sourced[int]:
     """GPUs that a rank could open: NVIDIA's device files, narrowed by CUDA_VISIBLE_DEVICES."""
-    found = sum(1 for name in _listing(f"{root}/dev") if re.fullmatch(r"nvidia\d+", name))
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        # CUDA stops at the first entry that it does not know, -1 by convention.
-        chosen = 0
-        for item in visible.split(","):
-            if not item.strip() or item.strip().startswith("-"):
-                break
-            chosen += 1
-        if chosen < found:
-            return Sourced(chosen, "CUDA_VISIBLE_DEVICES")
-    return Sourced(found, "/dev/nvidia*")
+    if seen.count < devices:
+        return Sourced(seen.count, visible.VARIABLE)
+    return Sourced(devices, "/dev/nvidia*")
 
 
 def cpus(root: str = "") -> Sourced[int]:
@@ -120,12 +105,24 @@ def packages(names: tuple[str, ...] = ("torch", "nvidia_nccl_cu12", "mpi4py", "n
     """Versions of installed distributions, read from folder names: an import of torch costs more than a second."""
     found: dict[str, str] = {}
     for folder in sys.path:
-        for item in _listing(folder) if folder else ():
+        for item in listing(folder) if folder else ():
             if item.endswith(".dist-info"):
                 name, _, version = item.removesuffix(".dist-info").partition("-")
                 if name in names:
                     found.setdefault(name, version)
     return found
+
+
+def torch_cuda(folders: Iterable[str]) -> str:
+    """The CUDA that the torch in one of these folders is built with: 12.8, NO_CUDA without one, "" where there is no torch.
+
+    Read from its version.py, `cuda: Optional[str] = '12.8'`: an import costs more than a second.
+    """
+    for folder in folders:
+        if folder and (text := read(f"{folder}/torch/version.py")):
+            match = re.search(r"^cuda\b[^=\n]*=\s*(?:['\"]([\d.]+)['\"]|None)", text, re.MULTILINE)
+            return (match[1] or NO_CUDA) if match else ""
+    return ""
 
 
 def folder(path: str) -> Folder:
@@ -196,16 +193,23 @@ def _asked_major(mpirun: str) -> int:
 def look(environ: Mapping[str, str], root: str = "") -> Machine:
     """One look at this machine."""
     root = root.rstrip("/")
+    found = nvidia.look(environ, root)
+    seen = visible.visible(environ.get(visible.VARIABLE), found.devices, found.uuids)
+    network = efa.devices(root)
     return Machine(
-        gpus=gpus(environ, root),
+        gpus=gpus(seen, found.devices),
         cpus=cpus(root),
-        interfaces=_listing(f"{root}/sys/class/net"),
+        interfaces=listing(f"{root}/sys/class/net"),
         default_interface=default_interface(root),
-        efa_devices=tuple(name for name in _listing(f"{root}/sys/class/infiniband") if name.startswith("efa")),
+        efa_devices=network,
         memory_bytes=memory_bytes(root),
         shm_bytes=folder(f"{root}{SHM}").free_bytes if os.path.isdir(f"{root}{SHM}") else 0,
         python=".".join(map(str, sys.version_info[:3])),
         packages=packages(),
         memlock_bytes=memlock_bytes(),
         image=read(f"{root}{IMAGE}")[:LONGEST_IMAGE],
+        nvidia=found,
+        visible=seen,
+        torch_cuda=torch_cuda(sys.path),
+        nccl_plugin=efa.plugin(environ, root) if network else Plugin(),
     )

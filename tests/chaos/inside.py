@@ -34,7 +34,9 @@ def efa() -> None:
     """/sys/class with a device efa_0 beside the network interfaces."""
     interfaces = handle("/sys/class/net")
     mount("tmpfs", "/sys/class", "tmpfs")
-    os.makedirs("/sys/class/infiniband/efa_0")
+    os.makedirs("/sys/class/infiniband/efa_0/device")
+    with open("/sys/class/infiniband/efa_0/device/vendor", "w") as file:
+        file.write("0x1d0f\n")
     os.mkdir("/sys/class/net")
     mount(interfaces, "/sys/class/net", flags=MS_BIND)
 

@@ -27,7 +27,9 @@ sys.exit(run.execute(job, probe.look(dict(os.environ), sys.argv[1]), programs))
 FOUND_S = 10.0  # 0.5 s where nothing else runs; far below the gate's limit of 30 s
 
 
-def start(folder: Path, host: str, hosts: list[str], port: int, root: Path, slots: int = 1) -> subprocess.Popen[str]:
+def start(
+    folder: Path, host: str, hosts: list[str], port: int, root: Path, slots: int = 1, **more: str
+) -> subprocess.Popen[str]:
     base = folder / host
     (base / "input" / "config").mkdir(parents=True)
     for name in ("model", "output"):
@@ -41,6 +43,7 @@ def start(folder: Path, host: str, hosts: list[str], port: int, root: Path, slot
         SAGEMAKER_BASE_DIR=str(base), ALGORUN_ADDRESSES=addresses, ALGORUN_CONTROL_PORT=str(port), ALGORUN_GATE_S="30"
     )
     del environ["CUDA_VISIBLE_DEVICES"]
+    environ |= more
     argv = [sys.executable, "-c", HOST, str(root), str(script), str(len(hosts)), str(slots)]
     return subprocess.Popen(
         argv, cwd=ROOT, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -51,7 +54,8 @@ def start(folder: Path, host: str, hosts: list[str], port: int, root: Path, slot
 def root(tmp_path):
     """A machine with an EFA device and two GPUs."""
     folder = tmp_path / "machine"
-    (folder / "sys/class/infiniband/efa_0").mkdir(parents=True)
+    (folder / "sys/class/infiniband/efa_0/device").mkdir(parents=True)
+    (folder / "sys/class/infiniband/efa_0/device/vendor").write_text("0x1d0f\n")
     (folder / "sys/class/net/lo").mkdir(parents=True)
     (folder / "dev/shm").mkdir(parents=True)
     for number in range(2):
@@ -88,3 +92,32 @@ def test_more_ranks_than_gpus_are_warned_of(tmp_path, root):
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 0, said
     assert "warning: GPUs: 3 ranks (-j) on 2 GPUs (/dev/nvidia*); fix: 2 slots" in said
+
+
+def test_gpus_that_do_not_exist_end_the_job_before_a_rank_starts(tmp_path, root):
+    process = start(tmp_path, "algo-1", ["algo-1"], _free_port(), root, CUDA_VISIBLE_DEVICES="7")
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 69, said
+    expected = (
+        "preflight: algo-1, exit 69: CUDA_VISIBLE_DEVICES: '7' names no GPU of this machine, which has 2; fix: 0 to 1,"
+    )
+    assert (tmp_path / "algo-1" / "output" / "failure").read_text().startswith(expected)
+    assert "trained" not in said
+
+
+def test_a_user_s_script_on_gpus_without_a_driver_is_warned_and_runs(tmp_path, root):
+    process = start(tmp_path, "algo-1", ["algo-1"], _free_port(), root)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, said
+    assert (
+        said.count("warning: NVIDIA driver: 2 GPUs (/dev/nvidia*), and no libcuda.so.1 that programs could load;") == 1
+    )
+    assert "trained" in said
+
+
+def test_hidden_gpus_are_not_talked_about(tmp_path, root):
+    process = start(tmp_path, "algo-1", ["algo-1"], _free_port(), root, CUDA_VISIBLE_DEVICES="")
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 0, said
+    assert "GPU" not in said
+    assert "NVIDIA" not in said

@@ -67,12 +67,13 @@ def test_what_is_no_fault(wishes):
 def test_a_finding_says_what_to_do():
     (finding,) = preflight.examine(machine(gpus=4), Sourced(8, "--slots"), [MODEL], KEPT, hosts=1)
     assert str(finding) == (
-        "GPUs: 8 ranks (--slots) on 4 GPUs (/dev/nvidia*); fix: 4 slots, or CUDA_VISIBLE_DEVICES= for a job on CPUs"
+        "GPUs: 8 ranks (--slots) on 4 GPUs (/dev/nvidia*); fix: 4 slots, or CUDA_VISIBLE_DEVICES= (empty) for a job on the CPU"
     )
 
 
 def test_a_machine_is_read_below_a_folder(tmp_path):
-    (tmp_path / "sys/class/infiniband/efa_0").mkdir(parents=True)
+    (tmp_path / "sys/class/infiniband/efa_0/device").mkdir(parents=True)
+    (tmp_path / "sys/class/infiniband/efa_0/device/vendor").write_text("0x1d0f\n")
     (tmp_path / "sys/class/net/eth7").mkdir(parents=True)
     (tmp_path / "dev/shm").mkdir(parents=True)
     for number in range(3):

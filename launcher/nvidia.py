@@ -1,0 +1,79 @@
+"""NVIDIA's driver and GPUs as files tell of them: no library is loaded, no program started. `root` as in probe."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from . import libraries
+from .system_files import listing, read
+
+PROC = "/proc/driver/nvidia"
+COMPAT = "/usr/local/cuda/compat"  # where the packages cuda-compat-12-8 and the like put a newer driver's libcuda
+
+
+@dataclass(frozen=True, slots=True)
+class Nvidia:
+    """`driver` is the version of the kernel's driver, `compat` that of the libcuda in COMPAT; "" where there is none."""
+
+    devices: int = 0  # files /dev/nvidia0, /dev/nvidia1, ..
+    driver: str = ""
+    models: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()  # of all devices, or none
+    slices: int = 0  # MIG devices that GPUs are divided into
+    library: str = ""  # the libcuda.so.1 that the loader finds
+    compat: str = ""
+
+
+def look(environ: Mapping[str, str], root: str = "") -> Nvidia:
+    """One look at this machine."""
+    minors = {name.removeprefix("nvidia") for name in listing(f"{root}/dev") if re.fullmatch(r"nvidia\d+", name)}
+    if not minors:
+        return Nvidia(driver=_driver(root))
+    described = [_fields(read(f"{root}{PROC}/gpus/{name}/information")) for name in listing(f"{root}{PROC}/gpus")]
+    # A container may see the files of all of the machine's GPUs there, and have some of the devices only.
+    ours = [fields for fields in described if fields.get("Device Minor") in minors]
+    uuids = [fields.get("GPU UUID", "") for fields in ours]
+    known = len(uuids) == len(minors) and all(
+        re.fullmatch(r"GPU-[0-9a-f-]+", uuid) for uuid in uuids
+    )  # "GPU-??" asleep
+    return Nvidia(
+        devices=len(minors),
+        driver=_driver(root),
+        models=tuple(fields["Model"] for fields in ours if "Model" in fields),
+        uuids=tuple(uuids) if known else (),
+        slices=sum(_slices(f"{root}{PROC}/capabilities/gpu{minor}/mig") for minor in minors),
+        library=libraries.find("libcuda.so.1", environ, root),
+        compat=_compat(root),
+    )
+
+
+def _driver(root: str) -> str:
+    """`NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  ..`, or `Open Kernel Module for x86_64  570.133.20`."""
+    match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)", read(f"{root}{PROC}/version"))
+    return match[1] if match else ""
+
+
+def _fields(text: str) -> dict[str, str]:
+    """Lines such as `GPU UUID: <tab> GPU-c6398fd0-9366-8e15-5d6a-369da852f85b`."""
+    pairs = (line.partition(":") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _slices(folder: str) -> int:
+    """MIG's compute instances: gi1/ci0, gi2/ci0, .."""
+    return sum(
+        len([name for name in listing(f"{folder}/{instance}") if re.fullmatch(r"ci\d+", name)])
+        for instance in listing(folder)
+        if re.fullmatch(r"gi\d+", instance)
+    )
+
+
+def _compat(root: str) -> str:
+    versions = [
+        name.removeprefix("libcuda.so.") for name in listing(f"{root}{COMPAT}") if name.startswith("libcuda.so.")
+    ]
+    whole = [version for version in versions if "." in version]  # libcuda.so.1 is a link
+    return whole[0] if len(whole) == 1 and os.path.exists(f"{root}{COMPAT}/libcuda.so.1") else ""

@@ -1,0 +1,69 @@
+"""What CUDA_VISIBLE_DEVICES leaves of a machine's GPUs, by CUDA's rules. Pure.
+
+CUDA takes numbers from 0 and UUIDs, also shortened ones; it stops at the first entry that it does not know, and takes
+nothing at all where an entry is repeated. Of MIG slices a process gets the first alone (NVIDIA's MIG user guide).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+NONE_ON_PURPOSE = ("", "none", "void", "nodevfiles")  # the last is what Slurm sets for a job without GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """`count` GPUs can be seen of those that are there.
+
+    `hidden`: the variable says that none shall be. `wrong` is the first entry that names no GPU of this machine, "" where
+    all do; CUDA ignores it and all that follow, without a word.
+    """
+
+    count: int = 0
+    value: str | None = None
+    hidden: bool = False
+    wrong: str = ""
+    twice: bool = False  # `wrong` names a GPU that an earlier entry has named
+
+
+def visible(value: str | None, devices: int, uuids: Sequence[str]) -> Visible:
+    """`devices` GPUs are there; `uuids` holds those of all of them, or is empty where they are not known."""
+    if value is None or devices == 0:
+        return Visible(devices, value)
+    entries = [entry.strip() for entry in value.split(",")]
+    if _is_none(entries[0]):
+        return Visible(0, value, hidden=True)
+    chosen: list[str] = []
+    for entry in entries:
+        if _is_none(entry):
+            break
+        found = _named(entry, devices, uuids)
+        if found is None:
+            return Visible(_count(chosen), value, wrong=entry)
+        if found in chosen:
+            return Visible(0, value, wrong=entry, twice=True)
+        chosen.append(found)
+    return Visible(_count(chosen), value)
+
+
+def _is_none(entry: str) -> bool:
+    return entry.startswith("-") or entry.lower() in NONE_ON_PURPOSE
+
+
+def _count(chosen: Sequence[str]) -> int:
+    return 1 if any(each.startswith("MIG-") for each in chosen) else len(chosen)
+
+
+def _named(entry: str, devices: int, uuids: Sequence[str]) -> str | None:
+    """What an entry names, in one way of writing; None for no GPU of this machine."""
+    if entry.startswith("GPU-"):
+        if not uuids:
+            return entry
+        return next((uuid for uuid in uuids if uuid.startswith(entry)), None)
+    if entry.startswith("MIG-"):  # the kernel does not list their UUIDs
+        return entry
+    number = re.match(r"\+?(\d+)", entry)  # as C's strtoul reads it: 1gpu is 1
+    return str(int(number[1])) if number and int(number[1]) < devices else None

@@ -1,0 +1,59 @@
+"""What CUDA_VISIBLE_DEVICES leaves of a machine's GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.visible import Visible, visible
+
+UUIDS = ("GPU-c6398fd0-9366-8e15-5d6a-369da852f85b", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6")
+
+
+@pytest.mark.parametrize(
+    ("value", "count"),
+    [
+        (None, 2),
+        ("0", 1),
+        ("1,0", 2),
+        (" 1 , 0 ", 2),
+        ("0,", 1),
+        ("0,-1,1", 1),  # by convention: none from here on
+        ("0,none", 1),
+        ("1gpu,0", 2),  # as C's strtoul reads it
+        (UUIDS[0], 1),
+        ("GPU-8932f937", 1),  # shortened
+        (f"{UUIDS[1]},{UUIDS[0]}", 2),
+        ("MIG-66a8a9ac-a1ad-5a1e-9a2f-3e6d7d1a9cf0", 1),
+        ("MIG-66a8a9ac,MIG-77a8a9ac", 1),  # a process gets the first slice alone
+    ],
+)
+def test_gpus_that_are_there(value, count):
+    assert visible(value, 2, UUIDS) == Visible(count, value)
+
+
+@pytest.mark.parametrize("value", ["", " ", "-1", "-1,0", "none", "void", "NoDevFiles"])
+def test_none_on_purpose(value):
+    assert visible(value, 2, UUIDS) == Visible(0, value, hidden=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "count", "wrong"),
+    [
+        ("7", 0, "7"),
+        ("0,9,1", 1, "9"),
+        ("GPU-dead", 0, "GPU-dead"),
+        ("all", 0, "all"),  # NVIDIA_VISIBLE_DEVICES knows it, CUDA does not
+    ],
+)
+def test_gpus_that_are_not_there(value, count, wrong):
+    assert visible(value, 2, UUIDS) == Visible(count, value, wrong=wrong)
+
+
+@pytest.mark.parametrize(("value", "wrong"), [("0,0", "0"), ("GPU-8932,GPU-8932f937", "GPU-8932f937")])
+def test_a_gpu_that_is_named_twice(value, wrong):
+    assert visible(value, 2, UUIDS) == Visible(0, value, wrong=wrong, twice=True)
+
+
+def test_what_cannot_be_known_is_not_called_wrong():
+    assert visible("GPU-dead", 2, ()) == Visible(1, "GPU-dead")
+    assert visible("7", 0, ()) == Visible(0, "7")  # no GPU at all: a job on the CPU
