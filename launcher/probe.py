@@ -60,8 +60,17 @@ class Folder:
     free_files: int = 1  # files that can still be made there
 
 
-def gpus(seen: Visible, devices: int) -> Sourced[int]:
+def gpus(environ: Mapping[str, str], root: str = "") -> Sourced[int]:
     """GPUs that a rank could open: NVIDIA's device files, narrowed by CUDA_VISIBLE_DEVICES."""
+    found = nvidia.look(environ, root)
+    return _gpus(_seen(environ, found), found.devices)
+
+
+def _seen(environ: Mapping[str, str], found: Nvidia) -> Visible:
+    return visible.visible(environ.get(visible.VARIABLE), found.devices, found.uuids)
+
+
+def _gpus(seen: Visible, devices: int) -> Sourced[int]:
     if seen.count < devices:
         return Sourced(seen.count, visible.VARIABLE)
     return Sourced(devices, "/dev/nvidia*")
@@ -194,10 +203,10 @@ def look(environ: Mapping[str, str], root: str = "") -> Machine:
     """One look at this machine."""
     root = root.rstrip("/")
     found = nvidia.look(environ, root)
-    seen = visible.visible(environ.get(visible.VARIABLE), found.devices, found.uuids)
+    seen = _seen(environ, found)
     network = efa.devices(root)
     return Machine(
-        gpus=gpus(seen, found.devices),
+        gpus=_gpus(seen, found.devices),
         cpus=cpus(root),
         interfaces=listing(f"{root}/sys/class/net"),
         default_interface=default_interface(root),
