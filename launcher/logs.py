@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from .tail import Tail
+
 LONGEST_LINE = 64 * 1024  # bytes; a longer one is broken here (between two characters), or it would fill memory
 BACKLOG = 4 * 1024 * 1024  # bytes waiting for a slow console before the ranks have to wait
-TAIL_LINES = 40
 
 
 class Lines:
@@ -142,7 +143,7 @@ class RankLog:
         self._prefix = f"[{label}] ".encode()
         self._console = console
         self._streams = {1: Lines(), 2: Lines()}
-        self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
+        self._tail = Tail()
         self._label = label
         self.aside = False  # True: only into the file
         self.fed_at = time.monotonic()
@@ -164,7 +165,7 @@ class RankLog:
         if not self.aside:
             self._console.put(stream, prefixed(self._prefix, lines))
         if stream == 2:
-            self._tail.extend(lines.splitlines()[-TAIL_LINES:])
+            self._tail.add(lines)
         if self._file is not None:
             try:
                 os.write(self._file, lines)
@@ -175,7 +176,7 @@ class RankLog:
     @property
     def tail(self) -> str:
         """The last lines of stderr."""
-        return b"\n".join(self._tail).decode("utf-8", "replace")
+        return self._tail.text
 
     def close(self) -> None:
         if self._file is not None:

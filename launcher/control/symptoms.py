@@ -13,7 +13,12 @@ from enum import IntEnum
 HEADER = "Traceback (most recent call last):"
 # Between the tracebacks of one chain, as Python prints it.
 LINK = r"^(The above exception was the direct cause|During handling of the above exception)"
-FRAME = r"\s*(\[rank\d+\]:\s*)?(frame #\d+:|\[\S+\] \[ ?\d+\]) "  # torch's and Open MPI's
+FRAME = r"\s*(\[rank\d+\]:\s*)?(frame #\d+:|#\d+|\[\S+\] \[ ?\d+\]) "  # torch's and Open MPI's
+# What faulthandler writes of a process that a signal ends, behind the last words: the stacks of all threads.
+DUMP = (
+    r'  (File ".*", line \d+ in |Binary file "|<no Python frame>|\.\.\.$)'
+    r"|(Current thread|Thread) .*\(most recent call first\):|Extension modules: "
+)
 SEARCHED = 4000  # characters that are looked at: `.*` takes quadratic time
 LAST_LINES = 12  # of a program that printed no traceback
 
@@ -36,14 +41,19 @@ PEER = (
     r"|(RuntimeError|c10::\w*Error): .*(recvValue failed|sendBytes failed|client socket has (failed|timed out))"
     r"|ncclRemoteError|remote process exited or there was a network error|NCCL communicator was aborted"
     r"|NCCL communicator encountered error set by|MPI_ERR_PROC_FAILED"
+    # A peer that is gone, as the EFA plugin has it. A call of the script's own that fails so is a cause.
+    r"|(async exception|terminated with exception): NCCL error: unhandled system error"
     r"|ORTE has lost communication|mpirun (noticed|detected) that|MPI_ABORT was invoked|PMIX.*UNREACHABLE"
     r"|mca_btl_tcp\w+: .*(reset by peer|broken pipe|connection refused)"
 )
 WAITED = (
     r"gloo/transport/.*timed out waiting|Dist(Network|Store|Backend)Error: .*(wait timeout|timed out)"
-    r"|RuntimeError: (wait timeout after|socket timeout)|Watchdog caught collective operation timeout"
+    r"|RuntimeError: (wait timeout after|socket timeout)|NCCL timeout (in|when)"
     r"|NCCL operations have failed or timed out|DeviceMesh .*timed out"
+    r"|after attempting to dump debug info, due to|ProcessGroupNCCL's watchdog got stuck"
 )
+# The rank itself has timed out, whatever it says of communicators that it ended because of that.
+TIMED_OUT = r"Watchdog caught collective operation timeout"
 # A write that failed: by the system's error, and as torch, numpy and safetensors put it.
 WRITE = (
     r"\[Errno (5|27|28|30|122)\]|no space left on device|disk quota exceeded|read-only file system|input/output error"
@@ -84,12 +94,17 @@ def own_words(kind: str, message: str, traceback: str) -> str:
 
 
 def last_lines(text: str) -> list[str]:
-    """The end of a log, without the frames that torch prints below a fatal error."""
-    return [line for line in text.splitlines() if line.strip() and not re.match(FRAME, line)][-LAST_LINES:]
+    """The end of a log, without the stacks that torch and faulthandler print below a fatal error."""
+    told = [line for line in text.splitlines() if line.strip() and not re.match(f"{FRAME}|{DUMP}", line)][-LAST_LINES:]
+    while len(told) > 1 and sum(map(len, told)) > SEARCHED:  # torch's lines can be long, and the last ones count most
+        told = told[1:]
+    return told
 
 
 def distance(words: str) -> Distance:
     """Where a failure of these words stands."""
+    if says(TIMED_OUT, words):
+        return Distance.WAITED
     if says(PEER, words):
         return Distance.PEER
     return Distance.WAITED if says(WAITED, words) else Distance.CAUSE

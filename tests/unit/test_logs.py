@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.logs import LONGEST_LINE, Console, Lines, RankLog, prefixed
+from launcher.tail import Tail
 
 
 @given(st.lists(st.binary(max_size=12), max_size=30))
@@ -105,3 +106,36 @@ def test_a_log_folder_that_cannot_be_made_is_a_warning(tmp_path, capfd):
     out = capfd.readouterr().out
     assert "warning: no log file" in out
     assert "[0 a] still shown" in out
+
+
+def dump(threads: int) -> bytes:
+    """What faulthandler writes at the end of a process."""
+    thread = b"Thread 0x00007f7960c3e6c0 (most recent call first):\n" + b'  File "threading.py", line 324 in wait\n' * 9
+    return (
+        b"Fatal Python error: Aborted\n\n"
+        + b"\n".join([thread] * threads)
+        + b"\nExtension modules: torch._C (total: 1)\n"
+    )
+
+
+@pytest.mark.parametrize("size", [7, 10_000])
+def test_stacks_of_many_threads_leave_the_words_before_them(size):
+    tail, text = Tail(), b"noise\n" * 60 + b"the watchdog's last words\n" + dump(30) + b"Aborted (core dumped)\n"
+    lines = Lines()
+    for at in range(0, len(text), size):
+        if whole := lines.feed(text[at : at + size]):
+            tail.add(whole)
+    told = tail.text.splitlines()
+    assert told[11] == "the watchdog's last words"
+    assert told[-2:] == ["Extension modules: torch._C (total: 1)", "Aborted (core dumped)"]
+    assert len(told) <= 52
+
+
+def test_a_dump_of_a_child_that_the_program_survives_is_forgotten():
+    tail = Tail()
+    tail.add(b"a worker has failed\n" + dump(30))
+    tail.add(b"step\n" * 20)
+    assert "a worker has failed" in tail.text
+    for _ in range(3):
+        tail.add(b"step\n" * 20)
+    assert tail.text == "\n".join(["step"] * 40)

@@ -11,7 +11,7 @@ import pytest
 
 LAUNCHER = Path(__file__).resolve().parents[2] / "launcher"
 PURE = [
-    "agreement", "cluster", "plan", "env", "sm_env", "render", "codec", "hints", "hyperparameters", "preflight", "preflight_gpus", "finding", "visible", "cuda_driver", "values", "engines/base", "engines/native",
+    "agreement", "cluster", "plan", "env", "sm_env", "render", "codec", "hints", "tail", "hyperparameters", "preflight", "preflight_gpus", "finding", "visible", "cuda_driver", "values", "engines/base", "engines/native",
     "engines/torchrun", "engines/mpirun", "engines/openmpi", "control/failure", "control/symptoms", "control/hang", "control/gate",
     "control/refusals", "control/waiting", "control/rivals", "control/restarts", "control/blame", "control/inquiry", "control/pulse", "control/rank_failures", "control/session", "control/messages", "control/hub", "control/member",
 ]  # fmt: skip

@@ -15,6 +15,41 @@ WATCHDOG = (
     "terminate called after throwing an instance of 'c10::DistBackendError'\n"
     "  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated with exception: "
 )
+# torch 2.10 to 2.13, as jobs on GPUs have printed it.
+RAN = "WorkNCCL(SeqNum=78, OpType=BROADCAST, NumelIn=80, NumelOut=80, Timeout(ms)=600000) ran for 600096 milliseconds"
+DUMP = (
+    "[rank3]:[E710 18:00:32.603241927 ProcessGroupNCCL.cpp:1987] [PG ID 0 PG GUID 0(default_pg) Rank 3] Received a dump "
+    "signal due to a collective timeout from this local rank and we will try our best to dump the debug info. Last "
+    "enqueued NCCL work: 59998, last completed NCCL work: 59957.This is most likely caused by incorrect usages of "
+    "collectives, e.g., wrong sizes used across ranks, the order of collectives is not same for all ranks or the "
+    "scheduled collective, for some reason, didn't run. Additionally, this can be caused by GIL deadlock or other reasons "
+    "such as network errors or bugs in the communications library (e.g. NCCL), etc. \n"
+)
+MONITOR = (
+    "[rank3]:[F710 18:08:32.707469047 ProcessGroupNCCL.cpp:1725] [PG ID 0 PG GUID 0(default_pg) Rank 3] [PG ID 0 PG GUID "
+    "0(default_pg) Rank 3] Terminating the process after attempting to dump debug info, due to {}.\n"
+)
+STUCK = (
+    "[rank3]:[E1229 20:37:13.091528310 ProcessGroupNCCL.cpp:1306] [PG ID 0 PG GUID 0(default_pg) Rank 3] "
+    "ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives. \n"
+)
+# What ncclSystemError looks like where a peer over EFA is gone: the watchdog finds it, no call of the script's.
+SYSTEM = (
+    "NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.27.5\nncclSystemError: "
+    "System call (e.g. socket, malloc) or external library call failed or device error. \nLast error:\n\n"
+)
+ASYNC = (
+    "[rank7]:[E814 01:57:12.984417033 ProcessGroupNCCL.cpp:742] [Rank 7] Collective WorkNCCL(SeqNum=1915265, "
+    f"OpType=ALLREDUCE, Timeout(ms)=600000) raised the following async exception: {SYSTEM}"
+)
+# With PYTHONFAULTHANDLER=1: all threads, behind the last words.
+THREAD = "".join(f'  File "/usr/lib/python3.11/threading.py", line {n} in wait\n' for n in range(20))
+FAULT = (
+    f"Fatal Python error: Aborted\n\nThread 0x00007f7960c3e6c0 (most recent call first):\n{THREAD}\n"
+    f"Thread 0x00007f7961a85b80 [python] (most recent call first):\n  <no Python frame>\n{THREAD}\n"
+    "Extension modules: numpy._core._multiarray_umath, torch._C (total: 33)\n"
+)
+CAPTURED = "C++ CapturedTraceback:\n" + "".join(f"#{n} std::_Function_handler<void ()> from :0\n" for n in range(4, 30))
 FRAMES = "".join(f"frame #{n}: <unknown function> + 0xd44a3 (0x7f6b3c2d44a3 in /lib/libc10.so)\n" for n in range(30))
 
 
@@ -65,6 +100,17 @@ def ended(code: int, tail: str, kind: str = "") -> Failure:
          Distance.PEER),
         (ended(134, WATCHDOG + "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)\n" + FRAMES),
          Distance.WAITED),
+        (ended(134, DUMP + MONITOR.format("collective timeout or exception")), Distance.WAITED),
+        (ended(134, DUMP * 11 + MONITOR.format("collective timeout or exception")), Distance.WAITED),
+        (ended(134, STUCK + MONITOR.format("ProcessGroupNCCL watchdog hang")), Distance.WAITED),
+        (ended(134, WATCHDOG + f"[Rank 1] Watchdog caught collective operation timeout: {RAN}\n" + CAPTURED + FAULT),
+         Distance.WAITED),
+        (ended(134, WATCHDOG + f"[Rank 1] Watchdog caught collective operation timeout: {RAN}\n" + FRAMES + FAULT),
+         Distance.WAITED),
+        (raised("torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.  Original reason for failure "
+                f"was: [Rank 1] Watchdog caught collective operation timeout: {RAN} before timing out."), Distance.WAITED),
+        (ended(134, ASYNC + WATCHDOG + SYSTEM + FRAMES), Distance.PEER),
+        (ended(134, WATCHDOG + SYSTEM + FRAMES + FAULT), Distance.PEER),
         # Open MPI 4.1 and mpi4py
         (ended(1, "ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[9373,0],0] on node algo-1\n",
                "engine"), Distance.PEER),
@@ -96,6 +142,9 @@ def ended(code: int, tail: str, kind: str = "") -> Failure:
         (ended(139, f"{CLOSED}\nFatal Python error: Segmentation fault\n"), Distance.CAUSE),
         (ended(137, f"WARNING retrying after {STORE}\n"), Distance.CAUSE),
         (ended(7, ""), Distance.CAUSE),
+        (raised("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, " + SYSTEM), Distance.CAUSE),
+        (ended(134, WATCHDOG + "CUDA error: device-side assert triggered\n" + FRAMES + FAULT), Distance.CAUSE),
+        (ended(134, FAULT), Distance.CAUSE),
         (Failure("lost", "algo-2", 66, "host lost: connection closed"), Distance.CAUSE),
     ],
 )  # fmt: skip
