@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .failure import Failure, Left, complete, left_early, root
+from .symptoms import Distance
 
 MOST_FAILURES = 10_000  # kept; more say nothing new
 # More for the end of a rank that others miss: its connections close first, and then its interpreter unloads torch
@@ -79,6 +80,16 @@ class Blame:
         """The failure that began it all, by what is known now."""
         first, gone = root(self._reported.values()), self.gone()
         return left_early(gone, ranks, first) if gone and _misses(first) else first
+
+    def in_vain(self, ranks: int) -> list[Failure]:
+        """The ranks that have only waited in vain, the first one first: another one, which still lives, holds them up.
+
+        [] where a failure explains itself, a rank has left with 0, or none of the job's `ranks` can be alive.
+        """
+        if self._left or len(self._reported) >= ranks or not _misses(root(self._reported.values())):
+            return []
+        waited = [(at, each) for at, each in self._reported.values() if each.distance is Distance.WAITED]
+        return [each for _, each in sorted(waited, key=lambda pair: (pair[0], pair[1].rank or 0))]
 
     def complete(self, failure: Failure) -> Failure:
         """The root with what else was reported."""

@@ -20,7 +20,7 @@ WRAPPER = STANDARD + r"|/torch/(_ops|_tensor|autograd/function|_dynamo/eval_fram
 # Where Python code of libraries waits for other ranks, or for a GPU that does.
 WAIT = (
     r"/torch/distributed/|/torch/autograd/(graph|__init__)\.py$|/torch/nn/parallel/distributed\.py$"
-    r"|/torch/cuda/(__init__|streams)\.py$|/horovod/|/deepspeed/comm/|/algorun/\w+\.py$"
+    r"|/torch/cuda/(__init__|streams)\.py$|/torch/amp/grad_scaler\.py$|/horovod/|/deepspeed/comm/|/algorun/\w+\.py$"
 )
 # The same where compiled code is called by the user's own line: mpi4py, a Work object, a tensor's value.
 WAITING_CALL = (
@@ -107,13 +107,17 @@ def of_one_rank(processes: Sequence[Stack]) -> Stack:
     return odd(workers or processes)
 
 
-def message(blamed: Stack, stacks: Sequence[Stack], idle_s: float) -> str:
-    """One line: since when, where the blamed rank is, and where the others wait."""
+def message(blamed: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: str = "") -> str:
+    """One line: since when, where the blamed rank is, and where the others wait.
+
+    `timed_out` names the ranks whose waits have ended, and then stands in place of the time without a step.
+    """
     others = [stack for stack in stacks if stack is not blamed]
     waits = Counter(stack.wait for stack in others if not stack.frozen and stack.wait)
     ahead = max((stack.steps for stack in others), default=0)
     elsewhere = f" (others: {ahead})" if ahead > blamed.steps else ""
-    text = f"no step for {idle_s:.0f} s after step {blamed.steps}{elsewhere}: {_doing(blamed)}"
+    begin = timed_out or f"no step for {idle_s:.0f} s after step {blamed.steps}{elsewhere}"
+    text = f"{begin}: {_doing(blamed)}"
     if not waits:
         return text
     label, count = waits.most_common(1)[0]

@@ -199,8 +199,7 @@ class Hub:
         """A rank somewhere makes no steps: all hosts are asked what their ranks are doing."""
         if self.state is not State.RUN or self._stopping or self._inquiry or self._blame.deadline is not None:
             return []
-        self._inquiry = Inquiry(now, idle_s)
-        return [(host, {"type": "stacks"}) for host in self._hosts if host not in self._gone]
+        return self._ask(Inquiry(now, idle_s))
 
     def stack(self, stack: Stack) -> None:
         """What one rank is doing."""
@@ -280,7 +279,7 @@ class Hub:
         if self._inquiry is not None and now >= self._inquiry.deadline:
             sends += self._hangs(now)
         if self.state is not State.END and self._blame.due(now, self._gate.slots):
-            sends += self._judge(now, self._blame.root(self._gate.slots))
+            sends += self._weigh(now)
         if self.state is State.END and now >= self._leave_deadline:
             self._gone |= set(self._hosts)
         return sends
@@ -338,13 +337,29 @@ class Hub:
         if self._inquiry is None:
             self._blame.open(now)
 
+    def _ask(self, inquiry: Inquiry) -> Sends:
+        """All hosts are asked what their ranks are doing."""
+        self._inquiry, self._blame.deadline = inquiry, None
+        return [(host, {"type": "stacks"}) for host in self._hosts if host not in self._gone]
+
+    def _weigh(self, now: float) -> Sends:
+        """The time to report is over. Where ranks have only waited in vain, those that live are asked first."""
+        in_vain = [] if self._stopping else self._blame.in_vain(self._gate.slots)
+        return self._ask(Inquiry(now, in_vain=in_vain)) if in_vain else self._judge(now, self._root)
+
+    @property
+    def _root(self) -> Failure:
+        return self._blame.root(self._gate.slots)
+
     def _hangs(self, now: float) -> Sends:
         """The rank that holds the others up is blamed, unless something else has failed before."""
         assert self._inquiry is not None
         gone, ranks = self._blame.gone(), self._gate.slots
         failure = self._inquiry.failure(now, self.leader, self._restarts.attempt, gone, ranks)
+        if failure is None:
+            return self._judge(now, self._inquiry.kept(self._root))
         self._blame.overrule(now, failure)
-        return self._judge(now, self._blame.root(ranks))
+        return self._judge(now, self._root)
 
     def _judge(self, now: float, failure: Failure) -> Sends:
         """Another attempt where one may help, else the end."""

@@ -1,8 +1,9 @@
-"""What the hub asks all hosts when a rank makes no steps, and whom it blames. Pure."""
+"""What the hub asks all hosts when a rank makes no steps, or has waited in vain for one, and whom it blames. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from ..errors import ExitCode
 from . import hang
@@ -14,24 +15,30 @@ KEPT = "the stacks of all ranks are in output/data, stacks-rank-*.txt"
 
 
 class Inquiry:
-    """Into a hang that began `idle_s` before `now`."""
+    """Into a hang that began `idle_s` before `now`, or that has ended the ranks `in_vain`: their waits timed out."""
 
-    def __init__(self, now: float, idle_s: float) -> None:
+    def __init__(self, now: float, idle_s: float = 0.0, in_vain: Sequence[Failure] = ()) -> None:
         self.since, self.deadline = now - idle_s, now + ANSWER_S
-        self._idle_s = idle_s
+        self._idle_s, self._in_vain = idle_s, in_vain
         self.stacks: list[Stack] = []
         self.answered: set[str] = set()
 
-    def failure(self, now: float, leader: str, attempt: int, gone: Sequence[Left], ranks: int) -> Failure:
+    def failure(self, now: float, leader: str, attempt: int, gone: Sequence[Left], ranks: int) -> Failure | None:
         """The rank that holds the others up, with its stack; the leader where nobody has answered.
 
         `gone` are the ranks that have left with 0. Where all others only wait, they wait for the first of these.
+        None where ranks have waited in vain, and those that live do no more than wait either.
         """
+        if not self.stacks and self._in_vain:
+            return None
         if not self.stacks:
             text = f"no step for {self._idle_s:.0f} s, and no host can tell what its ranks do"
             return Failure("hang", leader, ExitCode.HANG, text, attempt=attempt, age_s=now - self.since)
         blamed = hang.odd(self.stacks)
-        text, missed = hang.message(blamed, self.stacks, self._idle_s), bool(gone and blamed.wait)
+        if self._in_vain and not self._holds_up(blamed):
+            return None
+        text = hang.message(blamed, self.stacks, self._idle_s, self._timed_out)
+        missed = bool(gone and blamed.wait)
         if gone and not missed:
             text = f"{text}; rank {gone[0].rank} on {gone[0].host} had {gone[0].how}"
         failure = Failure(
@@ -47,6 +54,24 @@ class Inquiry:
             age_s=now - self.since,
         )
         return left_early(gone, ranks, failure) if missed else failure
+
+    def kept(self, failure: Failure) -> Failure:
+        """A failure that the stacks don't explain, which says where they are."""
+        return replace(failure, hint=KEPT) if self.stacks and not failure.hint else failure
+
+    def _holds_up(self, stack: Stack) -> bool:
+        """True for a rank that does something other than wait, or is behind those whose waits timed out."""
+        known = bool(stack.frames) or stack.frozen
+        return known and (not stack.wait or stack.steps < max(each.step for each in self._in_vain))
+
+    @property
+    def _timed_out(self) -> str:
+        """`rank 0 on algo-1 and 2 others waited until their time-out`; empty where nobody has."""
+        if not self._in_vain:
+            return ""
+        first, more = self._in_vain[0], len(self._in_vain) - 1
+        others = f" and {more} {'other' if more == 1 else 'others'}" if more else ""
+        return f"rank {first.rank} on {first.host}{others} waited until {'their' if more else 'its'} time-out"
 
 
 def _traceback(stack: Stack) -> str:

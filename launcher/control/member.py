@@ -20,6 +20,7 @@ from ..values import Limits
 from . import messages
 from .blame import MISSED_S
 from .failure import Failure, Left, Raised
+from .inquiry import ANSWER_S
 from .messages import Go, Message, Verdict
 from .pulse import Pulse, silence_s
 from .rank_failures import RankFailures
@@ -309,8 +310,8 @@ class Member:
             return []
         failure = self._explain(failure)
         self._failed.setdefault(local_rank, failure)
-        if self._report_deadline is None:  # the hub answers after its blame window, or not at all
-            wait_s = self._limits.blame_s + MISSED_S + self._limits.leave_s
+        if self._report_deadline is None:  # the hub answers after its questions, or not at all
+            wait_s = self._limits.blame_s + MISSED_S + ANSWER_S + self._limits.leave_s
             self._report_deadline = now + (wait_s if self._heard is not None else max(wait_s, TELL_S))
         return [ToHub(messages.fail(failure))]
 

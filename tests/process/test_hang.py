@@ -91,3 +91,54 @@ def test_should_stop_is_a_sign_of_life_where_no_steps_are_made(call, batches, co
     (tmp_path / "evaluate.py").write_text(EVALUATION.format(call=call, batches=batches))
     done = simulate("evaluate.py", folder=tmp_path, marker=nothing_left)
     assert done.code == code, done.text
+
+
+# Rank 0 of two waits in a collective whose watchdog ends it, with the words of torch 2.10 to 2.13; rank 1 never comes.
+WATCHDOG = """
+import os
+import sys
+import threading
+import time
+from torch.optim.optimizer import step
+
+def deep(n):
+    time.sleep(1000) if not n else deep(n - 1)
+
+def loads():
+    time.sleep(1000)
+
+for _ in range(3):
+    step()
+if os.environ["RANK"] == "1":
+    loads()
+for _ in range(4):
+    threading.Thread(target=deep, args=(20,), daemon=True).start()
+time.sleep(0.2)
+RAN = "WorkNCCL(SeqNum=78, OpType=BROADCAST, NumelIn=80, NumelOut=80, Timeout(ms)=600000) ran for 600096 milliseconds"
+print(
+    "terminate called after throwing an instance of 'c10::DistBackendError'\\n  what():  [PG ID 0 PG GUID 0(default_pg) "
+    "Rank 0] Process group watchdog thread terminated with exception: [Rank 0] Watchdog caught collective operation "
+    f"timeout: {RAN} before timing out.",
+    file=sys.stderr,
+)
+os.abort()
+"""
+
+
+def test_a_time_out_of_nccl_names_the_rank_that_was_waited_for(tmp_path, nothing_left):
+    write_light_torch(tmp_path)
+    (tmp_path / "train.py").write_text(WATCHDOG)
+    done = algorun(
+        "simulate", "-j", "2x1", "train.py", cwd=tmp_path, ALGORUN_TEST=nothing_left, ALGORUN_BLAME_S="0.1",
+        PYTHONFAULTHANDLER="1",  # its dump of five stacks follows these words
+    )  # fmt: skip
+    assert done.code == 67, done.text
+    (failure,) = {done.failure(host) for host in ("algo-1", "algo-2")}
+    lines = failure.splitlines()
+    assert lines[0] == (
+        "hang: rank 1 on algo-2, exit 67, attempt 1, step 3: rank 0 on algo-1 waited until its time-out: "
+        "loads at train.py:12: time.sleep(1000)"
+    )
+    assert lines[-1] == "hint: the stacks of all ranks are in output/data, stacks-rank-*.txt"
+    whole = (done.folder / "algo-1" / "output" / "data" / "failure-full.txt").read_text()
+    assert "then: signal: rank 0 on algo-1, exit 134 (SIGABRT), attempt 1, step 3: ended by the signal" in whole

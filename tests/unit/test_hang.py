@@ -40,6 +40,14 @@ FUNCTIONAL = (
     Frame(CODE, 36, "step"),
     MAIN,
 )
+# torch 2.13's GradScaler on a GPU: it reads whether a gradient was infinite, a value that the others' part is in.
+SCALER = (
+    Frame(f"{SITE}/amp/grad_scaler.py", 371, "<genexpr>"),
+    Frame(f"{SITE}/amp/grad_scaler.py", 371, "_maybe_opt_step"),
+    Frame(f"{SITE}/amp/grad_scaler.py", 478, "step"),
+    Frame(CODE, 37, "step"),
+    MAIN,
+)
 SLEEPS = (Frame(CODE, 17, "load"), MAIN)
 LOADER = (
     Frame("/usr/lib/python3.11/selectors.py", 415, "select"),
@@ -73,6 +81,7 @@ def ranks(*frames, steps=41, **changes):
         (ALL_REDUCE, "all_reduce (distributed_c10d.py:3252)"),
         (ZERO, "step (zero_redundancy_optimizer.py:1151)"),
         (FUNCTIONAL, "wait_tensor (_functional_collectives.py:142)"),
+        (SCALER, "step (grad_scaler.py:478)"),
         (SLEEPS, ""),
         (LOADER, ""),
         (FSDP_AT_WORK, ""),
@@ -97,7 +106,7 @@ def test_compiled_calls_are_told_by_the_line_that_makes_them(source, wait):
     assert Stack(0, "algo-1", 1, SLEEPS, source=source).wait == wait
 
 
-@pytest.mark.parametrize("wait", [BACKWARD, ALL_REDUCE, ZERO, FUNCTIONAL])
+@pytest.mark.parametrize("wait", [BACKWARD, ALL_REDUCE, ZERO, FUNCTIONAL, SCALER])
 @pytest.mark.parametrize("work", [SLEEPS, LOADER, FSDP_AT_WORK])
 def test_the_one_that_works_while_others_wait(wait, work):
     assert odd(ranks(wait, wait, work, wait)).rank == 2

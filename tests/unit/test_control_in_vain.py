@@ -1,0 +1,182 @@
+"""Ranks that only waited in vain: those that still live are asked for their stacks before anybody is blamed."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.control.failure import Failure
+from launcher.control.hang import Frame, Stack
+from launcher.control.inquiry import ANSWER_S
+from launcher.control.member import State
+
+from .jobs import LIMITS, Job, finish, running
+
+WATCHDOG = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [PG ID 0 PG GUID 0(default_pg) Rank 1] Process group watchdog thread terminated with exception: "
+    "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
+    "Timeout(ms)=600000) ran for 600096 milliseconds before timing out.\n"
+)
+SCRIPT = Frame("/opt/ml/code/train.py", 17, "load")
+WAITS = Frame("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
+VERDICT_S = LIMITS.blame_s + 3 + 0.1  # the blame window, and the time for ranks of which nothing is known
+
+
+class Living(Job):
+    """Only ranks that live answer. `sleeper` works while the others wait."""
+
+    sleeper = 3
+
+    def stacks(self, host: str) -> list[Stack]:
+        member, first = self.members[host], 2 * self.hosts.index(host)
+        live = [first + local for local in (0, 1) if member.ranks.running(local) is not None]
+        return [Stack(r, host, 41, (SCRIPT,) if r == self.sleeper else (WAITS, SCRIPT)) for r in live]
+
+
+def job(count: int = 2, sleeper: int = 3, restarts: int = 0) -> Living:
+    made = Living(count, restarts=restarts)
+    made.sleeper = sleeper
+    for host in made.hosts:
+        made.join(host)
+    made.settle()
+    assert all(member.state is State.RUN for member in made.members.values())
+    return made
+
+
+def abort(job: Job, *ranks: int, tail: str = WATCHDOG) -> None:
+    """The watchdog of these ranks ends them."""
+    for rank in ranks:
+        host = job.hosts[rank // 2]
+        job.act(host, job.members[host].rank_exited(job.now, rank % 2, -6, tail, 41))
+    job.settle()
+
+
+def verdict(job: Job):
+    (failure,) = {each.failure for each in job.verdicts.values()}
+    return failure
+
+
+def test_the_rank_that_the_others_waited_for_is_named():
+    ranks = job()
+    abort(ranks, 0, 1, 2)
+    assert not ranks.verdicts
+    ranks.pass_time(VERDICT_S)
+    failure = verdict(ranks)
+    assert failure.headline() == (
+        "hang: rank 3 on algo-2, exit 67, attempt 1, step 41:"
+        " rank 0 on algo-1 and 2 others waited until their time-out: load at train.py:17"
+    )
+    assert 'File "/opt/ml/code/train.py", line 17, in load' in failure.traceback
+    others = [f"rank {rank} on algo-{1 + rank // 2}, exit 134 (SIGABRT)" for rank in (0, 1, 2)]
+    assert sorted(failure.others.splitlines()) == [
+        f"then: signal: {each}, attempt 1: ended by the signal" for each in others
+    ]
+
+
+def test_ranks_that_still_wait_are_not_blamed():
+    ranks = job(3, sleeper=5)
+    abort(ranks, 2)
+    ranks.pass_time(VERDICT_S)
+    assert verdict(ranks).message == (
+        "rank 2 on algo-2 waited until its time-out: load at train.py:17"
+        " while 4 others wait in all_reduce (distributed_c10d.py:9)"
+    )
+
+
+def test_where_all_that_live_wait_too_the_first_time_out_stays():
+    ranks = job(sleeper=-1)
+    abort(ranks, 2)
+    ranks.pass_time(VERDICT_S)
+    failure = verdict(ranks)
+    assert (failure.kind, failure.rank, failure.code) == ("signal", 2, 134)
+    assert failure.hint == "the stacks of all ranks are in output/data, stacks-rank-*.txt"
+
+
+def test_a_rank_that_waits_but_is_behind_is_named():
+    ranks = job(sleeper=-1)
+    ranks.stacks = lambda host: [Stack(0, host, 40, (WAITS, SCRIPT))] if host == "algo-1" else []
+    for number in (1, 2, 3):
+        host = ranks.hosts[number // 2]
+        failure = Failure("signal", host, 134, "ended by the signal", number, WATCHDOG, step=41)
+        ranks.send(ranks.hub.fail(ranks.now, host, failure))
+    ranks.pass_time(VERDICT_S)
+    assert verdict(ranks).headline().startswith("hang: rank 0 on algo-1, exit 67, attempt 1, step 40: ")
+
+
+def test_nobody_is_asked_where_no_rank_lives_or_a_cause_is_known():
+    dead = job(1)
+    abort(dead, 0, 1)
+    dead.pass_time(LIMITS.blame_s + 0.1)
+    assert verdict(dead).code == 134
+    caused = job()
+    abort(caused, 0, 1)
+    caused.act("algo-2", caused.members["algo-2"].rank_exited(caused.now, 0, 3))
+    caused.settle()
+    caused.pass_time(LIMITS.blame_s + 0.1)
+    assert verdict(caused).code == 3
+
+
+def test_a_rank_that_left_with_0_explains_the_time_out():
+    ranks = job()
+    ranks.act("algo-2", ranks.members["algo-2"].rank_exited(ranks.now, 1, 0, "", 41))
+    abort(ranks, 0)
+    ranks.pass_time(VERDICT_S)
+    assert verdict(ranks).headline().startswith("left: rank 3 on algo-2 left with 0 after step 41 while 3 ranks")
+
+
+def test_a_host_that_does_not_answer_is_not_waited_for():
+    ranks = job()
+    ranks.mute.update(ranks.hosts)
+    abort(ranks, 0)
+    ranks.pass_time(VERDICT_S)
+    assert not ranks.verdicts
+    ranks.pass_time(ANSWER_S)
+    assert verdict(ranks).code == 134
+    assert not verdict(ranks).hint
+
+
+def test_a_failure_while_hosts_are_asked_is_the_cause():
+    """It woke up, and then failed by itself."""
+    ranks = job()
+    ranks.mute.add("algo-2")
+    abort(ranks, 0)
+    ranks.pass_time(VERDICT_S)
+    ranks.act("algo-2", ranks.members["algo-2"].rank_exited(ranks.now, 1, 3))
+    ranks.settle()
+    ranks.pass_time(ANSWER_S)
+    assert (verdict(ranks).code, verdict(ranks).rank) == (3, 3)
+
+
+def test_a_hang_found_this_way_is_followed_by_another_attempt():
+    ranks = job(restarts=1)
+    abort(ranks, 0, 1, 2)
+    ranks.pass_time(VERDICT_S)
+    assert ranks.begun == {"algo-1": [0, 1], "algo-2": [0, 1]}
+    abort(ranks, 0, 1, 2)
+    ranks.pass_time(VERDICT_S)
+    assert verdict(ranks).kind == "budget"
+    assert "the last: hang: rank 3 on algo-2" in verdict(ranks).message
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_stop_ends_the_questions(asked):
+    ranks = job()
+    ranks.mute.update(ranks.hosts)
+    abort(ranks, 0)
+    ranks.pass_time(VERDICT_S if asked else 0.1)
+    ranks.act("algo-2", ranks.members["algo-2"].stop_asked(ranks.now, "SIGTERM on algo-2"))
+    ranks.settle()
+    for host in ranks.hosts:
+        finish(ranks, host)
+    ranks.settle()
+    ranks.pass_time(VERDICT_S + ANSWER_S)
+    assert {each.code for each in ranks.verdicts.values()} == {134}
+
+
+def test_an_error_that_says_what_to_do_is_the_verdict():
+    ranks = running(2)
+    tail = "Traceback (most recent call last):\ntorch.distributed.DistStoreError: wait timeout after 9ms; fix: name all hosts\n"
+    ranks.act("algo-1", ranks.members["algo-1"].rank_exited(ranks.now, 0, 1, tail))
+    ranks.settle()
+    ranks.pass_time(LIMITS.blame_s + 0.1)
+    assert verdict(ranks).code == 1
