@@ -37,7 +37,7 @@ READ_ONLY = r"\[Errno 30\]|Read-only file system"
 # A pattern and the hint, the first that matches. Only where the text itself does not say what to do.
 TABLE = (
     (
-        r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
+        r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|Cuda failure (2 )?'out of memory'",
         "GPU memory: use a smaller batch, gradient accumulation or bf16; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
         "where much is reserved but unallocated",
     ),
@@ -50,7 +50,32 @@ TABLE = (
         "there are more ranks on this host than GPUs that they may use: lower the slots (--slots, processes per host)",
     ),
     (
-        r"No CUDA GPUs are available|Found no NVIDIA driver|CUDA driver version is insufficient",
+        symptoms.FAILED_GPU,
+        "this GPU's memory has failed: start the job on another instance, and reset or replace this GPU before it is used "
+        "again",
+    ),
+    (
+        r"device-side assert triggered",
+        "an index is out of range in a GPU kernel, such as a label or a token that is too large: CUDA_LAUNCH_BLOCKING=1 in "
+        "the job's environment, or a run on the CPU, shows the line",
+    ),
+    (
+        r"illegal memory access|misaligned address|unspecified launch failure",
+        "a GPU kernel has crashed, mostly by an address that is not its own: CUDA_LAUNCH_BLOCKING=1 in the job's "
+        "environment shows the call, `compute-sanitizer python train.py` the kernel",
+    ),
+    (
+        r"Error 802|system not yet initialized",
+        "the GPUs of this host are not ready: its service nvidia-fabricmanager does not run, or has another version than "
+        "the driver; start the job on another instance, or mend the service",
+    ),
+    (
+        r"driver on your system is too old|CUDA driver version is insufficient",
+        "this host's NVIDIA driver is older than this torch needs: choose instances with a newer driver or an image with an "
+        "older CUDA; `algorun doctor` names the driver",
+    ),
+    (
+        r"No CUDA GPUs are available|Found no NVIDIA driver",
         "no GPU can be used here: `algorun doctor` on the instance tells what of device, driver and toolkit is missing",
     ),
     (

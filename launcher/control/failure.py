@@ -70,6 +70,11 @@ class Failure:
         return self.distance is not Distance.CAUSE
 
     @property
+    def of_gpu(self) -> bool:
+        """True where the GPU itself has failed, and would fail the next attempt too."""
+        return symptoms.says(symptoms.FAILED_GPU, symptoms.own_words(self.kind, self.message, self.traceback))
+
+    @property
     def crash(self) -> bool:
         """True for a rank that a signal ended."""
         return self.kind == "signal" and not self.secondary

@@ -30,6 +30,8 @@ class Restarts:
         """The failure that ends the job, None where another attempt may help."""
         if not self.budget or failure.kind in FINAL:
             return failure
+        if failure.of_gpu:
+            return replace(failure, note="no restart: the GPU has failed, and another attempt would use it again")
         if self.attempt < self.budget:
             return None
         return _spent(f"{self.budget} of {self.budget} restarts spent", failure)

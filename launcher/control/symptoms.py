@@ -54,6 +54,8 @@ WAITED = (
 )
 # The rank itself has timed out, whatever it says of communicators that it ended because of that.
 TIMED_OUT = r"Watchdog caught collective operation timeout"
+# Memory of a GPU that has failed: nothing that runs on it can be trusted before it is reset or replaced.
+FAILED_GPU = r"uncorrectable ECC error"
 # A write that failed: by the system's error, and as torch, numpy and safetensors put it.
 WRITE = (
     r"\[Errno (5|27|28|30|122)\]|no space left on device|disk quota exceeded|read-only file system|input/output error"

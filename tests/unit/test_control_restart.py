@@ -67,6 +67,34 @@ def test_what_another_attempt_cannot_mend_ends_the_job(kind):
     assert {v.failure.kind for v in job.verdicts.values()} == {kind}
 
 
+ECC = "uncorrectable ECC error encountered"
+
+
+@pytest.mark.parametrize(
+    ("code", "tail"),
+    [
+        (
+            1,
+            f"Traceback (most recent call last):\ntorch.AcceleratorError: CUDA error: {ECC}\nCUDA kernel errors might be ..\n",
+        ),
+        (
+            -6,
+            f"  what():  [PG ID 0 Rank 1] Process group watchdog thread terminated with exception: CUDA error: {ECC}\n",
+        ),
+        (1, f"torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nLast error:\nCuda failure 214 '{ECC}'\n"),
+    ],
+)
+def test_a_gpu_whose_memory_has_failed_is_not_tried_again(code, tail):
+    job = running(2, restarts=5)
+    job.act("algo-2", job.members["algo-2"].rank_exited(job.now, 0, code, tail))
+    job.settle()
+    job.pass_time(LIMITS.blame_s + 0.1)
+    (failure,) = {v.failure for v in job.verdicts.values()}
+    assert failure.rank == 2
+    assert failure.note == "no restart: the GPU has failed, and another attempt would use it again"
+    assert failure.note in failure.text()
+
+
 def test_a_lost_host_is_not_waited_for():
     job = running(3, restarts=5)
     job.kill("algo-3")

@@ -18,6 +18,11 @@ CALM = Evidence(0, 2 * GIB, 8 * GIB, Folder("/dev/shm", True, 8 * GIB, 8 * GIB),
 OOM = replace(CALM, oom_kills=1, peak_bytes=int(7.9 * GIB))
 SMALL_SHM = replace(CALM, shm=Folder("/dev/shm", True, 0, 64 * MIB))
 FULL = replace(CALM, folders=(ROOMY, Folder("/opt/ml/checkpoints", True, 0, 4 * GIB)))
+# As torch puts an error of NCCL's, by its last error.
+NCCL = (
+    "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3699, unhandled cuda error (run with "
+    "NCCL_DEBUG=INFO for details), NCCL version 2.27.5\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\n"
+)
 KILLED = Failure("signal", "algo-1", 137, "not sent by the launcher: ..", 0)
 BUS = Failure("signal", "algo-1", 135, "ended by the signal", 0)
 
@@ -104,6 +109,24 @@ def test_a_bus_error_is_explained_by_a_small_shared_memory():
         ("RuntimeError: unable to mmap 400 bytes from file </torch_1_2>: Cannot allocate memory (12)", SMALL_SHM,
          "shared memory: /dev/shm has 0 MiB"),
         ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.", CALM, "GPU memory: "),
+        (NCCL + "Cuda failure 2 'out of memory'", CALM, "GPU memory: "),
+        (NCCL + "Cuda failure 'out of memory'", CALM, "GPU memory: "),
+        (NCCL + "Cuda failure 214 'uncorrectable ECC error encountered'", CALM, "this GPU's memory has failed"),
+        (NCCL + "Cuda failure 35 'CUDA driver version is insufficient for CUDA runtime version'", CALM,
+         "this host's NVIDIA driver is older"),
+        ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", CALM, "this GPU's memory has failed"),
+        ("torch.AcceleratorError: CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously "
+         "reported at some other API call", CALM, "an index is out of range"),
+        ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", CALM, "a GPU kernel has crashed"),
+        ("RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered", CALM, "a GPU kernel has crashed"),
+        ("torch.AcceleratorError: CUDA error: misaligned address", CALM, "a GPU kernel has crashed"),
+        ("torch.AcceleratorError: CUDA error: unspecified launch failure", CALM, "a GPU kernel has crashed"),
+        ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+         "NumCudaDevices() that might have already set an error? Error 802: system not yet initialized", CALM,
+         "the GPUs of this host are not ready"),
+        ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by "
+         "downloading and installing a new version", CALM, "this host's NVIDIA driver is older"),
+        ("RuntimeError: Found no NVIDIA driver on your system.", CALM, "no GPU can be used here"),
         ("AssertionError: Torch not compiled with CUDA enabled", CALM, "this is a torch without CUDA"),
         ("torch.AcceleratorError: CUDA error: invalid device ordinal", CALM, "there are more ranks"),
         ("RuntimeError: No CUDA GPUs are available", CALM, "no GPU can be used here"),
@@ -127,6 +150,16 @@ def test_words_and_their_hints(words, evidence, expected):
     assert told.startswith(expected)
     assert bool(told) == bool(expected)
     assert "\n" not in told
+
+
+def test_what_the_watchdog_of_nccl_says_of_the_gpu_is_explained():
+    """It ends the rank with a signal; the last lines are those of a C++ exception."""
+    tail = (
+        "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  [PG ID 0 PG GUID 0(default_pg) "
+        "Rank 1] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was "
+        "encountered\nCUDA kernel errors might be asynchronously reported at some other API call\n"
+    )
+    assert hint(Failure("signal", "algo-1", 134, "ended by the signal", 0, tail)).startswith("a GPU kernel has crashed")
 
 
 def test_source_lines_and_old_log_lines_do_not_count():
