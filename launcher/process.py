@@ -27,6 +27,13 @@ class Stat:
     state: str
     parent: int
     session: int
+    threads: int
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing of it runs or holds memory. The kernel calls a process a zombie as soon as its first thread
+        has ended; others may still run, or give back the memory of a GPU, which takes seconds."""
+        return self.state in "ZX" and self.threads < 2
 
 
 def processes() -> list[Stat]:
@@ -39,15 +46,15 @@ def processes() -> list[Stat]:
             with open(f"/proc/{item}/stat", encoding="utf-8", errors="replace") as file:
                 text = file.read()
             name = text[text.index("(") + 1 : text.rindex(")")]  # a name may hold spaces and brackets
-            state, parent, _, session = text[text.rindex(")") + 2 :].split()[:4]
-            found.append(Stat(int(item), name, state, int(parent), int(session)))
+            fields = text[text.rindex(")") + 2 :].split()
+            found.append(Stat(int(item), name, fields[0], int(fields[1]), int(fields[3]), int(fields[17])))
     return found
 
 
 def alive_in(sessions: Iterable[int]) -> list[Stat]:
     """Processes of these sessions that have not ended."""
     wanted = set(sessions)
-    return [stat for stat in processes() if stat.session in wanted and stat.state not in "ZX"]
+    return [stat for stat in processes() if stat.session in wanted and not stat.ended]
 
 
 def send(pid: int, number: int) -> None:
@@ -179,12 +186,13 @@ class Owner:
                 self._on_exit(pid, child.returncode)
 
     def left(self) -> list[Stat]:
-        """What still lives of all that was started: sessions, and adopted orphans that left their session."""
+        """What is left of all that was started: sessions, and adopted orphans that left their session. A child is left
+        until it has been reaped."""
         me = os.getpid()
         found = []
         for stat in processes():
-            ours = stat.session in self._sessions or (stat.parent == me and stat.pid != self._guard_pid)
-            if ours and stat.state not in "ZX":
+            child = stat.parent == me and stat.pid != self._guard_pid
+            if child or (stat.session in self._sessions and not stat.ended):
                 found.append(stat)
         return found
 
@@ -201,10 +209,10 @@ class Owner:
     def close(self) -> None:
         """Kills and collects whatever is left."""
         for _ in range(50):
+            self.reap()
             if not self.kill_left():
                 break
             select.select([], [], [], 0.02)
-            self.reap()
         if self._guard is not None:
             self._tell_guard("q\n")
             os.close(self._guard)

@@ -190,10 +190,10 @@ class Supervisor:
         """Once the ranks of the failed attempt have ended, nothing else of it may live on."""
         if self._member.state is not State.RESTART:
             return
+        self.owner.reap()
         if (self._attempt is not None and not self._attempt.ended) or self.owner.kill_left():
             self._loop.after(DRAIN_POLL_S, self._look_whether_cleared)
             return
-        self.owner.reap()
         if self._attempt is not None:
             self._attempt.clear_away()
             self._attempt = None

@@ -114,6 +114,30 @@ def test_an_attempt_that_a_stop_forestalls_is_said_not_to_have_started(tmp_path,
     assert lines[-1] == "stopped nnodes=2 world_size=4 why=SIGTERM on algo-2"
 
 
+def test_a_rank_whose_first_thread_has_ended_is_gone_before_the_next_attempt(tmp_path, nothing_left):
+    """The kernel shows it as a zombie, though another thread of it holds all its memory, and a GPU's."""
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import ctypes, os, signal, sys, threading, time\n"
+        "again, rank = os.environ['TORCHELASTIC_RESTART_COUNT'] == '1', os.environ['RANK']\n"
+        "if rank == '1' and not again:\n"
+        "    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "    open('pid', 'w').write(str(os.getpid()))\n"
+        "    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        "    ctypes.CDLL(None).pthread_exit(None)\n"
+        "while not os.path.exists('pid') or (not again and open(f\"/proc/{open('pid').read()}/stat\").read().split()[2] != 'Z'):\n"
+        "    time.sleep(0.02)\n"
+        "if again:\n"
+        "    sys.exit(os.path.exists(f\"/proc/{open('pid').read()}\"))\n"
+        "sys.exit('no data')\n"
+    )
+    done = simulate(
+        "native", program, folder=tmp_path, marker=nothing_left, restarts=1, layout="1x2", ALGORUN_RESTART_S="3"
+    )
+    assert done.code == 0, done.text
+    assert done.last == "ok nnodes=1 world_size=2 restarts=1"
+
+
 def test_a_mistake_is_made_once(tmp_path, nothing_left):
     done = simulate("native", "ddp", "--epohcs", 1, folder=tmp_path, marker=nothing_left, restarts=5, layout="2x1")
     assert done.code == 64
