@@ -9,6 +9,8 @@ import signal
 
 from .control.hang import Frame
 
+PROC = "/proc"
+EXITING = 0x4  # among a process's flags there (PF_EXITING)
 LONGEST = 64 * 1024  # characters of one dump
 BEGINNING = 16 * 1024  # of a longer one; the end counts most, there is the main thread
 LONGEST_LINE = 200  # characters of a line of source
@@ -23,7 +25,7 @@ def _path(pid: int, folder: str) -> str:
 
 def _status(pid: int, field: str) -> str:
     """A line of /proc/PID/status, empty where there is none."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+    with contextlib.suppress(OSError), open(f"{PROC}/{pid}/status", encoding="utf-8", errors="replace") as file:
         for line in file:
             name, _, value = line.partition(":")
             if name == field:
@@ -86,9 +88,19 @@ def read(pid: int, folder: str) -> str:
 def frozen(pid: int) -> bool:
     """True for a process that cannot answer: stopped (SIGSTOP, a debugger), or held in the kernel by a device.
 
-    The latter is a matter of milliseconds in a healthy one: look only at a process that was asked a while ago.
+    The latter is a matter of milliseconds in a healthy one: look only at a process that was asked a while ago. One that
+    ends is not meant, though a core file or the memory of a GPU can keep it as long.
     """
-    return _status(pid, "State")[:1] in ("T", "t", "D")
+    return _status(pid, "State")[:1] in ("T", "t", "D") and not _ends(pid)
+
+
+def _ends(pid: int) -> bool:
+    """True while the kernel writes a process's core file, or takes back what it held."""
+    if _status(pid, "CoreDumping") == "1":
+        return True
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"{PROC}/{pid}/stat", "rb") as file:
+        return bool(int(file.read().rpartition(b") ")[2].split()[6]) & EXITING)
+    return False
 
 
 def frames(text: str) -> tuple[Frame, ...]:

@@ -47,8 +47,8 @@ PEER = (
     r"|mca_btl_tcp\w+: .*(reset by peer|broken pipe|connection refused)"
 )
 WAITED = (
-    r"gloo/transport/.*timed out waiting|Dist(Network|Store|Backend)Error: .*(wait timeout|timed out)"
-    r"|RuntimeError: (wait timeout after|socket timeout)|NCCL timeout (in|when)"
+    r"gloo/transport/.*timed out waiting|Dist(Network|Store|Backend)Error: .*(wait timeout|timed out|NCCL timeout in)"
+    r"|RuntimeError: (wait timeout after|socket timeout)"
     r"|NCCL operations have failed or timed out|DeviceMesh .*timed out"
     r"|after attempting to dump debug info, due to|ProcessGroupNCCL's watchdog got stuck"
 )

@@ -16,6 +16,8 @@ from launcher.values import Limits
 LIMITS = Limits()
 MISSED = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1234"  # what a peer's end looks like
 
+TIME_OUT = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)\n"
+
 
 def hello(host: str, **digest: str) -> Hello:
     return Hello(host, {"version": "1", **digest})
@@ -101,6 +103,8 @@ class Job:
                 self.hub.spoilt(self.now, host, messages.parse_failure(message))
             case "left":
                 self.send(self.hub.left(self.now, messages.parse_left(message, host)))
+            case "time-out":
+                self.act(host, self.members[host].rank_exited(self.now, 0, -6, TIME_OUT))
             case "hang":
                 self.send(self.hub.hang(self.now, messages.parse_hang(message)))
             case "stack":

@@ -109,6 +109,7 @@ def ended(code: int, tail: str, kind: str = "") -> Failure:
          Distance.WAITED),
         (raised("torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.  Original reason for failure "
                 f"was: [Rank 1] Watchdog caught collective operation timeout: {RAN} before timing out."), Distance.WAITED),
+        (raised("torch.distributed.DistBackendError: NCCL timeout in communicator initialization."), Distance.WAITED),
         (ended(134, ASYNC + WATCHDOG + SYSTEM + FRAMES), Distance.PEER),
         (ended(134, WATCHDOG + SYSTEM + FRAMES + FAULT), Distance.PEER),
         # Open MPI 4.1 and mpi4py
