@@ -74,7 +74,7 @@ GRAPHS = (("torch.cuda.graphs", "CUDAGraph"), ("torch.accelerator.graphs", "Grap
 def _watch_graphs() -> None:
     """From now on each replay of a graph shows life."""
     for module, name in GRAPHS:
-        graph = getattr(sys.modules.get(module), name, None)
+        graph: Any = getattr(sys.modules.get(module), name, None)
         replay = getattr(graph, "replay", None)
         if replay is not None:
             graph.replay = _living(replay)
