@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from . import report
+from . import probe, report, simulated_gpus
 from .control.addresses import free_ports
 from .entry import BUNDLED
 from .errors import ExitCode, UserError, exit_code
@@ -68,6 +68,11 @@ def _free_port() -> int:
     return free_ports("127.0.0.1", 1)[0]
 
 
+def _cpu_torch(wish: Request) -> bool:
+    """True where a bundled program would find no GPU by its torch; a user's program may use something else."""
+    return wish.target in BUNDLED and not wish.module and probe.torch_cuda(sys.path) == probe.NO_CUDA
+
+
 def _command(wish: Request, python: str) -> list[str]:
     """The command line of one simulated host."""
     argv = [python, "-I", "-m", "launcher", "run", "--cwd", os.path.abspath(wish.cwd or os.getcwd())]
@@ -103,6 +108,11 @@ def run(
         trees = _prepare(out.absolute(), hosts, inputs, resume)
     except OSError as error:
         raise UserError("--out", f"{out}: {error.strerror}", fix="name a folder that can be written") from None
+    gpus = simulated_gpus.give_out(
+        environ, *wish.layout, whole_hosts=wish.per_host or wish.share_nothing, cpu_torch=_cpu_torch(wish)
+    )
+    if gpus.said:
+        print(f"algorun: {gpus.said}", flush=True)
     addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, 1))
     common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(_free_port())}
     argv = _command(wish, python)
@@ -113,8 +123,10 @@ def run(
     # A signal to stop waits until all hosts are there, or it would miss the one being started. The hosts begin with
     # signals held too, and hear of a stop once they listen.
     held = hold_signals()
-    for host in hosts:
+    for host, visible in zip(hosts, gpus.visible, strict=True):
         env = {**common, "SAGEMAKER_BASE_DIR": str(trees[host]), "ALGORUN_QUIET": "1"}
+        if visible is not None:
+            env["CUDA_VISIBLE_DEVICES"] = visible
         # Its own session: a Ctrl-C of the terminal reaches the hosts once, through this process.
         pipe = subprocess.PIPE
         child = subprocess.Popen(

@@ -33,13 +33,11 @@ def visible(value: str | None, devices: int, uuids: Sequence[str]) -> Visible:
     """`devices` GPUs are there; `uuids` holds those of all of them, or is empty where they are not known."""
     if value is None or devices == 0:
         return Visible(devices, value)
-    entries = [entry.strip() for entry in value.split(",")]
-    if _is_none(entries[0]):
+    entries = named(value)
+    if not entries:
         return Visible(0, value, hidden=True)
     chosen: list[str] = []
     for entry in entries:
-        if _is_none(entry):
-            break
         found = _named(entry, devices, uuids)
         if found is None:
             return Visible(_count(chosen), value, wrong=entry)
@@ -47,6 +45,13 @@ def visible(value: str | None, devices: int, uuids: Sequence[str]) -> Visible:
             return Visible(0, value, wrong=entry, twice=True)
         chosen.append(found)
     return Visible(_count(chosen), value)
+
+
+def named(value: str) -> tuple[str, ...]:
+    """The entries of a value as they are written, up to one that names none on purpose."""
+    entries = [entry.strip() for entry in value.split(",")]
+    end = next((at for at, entry in enumerate(entries) if _is_none(entry)), len(entries))
+    return tuple(entries[:end])
 
 
 def _is_none(entry: str) -> bool:

@@ -1,0 +1,69 @@
+"""Which GPUs each simulated host sees: hosts of one machine that shared a GPU would end with NCCL's "Duplicate GPU"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from . import nvidia, visible
+from .errors import UserError
+from .visible import VARIABLE
+
+ON_CPU = "the simulated hosts compute on the CPU"
+SLICES = "of MIG slices a process sees one, and NCCL takes two slices of a GPU for the same GPU"
+
+
+class Given(NamedTuple):
+    """`visible` holds CUDA_VISIBLE_DEVICES of every host, None to leave it unset; `said` why they compute on the CPU."""
+
+    visible: list[str | None]
+    said: str = ""
+
+
+def give_out(
+    environ: Mapping[str, str],
+    hosts: int,
+    slots: int,
+    *,
+    whole_hosts: bool = False,
+    cpu_torch: bool = False,
+    root: str = "",
+) -> Given:
+    """A GPU of its own for every rank; the CPU for all where the GPUs do not suffice.
+
+    `whole_hosts`: one process per host, which may use several GPUs: each host gets an equal share of all. `cpu_torch`:
+    the program computes with a torch without CUDA. `root` as in probe. Raises UserError where CUDA_VISIBLE_DEVICES names
+    something else than this machine's GPUs.
+    """
+    found, value = nvidia.look(environ, root), environ.get(VARIABLE)
+    _refuse_wrong(visible.visible(value, found.devices, found.uuids), found.devices)
+    names = tuple(map(str, range(found.devices))) if value is None else visible.named(value)
+    if not names:
+        return Given([None if value is None else ""] * hosts)  # no GPU, or the CPU by choice
+    if cpu_torch:
+        return Given([""] * hosts, f"{ON_CPU}: torch is built without CUDA")
+    sliced = found.slices > 0 or any(name.startswith("MIG-") for name in names)
+    if sliced and hosts * slots > 1:
+        return Given([""] * hosts, f"{ON_CPU}: {SLICES}")
+    if len(names) < hosts * slots:
+        need = f"{_many(hosts, 'host')} x {_many(slots, 'rank')} need {_many(hosts * slots, 'GPU')}"
+        are, source = "is" if len(names) == 1 else "are", "/dev/nvidia*" if value is None else VARIABLE
+        return Given([""] * hosts, f"{ON_CPU}: {need}, and there {are} {len(names)} ({source})")
+    each = len(names) // hosts if whole_hosts else slots
+    return Given([",".join(names[host * each : (host + 1) * each]) for host in range(hosts)])
+
+
+def _refuse_wrong(seen: visible.Visible, devices: int) -> None:
+    """CUDA would leave the entry and all that follow out, without a word."""
+    if seen.wrong:
+        what = "names a GPU twice" if seen.twice else f"names {seen.wrong!r}, which is no GPU of this machine"
+        raise UserError(
+            VARIABLE,
+            f"{seen.value!r} {what}",
+            allowed="0" if devices == 1 else f"0 to {devices - 1}, or UUIDs of nvidia-smi -L, each once",
+            fix="unset it for all GPUs, or leave it empty for the CPU",
+        )
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -1,0 +1,98 @@
+"""Which GPUs each simulated host gets, on machines that are folders of the test's."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher import probe
+from launcher.errors import UserError
+from launcher.simulated_gpus import give_out
+
+
+def machine(folder, gpus: int) -> str:
+    (folder / "dev").mkdir(parents=True)
+    for name in (*(f"nvidia{number}" for number in range(gpus)), "nvidiactl", "nvidia-uvm"):
+        (folder / "dev" / name).touch()
+    return str(folder)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "hosts", "slots", "expected"),
+    [(8, 2, 2, ["0,1", "2,3"]), (4, 2, 2, ["0,1", "2,3"]), (1, 1, 1, ["0"]), (8, 3, 1, ["0", "1", "2"])],
+)
+def test_every_host_has_a_gpu_of_its_own_for_each_rank(gpus, hosts, slots, expected, tmp_path):
+    root = machine(tmp_path, gpus)
+    found = give_out({}, hosts, slots, root=root)
+    assert (found.visible, found.said) == (expected, "")
+    counts = [probe.gpus({"CUDA_VISIBLE_DEVICES": visible}, root).value for visible in found.visible]
+    assert counts == [slots] * hosts  # SM_NUM_GPUS
+
+
+def test_the_names_of_cuda_visible_devices_stay_as_they_are(tmp_path):
+    root = machine(tmp_path, 8)
+    assert give_out({"CUDA_VISIBLE_DEVICES": "GPU-8932f937,3, GPU-c6398fd0,5,7"}, 2, 2, root=root).visible == [
+        "GPU-8932f937,3",
+        "GPU-c6398fd0,5",
+    ]
+    assert give_out({"CUDA_VISIBLE_DEVICES": "MIG-0a1b"}, 1, 1, root=root).visible == ["MIG-0a1b"]
+
+
+def test_mig_slices_are_for_one_rank_alone(tmp_path):
+    """A process sees the first slice of its variable; NCCL refuses two slices of one GPU, and names tell no GPU."""
+    root = machine(tmp_path, 1)
+    said = "the simulated hosts compute on the CPU: of MIG slices a process sees one, and NCCL takes two slices of a GPU for the same GPU"
+    assert give_out({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, 2, 1, root=root) == (["", ""], said)
+    (tmp_path / "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0").mkdir(parents=True)
+    assert give_out({}, 2, 1, root=root) == (["", ""], said)
+    assert give_out({}, 1, 1, root=root) == (["0"], "")
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        (
+            "0,7",
+            "'0,7' names '7', which is no GPU of this machine; allowed: 0 to 1, or UUIDs of nvidia-smi -L, each once",
+        ),
+        ("0,0", "'0,0' names a GPU twice; allowed: 0 to 1"),
+    ],
+)
+def test_a_gpu_that_is_not_there_is_an_error(value, what, tmp_path):
+    with pytest.raises(UserError) as error:
+        give_out({"CUDA_VISIBLE_DEVICES": value}, 2, 1, root=machine(tmp_path, 2))
+    assert what in str(error.value)
+
+
+def test_too_few_gpus_mean_the_cpu_on_every_host_and_one_line_says_why(tmp_path):
+    root = machine(tmp_path, 1)
+    found = give_out({}, 2, 2, root=root)
+    assert found.visible == ["", ""]
+    assert found.said == (
+        "the simulated hosts compute on the CPU: 2 hosts x 2 ranks need 4 GPUs, and there is 1 (/dev/nvidia*)"
+    )
+    assert [probe.gpus({"CUDA_VISIBLE_DEVICES": visible}, root).value for visible in found.visible] == [0, 0]
+    found = give_out({"CUDA_VISIBLE_DEVICES": "0,-1,0"}, 3, 1, root=root)
+    assert found.visible == [""] * 3
+    assert found.said.endswith("3 hosts x 1 rank need 3 GPUs, and there is 1 (CUDA_VISIBLE_DEVICES)")
+
+
+@pytest.mark.parametrize("chosen", ["", " ", "-1"])
+def test_a_machine_without_gpus_and_a_chosen_cpu_need_no_words(chosen, tmp_path):
+    root = machine(tmp_path, 0)
+    assert give_out({}, 2, 2, root=root) == ([None, None], "")
+    (tmp_path / "dev/nvidia0").touch()
+    assert give_out({"CUDA_VISIBLE_DEVICES": chosen}, 2, 2, root=root) == (["", ""], "")
+
+
+def test_a_process_per_host_gets_an_equal_share_of_all_gpus(tmp_path):
+    root = machine(tmp_path, 8)
+    assert give_out({}, 3, 1, whole_hosts=True, root=root).visible == ["0,1", "2,3", "4,5"]
+
+
+def test_bundled_programs_take_the_cpu_where_torch_is_built_without_cuda(tmp_path):
+    root = machine(tmp_path, 8)
+    assert give_out({}, 2, 2, cpu_torch=True, root=root) == (
+        ["", ""],
+        "the simulated hosts compute on the CPU: torch is built without CUDA",
+    )
+    assert give_out({}, 2, 2, cpu_torch=True, root=machine(tmp_path / "none", 0)).said == ""
