@@ -12,6 +12,7 @@ from .hang import Stack
 
 ANSWER_S = 3.0  # for all hosts to tell what their ranks are doing
 KEPT = "the stacks of all ranks are in output/data, stacks-rank-*.txt"
+KEPT_OF_LIVING = "the stacks of the ranks that still lived are in output/data, stacks-rank-*.txt"
 
 
 class Inquiry:
@@ -48,7 +49,7 @@ class Inquiry:
             message=text,
             rank=blamed.rank,
             traceback=_traceback(blamed),
-            hint=KEPT,
+            hint=KEPT_OF_LIVING if self._in_vain else KEPT,
             attempt=attempt,
             step=blamed.steps,
             age_s=now - self.since,
@@ -57,7 +58,7 @@ class Inquiry:
 
     def kept(self, failure: Failure) -> Failure:
         """A failure that the stacks don't explain, which says where they are."""
-        return replace(failure, hint=KEPT) if self.stacks and not failure.hint else failure
+        return replace(failure, hint=KEPT_OF_LIVING) if self.stacks and not failure.hint else failure
 
     def _holds_up(self, stack: Stack) -> bool:
         """True for a rank that does something other than wait, or is behind those whose waits timed out."""

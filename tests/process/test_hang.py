@@ -139,6 +139,6 @@ def test_a_time_out_of_nccl_names_the_rank_that_was_waited_for(tmp_path, nothing
         "hang: rank 1 on algo-2, exit 67, attempt 1, step 3: rank 0 on algo-1 waited until its time-out: "
         "loads at train.py:12: time.sleep(1000)"
     )
-    assert lines[-1] == "hint: the stacks of all ranks are in output/data, stacks-rank-*.txt"
+    assert lines[-1] == "hint: the stacks of the ranks that still lived are in output/data, stacks-rank-*.txt"
     whole = (done.folder / "algo-1" / "output" / "data" / "failure-full.txt").read_text()
     assert "then: signal: rank 0 on algo-1, exit 134 (SIGABRT), attempt 1, step 3: ended by the signal" in whole

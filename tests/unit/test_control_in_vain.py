@@ -89,7 +89,7 @@ def test_where_all_that_live_wait_too_the_first_time_out_stays():
     ranks.pass_time(VERDICT_S)
     failure = verdict(ranks)
     assert (failure.kind, failure.rank, failure.code) == ("signal", 2, 134)
-    assert failure.hint == "the stacks of all ranks are in output/data, stacks-rank-*.txt"
+    assert failure.hint == "the stacks of the ranks that still lived are in output/data, stacks-rank-*.txt"
 
 
 def test_a_rank_that_waits_but_is_behind_is_named():
