@@ -17,6 +17,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from one_queue import Queue, listened, stuck
 from torch import nn
 from torch.nn import functional
 
@@ -190,24 +191,6 @@ def tuned(parameters: Any) -> torch.optim.Optimizer:
 
 
 @contextlib.contextmanager
-def listened() -> Iterator[list[tuple[str, int]]]:
-    """What this rank sends ("S") and receives ("R") meanwhile, with the pipeline rank at the other end."""
-    heard: list[tuple[str, int]] = []
-    isend, recv = dist.isend, dist.recv
-
-    def sending(tensor: torch.Tensor, group: Any, group_dst: int) -> Any:
-        heard.append(("S", group_dst))
-        return isend(tensor, group=group, group_dst=group_dst)
-
-    def receiving(tensor: torch.Tensor, group: Any, group_src: int) -> Any:
-        heard.append(("R", group_src))
-        return recv(tensor, group=group, group_src=group_src)
-
-    with mock.patch.object(dist, "isend", sending), mock.patch.object(dist, "recv", receiving):
-        yield heard
-
-
-@contextlib.contextmanager
 def counted() -> Iterator[list[str]]:
     """The collectives that this rank takes part in meanwhile."""
     found: list[str] = []
@@ -223,16 +206,6 @@ def counted() -> Iterator[list[str]]:
 
     with counting("all_reduce"), counting("all_gather"), counting("broadcast"):
         yield found
-
-
-def meet(heard: dict[int, list[tuple[str, int]]]) -> bool:
-    """Whether any two ranks send and receive what they exchange in the same order."""
-    return all(
-        [kind for kind, peer in heard[one] if peer == two]
-        == [{"S": "R", "R": "S"}[kind] for kind, peer in heard[two] if peer == one]
-        for one in heard
-        for two in heard
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +265,7 @@ def begins_of(segments: int, stages: int) -> list[int]:
     return [number * segments // stages for number in range(stages)]
 
 
-def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool, list[tuple[str, int]]]:
+def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool, Queue]:
     """The stages of this rank, what their training left, whether they ran in the order of the schedule, and the
     messages of an evaluation."""
     grid = Grid(case.dp, case.pp, case.placement)
@@ -327,7 +300,7 @@ def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool, list[tuple
         optimizer.zero_grad()
         if step == EVALUATED:
             pipeline.eval()
-            with listened() as messages:
+            with listened(moves=True) as messages:
                 scores = pipeline.evaluate(*mine, score)
             pipeline.train()
     return pipeline, Trace(gradients, norm, losses, scores, pipeline.state_dict(), collectives), ordered, messages
@@ -364,7 +337,7 @@ def compared(case: Case, mesh: Mesh) -> dict[str, Any]:
     for name, data in (item for _, state in held for item in state.items()):
         bits.setdefault(name, set()).add(data)
     return {key: max(each[0][key] for each in rows) for key in row} | {
-        "meet": meet({pp_rank: messages for dp_rank, pp_rank, messages in heard if dp_rank == 0}),
+        "stuck": stuck([messages for _, messages in sorted((p, m) for d, p, m in heard if d == 0)]),
         "ordered": all(each[1] for each in rows),
         "complete": every == sorted(whole.state) and graded == sorted(whole.gradients),
         "holders": {name: sum(name in state for _, state in held) for name in bits},
