@@ -11,6 +11,7 @@ from ..config import ModelConfig
 from ..errors import UserError
 from ..mesh import Mesh
 from ..paths import Paths
+from ..transfer import to_device
 from . import digits
 from .augment import Augment
 from .batch import IGNORED, Batch, Source
@@ -87,7 +88,7 @@ class Data:
         chosen = labels[torch.from_numpy(piece.indices)]
         if piece.valid < len(chosen):
             chosen[piece.valid :] = IGNORED
-        return Batch(images, chosen.to(self.device, non_blocking=True), piece.valid)
+        return Batch(images, to_device(chosen, self.device), piece.valid)
 
 
 def load(config: ModelConfig, paths: Paths, mesh: Mesh) -> Data:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..transfer import to_device
 from .sampler import Indices
 
 REACH = 1 / 8  # of the side, in either direction: one pixel of the 8 x 8 digits
@@ -25,6 +26,7 @@ class Augment:
 
     There are few different shifts, so each is a row of a table made once, and which of them a sample gets is drawn for
     a whole epoch at a time: a batch costs two look-ups and a gather, a third of what drawing for each batch costs.
+    The host sends two numbers per sample; the B x S x S places that they stand for are computed on the device.
     """
 
     def __init__(self, kind: str, seed: int, samples: int, side: int) -> None:
@@ -36,18 +38,26 @@ class Augment:
         if "flip" in kind:
             self._columns = np.concatenate([self._rows, self._rows[:, ::-1]])
         self._draw = lru_cache(maxsize=2)(lambda epoch: self._choices(seed, epoch, samples))
+        self._tables = lru_cache(maxsize=2)(self._on_device)
 
-    def _choices(self, seed: int, epoch: int, samples: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _choices(self, seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
+        """For each sample the number of its row in either table, [2, samples]."""
         random = bits(seed, epoch, samples)
         low, high = random & np.uint64(0xFFFFFFFF), random >> np.uint64(32)
-        return (low % len(self._rows)).astype(np.int64), (high % len(self._columns)).astype(np.int64)
+        return np.stack([low % len(self._rows), high % len(self._columns)]).astype(np.int64)
+
+    def _on_device(self, device: torch.device, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        rows, columns = (torch.from_numpy(table).to(device, kind) for table in (self._rows, self._columns))
+        return rows, columns
 
     def __call__(self, images: torch.Tensor, epoch: int, indices: Indices) -> torch.Tensor:
         if not self._active:
             return images
-        row, column = self._draw(epoch)
-        first = (np.arange(len(images)) * self._side)[:, None]
-        lines = (self._rows[row[indices]] + first) * self._side
-        pixels = lines[:, :, None] + self._columns[column[indices]][:, None, :]
-        where = torch.from_numpy(pixels.reshape(-1)).to(images.device)
-        return images.reshape(-1, 3).index_select(0, where).view(images.shape)
+        batch, side, device = len(images), self._side, images.device
+        kind = torch.int32 if batch * side * side < 2**31 else torch.int64  # half the memory of 64 bits
+        rows, columns = self._tables(device, kind)
+        row, column = to_device(torch.from_numpy(self._draw(epoch)[:, indices]), device)
+        first = torch.arange(0, batch * side, side, dtype=kind, device=device)
+        lines = (rows[row] + first[:, None]) * side
+        pixels = lines[:, :, None] + columns[column][:, None, :]
+        return images.reshape(-1, 3).index_select(0, pixels.view(-1)).view(images.shape)

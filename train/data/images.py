@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ..mesh import Mesh
+from ..transfer import host_buffer, to_device
 from .folder import Listing, check_header, decode
 from .sampler import Indices
 
@@ -42,8 +43,7 @@ class InMemory:
 
     def batches(self, requests: Iterable[R], indices: Callable[[R], Indices]) -> Iterator[tuple[R, torch.Tensor]]:
         for request in requests:
-            which = torch.from_numpy(indices(request))
-            yield request, self.pixels[which.to(self.pixels.device)]
+            yield request, self.pixels[to_device(torch.from_numpy(indices(request)), self.pixels.device)]
 
 
 class Unread:
@@ -83,10 +83,10 @@ class OnDisk:
         return np.stack([decode(self._listing, int(index), self._side) for index in indices])
 
     def _finish(self, request: R, parts: list[Future[np.ndarray]]) -> tuple[R, torch.Tensor]:
-        pixels = torch.from_numpy(np.concatenate([part.result() for part in parts]))
-        if self._device.type == "cuda":
-            return request, pixels.pin_memory().to(self._device, non_blocking=True)
-        return request, pixels
+        decoded = [part.result() for part in parts]
+        pixels = host_buffer((sum(map(len, decoded)), self._side, self._side, 3), torch.uint8, self._device)
+        np.concatenate(decoded, out=pixels.numpy())
+        return request, pixels.to(self._device, non_blocking=True)
 
 
 def default_threads(local_world_size: int) -> int:

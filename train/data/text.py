@@ -9,6 +9,7 @@ import torch
 from ..errors import UserError
 from ..mesh import Mesh
 from ..paths import Paths
+from ..transfer import to_device
 from . import corpus
 from .batch import IGNORED, Batch
 from .sampler import Piece, Sharding, Step, permutation, walk
@@ -62,9 +63,9 @@ class Text:
         return self
 
     def _batch(self, split: torch.Tensor, piece: Piece) -> Batch:
-        tokens = split[torch.from_numpy(piece.indices)].to(self.device, non_blocking=True).long()
+        tokens = to_device(split[torch.from_numpy(piece.indices)], self.device).long()
         labels = tokens[:, 1:].clone()  # never a view, which it would be of a single sequence: inputs stay as they are
-        labels[piece.valid :] = IGNORED
+        labels[piece.valid :].fill_(IGNORED)
         return Batch(tokens[:, :-1].contiguous(), labels, piece.valid)
 
 

@@ -65,4 +65,4 @@ class Staged:
         scores = self.pipeline.evaluate(batch.inputs, batch.labels, sample_scores)
         if scores is None:
             return torch.zeros(3, dtype=torch.float64, device=self._mesh.device)
-        return torch.cat([scores, scores.new_tensor([batch.valid])])
+        return torch.cat([scores, scores.new_full((1,), batch.valid)])

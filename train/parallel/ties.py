@@ -3,13 +3,13 @@
 The gradient of such a weight is the sum over the stages that use it. Stages on one rank hold the same parameter, in which
 autograd adds up. Copies on several ranks begin equal, and get equal gradients once per step: with equal optimizers they
 stay equal to the last bit, and where ranks round differently they are made so. Where something else has changed one of
-them, the next step says so.
+them, the next step says so, on a GPU the one after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,7 @@ from torch import nn
 
 from ..errors import UserError
 from ..mesh import COLLECTIVE_TIMEOUT
+from ..transfer import ReadBack
 from .axes import Axes
 from .cutting import Cutting
 
@@ -108,14 +109,19 @@ class _Tied:
     size: int
     dtype: torch.dtype
     weights: list[tuple[str, nn.Parameter]]
+    _apart: ReadBack[list[tuple[str, nn.Parameter]]] = field(default_factory=ReadBack, init=False)
 
     def sum(self) -> None:
-        """Gradients are then equal to the last bit on all of the ranks; None where they were on all."""
+        """Gradients are then equal to the last bit on all of the ranks; None where they were on all.
+
+        A GPU is waited for only where this rank has no gradient for a weight: the others have to say whether they do.
+        """
         trained = [(name, weight) for name, weight in self.weights if weight.requires_grad]
         weights, count = [weight for _, weight in trained], len(trained)
         if not weights:
             return
-        there = weights[0].new_tensor([float(weight.grad is not None) for weight in weights])
+        mine_there = [weight.grad is not None for weight in weights]
+        there = torch.stack([weights[0].new_full((), float(each)) for each in mine_there])
         prints = torch.stack([_fingerprint(weight) for weight in weights])
         mine = torch.cat([*(_flat(weight) for weight in weights), there, -prints if self.rank else prints])
         if self.size == 2:  # a + b is b + a
@@ -129,11 +135,13 @@ class _Tied:
             for row in rows[1:]:
                 total += row
         *sums, users = total[:-count].split([*(weight.numel() for weight in weights), count])
-        table = torch.stack([users, apart]).tolist()
-        for (name, weight), gradient, used, different in zip(trained, sums, *table, strict=True):
+        read = self._apart.turn(apart, trained)
+        for different, (name, weight) in zip(*read, strict=True) if read else ():
             if different:
                 self._make_equal(name, weight)
-            weight.grad = gradient.view_as(weight) if used else None
+        used = mine_there if all(mine_there) else users.tolist()
+        for weight, gradient, wanted in zip(weights, sums, used, strict=True):
+            weight.grad = gradient.view_as(weight) if wanted else None
 
     def _make_equal(self, name: str, weight: nn.Parameter) -> None:
         """Rounding may differ between ranks (processors of two kinds, other numbers of threads): all get the first one's

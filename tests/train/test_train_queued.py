@@ -1,0 +1,195 @@
+"""A step on a GPU is queued there and never waited for: nothing is read back, and all that the host sends is pinned."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from pretended_gpu import CUDA, Copy, PretendedGpu
+from torch import nn
+from training_runs import write_images
+
+from train import data, options, paths
+from train.config import DdpConfig
+from train.data import text
+from train.data.augment import Augment, bits
+from train.data.sampler import Sharding
+from train.mesh import Mesh, World
+from train.meter import Meter
+from train.models import build, gpt, specify
+from train.parallel import axes, ties
+from train.parallel.cut.anywhere import cut
+from train.parallel.ddp import DataParallel
+from train.parallel.grid import Grid
+from train.parallel.pipeline import Pipeline
+from train.parallel.staged import Staged, sample_losses
+from train.paths import Paths
+from train.transfer import ReadBack, to_device
+
+MESH = Mesh(World(), CUDA)
+BATCH, SIDE = 16, 32
+PER_SAMPLE = 64  # bytes that the host may send beside images: a few whole numbers
+
+
+@pytest.fixture
+def gpu():
+    with PretendedGpu() as mode:
+        yield mode
+
+
+def images(*argv):
+    config = options.read(DdpConfig, ["--image-size", str(SIDE), "--batch-size", str(BATCH), *argv])
+    return config, data.load(config, paths.resolve(config, {}, Path.is_dir), MESH)
+
+
+def first_step(source):
+    return next(source.training(0, 0, 1, 0, Sharding(BATCH, 1, 0, 1)))
+
+
+def assert_queued(gpu, source, shape, at_most):
+    """The second batch of `source`, which costs the host at most so many bytes. Tables are sent before the first."""
+    steps = source.training(0, 0, 1, 0, Sharding(BATCH, 1, 0, 1))
+    next(steps)
+    gpu.copies.clear()
+    _, (batch,) = next(steps)
+    assert batch.inputs.is_meta
+    assert batch.labels.is_meta
+    assert batch.inputs.shape == shape
+    assert gpu.copies
+    assert all(copy.pinned and copy.non_blocking for copy in gpu.copies), gpu.copies
+    assert sum(copy.bytes for copy in gpu.copies) <= at_most, gpu.copies
+
+
+def test_reading_a_value_back_fails_on_the_pretended_device(gpu):
+    there = torch.zeros(3, device=CUDA)
+    for read in (torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.nonzero, bool):
+        with pytest.raises((RuntimeError, NotImplementedError, ValueError)):
+            read(there.sum())
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        there[there > 0]
+
+
+@pytest.mark.parametrize("tensor", [torch.zeros(1).expand(4), torch.zeros(3, 4).T, torch.zeros(())])
+def test_any_tensor_is_pinned(gpu, tensor):
+    there = to_device(tensor, CUDA)
+    assert (there.device, there.shape) == (CUDA, tensor.shape)
+    assert gpu.copies == [Copy(4 * tensor.numel(), pinned=True, non_blocking=True)]
+    assert to_device(there, CUDA) is there
+    assert to_device(tensor, torch.device("cpu")) is tensor
+
+
+@pytest.mark.parametrize("augment", ["none", "shift", "shift+flip"])
+def test_images_in_memory_cost_a_few_bytes_per_sample(gpu, augment):
+    _, source = images("--augment", augment)
+    assert_queued(gpu, source, (BATCH, 3, SIDE, SIDE), BATCH * PER_SAMPLE)
+
+
+def test_images_from_files_are_pinned_and_the_rest_stays_small(gpu, tmp_path):
+    channel = write_images(tmp_path / "train", ["one", "two"], 20)
+    _, source = images("--train", str(channel), "--cache-mb", "0", "--workers", "1", "--augment", "shift+flip")
+    assert_queued(gpu, source, (BATCH, 3, SIDE, SIDE), BATCH * (PER_SAMPLE + SIDE * SIDE * 3))
+
+
+def test_text_is_pinned(gpu):
+    source = text.load(64, Paths(None, None, Path(), Path(), Path()), MESH)
+    assert_queued(gpu, source, (BATCH, 64), BATCH * 65)
+
+
+@pytest.mark.parametrize("argv", [["--clip-norm", "1", "--dropout", "0.1"], ["--model", "convnet"]])
+def test_a_data_parallel_step_reads_nothing_back(gpu, argv):
+    config, source = images(*argv)
+    model = build(specify(config, len(source.classes), SIDE), 0).to(CUDA)
+    stepper = DataParallel(model, torch.optim.SGD(model.parameters(), 0.1, foreach=True), MESH, config)
+    meter = Meter(MESH)
+    step, batches = first_step(source)
+    gpu.copies.clear()
+    meter.add(stepper.step(batches, step.total, 0.1, 1), step.total, 0.0)
+    assert not gpu.copies
+    with pytest.raises(RuntimeError):
+        meter.fold()  # a log line reads the loss, and may
+
+
+@pytest.fixture
+def cutting():
+    model = gpt.build(gpt.GptSpec(context=8, width=16, depth=2, heads=2, dropout=0.1), 0)
+    return cut(model, torch.zeros(4, 8, dtype=torch.int64), stages=1)
+
+
+def test_a_pipeline_step_and_its_evaluation_read_nothing_back(cutting, gpu):
+    pipeline = Pipeline(cutting, [0], axes.join(Grid(1, 1), 0, CUDA), sample_losses, microbatches=2)
+    stepper = Staged(pipeline, torch.optim.SGD(pipeline.parameters(), 0.1, foreach=True), MESH, 0, 1.0)
+    source = text.load(8, Paths(None, None, Path(), Path(), Path()), MESH)
+    step, batches = next(source.training(0, 0, 1, 0, Sharding(8, 1, 0, 1)))
+    gpu.copies.clear()
+    stepper.train()
+    Meter(MESH).add(stepper.step(batches, step.total, 0.1, 1), step.total, 0.0)
+    stepper.eval()
+    assert stepper.evaluate(batches[0]).is_meta
+    assert not gpu.copies
+
+
+class Event:
+    """torch.cuda.Event, which knows in which order it was used."""
+
+    log: ClassVar[list[str]] = []
+
+    def __init__(self):
+        self.log.append("made")
+
+    def record(self):
+        self.log.append("recorded")
+
+    def synchronize(self):
+        self.log.append("waited for")
+
+
+@pytest.fixture
+def events(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    Event.log.clear()
+    return Event.log
+
+
+def test_copies_of_a_tied_weight_are_compared_without_waiting_for_this_step(gpu, events, monkeypatch):
+    called = []
+    monkeypatch.setattr(ties.dist, "broadcast", lambda *args, **named: called.append("broadcast"))
+    monkeypatch.setattr(ties.dist, "all_reduce", lambda *args, **named: called.append("all_reduce"))
+    weight = nn.Parameter(torch.zeros(4, 4, device=CUDA))
+    here = axes.Axes(Grid(1, 2), 0, 0, "the pipeline's group", None, CUDA)
+    tied = ties.Ties([ties.Shared("head", (0, 1))], {0: 0, 1: 1}, here, {"head": weight})
+    del called[:]
+    for turn in (1, 2):
+        weight.grad = torch.zeros_like(weight)
+        tied.begin()
+        tied.finish()
+        assert called == ["all_reduce"] * turn
+    assert events == ["made", "recorded"] * 2 + ["waited for"]  # in the second step, for the first
+    assert not gpu.copies
+
+
+def test_a_table_is_read_one_turn_late_on_a_gpu_and_at_once_elsewhere(gpu, events):
+    there, here = ReadBack(), ReadBack()
+    gpu.values = 5.0
+    assert there.turn(torch.zeros(2, device=CUDA), "first") is None
+    gpu.values = 6.0
+    assert there.turn(torch.zeros(2, device=CUDA), "second") == ([5.0, 5.0], "first")
+    assert there.turn(torch.zeros(2, device=CUDA), "third") == ([6.0, 6.0], "second")
+    assert here.turn(torch.ones(2), "first") == ([1.0, 1.0], "first")
+
+
+@pytest.mark.parametrize("kind", ["shift", "flip", "shift+flip"])
+def test_each_sample_is_shifted_and_flipped_as_its_bits_say(kind):
+    side, count, seed, epoch = 16, 30, 7, 3
+    pixels = torch.from_numpy(np.random.RandomState(0).randint(0, 255, (count, side, side, 3), np.uint8))
+    which = np.array([4, 29, 0, 4])
+    found = Augment(kind, seed, count, side)(pixels[which], epoch, which)
+    reach = 2 if "shift" in kind else 0
+    moves = list(range(-reach, reach + 1))
+    ways = [(move, flipped) for flipped in ((False, True) if "flip" in kind else (False,)) for move in moves]
+    for image, sample in zip(found, which, strict=True):
+        drawn = int(bits(seed, epoch, count)[sample])
+        down = moves[drawn % 2**32 % len(moves)]
+        right, flipped = ways[(drawn >> 32) % len(ways)]
+        rows, columns = (torch.arange(side).add(move).clamp(0, side - 1) for move in (down, right))
+        assert torch.equal(image, pixels[sample][rows][:, columns.flip(0) if flipped else columns])
