@@ -26,6 +26,11 @@ class TrainConfig:
     reference_batch: int = option(256, "the global batch that lr is meant for, with --scale-lr", at_least=1)
     clip_norm: float = option(0.0, "largest norm of all gradients together; 0 leaves them alone", at_least=0)
     precision: str = option("fp32", "bf16 computes in bfloat16 where it is safe (autocast)", choices=("fp32", "bf16"))
+    matmul_precision: str | None = option(
+        None,
+        "fp32 matrix products on GPUs: high allows TF32, medium bfloat16; by default torch's own, highest",
+        choices=("highest", "high", "medium"),
+    )
     compile: bool = option(False, "compile the model with torch.compile")
     deterministic: bool = option(False, "refuse operations without a deterministic form (slower on GPUs)")
     log_interval: int = option(50, "optimizer steps between progress lines", at_least=1)

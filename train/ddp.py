@@ -24,7 +24,7 @@ import torch  # noqa: E402
 from . import artifact, checkpoint, data, paths  # noqa: E402
 from .data.sampler import Sharding  # noqa: E402
 from .errors import UserError, guarded, leave  # noqa: E402
-from .job import figures, ignore, prepare_folders, rate_line, result, set_determinism  # noqa: E402
+from .job import figures, ignore, numerics, prepare_folders, rate_line, result, set_numerics  # noqa: E402
 from .loop import Loop, Outcome, Parts, Position, Progress  # noqa: E402
 from .mesh import Mesh, joined, read_world  # noqa: E402
 from .models import ModelSpec, build, specify  # noqa: E402
@@ -50,7 +50,7 @@ def train(config: DdpConfig, where: paths.Paths, mesh: Mesh) -> None:
     """One job on the joined ranks: data, model, loop, artifact."""
     say = mesh.say
     mesh.from_leader(lambda: _prepare(config, where))
-    set_determinism(config)
+    set_numerics(config)
     images = data.load(config, where, mesh)
     spec = specify(config, len(images.classes), images.side)
     model = build(spec, config.seed).to(mesh.device)
@@ -116,7 +116,7 @@ def _introduction(
     return [
         f"data: {images.source}; {images.train_count} training and {images.validation_count} validation "
         f"images of {images.side} x {images.side}, {len(images.classes)} classes",
-        f"model: {spec.model}, {weights} weights, {config.precision} on {mesh.device.type}",
+        f"model: {spec.model}, {weights} weights, {numerics(config, mesh.device)}",
         f"global batch: {global_batch} = {config.batch_size} per rank x {mesh.size} ranks "
         f"x {config.accumulation} passes",
         rate_line(config, peak),

@@ -23,10 +23,19 @@ def prepare_folders(where: paths.Paths) -> None:
     clear_summary(where.output)
 
 
-def set_determinism(config: TrainConfig) -> None:
+def set_numerics(config: TrainConfig) -> None:
+    """How exactly torch computes in this process. Before the first tensor is made."""
+    if config.matmul_precision:
+        torch.set_float32_matmul_precision(config.matmul_precision)
     if config.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it (torch's notes on randomness)
         torch.use_deterministic_algorithms(True)
+
+
+def numerics(config: TrainConfig, device: torch.device) -> str:
+    """The same in words."""
+    matmul = f", matrix products in {config.matmul_precision} precision" if config.matmul_precision else ""
+    return f"{config.precision}{matmul} on {device.type}"
 
 
 def rate_line(config: TrainConfig, peak: float) -> str:

@@ -23,7 +23,7 @@ from . import artifact, collect, mp_parameters, part_resume, paths, task  # noqa
 from .data.sampler import Sharding  # noqa: E402
 from .errors import guarded, leave  # noqa: E402
 from .explain import Explained  # noqa: E402
-from .job import figures, ignore, prepare_folders, rate_line, result, set_determinism  # noqa: E402
+from .job import figures, ignore, numerics, prepare_folders, rate_line, result, set_numerics  # noqa: E402
 from .layout import Layout, lay_out  # noqa: E402
 from .loop import Loop, Outcome, Parts, Position, Progress  # noqa: E402
 from .mesh import Mesh, joined, read_world  # noqa: E402
@@ -56,7 +56,7 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     """One job on the joined ranks: data, model, partition, loop, artifact."""
     say = mesh.say
     mesh.from_leader(lambda: prepare_folders(where))
-    set_determinism(config)
+    set_numerics(config)
     job, model = task.load(config, where, mesh)
     names, weights = _names(model), sum(p.numel() for p in model.parameters())
     for line in (*job.lines, f"layout: {layout}"):
@@ -87,7 +87,7 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     dp_rank, _ = layout.grid.place(mesh.rank)
     sharding = Sharding(config.batch_size, 1, dp_rank, layout.grid.dp)
     rates = schedule(config, sharding.global_batch)
-    say(f"model: {config.model}, {weights} weights, {config.precision} on {mesh.device.type}")
+    say(f"model: {config.model}, {weights} weights, {numerics(config, mesh.device)}")
     say(f"global batch: {sharding.global_batch} = {config.batch_size} per pipeline x {layout.grid.dp} pipelines")
     say(rate_line(config, rates.peak))
     sinks = Sinks(where.output, start.position if start else Position()) if mesh.is_leader else None

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 
-from train import options
-from train.config import DdpConfig
+from train import job, options
+from train.config import DdpConfig, PipelineConfig
 from train.errors import UserError
 
 
@@ -106,3 +107,25 @@ def test_help_lists_every_option():
 def test_the_book_chapters_hyperparameters():
     config = read("--batch_size", "64", "--epochs", "20", "--gamma", "0.7", "--lr", "3e-05")
     assert (config.epochs, config.batch_size, config.gamma, config.lr) == (20, 64, 0.7, 3e-5)
+
+
+@pytest.fixture
+def matmul_precision():
+    before = torch.get_float32_matmul_precision()
+    yield torch.get_float32_matmul_precision
+    torch.set_float32_matmul_precision(before)
+
+
+def test_the_precision_of_matrix_products_is_torchs_own_unless_given(matmul_precision):
+    torch.set_float32_matmul_precision("medium")
+    job.set_numerics(options.read(DdpConfig, []))
+    assert matmul_precision() == "medium"
+    assert job.numerics(options.read(DdpConfig, []), torch.device("cpu")) == "fp32 on cpu"
+    for config in (DdpConfig, PipelineConfig):
+        given = options.read(config, ["--matmul-precision", "high"])
+        job.set_numerics(given)
+        assert matmul_precision() == "high"
+        torch.set_float32_matmul_precision("highest")
+    assert job.numerics(given, torch.device("cuda")) == "fp32, matrix products in high precision on cuda"
+    with pytest.raises(UserError, match="--matmul-precision: 'tf32' .* allowed: highest, high, medium"):
+        options.read(DdpConfig, ["--matmul-precision", "tf32"])
