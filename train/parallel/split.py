@@ -13,6 +13,7 @@ from torch import nn
 from ..config import PipelineConfig
 from ..errors import UserError
 from ..files import writable
+from ..generators import kept
 from ..layout import Layout, lay_out
 from ..mesh import Mesh, enter, read_world
 from ..mp_parameters import Wishes
@@ -60,7 +61,7 @@ def pipeline(
     layout = lay_out(config, Wishes(), mesh.size, torch.__version__)
     output = output_dir(os.environ, Path.is_dir) if folder is None else Path(folder)
     mesh.from_leader(lambda: writable(output, "folder", "another one as `folder`"))
-    with torch.random.fork_rng():  # what the script draws next is the same on all ranks
+    with kept(mesh.device):  # what the script draws next is the same on all ranks
         counted = None if target is None else with_target(loss, target, mesh)
         decider = Decider(config, Wishes(), layout, model, mesh, mesh.say, counted, by_layers)
         split = decider.split(example, output / PARTITION)

@@ -11,9 +11,11 @@ from torch import nn
 
 from algorun import training
 
+from .session import session
 from .shared import UserError, trees
 
 copies, cutting = training.load("parallel.cut.twin"), training.load("parallel.cutting")
+generators = training.load("generators")
 
 TENSOR = torch.Tensor  # stands for one in an entry without its data
 LONGEST = 100  # characters of an argument in a message
@@ -163,7 +165,7 @@ def samples_stand_alone(model: nn.Module, entry: Entry, is_training: bool) -> bo
     copied.train(is_training)
     results = []
     for change in (lambda tensor: tensor, changed):
-        with torch.random.fork_rng(), torch.no_grad():
+        with generators.kept(session().axes.device), torch.no_grad():
             torch.manual_seed(0)
             a, k = trees.mapped((args, kwargs), change)
             results.append(trees.leaves(copied(*a, **k)))

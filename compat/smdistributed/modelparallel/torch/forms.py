@@ -25,6 +25,8 @@ from .shared import UserError
 if TYPE_CHECKING:
     from train.parallel.pipeline import Pipeline
 
+generators = training.load("generators")
+
 KEPT = 8  # forms beside the first one: each has receive buffers for all microbatches
 TOLD = 5
 
@@ -38,7 +40,7 @@ class Forms:
     def __init__(self, here: Session, module: nn.Module, example: Entry) -> None:
         self._here, self._module = here, module
         alone = _alone(module, example)
-        with torch.random.fork_rng():  # what the script draws next is the same on all ranks
+        with generators.kept(here.axes.device):  # what the script draws next is the same on all ranks
             split = _planned(here, module, example)
         self.first = self._made(0, example, alone, split, None)
         self._others: list[Made] = []
@@ -52,7 +54,7 @@ class Forms:
         begun, form = time.monotonic(), example.form(self._module)
         again, on_cpu = training.load("parallel.cut.again").again, training.load("parallel.cut.twin").on_cpu
         found, error, broken = None, None, None
-        with torch.random.fork_rng():
+        with generators.kept(self._here.axes.device):
             try:
                 whole = on_cpu(self._module)
                 alone = _alone(whole, example)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from algorun import training
+
 from .entry import Entry
 from .fitting import Fit, in_pieces, whole_of
 from .forms import Forms, autocast_of
@@ -17,6 +19,8 @@ from .session import Session
 
 if TYPE_CHECKING:
     from train.parallel.pipeline import Pipeline
+
+transfer = training.load("transfer")
 
 Use = Callable[[Any, int], Any]
 
@@ -88,4 +92,4 @@ class StagedPart(Part):
             return [use(whole_of(outputs[i * how.pieces :][: how.pieces], how), i) for i in range(count)]
 
     def _tensors(self, entry: Entry) -> tuple[torch.Tensor, ...]:
-        return tuple(tensor.to(self._here.axes.device) for tensor in entry.tensors(self._module))
+        return tuple(transfer.to_device(each, self._here.axes.device) for each in entry.tensors(self._module))

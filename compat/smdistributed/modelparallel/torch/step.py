@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from algorun import training
+
 from . import microbatches, wire
 from .agreement import agree, header
 from .calls import Reached, UpToModel, WithOutput
@@ -25,6 +27,7 @@ from .model import DistributedModel
 from .session import Session, session
 from .shared import UserError, trees
 
+generators = training.load("generators")
 NO_GRADIENT = "does not require grad"  # torch's words
 
 
@@ -34,8 +37,9 @@ class Prepared:
 
     parts: list[dict[str, Any]]
     entries: list[Entry]
-    random: list[torch.Tensor]
-    """the state of torch's random numbers before each part, where the function has used them up to the model's call"""
+    random: list[tuple[bytes, ...]]
+    """where torch's random numbers were before each part, on the CPU and on the GPU, where the function has used them up
+    to the model's call"""
 
 
 def step(
@@ -136,7 +140,7 @@ class Step:
         parts = self._split(arguments)
         entries, states = [], []
         for part in parts:
-            states.append(torch.get_rng_state())
+            states.append(generators.state(here.axes.device))
             answer = UpToModel(here.axes.device.type)
             try:
                 self._run(answer, model, part)
@@ -148,7 +152,7 @@ class Step:
                     "smp.DistributedModel in it, or drop the decorator"
                 )
             entries.append(Entry(answer.args, answer.kwargs, answer.autocast))
-        used = not torch.equal(states[0], torch.get_rng_state())
+        used = states[0] != generators.state(here.axes.device)
         return Prepared(parts, entries, states if used else [])
 
     def _traced(self, here: Session, model: DistributedModel, prepared: Prepared, how: Fit) -> bool:
@@ -210,8 +214,9 @@ class Step:
     def _answered(self, answer: WithOutput, model: DistributedModel, prepared: Prepared, number: int) -> Any:
         if not prepared.random:
             return self._run(answer, model, prepared.parts[number])
-        with torch.random.fork_rng(devices=()):
-            torch.set_rng_state(prepared.random[number].cpu())
+        device = session().axes.device
+        with generators.kept(device):
+            generators.set_state(device, prepared.random[number])
             return self._run(answer, model, prepared.parts[number])
 
     # -- both ---------------------------------------------------------------------------------------------------------

@@ -1,4 +1,9 @@
-"""Arguments and results of a step on their way between the ranks of one pipeline."""
+"""Arguments and results of a step on their way between the ranks of one pipeline.
+
+Tensors travel from device to device through the pipeline's own process group: NCCL carries those on GPUs, without a copy
+on the host and without waiting for the GPU, and Gloo those on the CPU. What they look like, and all that is no tensor,
+goes ahead through Gloo.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +16,15 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from algorun import training
+
 from .session import Session, session
 from .shared import UserError, trees
 
-SMALL = 1024  # bytes; tensors up to that travel inside the pickle
+transfer = training.load("transfer")
+
+SMALL = 1024  # bytes; tensors of the CPU up to that travel inside the pickle
+CPU = torch.device("cpu")
 
 
 class _Pickler(pickle.Pickler):
@@ -31,7 +41,8 @@ class _Pickler(pickle.Pickler):
         if value is self._here.optimizer and value is not None:
             return "optimizer"
         if isinstance(value, torch.Tensor) and (value.nbytes > SMALL or value.device.type != "cpu"):
-            self.tensors.append(value.detach().to("cpu").contiguous())
+            here = CPU if value.device.type == "cpu" else self._here.axes.device
+            self.tensors.append(value.detach().to(here).contiguous().resolve_conj().resolve_neg())
             return len(self.tensors) - 1
         return None
 
@@ -81,7 +92,7 @@ def packed(value: Any) -> tuple[bytes, list[torch.Tensor]]:
 
 
 def packed_batch(
-    arguments: dict[str, Any], random: list[torch.Tensor], own: frozenset[str]
+    arguments: dict[str, Any], random: list[tuple[bytes, ...]], own: frozenset[str]
 ) -> tuple[tuple[bytes, list[torch.Tensor]], frozenset[str]]:
     """A step's arguments for another rank, without those named in `own`, and which names these are from now on.
 
@@ -123,25 +134,33 @@ def _has_tensors(value: Any) -> bool:
 def unpacked(text: bytes, tensors: Sequence[torch.Tensor]) -> Any:
     """The inverse of `packed`, with the tensors on this rank's device."""
     here = session()
-    value = _Unpickler(io.BytesIO(text), here, [tensor.to(here.axes.device) for tensor in tensors]).load()
-    return trees.mapped(value, lambda tensor: tensor.to(here.axes.device))
+    device = here.axes.device
+    value = _Unpickler(io.BytesIO(text), here, [transfer.to_device(tensor, device) for tensor in tensors]).load()
+    return trees.mapped(value, lambda tensor: transfer.to_device(tensor, device))
 
 
 def _announcement(text: bytes, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-    told = pickle.dumps(([(tuple(t.shape), t.dtype) for t in tensors], text))
+    told = pickle.dumps(([(tuple(t.shape), t.dtype, t.device.type == "cpu") for t in tensors], text))
     return torch.tensor([len(told)]), torch.frombuffer(bytearray(told), dtype=torch.uint8)
 
 
 def _announced(told: torch.Tensor) -> tuple[list[torch.Tensor], bytes]:
-    shapes, text = pickle.loads(told.numpy().tobytes())
-    return [torch.empty(shape, dtype=dtype) for shape, dtype in shapes], text
+    """Where the tensors arrive: on the device where they come from one."""
+    looks, text = pickle.loads(told.numpy().tobytes())
+    device = session().axes.device
+    return [torch.empty(shape, dtype=dtype, device=CPU if cpu else device) for shape, dtype, cpu in looks], text
+
+
+def _messages(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Their bytes, since NCCL does not know all types. Nothing of what is empty."""
+    return [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]
 
 
 def send(value: tuple[bytes, list[torch.Tensor]], to: int) -> list[dist.Work]:
     """Sends what is packed to a rank of the pipeline without waiting; the works have to be waited for."""
     group = session().axes.pp_group
-    parts = [*_announcement(*value), *value[1]]
-    works = [dist.isend(part, group=group, group_dst=to) for part in parts if part.numel()]
+    parts = [*_announcement(*value), *_messages(value[1])]
+    works = [dist.isend(part, group=group, group_dst=to) for part in parts]
     return [work for work in works if work is not None]
 
 
@@ -153,9 +172,8 @@ def receive(source: int) -> Any:
     told = torch.empty(int(size), dtype=torch.uint8)
     dist.recv(told, group=group, group_src=source)
     tensors, text = _announced(told)
-    for tensor in tensors:
-        if tensor.numel():
-            dist.recv(tensor, group=group, group_src=source)
+    for message in _messages(tensors):
+        dist.recv(message, group=group, group_src=source)
     return unpacked(text, tensors)
 
 
@@ -178,7 +196,6 @@ def share(value: Any, source: int) -> Any:
     dist.broadcast(told, group=group, group_src=source)
     if not mine:
         tensors, text = _announced(told)
-    for tensor in tensors:
-        if tensor.numel():
-            dist.broadcast(tensor, group=group, group_src=source)
+    for message in _messages(tensors):
+        dist.broadcast(message, group=group, group_src=source)
     return value if mine else unpacked(text, tensors)
