@@ -13,7 +13,7 @@ IMAGE ?= algorun:cpu
 TEST_WORKERS ?= 2
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-pipeline test test-tools fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker clean
+.PHONY: help demo demo-pipeline test test-tools fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -138,7 +138,7 @@ bench-hub: $(VENV)/ready  ## Measure what the hub costs with 64 to 1,000 simulat
 	$(BIN)/python bench/hub.py --json .build/hub.json
 	$(BIN)/python bench/hub_plot.py docs/hub-cost.svg "$$(date +%F)"=.build/hub.json
 
-bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it gets: the figures mean nothing (4 minutes)
+bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it gets: the figures mean nothing (5 minutes)
 	mkdir -p .build
 	$(BIN)/python bench/launch.py --rounds 1 --no-containers
 	$(BIN)/python bench/ddp.py --rounds 1 --steps 2
@@ -146,12 +146,19 @@ bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it ge
 	$(BIN)/python bench/smp.py --rounds 1 --steps 1 --microbatches 2 --foreign inf
 	$(BIN)/python bench/hub.py --hosts 8,32 --rounds 1 --seconds 1 --json .build/hub-quick.json
 	$(BIN)/python bench/hub_plot.py .build/hub-quick.svg quick=.build/hub-quick.json
+	$(BIN)/python -m tests.gpu --cpu --page .build/gpu-test-cpu.md --keep .build/gpu-test-cpu.json
 
 bench-docker: $(VENV)/ready-bench $(VENV)-sdk3/ready  ## The same for those in containers of the image (4 minutes)
 	./build.sh build --variant cpu --tag $(IMAGE)
 	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/launch.py --rounds 1 --no-toolkit
 	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/sdk_routes.py --rounds 1 --route plain
 	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/sdk_routes.py --rounds 1 --route 'ModelTrainer basic'
+
+# Nothing is installed: the Python of `make demo` where it is there, else the machine's own.
+GPU_PYTHON ?= $(firstword $(wildcard $(BIN)/python) $(PYTHON))
+GPU_OPTIONS ?=
+gpu-test:  ## Check this machine's GPUs and measure on them, and write docs/gpu.md (20 minutes; a Python with torch for CUDA)
+	$(GPU_PYTHON) -m tests.gpu $(GPU_OPTIONS)
 
 clean:  ## Remove what the targets made
 	rm -rf $(VENV) $(VENV)-sdk2 $(VENV)-sdk3 algorun-simulate

@@ -1,0 +1,127 @@
+"""Figures: how fast training is beside a bare loop, what share of the device's peak it reaches, what memory it needs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+from dataclasses import replace
+
+from ..peaks import mfu
+from ..session import Figure, Outcome, Seen, Session, Skip, Wrong, program
+from ..sizes import GIB, Gpt
+
+ROOMY = 40 * GIB  # bytes of a GPU: below it the batch of images is a quarter
+LEAST_READINGS = 3  # progress reports after the first one
+BYTES_PER_WEIGHT = 16  # weight, gradient and two moments in fp32
+ACTIVATIONS = 1.5  # room beside them, as a factor
+MIB = 2**20
+TABLE_ROW = (
+    r"^\[0 [^\]]*\] +0 +([\d.]+) +([\d.]+) +[\d.]+$"  # rank 0 of "planned MiB, measured MiB, measured / planned"
+)
+
+
+def step(session: Session) -> Seen:
+    """The same model in our loop and in a bare one, rounds in turn, on all GPUs."""
+    machine, sizes = session.machine, session.sizes.images
+    if machine.on_gpu and machine.memory_bytes < ROOMY:
+        sizes = replace(sizes, batch=sizes.batch // 4)
+    words = ["run", *session.every_gpu, program("step_beside_bare.py"), *sizes.argv()]
+    done = session.run(*words, base=session.base()).must()
+    found = json.loads(done.find(r"measured: (\{.*\})$")[1])
+    bare_s, ours_s = statistics.median(found["bare"]), statistics.median(found["ours"])
+    images_per_s = found["batch"] / ours_s
+    model = f"ViT of width {sizes.width}, depth {sizes.depth}, {sizes.side} px, patch {sizes.patch}"
+    how = f"{model}, bf16, {sizes.batch} per rank x {found['ranks']} ranks, median of {sizes.rounds} rounds of {sizes.steps} steps"
+    figures = [
+        Figure("ddp, images/s", f"{images_per_s:,.0f}", how),
+        Figure("ddp, step", f"{ours_s * 1e3:.2f} ms", "the same; data, learning rate, reports and agreement included"),
+        Figure("a bare DDP loop, step", f"{bare_s * 1e3:.2f} ms", "the same model; batches ready made on the device"),
+        Figure(
+            "ddp's throughput over the bare loop's", f"{bare_s / ours_s:.3f}", "ratio of the medians, rounds in turn"
+        ),
+        _utilisation("ddp", session, found["operations"], ours_s),
+    ]
+    return Seen(f"{ours_s * 1e3:.2f} ms, a bare loop {bare_s * 1e3:.2f} ms", tuple(figures))
+
+
+def gpt(session: Session) -> Seen:
+    """One pipeline of one stage on one GPU."""
+    sizes = session.sizes.gpt
+    done = _pipeline(session, sizes)
+    speeds = _speeds(done)
+    per_s = statistics.median(speeds)
+    counted = session.python_program(
+        "-m", "tests.gpu.programs.gpt_operations", *sizes.model_argv(), base=session.base("c")
+    )
+    operations = json.loads(counted.must().find(r"counted: (\{.*\})$")[1])["operations"]
+    how = f"{_model(sizes)}, bf16, one rank, batch {sizes.batch}, median of {len(speeds)} reports"
+    figures = (
+        Figure("GPT, tokens/s", f"{per_s * sizes.context:,.0f}", how),
+        _utilisation("GPT", session, operations, 1 / per_s),
+    )
+    return Seen(f"{per_s * sizes.context:,.0f} tokens/s", figures)
+
+
+def memory(session: Session) -> Seen:
+    """The plan's bytes against the device's own peak."""
+    sizes = session.sizes.large
+    need = sizes.weights * BYTES_PER_WEIGHT * ACTIVATIONS
+    if session.machine.free_bytes < need:
+        raise Skip(f"needs {need / GIB:.0f} GiB free; this machine has {session.machine.free_bytes / GIB:.0f}")
+    disk = shutil.disk_usage(session.folder).free
+    if disk < need:
+        raise Skip(
+            f"needs {need / GIB:.0f} GiB free for its checkpoint below {session.folder}; there are {disk / GIB:.0f}"
+        )
+    base = session.base()
+    # One stage needs no plan, unless a partition is asked for.
+    done = _pipeline(session, sizes, "--explain", "--partition", str(base / "partition.json"))
+    row = done.find(TABLE_ROW)
+    planned, measured = float(row[1]) * MIB, float(row[2]) * MIB
+    if not planned or not measured:
+        raise Wrong(f"planned {planned:.0f} bytes, measured {measured:.0f}")
+    how = f"{_model(sizes)}, bf16, one rank, batch {sizes.batch}; {'the peak of the allocator' if session.machine.on_gpu else 'counted'} in one step"
+    figures = (
+        Figure("memory, planned", _bytes(planned), how),
+        Figure("memory, measured", _bytes(measured), "the same"),
+        Figure("memory, measured over planned", f"{measured / planned:.3f}", "the same"),
+    )
+    return Seen(f"{_bytes(planned)} planned, {_bytes(measured)} measured", figures)
+
+
+def _bytes(count: float) -> str:
+    return f"{count / GIB:.2f} GiB" if count >= GIB else f"{count / MIB:.1f} MiB"
+
+
+def _pipeline(session: Session, sizes: Gpt, *words: str) -> Outcome:
+    """One epoch of a GPT on one rank."""
+    options = ["--pp", "1", "--precision", "bf16", "--epochs", "1", "--warmup-epochs", "0"]
+    options += [*sizes.argv(), *session.text(sizes.text_bytes), *words]
+    done = session.run("run", "--slots", "1", "pipeline", *options, base=session.base()).must()
+    done.find(rf"bf16 on {session.machine.kind}$")
+    return done
+
+
+def _speeds(done: Outcome) -> list[float]:
+    """Sequences per second of all progress reports but the first, which has the first steps in it."""
+    lines = (done.base / "output" / "data" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    reports = [json.loads(line) for line in lines]
+    found = [report["sequences_per_s"] for report in reports if report["kind"] == "step"][1:]
+    if len(found) < LEAST_READINGS:
+        raise Wrong(f"{len(found)} progress reports after the first one, {LEAST_READINGS} are needed")
+    return found
+
+
+def _model(sizes: Gpt) -> str:
+    return f"GPT of {sizes.weights / 1e6:,.0f} M weights (width {sizes.width}, depth {sizes.depth}), context {sizes.context}"
+
+
+def _utilisation(what: str, session: Session, operations: float, seconds: float) -> Figure:
+    """MFU of one GPU; a dash where its peak is not known."""
+    name = session.machine.names[0] if session.machine.on_gpu else ""
+    share = mfu(name, operations, seconds)
+    done = f"{operations / seconds / 1e12:.1f} Tflop/s per GPU" if session.machine.on_gpu else "no GPU"
+    if share is None:
+        return Figure(f"{what}, MFU", "-", f"{done}; the peak of {name or 'a CPU'} is not in tests/gpu/peaks.py")
+    return Figure(f"{what}, MFU", f"{share:.1%}", f"{done}, of the dense bf16 peak in tests/gpu/peaks.py")

@@ -1,0 +1,1 @@
+"""What the checks run as ranks, or ask in a process of its own."""

@@ -1,0 +1,89 @@
+"""Trains ddp and counts where it waits for the GPU: in steps of the loop, and elsewhere.
+
+torch warns of each operation that waits (`torch.cuda.set_sync_debug_mode`). Reports, evaluations and checkpoints have
+to wait; a step must not, or the GPU idles while Python prepares the next one.
+"""
+
+import json
+import os
+import sys
+import traceback
+import warnings
+from pathlib import Path
+from types import FrameType
+from typing import TextIO
+
+import torch
+
+LOOP = str(Path("train") / "loop.py")
+WORD = "called a synchronizing"
+FIRST_STEPS = 2  # DDP lays its buckets out anew, and libraries make their handles
+
+
+class Watch:
+    """Counts the warnings of one process. `steps` is how many steps of the loop were begun."""
+
+    def __init__(self) -> None:
+        self.steps = self.in_steps = self.elsewhere = 0
+        self.places: dict[str, int] = {}
+
+    def show(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        """In the place of `warnings.showwarning`."""
+        if WORD not in str(message):
+            sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
+            return
+        frames = [frame for frame, _ in traceback.walk_stack(sys._getframe(1))]
+        if not in_a_step(frames):
+            self.elsewhere += 1
+        elif self.steps > FIRST_STEPS:
+            self.in_steps += 1
+            place = next((f for f in frames if f"{os.sep}train{os.sep}" in f.f_code.co_filename), frames[0])
+            name = f"{Path(place.f_code.co_filename).name}:{place.f_lineno}"
+            self.places[name] = self.places.get(name, 0) + 1
+
+    def result(self) -> str:
+        found = {"steps": self.steps, "in_steps": self.in_steps, "elsewhere": self.elsewhere}
+        places = [f"{name} ({count} times)" for name, count in sorted(self.places.items())]
+        return "synchronisations: " + json.dumps(found | {"places": places})
+
+
+def in_a_step(frames: list[FrameType]) -> bool:
+    """Whether the loop's own functions on the stack are those of a step: fetching a batch, or computing with it."""
+    names = {frame.f_code.co_name for frame in frames if frame.f_code.co_filename.endswith(LOOP)}
+    meter = {frame.f_code.co_name for frame in frames if frame.f_code.co_filename.endswith("meter.py")}
+    return "_train_epoch" in names and not names & {"_report_step", "_save"} and "fold" not in meter
+
+
+def main() -> int:
+    from train import ddp
+    from train.parallel.ddp import DataParallel
+
+    watch, step = Watch(), DataParallel.step
+
+    def counted(self: DataParallel, *args: object) -> torch.Tensor:
+        watch.steps += 1
+        return step(self, *args)  # type: ignore[arg-type]
+
+    DataParallel.step = counted  # type: ignore[method-assign,assignment]
+    warnings.simplefilter("always")
+    warnings.showwarning = watch.show
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_sync_debug_mode("warn")
+    ddp.STOP.install()
+    code = ddp.main(sys.argv[1:])
+    if os.environ["RANK"] == "0":
+        print(watch.result(), flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

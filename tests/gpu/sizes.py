@@ -1,0 +1,104 @@
+"""How much each check does. A GPU gets models that fill it; the CPU gets what shows that the harness itself works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """A vision transformer and the steps that are timed. `batch` is per rank; a round has `steps` steps."""
+
+    side: int
+    patch: int
+    width: int
+    depth: int
+    heads: int
+    batch: int
+    steps: int
+    rounds: int
+
+    def argv(self) -> list[str]:
+        pairs = {
+            "--side": self.side,
+            "--patch-size": self.patch,
+            "--width": self.width,
+            "--depth": self.depth,
+            "--heads": self.heads,
+            "--batch-size": self.batch,
+            "--steps": self.steps,
+            "--rounds": self.rounds,
+        }
+        return [word for name, value in pairs.items() for word in (name, str(value))]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpt:
+    """A GPT of the pipeline entrypoint. `context` in tokens (bytes of text), `batch` in sequences.
+
+    `text_bytes`: how much text it trains on; 0 for the embedded 2 MiB.
+    """
+
+    width: int
+    depth: int
+    heads: int
+    context: int
+    batch: int
+    log_interval: int = 5
+    text_bytes: int = 0
+
+    def model_argv(self) -> list[str]:
+        pairs = {"--width": self.width, "--depth": self.depth, "--heads": self.heads, "--context": self.context}
+        return [word for name, value in pairs.items() for word in (name, str(value))]
+
+    def argv(self) -> list[str]:
+        return [*self.model_argv(), "--batch-size", str(self.batch), "--log-interval", str(self.log_interval)]
+
+    @property
+    def weights(self) -> int:
+        """Of the blocks, which hold nearly all: 12 x width^2 each."""
+        return 12 * self.width**2 * self.depth
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Seconds, counts and models of all checks."""
+
+    epochs: int  # of the plain ddp job
+    run_s: float  # how long a job trains until it is stopped
+    replay_s: float  # how long a captured graph is replayed
+    hang_s: int  # ALGORUN_HANG_S meanwhile
+    collective_s: int  # the process group's timeout
+    share_taken: float  # of the free memory
+    most_taken: int  # bytes
+    images: Images
+    gpt: Gpt
+    large: Gpt  # a model whose memory is compared with the plan
+
+
+GPU = Sizes(
+    epochs=5,
+    run_s=25.0,
+    replay_s=60.0,
+    hang_s=20,
+    collective_s=15,
+    share_taken=0.9,
+    most_taken=1 << 50,
+    images=Images(side=224, patch=16, width=384, depth=12, heads=6, batch=128, steps=40, rounds=7),
+    gpt=Gpt(width=1024, depth=24, heads=16, context=1024, batch=16),
+    large=Gpt(width=2048, depth=20, heads=16, context=1024, batch=8),
+)
+CPU = Sizes(
+    epochs=1,
+    run_s=0.2,
+    replay_s=1.0,
+    hang_s=20,
+    collective_s=3,
+    share_taken=0.01,
+    most_taken=64 * 2**20,
+    images=Images(side=8, patch=2, width=16, depth=1, heads=2, batch=4, steps=2, rounds=1),
+    gpt=Gpt(width=16, depth=2, heads=2, context=32, batch=8, log_interval=2, text_bytes=4096),
+    large=Gpt(width=16, depth=2, heads=2, context=32, batch=8, log_interval=2, text_bytes=4096),
+)

@@ -1,0 +1,223 @@
+"""The checks of `make gpu-test`, each with what a good and a bad GPU would make the jobs print."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.checks import ALL, faults, figures, looking, training
+from tests.gpu.machine import Machine
+from tests.gpu.session import Outcome, Session, Skip, Wrong
+from tests.gpu.sizes import CPU, GIB, GPU
+
+H100 = Machine(
+    kind="cuda", names=("NVIDIA H100 80GB HBM3",), memory_bytes=79 * GIB, free_bytes=78 * GIB, driver="580.159.04",
+    torch="2.11.0+cu130", cuda="13.0", nccl="2.28.9", python="3.12.3", linux="6.18", algorun="0.1.0",
+)  # fmt: skip
+
+
+class Scripted(Session):
+    """A session whose jobs end as the test says, one after the other; `asked` holds their words and variables."""
+
+    def __init__(self, folder: Path, *outcomes: tuple[int, str], machine: Machine = H100, failure: str = "") -> None:
+        super().__init__(machine, GPU if machine.on_gpu else CPU, Path("python"), folder)
+        self.check = "check"
+        self._outcomes, self._failure = list(outcomes), failure
+        self.asked: list[tuple[tuple[str, ...], dict[str, str]]] = []
+
+    def python_program(self, *words, base, stop=None, **environ):
+        self.asked.append((words, environ))
+        code, text = self._outcomes.pop(0)
+        if self._failure:
+            (base / "output").mkdir(exist_ok=True)
+            (base / "output" / "failure").write_text(self._failure)
+        return Outcome(code, text, 20.0, base)
+
+
+def report(folder: Path, file: str, text: str) -> None:
+    path = folder / "check" / "job" / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def refused(check, session, text):
+    with pytest.raises(Wrong) as wrong:
+        check(session)
+    assert text in str(wrong.value)
+
+
+def test_names_are_unique_and_every_check_says_what_it_shows():
+    assert len({check.name for check in ALL}) == len(ALL)
+    assert all(check.title and check.limit_s > 0 for check in ALL)
+
+
+def test_doctor_fails_with_the_findings_words(tmp_path):
+    rows = [
+        {"topic": "GPUs", "value": "1", "state": "ok", "fix": ""},
+        {"topic": "memlock", "value": "8 MiB", "state": "warn", "fix": ""},
+    ]
+    good = Scripted(tmp_path, (0, json.dumps({"ok": True, "findings": rows})))
+    assert looking.doctor(good).note == "2 findings; warnings: memlock: 8 MiB"
+    rows.append({"topic": "nvidia-smi", "value": "does not answer", "state": "fail", "fix": "install the driver"})
+    bad = Scripted(tmp_path, (69, json.dumps({"ok": False, "findings": rows})))
+    refused(looking.doctor, bad, "nvidia-smi: does not answer; fix: install the driver")
+
+
+def test_a_plan_has_a_rank_per_gpu(tmp_path):
+    assert looking.plan(Scripted(tmp_path, (0, '{"world_size": 1}'))).note == "1 rank"
+    refused(looking.plan, Scripted(tmp_path, (0, '{"world_size": 2}')), "a plan of 2 ranks for 1 GPUs")
+
+
+def test_ddp_has_to_train_on_the_gpu_and_learn(tmp_path):
+    log = "[0 algo-1] model: vit, 1 weights, fp32 on cuda\n"
+    report(tmp_path, "output/data/summary.json", '{"accuracy": 0.93}')
+    assert training.ddp(Scripted(tmp_path, (0, log))).note == "5 epochs in 20.0 s, accuracy 0.930"
+    refused(training.ddp, Scripted(tmp_path, (0, log.replace("cuda", "cpu"))), "on cuda")
+    refused(training.ddp, Scripted(tmp_path, (1, "Traceback ..")), "exit code 1, not 0: Traceback ..")
+    report(tmp_path, "output/data/summary.json", '{"accuracy": 0.1}')
+    refused(training.ddp, Scripted(tmp_path, (0, log)), "accuracy 0.100 after 5 epochs")
+
+
+def test_a_synchronisation_in_a_step_is_named(tmp_path):
+    def said(**found):
+        return (0, f"[0 algo-1] synchronisations: {json.dumps({'steps': 90, 'places': [], **found})}\n")
+
+    good = Scripted(tmp_path, said(in_steps=0, elsewhere=12))
+    assert training.synchronisation(good).note == "none in 90 steps; 12 where the loop reports and evaluates"
+    bad = Scripted(tmp_path, said(in_steps=88, elsewhere=12, places=["augment.py:40 (88 times)"]))
+    refused(training.synchronisation, bad, "88 in 90 steps: augment.py:40 (88 times)")
+    refused(training.synchronisation, Scripted(tmp_path, said(in_steps=0, elsewhere=0)), "no synchronisation at all")
+
+
+def test_deterministic_runs_have_to_leave_equal_weights(tmp_path):
+    log = (0, "fp32 on cuda\n")
+    for name, weights in (("first", b"1"), ("second", b"1")):
+        (tmp_path / "check" / name / "model").mkdir(parents=True)
+        (tmp_path / "check" / name / "model" / "model.pt").write_bytes(weights)
+    assert "6b86b273ff34" in training.deterministic(Scripted(tmp_path, log, log)).note
+    (tmp_path / "check" / "second" / "model" / "model.pt").write_bytes(b"2")
+    refused(training.deterministic, Scripted(tmp_path, log, log), "the weights of two runs differ")
+
+
+def test_a_stopped_run_goes_on_where_it_stopped(tmp_path):
+    first = "fp32 on cuda\n[0 algo-1] stopped on request after step 120; the same command goes on from there\n"
+    second = "fp32 on cuda\n[0 algo-1] resumed: x, epoch 3, 0 samples of it done, step {}\nstopped on request after step {}; ..\n"
+    good = Scripted(tmp_path, (0, first), (0, second.format(120, 260)))
+    assert training.stop_and_resume(good).note == "stopped after step 120, resumed there, stopped after step 260"
+    other = Scripted(tmp_path, (0, first), (0, second.format(100, 260)))
+    refused(training.stop_and_resume, other, "stopped after step 120, resumed at step 100")
+    stuck = Scripted(tmp_path, (0, first), (0, second.format(120, 120)))
+    refused(training.stop_and_resume, stuck, "and stopped after step 120")
+
+
+def test_too_few_gpus_are_said_and_the_cpu_computes(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-abc,1")
+    line = "algorun: the simulated hosts compute on the CPU: 2 hosts x 2 ranks need 4 GPUs, and there is 1 (/dev/nvidia*)\n"
+    session = Scripted(tmp_path, (0, line + "[0 algo-1] model: vit, 1 weights, fp32 on cpu\n"))
+    assert "need 4 GPUs" in looking.too_few_gpus(session).note
+    assert session.asked[0][1]["CUDA_VISIBLE_DEVICES"] == "GPU-abc"
+    refused(looking.too_few_gpus, Scripted(tmp_path, (0, "fp32 on cpu\n")), "nothing printed matches")
+    refused(looking.shares, replaced(tmp_path, (0, line + "fp32 on cuda\n"), monkeypatch), "beside four GPUs")
+
+
+def replaced(folder, outcome, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    return Scripted(folder, outcome, machine=replace(H100, names=H100.names * 4))
+
+
+def test_an_absent_gpu_has_to_be_an_error_that_names_the_variable(tmp_path):
+    text = "preflight: algo-1, exit 69: CUDA_VISIBLE_DEVICES: '7' names no GPU of this machine, which has 1\n"
+    assert "ends with 69" in looking.absent_gpu(Scripted(tmp_path, (69, ""), failure=text)).note
+    refused(looking.absent_gpu, Scripted(tmp_path, (0, "train_loss: 1.0\n")), "trained and ended with 0")
+    refused(looking.absent_gpu, Scripted(tmp_path, (1, "train_loss: 1.0\n")), "training started")
+    refused(looking.absent_gpu, Scripted(tmp_path / "b", (1, "ValueError: no device\n")), "does not name CUDA_VISIBLE")
+
+
+def test_a_replayed_graph_must_outlive_the_hang_limit(tmp_path):
+    session = Scripted(tmp_path, (0, "[0 algo-1] replayed 5000 steps, loss 0.1\n"))
+    assert faults.graph(session).note == "5000 replays in 60 s with ALGORUN_HANG_S=20"
+    assert session.asked[0][1]["ALGORUN_HANG_S"] == "20"
+    hang = "hang: rank 0 on algo-1, exit 67, attempt 1, step 3: .."
+    refused(faults.graph, Scripted(tmp_path, (67, ""), failure=hang), f"exit code 67, not 0: {hang}")
+
+
+def test_a_collective_that_times_out_is_quoted_with_code_and_seconds(tmp_path):
+    said = "signal: rank 0 on algo-1, exit 134 (SIGABRT), attempt 1: Watchdog caught collective operation timeout\n.."
+    assert faults.collective(Scripted(tmp_path, (134, ""), failure=said)).note == (
+        f'timeout 15 s, left with 134 after 20.0 s from the start: "{said.splitlines()[0]}"'
+    )
+    refused(
+        faults.collective,
+        Scripted(tmp_path, (1, ""), failure="exception: ValueError"),
+        "nothing says that a collective",
+    )
+    refused(faults.collective_of_two, Scripted(tmp_path, (134, ""), failure=said), "does not name rank 1")
+    named = said.replace("rank 0", "rank 1")
+    assert "rank 1" in faults.collective_of_two(Scripted(tmp_path, (67, ""), failure=named)).note
+    with pytest.raises(Skip, match="does not watch a group of one rank"):
+        faults.collective(Scripted(tmp_path / "one", (0, "[0 algo-1] the collective ended\n")))
+
+
+def test_an_index_out_of_range_has_to_say_so_with_a_hint(tmp_path):
+    said = "exception: rank 0 on algo-1, exit 1: RuntimeError: CUDA error: device-side assert triggered\n"
+    good = Scripted(tmp_path, (1, ""), failure=f"{said}hint: an index is out of range\n")
+    assert faults.index(good).note.endswith('triggered"; hint: an index is out of range')
+    refused(faults.index, Scripted(tmp_path, (1, ""), failure=said), "has no hint")
+    refused(
+        faults.index, Scripted(tmp_path, (1, ""), failure="exception: unknown"), "does not say 'device-side assert'"
+    )
+    refused(faults.index, Scripted(tmp_path / "none", (0, "rows 0")), "the job ended with 0 and this failure: none")
+
+
+def test_no_attempt_may_meet_the_memory_of_the_last_one(tmp_path):
+    count = int(78 * GIB * 0.9)
+    text = "".join(f"[0 algo-1] attempt {n} holds {count} bytes of value {n + 1}\n" for n in range(3))
+    assert "70.2 GiB taken in each of 3 attempts" in faults.restart(Scripted(tmp_path, (0, text))).note
+    refused(
+        faults.restart, Scripted(tmp_path, (1, "torch.OutOfMemoryError: CUDA out of memory.\n")), "CUDA out of memory"
+    )
+    refused(faults.restart, Scripted(tmp_path, (0, text[: text.index("attempt 2")])), "attempt 2 holds")
+
+
+def test_the_step_beside_a_bare_loop_is_a_ratio_of_medians(tmp_path):
+    found = {"ranks": 1, "batch": 128, "operations": 3.956e12, "bare": [0.009, 0.01, 0.03], "ours": [0.02, 0.01, 0.01]}
+    seen = figures.step(Scripted(tmp_path, (0, f"[0 algo-1] measured: {json.dumps(found)}\n")))
+    values = {figure.name: figure.value for figure in seen.figures}
+    assert values == {
+        "ddp, images/s": "12,800",
+        "ddp, step": "10.00 ms",
+        "a bare DDP loop, step": "10.00 ms",
+        "ddp's throughput over the bare loop's": "1.000",
+        "ddp, MFU": "40.0%",
+    }
+    unknown = Scripted(tmp_path, (0, f"measured: {json.dumps(found)}\n"), machine=replace(H100, names=("Tesla T4",)))
+    assert figures.step(unknown).figures[-1].value == "-"
+    assert "--batch-size 128" in " ".join(unknown.asked[0][0])
+    small = Scripted(tmp_path, (0, f"measured: {json.dumps(found)}\n"), machine=replace(H100, memory_bytes=16 * GIB))
+    figures.step(small)
+    assert "--batch-size 32" in " ".join(small.asked[0][0])
+
+
+def test_tokens_per_second_leave_the_first_report_out(tmp_path):
+    lines = [{"kind": "step", "sequences_per_s": speed} for speed in (1.0, 9.0, 10.0, 11.0)]
+    report(tmp_path, "output/data/metrics.jsonl", "\n".join(map(json.dumps, [*lines, {"kind": "epoch"}])))
+    outcomes = ((0, "bf16 on cuda\n"), (0, 'counted: {"operations": 4.945e13, "weights": 1}\n'))
+    seen = figures.gpt(Scripted(tmp_path, *outcomes))
+    assert [figure.value for figure in seen.figures] == ["10,240", "50.0%"]
+    report(tmp_path, "output/data/metrics.jsonl", json.dumps(lines[0]))
+    refused(figures.gpt, Scripted(tmp_path, *outcomes), "0 progress reports after the first one, 3 are needed")
+
+
+def test_memory_is_read_from_the_table_of_explain(tmp_path):
+    text = (
+        "[0 algo-1] model: gpt, 1 weights, bf16 on cuda\n[0 algo-1] memory: planned against measured (the device's peak)\n"
+        "[0 algo-1] rank  planned MiB  measured MiB  measured / planned\n[0 algo-1]    0      20480.0       18432.0                0.90\n"
+    )
+    seen = figures.memory(Scripted(tmp_path, (0, text)))
+    assert [figure.value for figure in seen.figures] == ["20.00 GiB", "18.00 GiB", "0.900"]
+    assert "GPT of 1,007 M weights" in seen.figures[0].how
+    with pytest.raises(Skip, match="needs 22 GiB free; this machine has 20"):
+        figures.memory(Scripted(tmp_path, machine=replace(H100, free_bytes=20 * GIB)))
