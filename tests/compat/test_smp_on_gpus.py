@@ -14,7 +14,7 @@ from smdistributed.modelparallel.torch.step import Prepared, Step
 from tests.train.pretended_gpu import CUDA, PretendedGpu
 
 GROUP = "the pipeline's group"
-LARGE = 4096
+LARGE = 4097
 
 
 class Channel:
@@ -63,7 +63,7 @@ def channel(monkeypatch):
 
 
 def values():
-    on_gpu = {name: torch.zeros(shape, device=CUDA) for name, shape in (("loss", ()), ("logits", (LARGE,)))}
+    on_gpu = {name: torch.zeros(shape, device=CUDA) for name, shape in (("loss", ()), ("logits", (LARGE, 4)))}
     return on_gpu | {"counts": torch.zeros(LARGE, dtype=torch.int16, device=CUDA), "host": torch.arange(LARGE)}
 
 
@@ -71,7 +71,7 @@ def test_results_on_a_gpu_are_broadcast_from_there(rank, channel):
     rank.pp_rank = 1
     assert wire.share(values(), 1)["host"].device.type == "cpu"  # the sender's own stay what they are
     on_gpu = [tensor for tensor in channel.sent if tensor.is_meta]
-    assert sorted(tensor.nbytes for tensor in on_gpu) == [4, 2 * LARGE, 4 * LARGE]
+    assert [tensor.nbytes for tensor in on_gpu] == [4 + 2 * LARGE, 16 * LARGE]  # what is small in one message
     assert {tensor.dtype for tensor in on_gpu} == {torch.uint8}  # NCCL has no int16
     rank.pp_rank, channel.receives = 0, True
     found = wire.share(None, 1)
@@ -84,7 +84,7 @@ def test_results_on_a_gpu_are_broadcast_from_there(rank, channel):
 def test_a_batch_on_a_gpu_is_sent_from_there(rank, channel):
     packed, _ = wire.packed_batch(values(), [], frozenset())
     wire.send(packed, 1)
-    assert sum(tensor.nbytes for tensor in channel.sent if tensor.is_meta) == 6 * LARGE + 4
+    assert sum(tensor.nbytes for tensor in channel.sent if tensor.is_meta) == 18 * LARGE + 4
     rank.pp_rank, channel.receives = 1, True
     found, random, own = wire.receive(0)
     assert {name: each.device for name, each in found.items()} == dict.fromkeys(values(), CUDA)
@@ -95,10 +95,12 @@ def test_a_batch_on_a_gpu_is_sent_from_there(rank, channel):
 @pytest.mark.parametrize("shape", [(), (3, 0), (LARGE,), (2, LARGE)])
 def test_on_the_cpu_all_values_arrive_as_they_are(rank, channel, dtype, shape):
     rank.device, rank.pp_rank = torch.device("cpu"), 1
-    value = torch.randn(shape).mul(10).to(dtype).mT if len(shape) > 1 else torch.randn(shape).mul(10).to(dtype)
-    wire.share(value, 1)
+    value = torch.randn(shape).mul(10).to(dtype)
+    several = [value, torch.randn(LARGE), value.T if value.dim() == 2 else value, torch.randn(8 * LARGE)]
+    wire.share(several, 1)
     rank.pp_rank, channel.receives = 0, True
-    assert torch.equal(wire.share(None, 1), value)
+    for arrived, sent in zip(wire.share(None, 1), several, strict=True):
+        assert torch.equal(arrived, sent)
 
 
 class Model:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import pickle
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from .shared import UserError, trees
 transfer = training.load("transfer")
 
 SMALL = 1024  # bytes; tensors of the CPU up to that travel inside the pickle
+TOGETHER = 64 * 1024  # bytes; tensors of one device up to that travel in one message: each costs more than its bytes
 CPU = torch.device("cpu")
 
 
@@ -151,15 +152,36 @@ def _announced(told: torch.Tensor) -> tuple[list[torch.Tensor], bytes]:
     return [torch.empty(shape, dtype=dtype, device=CPU if cpu else device) for shape, dtype, cpu in looks], text
 
 
-def _messages(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Their bytes, since NCCL does not know all types. Nothing of what is empty."""
-    return [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]
+def _in_messages(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """The bytes of the tensors, since NCCL does not know all types, and which of them travel together."""
+    flat = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel()]
+    small = [
+        [each for each in flat if len(each) <= TOGETHER and (each.device.type == "cpu") is cpu] for cpu in (True, False)
+    ]
+    return [*filter(None, small), *([each] for each in flat if len(each) > TOGETHER)]
+
+
+def _outgoing(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [torch.cat(parts) if len(parts) > 1 else parts[0] for parts in _in_messages(tensors)]
+
+
+def _fill(tensors: Sequence[torch.Tensor], arrive: Callable[[torch.Tensor], object]) -> None:
+    """Fills `tensors` with what arrives in the messages that `_outgoing` makes of tensors like them."""
+    for parts in _in_messages(tensors):
+        if len(parts) == 1:
+            arrive(parts[0])
+            continue
+        sizes = [len(part) for part in parts]
+        message = torch.empty(sum(sizes), dtype=torch.uint8, device=parts[0].device)
+        arrive(message)
+        for part, content in zip(parts, message.split(sizes), strict=True):
+            part.copy_(content)
 
 
 def send(value: tuple[bytes, list[torch.Tensor]], to: int) -> list[dist.Work]:
     """Sends what is packed to a rank of the pipeline without waiting; the works have to be waited for."""
     group = session().axes.pp_group
-    parts = [*_announcement(*value), *_messages(value[1])]
+    parts = [*_announcement(*value), *_outgoing(value[1])]
     works = [dist.isend(part, group=group, group_dst=to) for part in parts]
     return [work for work in works if work is not None]
 
@@ -172,8 +194,7 @@ def receive(source: int) -> Any:
     told = torch.empty(int(size), dtype=torch.uint8)
     dist.recv(told, group=group, group_src=source)
     tensors, text = _announced(told)
-    for message in _messages(tensors):
-        dist.recv(message, group=group, group_src=source)
+    _fill(tensors, lambda message: dist.recv(message, group=group, group_src=source))
     return unpacked(text, tensors)
 
 
@@ -194,8 +215,10 @@ def share(value: Any, source: int) -> Any:
     if not mine:
         told = torch.empty(int(size), dtype=torch.uint8)
     dist.broadcast(told, group=group, group_src=source)
-    if not mine:
-        tensors, text = _announced(told)
-    for message in _messages(tensors):
-        dist.broadcast(message, group=group, group_src=source)
-    return value if mine else unpacked(text, tensors)
+    if mine:
+        for message in _outgoing(tensors):
+            dist.broadcast(message, group=group, group_src=source)
+        return value
+    tensors, text = _announced(told)
+    _fill(tensors, lambda message: dist.broadcast(message, group=group, group_src=source))
+    return unpacked(text, tensors)
