@@ -83,13 +83,15 @@ def test_ddp_has_to_train_on_the_gpu_and_learn(tmp_path):
 
 def test_a_synchronisation_in_a_step_is_named(tmp_path):
     def said(**found):
-        return (0, f"[0 algo-1] synchronisations: {json.dumps({'steps': 90, 'places': [], **found})}\n")
+        return (0, f"[0 algo-1] synchronisations: {json.dumps({'steps': 90, 'places': [], 'pageable': 0, **found})}\n")
 
     good = Scripted(tmp_path, said(in_steps=0, elsewhere=12))
     assert training.synchronisation(good).note == "none in 90 steps; 12 where the loop reports and evaluates"
     bad = Scripted(tmp_path, said(in_steps=88, elsewhere=12, places=["augment.py:40 (88 times)"]))
     refused(training.synchronisation, bad, "88 in 90 steps: augment.py:40 (88 times)")
     refused(training.synchronisation, Scripted(tmp_path, said(in_steps=0, elsewhere=0)), "no synchronisation at all")
+    copies = Scripted(tmp_path, said(in_steps=0, elsewhere=12, pageable=4))
+    refused(training.synchronisation, copies, "4 copies from pageable memory in two steps")
 
 
 def test_deterministic_runs_have_to_leave_equal_weights(tmp_path):

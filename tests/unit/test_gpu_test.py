@@ -19,7 +19,7 @@ from tests.gpu.__main__ import main
 from tests.gpu.checks import ALL
 from tests.gpu.harness import Row
 from tests.gpu.interpreter import package_folders
-from tests.gpu.programs.count_synchronisations import Watch
+from tests.gpu.programs.count_synchronisations import Watch, pageable
 from tests.gpu.session import Check, Figure, Seen, Session, Skip, Stop, Wrong
 from tests.gpu.sizes import CPU
 
@@ -261,3 +261,13 @@ def test_only_a_wait_inside_a_step_counts_as_one(places, counted):
 def test_the_first_steps_may_wait():
     watch = watched(2, EPOCH)
     assert (watch.in_steps, watch.elsewhere) == (0, 0)
+
+
+def test_copies_that_are_not_from_pinned_memory_are_counted():
+    names = [
+        "Memcpy HtoD (Pageable -> Device)",
+        "Memcpy HtoD (Pinned -> Device)",
+        "Memset (Device)",
+        "Memcpy DtoH (Device -> Pageable)",
+    ]
+    assert pageable(names) == 2

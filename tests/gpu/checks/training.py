@@ -73,6 +73,8 @@ def synchronisation(session: Session) -> Seen:
         )
     if found["in_steps"]:
         raise Wrong(f"{found['in_steps']} in {found['steps']} steps: {', '.join(found['places'])}")
+    if found["pageable"]:
+        raise Wrong(f"{found['pageable']} copies from pageable memory in two steps, for which the CPU may wait")
     return Seen(f"none in {found['steps']} steps; {found['elsewhere']} where the loop reports and evaluates")
 
 

@@ -1,7 +1,8 @@
 """Trains ddp and counts where it waits for the GPU: in steps of the loop, and elsewhere.
 
 torch warns of each operation that waits (`torch.cuda.set_sync_debug_mode`). Reports, evaluations and checkpoints have
-to wait; a step must not, or the GPU idles while Python prepares the next one.
+to wait; a step must not, or the GPU idles while Python prepares the next one. torch does not warn of a copy from
+pageable memory that was asked not to wait, although CUDA may wait for the stream first: the profiler names those.
 """
 
 import json
@@ -9,6 +10,7 @@ import os
 import sys
 import traceback
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
@@ -18,6 +20,7 @@ import torch
 LOOP = str(Path("train") / "loop.py")
 WORD = "called a synchronizing"
 FIRST_STEPS = 2  # DDP lays its buckets out anew, and libraries make their handles
+PROFILED = (3, 5)  # from the call of one step to that of another: with 8 ranks an epoch of the digits has 6
 
 
 class Watch:
@@ -49,8 +52,13 @@ class Watch:
             name = f"{Path(place.f_code.co_filename).name}:{place.f_lineno}"
             self.places[name] = self.places.get(name, 0) + 1
 
-    def result(self) -> str:
-        found = {"steps": self.steps, "in_steps": self.in_steps, "elsewhere": self.elsewhere}
+    def result(self, pageable_copies: int) -> str:
+        found = {
+            "steps": self.steps,
+            "in_steps": self.in_steps,
+            "elsewhere": self.elsewhere,
+            "pageable": pageable_copies,
+        }
         places = [f"{name} ({count} times)" for name, count in sorted(self.places.items())]
         return "synchronisations: " + json.dumps(found | {"places": places})
 
@@ -62,14 +70,43 @@ def in_a_step(frames: list[FrameType]) -> bool:
     return "_train_epoch" in names and not names & {"_report_step", "_save"} and "fold" not in meter
 
 
+def pageable(events: Iterable[str]) -> int:
+    """Copies from or to pageable memory among the profiler's events, such as `Memcpy HtoD (Pageable -> Device)`."""
+    return sum("Memcpy" in event and "Pageable" in event for event in events)
+
+
+class Copies:
+    """Profiles the GPU's own events between two steps."""
+
+    def __init__(self) -> None:
+        self.found = 0
+        self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
+
+    def at(self, step: int) -> None:
+        """To be called when a step begins."""
+        if step not in PROFILED:
+            return
+        torch.cuda.set_sync_debug_mode("default")  # the profiler's own waits are no concern of the loop
+        if step == PROFILED[0]:
+            self._profiler.start()
+        else:
+            torch.cuda.synchronize()
+            self._profiler.stop()
+            self.found = pageable(event.name for event in self._profiler.events())
+        torch.cuda.set_sync_debug_mode("warn")
+
+
 def main() -> int:
     from train import ddp
     from train.parallel.ddp import DataParallel
 
     watch, step = Watch(), DataParallel.step
+    copies = Copies() if torch.cuda.is_available() else None
 
     def counted(self: DataParallel, *args: object) -> torch.Tensor:
         watch.steps += 1
+        if copies:
+            copies.at(watch.steps)
         return step(self, *args)  # type: ignore[arg-type]
 
     DataParallel.step = counted  # type: ignore[method-assign,assignment]
@@ -81,7 +118,7 @@ def main() -> int:
     ddp.STOP.install()
     code = ddp.main(sys.argv[1:])
     if os.environ["RANK"] == "0":
-        print(watch.result(), flush=True)
+        print(watch.result(copies.found if copies else 0), flush=True)
     return code
 
 
