@@ -83,14 +83,19 @@ class Mesh:
         dist.all_gather(list(rows.unbind()), mine)
         return rows.tolist()
 
-    def from_leader(self, work: Callable[[], T]) -> T:
+    def from_leader(self, work: Callable[[], T], limit: datetime.timedelta | None = None) -> T:
         """Rank 0 does the work, as in `from_rank`."""
-        return self.from_rank(0, work)
+        return self.from_rank(0, work, limit)
 
-    def from_rank(self, source: int, work: Callable[[], T]) -> T:
-        """One rank does the work and all get its result, or all raise its UserError; another error ends all."""
+    def from_rank(self, source: int, work: Callable[[], T], limit: datetime.timedelta | None = None) -> T:
+        """One rank does the work and all get its result, or all raise its UserError; another error ends all.
+
+        The others wait for up to `limit`, by default COLLECTIVE_TIMEOUT; a rank that is lost ends the wait at once.
+        """
         if not self.world.distributed:
             return work()
+        # The time limit is that of a process group.
+        group = dist.new_group(backend="gloo", timeout=limit) if limit else None
         outcome: list[Any] = [None, None, None]
         failure: Exception | None = None
         if self.rank == source:
@@ -100,7 +105,9 @@ class Mesh:
                 outcome[1] = str(error)
             except Exception as error:
                 outcome[2], failure = f"{type(error).__name__}: {error}", error
-        dist.broadcast_object_list(outcome, src=source, device=torch.device("cpu"))
+        dist.broadcast_object_list(outcome, src=source, group=group, device=torch.device("cpu"))
+        if group is not None:
+            dist.destroy_process_group(group)
         if failure is not None:
             raise failure
         if outcome[1] is not None:

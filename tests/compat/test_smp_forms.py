@@ -29,3 +29,14 @@ def test_more_forms_than_are_kept_are_cut_anew(tmp_path):
     for row in rows:
         assert row["parameters"] < 2e-6, row
         assert row["forms"] > 11
+
+
+@pytest.mark.parametrize("auto", [True, False])
+def test_only_one_rank_of_a_pipeline_runs_the_whole_model_to_cut_it(auto, tmp_path):
+    """Of the other rank's layers rank 1 runs the profile alone, on its own device, and nothing for another form."""
+    first, second = run(tmp_path, "smp_once.py", parameters={"auto_partition": auto, "default_partition": 0})
+    assert min(min(counts) for counts in first["counts"]) > 10
+    strange = [number for number in range(4) if not any(f"{number}.inner" in name for name in second["mine"])]
+    assert strange
+    assert [second["counts"][0][number] for number in strange] == [4 if auto else 0] * len(strange)
+    assert [second["counts"][1][number] for number in strange] == [0] * len(strange)

@@ -200,7 +200,7 @@ def replicas_of_a_whole_model(mesh: Mesh) -> dict[str, Any]:
     model = made("gpt")
     with torch.no_grad():
         example = inputs[:PER_MICROBATCH]
-        cutting = Whole(model, example, model(example))
+        cutting = Whole(model, example, TensorSpec.of(model(example)))
     pipeline = Pipeline(cutting, [0], place, loss_of, microbatches=PARTS)
     pipeline.train()
     pipeline.step(*mine)

@@ -38,7 +38,7 @@ class ThreadMesh(Mesh):
     def exchange(self, values: list[float]) -> list[list[float]]:
         return self.gather(values)
 
-    def from_rank(self, source: int, work: Callable[[], Any]) -> Any:
+    def from_rank(self, source: int, work: Callable[[], Any], limit: Any = None) -> Any:
         result, message = None, None
         if self.rank == source:
             try:

@@ -25,7 +25,8 @@ from ...errors import UserError
 from ..cutting import SegmentSpec
 from ..trees import arguments, mapped
 from . import boundary, looks, trial
-from .build import Builder, spans_of
+from .build import Builder, Trials
+from .proof import Proof, needed
 from .record import Call, Recording, record
 from .stage import Place
 
@@ -55,24 +56,23 @@ def cut(model: nn.Module, example: Any, *, stages: int, finest: bool = False, fe
 
 
 class Cut:
-    """The segments of a model; see `cutting.Cutting`. `refused` says why the model can't be cut at other units."""
+    """The segments of a model; see `cutting.Cutting`. `proof` says where they begin, as the search has found it, or as
+    another rank has. `refused` says why the model can't be cut at other units."""
 
-    def __init__(
-        self, builder: Builder, places: Sequence[Place], units: Sequence[Call], refused: dict[str, str]
-    ) -> None:
-        self._builder, self._places, self.refused = builder, tuple(places), refused
-        self._crossings, self.output = builder.crossings(self._places), builder.output
-        self.example = tuple(builder.entry)
-        members: list[list[str]] = [[] for _ in range(len(self._places) + 1)]
-        for unit in units:
-            members[boundary.segment_of(unit.begin, self._places)].append(unit.name)
+    def __init__(self, model: nn.Module, example: Any, proof: Proof) -> None:
+        self._builder = Builder(model, *arguments(example), proof.recording)
+        self.proof, self.refused, self.output = proof, proof.refused, proof.output
+        self.example = tuple(self._builder.entry)
+        members: list[list[str]] = [[] for _ in range(len(proof.places) + 1)]
+        for name in proof.units:
+            members[boundary.segment_of(proof.recording.once()[name].begin, proof.places)].append(name)
         owned: list[list[str]] = [[] for _ in members]
-        for span in builder.parameters:
-            for number in boundary.segments_of(span, self._places):
+        for span in self._builder.parameters:
+            for number in boundary.segments_of(span, proof.places):
                 owned[number].append(span.names[0])
         self.segments = tuple(
             SegmentSpec(units[0], tuple(units), tuple(parameters), crossing.specs)
-            for units, parameters, crossing in zip(members, owned, self._crossings, strict=True)
+            for units, parameters, crossing in zip(members, owned, proof.crossings, strict=True)
         )
 
     def over(self, model: nn.Module) -> "Cut":
@@ -85,7 +85,8 @@ class Cut:
         """Segments begin .. end - 1 as a module; see `cutting.Cutting.stage`."""
         if not 0 <= begin < end <= len(self.segments):
             raise ValueError(f"stage({begin}, {end}) of {len(self.segments)} segments")
-        return self._builder.stage(self._builder.model, self._places, begin, end, self._crossings[begin].untouched)
+        untouched = self.proof.crossings[begin].untouched
+        return self._builder.stage(self._builder.model, self.proof.places, begin, end, untouched)
 
 
 class Search:
@@ -94,6 +95,7 @@ class Search:
     def __init__(self, model: nn.Module, example: Any) -> None:
         _refuse_unfit(model)
         args, kwargs = arguments(example)
+        self._model, self._example = model, example
         self._first = _recorded(model, args, kwargs)
         self._others: list[Recording] = []
         for change in OTHERS:
@@ -102,13 +104,13 @@ class Search:
         further = []
         if inputs := looks.seen([self._first, *self._others]):
             with contextlib.suppress(Exception):
-                example = looks.other(args, kwargs, inputs)
-                self._others.append(_recorded(model, *example))
-                further.append(example)
+                other = looks.other(args, kwargs, inputs)
+                self._others.append(_recorded(model, *other))
+                further.append(other)
         for recording in (recordings := [self._first, *self._others]):
             recording.anew = looks.varying(recordings) if inputs else frozenset()
-        self.spans = spans_of(model, self._first)
-        self._builder = Builder(model, args, kwargs, self._first, self.spans, further)
+        builder = Builder(model, args, kwargs, self._first)
+        self.spans, self._trials = builder.spans, Trials(builder, further)
         self._units: list[Call] = []
         self.refused: dict[str, str] = {}
 
@@ -140,9 +142,16 @@ class Search:
         return list(kept.values())
 
     def cutting(self, places: Sequence[Place]) -> Cut:
-        """The end of the search."""
-        self._builder.release()
-        return Cut(self._builder, places, self._units, self.refused)
+        """The model cut at these places."""
+        proof = Proof(
+            recording=needed(self._first, places),
+            places=tuple(places),
+            units=tuple(unit.name for unit in self._units),
+            crossings=tuple(self._trials.crossings(places)),
+            output=self._trials.output,
+            refused=self.refused,
+        )
+        return Cut(self._model, self._example, proof)
 
     def _candidates(self, units: list[Call]) -> dict[str, Place]:
         """Places worth trying, by unit. An input that a later one needs crosses at the ones before it as well."""
@@ -183,7 +192,7 @@ class Search:
         return kept
 
     def _fault(self, places: dict[str, Place]) -> str | None:
-        return self._builder.fault(list(places.values()))
+        return self._trials.fault(list(places.values()))
 
 
 def _recorded(

@@ -21,32 +21,14 @@ from .twin import disown, names, on_meta, twin
 
 
 class Builder:
-    """Makes stages of a recorded model and compares them with the whole, whose results it computes once."""
+    """Makes stages of a recorded model. `args` and `kwargs` are its example's."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        args: Any,
-        kwargs: Any,
-        recording: Recording,
-        spans: list[Span],
-        others: Sequence[tuple[Any, Any]] = (),
-    ) -> None:
-        """`others` are further examples, as (args, kwargs), that a split has to stand."""
-        self.model, self.recording, self.spans = model, recording, spans
+    def __init__(self, model: nn.Module, args: Any, kwargs: Any, recording: Recording) -> None:
+        self.model, self.recording, self.spans = model, recording, spans_of(model, recording)
         self.example, self.entry = (args, kwargs), leaves((args, kwargs))
         self._meta = mapped(self.example, lambda tensor: tensor.detach().to("meta"))
         named = dict(model.named_parameters())
-        self.parameters = [span for span in spans if span.names[0] in named]
-        self._whole = [self._alone(self.example)]
-        for other in others:
-            with contextlib.suppress(Exception):  # one that the model does not take
-                self._whole.append(self._alone(other))
-        self.output = tuple(TensorSpec.of(tensor) for tensor in self._whole[0][1][True].outputs)
-        self._seen: dict[tuple[Place, ...], list[Crossing]] = {}
-
-    def _alone(self, example: tuple[Any, Any]) -> tuple[list[torch.Tensor], dict[bool, Result]]:
-        return leaves(example), {mode: trial.whole(self.model, *example, mode) for mode in (True, False)}
+        self.parameters = [span for span in self.spans if span.names[0] in named]
 
     def stage(
         self,
@@ -104,6 +86,29 @@ class Builder:
             tick < stop and not any(call.begin <= tick <= call.end for call in skipped) for tick in ticks
         )
 
+    def over(self, model: nn.Module) -> "Builder":
+        """One that makes its stages of another copy of the model."""
+        other = copy.copy(self)
+        other.model = model
+        return other
+
+
+class Trials:
+    """Compares the stages of a recorded model with the whole, whose results it computes once."""
+
+    def __init__(self, builder: Builder, others: Sequence[tuple[Any, Any]] = ()) -> None:
+        """`others` are further examples, as (args, kwargs), that a split has to stand."""
+        self._builder = builder
+        self._whole = [self._alone(builder.example)]
+        for other in others:
+            with contextlib.suppress(Exception):  # one that the model does not take
+                self._whole.append(self._alone(other))
+        self.output = tuple(TensorSpec.of(tensor) for tensor in self._whole[0][1][True].outputs)
+        self._seen: dict[tuple[Place, ...], list[Crossing]] = {}
+
+    def _alone(self, example: tuple[Any, Any]) -> tuple[list[torch.Tensor], dict[bool, Result]]:
+        return leaves(example), {mode: trial.whole(self._builder.model, *example, mode) for mode in (True, False)}
+
     def fault(self, places: Sequence[Place]) -> str | None:
         """What goes wrong when the model is split at all of `places`; None when nothing does."""
         seen = []
@@ -111,7 +116,7 @@ class Builder:
             where = ", with other values of what the forward looks at" if number else ""
             for training in (True, False):
                 try:
-                    result, crossings = trial.split(self.model, self._makers(places), entry, training)
+                    result, crossings = trial.split(self._builder.model, self._makers(places), entry, training)
                 except Exception as error:
                     return f"in {'training' if training else 'evaluation'}{where}, {_why(error)}"
                 if difference := trial.differences(expected[training], result, training):
@@ -125,19 +130,9 @@ class Builder:
         """What crosses at `places`, which have been tried."""
         return self._seen[tuple(places)]
 
-    def over(self, model: nn.Module) -> "Builder":
-        """One that makes its stages of another copy of the model."""
-        other = copy.copy(self)
-        other.model = model
-        return other
-
-    def release(self) -> None:
-        """Lets the whole model's gradients go, which nothing is compared with any more."""
-        self._whole.clear()
-
     def _makers(self, places: Sequence[Place]) -> list[Callable[[nn.Module], nn.Module]]:
         return [
-            lambda model, begin=begin: self.stage(model, places, begin, begin + 1)  # type: ignore[misc]
+            lambda model, begin=begin: self._builder.stage(model, places, begin, begin + 1)  # type: ignore[misc]
             for begin in range(len(places) + 1)
         ]
 

@@ -7,12 +7,12 @@ from ..cutting import SegmentSpec, TensorSpec
 
 
 class Whole:
-    """A `Cutting` of one segment."""
+    """A `Cutting` of one segment. `output` is what the model returns for the example."""
 
-    def __init__(self, model: nn.Module, example: torch.Tensor, output: torch.Tensor) -> None:
+    def __init__(self, model: nn.Module, example: torch.Tensor, output: TensorSpec) -> None:
         names = tuple(name for name, _ in model.named_parameters())
         self.segments = (SegmentSpec("model", ("model",), names, (TensorSpec.of(example),)),)
-        self.output = (TensorSpec.of(output),)
+        self.output = (output,)
         self.example = (example,)
         self._model = model
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from ...mesh import Mesh
 from ...mp_parameters import Wishes
 from .. import draw
 from ..cut.anywhere import Cut, cut
+from ..cut.by_leader import LIMIT, by_leader
 from ..cut.layers import layers
 from ..cut.whole import Whole
 from ..cutting import Cutting, SegmentSpec, TensorSpec
-from ..trees import leaves
+from ..trees import arguments, leaves
 from . import lopsided, partition_file
 from .memory import Memory, moments_of, preallocated
 from .partition import refusal
@@ -81,11 +83,10 @@ class Decider:
         """
         config, layout = self._config, self._layout
         if layout.stages == 1 and not (config.profile_only or config.partition or self._limit):
-            with torch.no_grad():
-                whole = Whole(self._model, example, self._model(example))
+            whole = Whole(self._model, example, self._mesh.from_leader(lambda: _output(self._model, example)))
             return Split(whole, (0,), (whole.segments[0].entry, whole.output))
-        cutting: Cut = self._mesh.on_all(lambda: self._cut(example))
-        self._same_cuts(cutting)
+        self._same_models(example)
+        cutting = self._cut(example)
         job = self._mesh.from_leader(lambda: self._job(example))  # hosts' devices may differ, answers may not
         path = config.partition or default_file
         if config.partition and (file := self._mesh.from_leader(lambda: _read(path))):
@@ -130,33 +131,47 @@ class Decider:
         self._tell(path, decision, segments, new)
         if warning := lopsided.warning(decision, segments, cutting.refused, self._config.optimize):
             self._say(warning)
-        specs = entries(cutting, self._mesh.device, self._config.precision)
+        specs = self._mesh.from_leader(lambda: entries(cutting, self._mesh.device, self._config.precision), LIMIT)
         return Split(cutting, decision.begins, tuple(specs), segments, decision)
 
     def _cut(self, example: Any) -> Cut:
-        if self._by_layers:
-            return layers(self._model, example)
-        return cut(self._model, example, stages=self._layout.stages, fewer=self._wishes.fewer_stages)
+        stages, fewer = self._layout.stages, self._wishes.fewer_stages
+
+        def search() -> Cut:
+            if self._by_layers:
+                return layers(self._model, example)
+            return cut(self._model, example, stages=stages, fewer=fewer)
+
+        return by_leader(self._mesh, self._model, example, search)
 
     def _finest(self, cutting: Cut, example: Any) -> Cut | None:
         """The model cut at the smallest units; None where that gives no more segments than `cutting` has."""
         if self._by_layers:
             return None
+        stages = self._layout.stages
         try:
-            finer: Cut = self._mesh.on_all(lambda: cut(self._model, example, stages=self._layout.stages, finest=True))
+            finer = by_leader(
+                self._mesh, self._model, example, lambda: cut(self._model, example, stages=stages, finest=True)
+            )
         except UserError:  # inside its units the model cannot be cut; alike on all ranks
             return None
-        self._same_cuts(finer)
         return finer if len(finer.segments) > len(cutting.segments) else None
 
-    def _same_cuts(self, cutting: Cutting) -> None:
-        """Cuts are proven by computing; two kinds of CPU might disagree."""
-        rows = self._mesh.gather([segment.units for segment in cutting.segments])
+    def _same_models(self, example: Any) -> None:
+        """One rank cuts for all. UserError where another one has weights or an example of other names or shapes."""
+        named = [*self._model.named_parameters(), *self._model.named_buffers()]
+        specs = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in named]
+        inputs = [(f"input {i}", tuple(t.shape), str(t.dtype)) for i, t in enumerate(leaves(arguments(example)))]
+        hashes = self._mesh.gather(partition_file.model_hash(inputs + specs))
+        if len(set(hashes)) == 1:
+            return
+        rows = self._mesh.gather(inputs + specs)
         for rank, row in enumerate(rows):
             if row != rows[0]:
+                mine, its = next(pair for pair in zip_longest(rows[0], row) if pair[0] != pair[1])
                 raise UserError(
-                    f"rank {rank} finds {len(row)} places to cut the model, rank 0 finds {len(rows[0])}; allowed: the "
-                    "same on all hosts; fix: use hosts of one kind with the same image"
+                    f"rank {rank} has another model or example than rank 0: {_shown(its)} in the place of "
+                    f"{_shown(mine)}; allowed: the same on all ranks; fix: build both alike on every rank"
                 )
 
     def _job(self, example: Any) -> Job:
@@ -219,6 +234,15 @@ class Decider:
             if layout.grid.pp > 1:
                 self._say(draw.schedule_text(layout.schedule, layout.grid.pp, layout.chunks, layout.microbatches))
             self._say(draw.decision_text(decision, segments))
+
+
+def _output(model: nn.Module, example: Any) -> TensorSpec:
+    with torch.no_grad():
+        return TensorSpec.of(model(example))
+
+
+def _shown(spec: tuple[str, tuple[int, ...], str] | None) -> str:
+    return f"{spec[0]} {list(spec[1])} {spec[2].removeprefix('torch.')}" if spec else "nothing"
 
 
 def _read(path: Path) -> PartitionFile | None:

@@ -39,8 +39,10 @@ class Forms:
 
     def __init__(self, here: Session, module: nn.Module, example: Entry) -> None:
         self._here, self._module = here, module
-        alone = _alone(module, example)
         with generators.kept(here.axes.device):  # what the script draws next is the same on all ranks
+            alone = here.mesh.from_leader(
+                lambda: _alone(module, example), training.load("parallel.cut.by_leader").LIMIT
+            )
             split = _planned(here, module, example)
         self.first = self._made(0, example, alone, split, None)
         self._others: list[Made] = []
@@ -52,27 +54,39 @@ class Forms:
     def add(self, example: Entry) -> None:
         """Stages for another form, cut where those of the first one are. On all ranks of the pipeline."""
         begun, form = time.monotonic(), example.form(self._module)
-        again, on_cpu = training.load("parallel.cut.again").again, training.load("parallel.cut.twin").on_cpu
-        found, error, broken = None, None, None
+        told, error, broken = None, None, None
         with generators.kept(self._here.axes.device):
             try:
-                whole = on_cpu(self._module)
-                alone = _alone(whole, example)
-                cutting = again(whole, example.example(whole), self.first.split.stages()).over(self._module)
-                found = _split(self._here, cutting, range(len(cutting.segments)), _config(self._here, example))
+                told = self._tried(example) if self._here.axes.pp_rank == 0 else None
             except UserError as failed:
                 error = str(failed)
             except Exception as failed:  # the model's own, for these arguments; the other ranks shall not wait
                 error, broken = f"{type(failed).__name__}: {failed}", failed
-        errors = gathered(error, self._here.axes.pp_group, CPU, "a call of the model with other arguments")
-        if broken:
-            raise broken
-        if first := next((each for each in errors if each), None):
-            raise UserError(first)
+            rows = gathered((told, error), self._here.axes.pp_group, CPU, "a call of the model with other arguments")
+            if broken:
+                raise broken
+            told, error = rows[0]
+            if error:
+                raise UserError(error)
+            proof, entries, alone = told
+            arguments = example.example(self._module)
+            unpacked, cut = training.load("parallel.cut.proof").unpacked, training.load("parallel.cut.anywhere").Cut
+            cutting = cut(self._module, arguments, unpacked(proof, self._module, arguments))
+            found = training.load("parallel.plan.decide").Split(cutting, tuple(range(len(entries) - 1)), entries)
         self.total += 1
         made = self._made(self.total, example, alone, found, self.first.pipeline)
         self._others = [*self._others[1 - KEPT :], made]
         self._tell(form, time.monotonic() - begun)
+
+    def _tried(self, example: Entry) -> tuple[bytes, tuple[Any, ...], dict[bool, bool]]:
+        """Where this form is cut, what enters the stages, and whether its samples stand alone: all whole-model passes.
+        By one rank of the pipeline for the others."""
+        again, on_cpu = training.load("parallel.cut.again").again, training.load("parallel.cut.twin").on_cpu
+        whole = on_cpu(self._module)
+        alone = _alone(whole, example)
+        cutting = again(whole, example.example(whole), self.first.split.stages())
+        entries = _entries(self._here, cutting.over(self._module), _config(self._here, example))
+        return training.load("parallel.cut.proof").packed(cutting.proof), entries, alone
 
     @contextlib.contextmanager
     def used(self, number: int, mode: bool) -> Iterator[Made]:
@@ -140,17 +154,20 @@ def _planned(here: Session, module: nn.Module, entry: Entry) -> Any:
             example, folder / decide.PARTITION
         )
     cut, fewer = training.load("parallel.cut.anywhere").cut, here.wishes.fewer_stages
-    cutting = here.mesh.on_all(lambda: cut(module, example, stages=layout.stages, finest=True, fewer=fewer))
+    once = training.load("parallel.cut.by_leader")
+    cutting = once.by_leader(
+        here.mesh, module, example, lambda: cut(module, example, stages=layout.stages, finest=True, fewer=fewer)
+    )
     default = here.wishes.default_partition
     begins, warning = here.mesh.on_all(lambda: manual.placed(cutting, module, default, layout.stages))
     if warning:
         manual.say(warning)
-    return _split(here, cutting, begins, config)
+    entries = here.mesh.from_leader(lambda: _entries(here, cutting, config), once.LIMIT)
+    return training.load("parallel.plan.decide").Split(cutting, tuple(begins), entries)
 
 
-def _split(here: Session, cutting: Any, begins: Any, config: Any) -> Any:
-    entries = training.load("parallel.plan.profiling").entries(cutting, here.axes.device, config.precision)
-    return training.load("parallel.plan.decide").Split(cutting, tuple(begins), tuple(entries))
+def _entries(here: Session, cutting: Any, config: Any) -> tuple[Any, ...]:
+    return tuple(training.load("parallel.plan.profiling").entries(cutting, here.axes.device, config.precision))
 
 
 def _stages(found: Any) -> dict[str, set[int]]:
