@@ -10,6 +10,7 @@ from . import libraries
 from .system_files import listing, read
 
 DEVICES = "/sys/class/infiniband"
+NODES = "/dev/infiniband"
 AMAZON = "0x1d0f"  # PCI vendor. Names tell nothing: efa_0, rdmap79s0 on p5; p6 has others' ibp* as well
 PLUGIN = "libnccl-net.so"
 # Where AWS's installer, and releases before 1.42, put aws-ofi-nccl.
@@ -30,9 +31,18 @@ class Plugin:
 
 
 def devices(root: str = "") -> tuple[str, ...]:
-    """The EFA devices of this machine, by their vendor."""
-    found = listing(f"{root}{DEVICES}")
+    """The EFA devices that programs here can open, known by their vendor.
+
+    A container sees all of the host's devices in /sys, and can open those whose nodes it was given
+    (`docker run --device /dev/infiniband/uverbs0`).
+    """
+    found = (name for name in listing(f"{root}{DEVICES}") if _can_be_opened(f"{DEVICES}/{name}/device", root))
     return tuple(name for name in found if read(f"{root}{DEVICES}/{name}/device/vendor").lower() == AMAZON)
+
+
+def _can_be_opened(device: str, root: str) -> bool:
+    nodes = listing(f"{root}{device}/infiniband_verbs")  # uverbs0
+    return any(os.path.exists(f"{root}{NODES}/{node}") for node in nodes)
 
 
 def plugin(environ: Mapping[str, str], root: str = "") -> Plugin:

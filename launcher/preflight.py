@@ -25,11 +25,11 @@ def memory(machine: Machine, ranks: int) -> Finding:
 
 
 def memlock(machine: Machine, hosts: int) -> list[Finding]:
-    """EFA pins memory; one host alone does not use it."""
+    """EFA pins memory. One host alone does not use it, nor does NCCL without its plugin."""
     if not machine.efa_devices or machine.memlock_bytes is None:
         return []
     value = f"{machine.memlock_bytes} bytes may be pinned, and {machine.efa_devices[0]} needs all memory"
-    state = "fail" if hosts > 1 else "warn"
+    state = "fail" if hosts > 1 and machine.nccl_plugin.path else "warn"
     return [Finding("memlock", value, state, "docker run --ulimit memlock=-1")]
 
 

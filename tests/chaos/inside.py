@@ -31,14 +31,32 @@ def handle(path: str) -> str:
 
 
 def efa() -> None:
-    """/sys/class with a device efa_0 beside the network interfaces."""
+    """/sys/class with a device efa_0 beside the network interfaces, its node in /dev, and NCCL's plugin for it."""
     interfaces = handle("/sys/class/net")
     mount("tmpfs", "/sys/class", "tmpfs")
-    os.makedirs("/sys/class/infiniband/efa_0/device")
+    os.makedirs("/sys/class/infiniband/efa_0/device/infiniband_verbs/uverbs0")
     with open("/sys/class/infiniband/efa_0/device/vendor", "w") as file:
         file.write("0x1d0f\n")
     os.mkdir("/sys/class/net")
     mount(interfaces, "/sys/class/net", flags=MS_BIND)
+    add_to_dev("infiniband/uverbs0")
+    Path("/mnt/libnccl-net.so").touch()
+    os.environ["NCCL_NET_PLUGIN"] = "/mnt/libnccl-net.so"
+
+
+def add_to_dev(name: str) -> None:
+    """A new /dev, which holds what the old one does and one file more: other hosts see the old one."""
+    old = handle("/dev")
+    mount("tmpfs", "/dev", "tmpfs")
+    for each in map(Path, sorted(os.scandir(old), key=lambda entry: entry.name)):
+        new = Path("/dev", each.name)
+        if each.is_symlink():
+            new.symlink_to(os.readlink(each))
+            continue
+        new.mkdir() if each.is_dir() else new.touch()
+        mount(str(each), str(new), flags=MS_BIND)
+    Path("/dev", name).parent.mkdir(exist_ok=True)
+    Path("/dev", name).touch()
 
 
 def main() -> None:

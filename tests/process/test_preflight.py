@@ -52,9 +52,12 @@ def start(
 
 @pytest.fixture
 def root(tmp_path):
-    """A machine with an EFA device and two GPUs."""
+    """A machine with an EFA device, NCCL's plugin for it and two GPUs."""
     folder = tmp_path / "machine"
-    (folder / "sys/class/infiniband/efa_0/device").mkdir(parents=True)
+    (folder / "sys/class/infiniband/efa_0/device/infiniband_verbs/uverbs0").mkdir(parents=True)
+    (folder / "dev/infiniband/uverbs0").mkdir(parents=True)
+    (folder / "usr/lib").mkdir(parents=True)
+    (folder / "usr/lib/libnccl-net.so").touch()
     (folder / "sys/class/infiniband/efa_0/device/vendor").write_text("0x1d0f\n")
     (folder / "sys/class/net/lo").mkdir(parents=True)
     (folder / "dev/shm").mkdir(parents=True)

@@ -160,8 +160,11 @@ def test_which_driver_a_torch_needs(driver, compat, cuda, old):
 
 
 def infiniband(root: Path, **vendors: str) -> str:
-    for name, vendor in vendors.items():
+    """Devices that programs can open: each has its node below /dev."""
+    for number, (name, vendor) in enumerate(vendors.items()):
         put(root, f"sys/class/infiniband/{name}/device/vendor", f"{vendor}\n")
+        put(root, f"sys/class/infiniband/{name}/device/infiniband_verbs/uverbs{number}/dev")
+        put(root, f"dev/infiniband/uverbs{number}")
     return str(root)
 
 
@@ -172,6 +175,17 @@ def test_efa_devices_are_known_by_their_vendor(tmp_path):
     assert found.efa_devices == ("rdmap79s0", "rdmap80s0")
     chosen = {v.name: v.source for v in env.defaults(Sourced("eth0", "default route"), found, 1, {})}
     assert chosen["FI_PROVIDER"] == chosen["RDMAV_FORK_SAFE"] == "EFA device rdmap79s0"
+
+
+def test_an_efa_device_without_its_node_cannot_be_opened(tmp_path):
+    """`docker run --gpus all` alone: /sys shows the host's devices, and /dev has none of them."""
+    root = infiniband(tmp_path, rdmap79s0="0x1d0f", rdmap80s0="0x1d0f")
+    (tmp_path / "dev/infiniband/uverbs0").unlink()
+    assert efa.devices(root) == ("rdmap80s0",)
+    (tmp_path / "dev/infiniband/uverbs1").unlink()
+    found = probe.look({}, root)
+    assert found.efa_devices == ()
+    assert "FI_PROVIDER" not in [v.name for v in env.defaults(Sourced("eth0", "default route"), found, 1, {})]
 
 
 OFI = "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net-ofi.so"

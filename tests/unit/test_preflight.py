@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from launcher import agreement, preflight, probe
+from launcher.efa import Plugin
 from launcher.probe import Folder
 from launcher.values import Sourced
 from tests.conftest import job, machine
 
 GIB, MIB = 1024**3, 1024**2
 GOOD = machine()
-EFA = replace(GOOD, efa_devices=("efa_0", "efa_1"))
+EFA = replace(GOOD, efa_devices=("efa_0", "efa_1"), nccl_plugin=Plugin("/usr/lib/libnccl-net.so"))
 MODEL = Folder("/opt/ml/model", True, 9 * GIB, 30 * GIB)
 KEPT = replace(MODEL, path="/opt/ml/checkpoints")
 
@@ -37,6 +38,8 @@ def test_a_good_machine_has_nothing_to_say():
     [
         ({"found": replace(EFA, memlock_bytes=65536)}, ("memlock", "fail")),
         ({"found": replace(EFA, memlock_bytes=65536), "hosts": 1}, ("memlock", "warn")),  # one host uses no EFA
+        # NCCL goes over TCP.
+        ({"found": replace(EFA, memlock_bytes=65536, nccl_plugin=Plugin())}, ("memlock", "warn")),
         ({"written": [replace(MODEL, writable=False)]}, ("/opt/ml/model", "fail")),
         ({"written": [replace(MODEL, free_bytes=0)]}, ("/opt/ml/model", "fail")),
         ({"kept": replace(KEPT, free_bytes=0)}, ("/opt/ml/checkpoints", "warn")),
@@ -72,8 +75,9 @@ def test_a_finding_says_what_to_do():
 
 
 def test_a_machine_is_read_below_a_folder(tmp_path):
-    (tmp_path / "sys/class/infiniband/efa_0/device").mkdir(parents=True)
+    (tmp_path / "sys/class/infiniband/efa_0/device/infiniband_verbs/uverbs0").mkdir(parents=True)
     (tmp_path / "sys/class/infiniband/efa_0/device/vendor").write_text("0x1d0f\n")
+    (tmp_path / "dev/infiniband/uverbs0").mkdir(parents=True)
     (tmp_path / "sys/class/net/eth7").mkdir(parents=True)
     (tmp_path / "dev/shm").mkdir(parents=True)
     for number in range(3):
