@@ -60,12 +60,12 @@ TABLE = (
         "the job's environment, or a run on the CPU, shows the line",
     ),
     (
-        r"illegal memory access|misaligned address|unspecified launch failure",
+        symptoms.CUDA + r"(an illegal memory access|misaligned address|unspecified launch failure)",
         "a GPU kernel has crashed, mostly by an address that is not its own: CUDA_LAUNCH_BLOCKING=1 in the job's "
         "environment shows the call, `compute-sanitizer python train.py` the kernel",
     ),
     (
-        r"Error 802|system not yet initialized",
+        symptoms.CUDA + r"system not yet initialized",
         "the GPUs of this host are not ready: its service nvidia-fabricmanager does not run, or has another version than "
         "the driver; start the job on another instance, or mend the service",
     ),

@@ -13,7 +13,8 @@ from enum import IntEnum
 HEADER = "Traceback (most recent call last):"
 # Between the tracebacks of one chain, as Python prints it.
 LINK = r"^(The above exception was the direct cause|During handling of the above exception)"
-FRAME = r"\s*(\[rank\d+\]:\s*)?(frame #\d+:|#\d+|\[\S+\] \[ ?\d+\]) "  # torch's and Open MPI's
+# torch's two forms, `frame #4: name + 0x9 (0x7f in lib.so)` and `#4 name from file:9`, and Open MPI's.
+FRAME = r"\s*(\[rank\d+\]:\s*)?(frame #\d+: .*0x|#\d+ .* from \S*:\d+$|\[\S+\] \[ ?\d+\] )"
 # What faulthandler writes of a process that a signal ends, behind the last words: the stacks of all threads.
 DUMP = (
     r'  (File ".*", line \d+ in |Binary file "|<no Python frame>|\.\.\.$)'
@@ -54,8 +55,12 @@ WAITED = (
 )
 # The rank itself has timed out, whatever it says of communicators that it ended because of that.
 TIMED_OUT = r"Watchdog caught collective operation timeout"
-# Memory of a GPU that has failed: nothing that runs on it can be trusted before it is reset or replaced.
-FAILED_GPU = r"uncorrectable ECC error"
+# What stands before the words of an error of CUDA: torch's, Triton's, thrust's and NCCL's ways to quote it.
+CUDA = (
+    r"(CUDA (driver )?error( \(\S+:\d+\))?: |\bError \d{1,3}: |Triton Error \[CUDA\]: |(cudaError|CUDA_ERROR_)\w+: "
+    r"|Cuda failure (\d+ )?')"
+)
+FAILED_GPU = CUDA + r"uncorrectable ECC error encountered"  # its memory
 # A write that failed: by the system's error, and as torch, numpy and safetensors put it.
 WRITE = (
     r"\[Errno (5|27|28|30|122)\]|no space left on device|disk quota exceeded|read-only file system|input/output error"

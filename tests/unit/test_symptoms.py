@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from launcher.control.failure import Failure, root
-from launcher.control.symptoms import Distance
+from launcher.control.symptoms import Distance, last_lines
 
 TYPICAL = "This is typically caused by a remote worker crashing. Check the logs of the remote worker .. GLHF! 🏖️"
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
@@ -207,3 +207,29 @@ def test_a_write_that_failed_counts_wherever_it_is_in_the_chain():
 def test_leaving_with_a_code_or_by_a_signal_during_a_stop_is_no_failed_save():
     assert not ended(143, "").spoils_a_stop(bundled=True)
     assert not ended(1, "OSError: [Errno 28] No space left on device").spoils_a_stop(bundled=False)
+
+
+@pytest.mark.parametrize(
+    "line", ["#1 ERROR the reason", "# 3 files are missing", "#12 of 40 from the queue", "frame #7: cannot be decoded"]
+)
+def test_a_line_of_the_user_s_own_is_no_frame_of_a_stack(line):
+    assert last_lines(f"{line}\n{CAPTURED}{FRAMES}more") == [line, "C++ CapturedTraceback:", "more"]
+
+
+@pytest.mark.parametrize(
+    ("words", "failed"),
+    [
+        ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", True),
+        ("NCCL error in: x.cpp:1\nLast error:\nCuda failure 'uncorrectable ECC error encountered'", True),
+        ("Cuda failure 214 'uncorrectable ECC error encountered'", True),
+        (
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 214: uncorrectable ECC error encountered",
+            True,
+        ),
+        ("INFO dcgm: no uncorrectable ECC errors found", False),
+        ("INFO no uncorrectable ECC error encountered so far", False),
+    ],
+)
+def test_only_what_cuda_says_of_its_memory_counts(words, failed):
+    assert raised(words).of_gpu is failed
+    assert ended(1, f"{words}\n").of_gpu is failed
