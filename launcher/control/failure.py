@@ -71,7 +71,7 @@ class Failure:
 
     @property
     def of_gpu(self) -> bool:
-        """True where the GPU itself has failed, and would fail the next attempt too."""
+        """True where memory of the rank's GPU has failed."""
         return symptoms.says(symptoms.FAILED_GPU, symptoms.own_words(self.kind, self.message, self.traceback))
 
     @property

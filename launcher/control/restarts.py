@@ -21,6 +21,7 @@ class Restarts:
         self.attempt = 0
         self._newest: Mapping[str, float] = {}
         self._barren = 0
+        self._failed_gpus: set[tuple[str, int | None]] = set()  # hosts and ranks
 
     def counted(self, failure: Failure) -> Failure:
         """The failure, which also says how many attempts there may be."""
@@ -30,11 +31,20 @@ class Restarts:
         """The failure that ends the job, None where another attempt may help."""
         if not self.budget or failure.kind in FINAL:
             return failure
-        if failure.of_gpu:
-            return replace(failure, note="no restart: the GPU has failed, and another attempt would use it again")
+        if failure.of_gpu and self._fails_again(failure):
+            where = failure.host if failure.rank is None else f"rank {failure.rank} on {failure.host}"
+            return replace(failure, note=f"no restart: GPU memory of {where} has failed twice")
         if self.attempt < self.budget:
             return None
         return _spent(f"{self.budget} of {self.budget} restarts spent", failure)
+
+    def _fails_again(self, failure: Failure) -> bool:
+        """True from the second failure of a rank's GPU memory on. After the first one the driver of an A100 or newer has
+        taken the bad page out of use, and a new process can use the GPU."""
+        place = failure.host, failure.rank
+        known = place in self._failed_gpus
+        self._failed_gpus.add(place)
+        return known
 
     def begins(self, newest: Mapping[str, float], cause: Failure | None) -> Failure | None:
         """All hosts are ready for an attempt; `newest` is the age stamp of each one's newest checkpoint.

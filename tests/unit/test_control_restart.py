@@ -13,9 +13,9 @@ from launcher.control.member import State
 from .jobs import LIMITS, Job, finish, running
 
 
-def fail(job: Job, host: str, code: int = 3) -> None:
+def fail(job: Job, host: str, code: int = 3, tail: str = "") -> None:
     """The first rank of a host fails; what is under way arrives, and the blame window passes."""
-    job.act(host, job.members[host].rank_exited(job.now, 0, code))
+    job.act(host, job.members[host].rank_exited(job.now, 0, code, tail))
     job.settle()
     job.pass_time(LIMITS.blame_s + 0.1)
 
@@ -84,15 +84,33 @@ ECC = "uncorrectable ECC error encountered"
         (1, f"torch.distributed.DistBackendError: NCCL error in: x.cpp:1\nLast error:\nCuda failure 214 '{ECC}'\n"),
     ],
 )
-def test_a_gpu_whose_memory_has_failed_is_not_tried_again(code, tail):
+def test_a_gpu_whose_memory_has_failed_is_tried_once_more(code, tail):
     job = running(2, restarts=5)
-    job.act("algo-2", job.members["algo-2"].rank_exited(job.now, 0, code, tail))
-    job.settle()
-    job.pass_time(LIMITS.blame_s + 0.1)
+    fail(job, "algo-2", code, tail)
+    assert not job.verdicts
+    fail(job, "algo-2", code, tail)
     (failure,) = {v.failure for v in job.verdicts.values()}
-    assert failure.rank == 2
-    assert failure.note == "no restart: the GPU has failed, and another attempt would use it again"
+    assert (failure.kind, failure.rank, failure.attempt) == ("signal" if code < 0 else "exit", 2, 1)
+    assert failure.note == "no restart: GPU memory of rank 2 on algo-2 has failed twice"
     assert failure.note in failure.text()
+
+
+def test_gpu_memory_of_one_rank_says_nothing_of_another_s():
+    job = running(2, restarts=5)
+    for host in ("algo-1", "algo-2"):
+        fail(job, host, 1, f"CUDA error: {ECC}\n")
+    assert not job.verdicts
+
+
+def test_gpu_memory_that_fails_again_attempts_later_is_final_too():
+    job = running(2, restarts=5)
+    for number, tail in enumerate((f"CUDA error: {ECC}\n", "", f"CUDA error: {ECC}\n"), 1):
+        assert not job.verdicts
+        job.checkpoints["algo-2"] = float(number)
+        fail(job, "algo-2", 1, tail)
+    assert {v.failure.note for v in job.verdicts.values()} == {
+        "no restart: GPU memory of rank 2 on algo-2 has failed twice"
+    }
 
 
 def test_a_lost_host_is_not_waited_for():
