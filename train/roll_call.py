@@ -9,6 +9,8 @@ import itertools
 import json
 import os
 import socket
+import time
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
@@ -18,6 +20,7 @@ from .errors import UserError
 
 MOST_HOSTS = 4  # named in an error
 HEARD_S = 10.0  # rank 0 may hold the store: how long it waits for the others to read the error before it leaves
+PAUSE_S = 0.05  # until a rank looks again for the verdict, or a newer call
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +80,45 @@ def _numbers(ranks: list[int]) -> str:
 
 
 def agree(store: dist.Store, size: int, mine: Place) -> None:
-    """To be called on all `size` ranks, once. Raises UserError, equal on all of them, where they cannot train together.
+    """To be called on all `size` ranks. Raises UserError, equal on all of them, where they cannot train together.
 
-    Waits as long as the store does for ranks that have not come.
+    Waits as long as the store does for ranks that have not come. The store may hold what ranks have said before that
+    torchrun has ended meanwhile, with the same TORCHELASTIC_RESTART_COUNT as now. So rank 0 calls the roll under a name
+    that is new, and the verdict goes to those who have answered this call.
     """
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")  # torchrun's store may outlive one
-    ours = dist.PrefixStore(f"algorun-devices/{attempt}", store)
-    ours.set(str(mine.rank), json.dumps(asdict(mine)))
-    if mine.rank == 0:
-        places = [Place(**json.loads(ours.get(str(rank)))) for rank in range(size)]
-        ours.set("verdict", json.dumps(disagreement(places)))
-    error = json.loads(ours.get("verdict"))
-    if not error:
-        return
-    ours.set(f"heard {mine.rank}", "1")
-    if mine.rank == 0:
+    ours = dist.PrefixStore("algorun-devices", store)
+    error = _ask(ours, size, mine) if mine.rank == 0 else _answer(ours, mine, store.timeout)
+    if error:
+        raise UserError(error)
+
+
+def _ask(ours: dist.Store, size: int, mine: Place) -> str:
+    """Rank 0 hears all others and tells them the verdict. Returns it."""
+    call = uuid.uuid4().hex
+    ours.set("call", call)
+    answers = [json.loads(ours.get(f"{call}/{rank}")) for rank in range(1, size)]
+    error = disagreement([mine, *(Place(**answer["place"]) for answer in answers)])
+    ours.set(f"{call}/verdict", json.dumps({"error": error, "heard": [answer["by"] for answer in answers]}))
+    if error and size > 1:
         with contextlib.suppress(RuntimeError):  # one that has ended meanwhile needs no word
-            ours.wait([f"heard {rank}" for rank in range(size)], datetime.timedelta(seconds=HEARD_S))
-    raise UserError(error)
+            ours.wait([f"{call}/heard {rank}" for rank in range(1, size)], datetime.timedelta(seconds=HEARD_S))
+    return error
+
+
+def _answer(ours: dist.Store, mine: Place, patience: datetime.timedelta) -> str:
+    """Another rank answers the latest call until its answer is heard. Returns the verdict."""
+    by, answered = uuid.uuid4().hex, ""
+    until = time.monotonic() + patience.total_seconds()
+    while time.monotonic() < until:
+        call = ours.get("call").decode()
+        if call != answered:
+            ours.set(f"{call}/{mine.rank}", json.dumps({"by": by, "place": asdict(mine)}))
+            answered = call
+        if ours.check([f"{call}/verdict"]):
+            verdict = json.loads(ours.get(f"{call}/verdict"))
+            if by in verdict["heard"]:
+                ours.set(f"{call}/heard {mine.rank}", "1")
+                return str(verdict["error"])
+        time.sleep(PAUSE_S)  # a wait of the store's could miss a newer call, and torch warns of each that times out
+    waited_ms = patience / datetime.timedelta(milliseconds=1)
+    raise dist.DistStoreError(f"wait timeout after {waited_ms:.0f}ms, keys: /algorun-devices/{answered}/verdict")

@@ -89,20 +89,49 @@ def test_many_hosts_are_not_all_listed():
     )
 
 
+def call(places, store=None):
+    """What every rank raises, in the order of `places`."""
+    store = store or dist.HashStore()
+    store.set_timeout(datetime.timedelta(seconds=10))
+
+    def rank(place):
+        try:
+            agree(store, len(places), place)
+        except UserError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(len(places)) as pool:
+        return list(pool.map(rank, places))
+
+
 def test_ranks_that_agree_go_on_and_those_that_do_not_all_raise():
-    def run(places):
-        store = dist.HashStore()
-        store.set_timeout(datetime.timedelta(seconds=20))
+    assert call([*GPUS]) == ["", ""]
+    assert call([*GPUS, *CPUS]) == [disagreement([*GPUS, *CPUS])] * 4
 
-        def rank(place):
-            try:
-                agree(store, len(places), place)
-            except UserError as error:
-                return str(error)
-            return ""
 
-        with ThreadPoolExecutor(len(places)) as pool:
-            return list(pool.map(rank, places))
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["refused, healed", "healthy, refused"])
+def test_ranks_that_start_again_hear_nothing_of_the_time_before(order):
+    """torchrun may start ranks anew over one store, with the same TORCHELASTIC_RESTART_COUNT."""
+    store = dist.HashStore()
+    rounds = [[GPUS[0], Place(1, "algo-1", "cpu")], [*GPUS]]
+    for number in order:
+        assert call(rounds[number], store) == [disagreement(rounds[number])] * 2
 
-    assert run([*GPUS]) == ["", ""]
-    assert run([*GPUS, *CPUS]) == [disagreement([*GPUS, *CPUS])] * 4
+
+@pytest.mark.parametrize("early", [0, 1])
+def test_ranks_that_ended_before_the_others_came_do_not_count(early):
+    """A host that joins while others start: torchrun ends these and starts all anew."""
+    store = dist.HashStore()
+    store.set_timeout(datetime.timedelta(seconds=0.1))
+    with pytest.raises(RuntimeError):
+        agree(store, 2, Place(early, "algo-1", "cpu"))
+    assert call([*GPUS], store) == ["", ""]
+
+
+def test_a_rank_does_not_wait_for_ever_for_a_rank_0_that_was_there_before():
+    store = dist.HashStore()
+    assert call([*GPUS], store) == ["", ""]
+    store.set_timeout(datetime.timedelta(seconds=0.2))
+    with pytest.raises(dist.DistStoreError, match="wait timeout after 200ms"):
+        agree(store, 2, GPUS[1])
