@@ -17,16 +17,24 @@ STANDARD = r"/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen "
 LIBRARY = STANDARD + r"|/(site|dist)-packages/(?!train/)|/compat/(algorun|smdistributed)/"
 # Between a wait and whoever called it: the standard library, torch's wrappers.
 WRAPPER = STANDARD + r"|/torch/(_ops|_tensor|autograd/function|_dynamo/eval_frame|utils/\w+|optim/optimizer)\.py$"
-# Where Python code of libraries waits for other ranks, or for a GPU that does.
-WAIT = (
-    r"/torch/distributed/|/torch/autograd/(graph|__init__)\.py$|/torch/nn/parallel/distributed\.py$"
-    r"|/torch/cuda/(__init__|streams)\.py$|/torch/amp/grad_scaler\.py$|/horovod/|/deepspeed/comm/|/algorun/\w+\.py$"
+# Where Python code of libraries waits for other ranks (a file and a function).
+COLLECTIVE = r"/torch/distributed/|/torch/nn/parallel/distributed\.py |/horovod/|/deepspeed/comm/|/algorun/\w+\.py "
+# The same for a GPU, whose queue may hold a collective; on the CPU backward() waits for one itself.
+VALUE = (
+    r"/torch/autograd/(graph|__init__)\.py |/torch/cuda/(__init__|streams)\.py |/torch/amp/grad_scaler\.py "
+    r"|/torch/_tensor_str\.py |/torch/_tensor\.py __(format|contains)__$"
 )
-# The same where compiled code is called by the user's own line: mpi4py, a Work object, a tensor's value.
-WAITING_CALL = (
+# The same where compiled code is called by the user's own line: mpi4py, a Work object, a tensor that goes to or from a GPU.
+COLLECTIVE_CALL = (
     r"(?i)\.(i?(?:all_?)?(?:reduce|gatherv?)|reduce_scatter|bcast|scatterv?|i?barrier|alltoall[vw]?|s?send(?:recv)?|recv"
-    r"|probe|wait(?:all|any|some)?|item|tolist|cpu|synchronize)\("
+    r"|probe|wait(?:all|any|some)?)\("
 )
+VALUE_CALL = r"\.(to|cuda|cpu|numpy|item|tolist|nonzero|synchronize)\("
+# These wait where they are given a tensor: only on a line that calls nothing that could wait for something else.
+CONVERSION = r"float|int|bool|isnan|isinf|isfinite|equal|allclose"
+OF_TENSORS = r"abs|add|all|any|append|argmax|detach|format|log|max|mean|min|norm|print|round|sum|update"
+# What a line may wait for instead of a GPU.
+OUTSIDE = r"\b(input|open|\w*read\w*|recv\w*|fromfile|sleep|acquire|accept|connect|poll|select|waitpid)\("
 # A process that only looks after its children: the parent of mp.spawn, a launcher below the rank.
 PARENT = r"/(multiprocessing/(popen_\w+|connection|process|spawn)|subprocess|elastic/.*)\.py$"
 LONGEST_SOURCE = 60  # characters of a line of source in the message
@@ -70,16 +78,26 @@ class Stack:
         """What the main thread waits in for others, as in `all_reduce (distributed_c10d.py:3252)`; empty if it works."""
         waits: list[Frame] = []
         for frame in self.frames:
-            if re.search(WAIT, frame.file):
+            if re.search(f"{COLLECTIVE}|{VALUE}", f"{frame.file} {frame.function}"):
                 waits.append(frame)
             elif not re.search(WRAPPER, frame.file):
                 break
         named = [frame for frame in waits if not re.match(r"[_<]|wrapper$", frame.function)]
         for frame in (*named, *waits):
             return f"{frame.function} ({frame.where})"
-        if self.frames and self.own == self.frames[0] and (call := re.search(WAITING_CALL, self.source)):
-            return f"{call.group(1)} ({self.frames[0].where})"
-        return ""
+        call = _waiting_call(self.source) if self.frames and self.own == self.frames[0] else ""
+        return f"{call} ({self.frames[0].where})" if call else ""
+
+    @property
+    def in_collective(self) -> bool:
+        """True where a library waits for other ranks, and not only for a GPU."""
+        inside = next((frame for frame in self.frames if not re.search(WRAPPER, frame.file)), None)
+        return inside is not None and re.search(COLLECTIVE, f"{inside.file} {inside.function}") is not None
+
+    @property
+    def outside(self) -> bool:
+        """True where the user's line needs neither other ranks nor a GPU: it sleeps, or reads a file."""
+        return bool(self.frames) and self.own == self.frames[0] and re.search(OUTSIDE, self.source) is not None
 
 
 def odd(stacks: Sequence[Stack]) -> Stack:
@@ -110,19 +128,39 @@ def of_one_rank(processes: Sequence[Stack]) -> Stack:
 def message(blamed: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: str = "") -> str:
     """One line: since when, where the blamed rank is, and where the others wait.
 
-    `timed_out` names the ranks whose waits have ended, and then stands in place of the time without a step.
+    `timed_out` names the ranks whose waits have ended; they then stand in place of the time without a step.
     """
     others = [stack for stack in stacks if stack is not blamed]
     waits = Counter(stack.wait for stack in others if not stack.frozen and stack.wait)
     ahead = max((stack.steps for stack in others), default=0)
     elsewhere = f" (others: {ahead})" if ahead > blamed.steps else ""
-    begin = timed_out or f"no step for {idle_s:.0f} s after step {blamed.steps}{elsewhere}"
-    text = f"{begin}: {_doing(blamed)}"
+    begin = f"no step for {idle_s:.0f} s after step {blamed.steps}{elsewhere}"
+    text = f"{_doing(blamed)} while {timed_out} timed out" if timed_out else f"{begin}: {_doing(blamed)}"
     if not waits:
         return text
     label, count = waits.most_common(1)[0]
     more = f" of {len(others)}" if count < len(others) else ""
-    return f"{text} while {count}{more} {'other waits' if count == 1 and not more else 'others wait'} in {label}"
+    who = f"{count}{more} {'other waits' if count == 1 and not more else 'others wait'}"
+    return f"{text} {'and' if timed_out else 'while'} {who} in {label}"
+
+
+def at_one_line(stacks: Sequence[Stack]) -> bool:
+    """True where several ranks are all at the same line of the user's code."""
+    return len(stacks) > 1 and all(stack.frames for stack in stacks) and len({_place(stack) for stack in stacks}) == 1
+
+
+def _waiting_call(source: str) -> str:
+    """The call on a line of the user's own that waits for other ranks or a GPU, as in `item`; empty where none does."""
+    if call := re.search(COLLECTIVE_CALL, source):
+        return call.group(1)
+    if re.search(OUTSIDE, source):
+        return ""
+    if call := re.search(VALUE_CALL, source):
+        return call.group(1)
+    calls = re.findall(r"(\w+)\(", source)
+    if not all(re.fullmatch(f"{CONVERSION}|{OF_TENSORS}", each) for each in calls):
+        return ""
+    return next((each for each in calls if re.fullmatch(CONVERSION, each)), "")
 
 
 def _place(stack: Stack) -> tuple[str, int]:

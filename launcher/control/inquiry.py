@@ -35,9 +35,10 @@ class Inquiry:
         if not self.stacks:
             text = f"no step for {self._idle_s:.0f} s, and no host can tell what its ranks do"
             return Failure("hang", leader, ExitCode.HANG, text, attempt=attempt, age_s=now - self.since)
-        blamed = hang.odd(self.stacks)
-        if self._in_vain and not self._holds_up(blamed):
+        suspects = self._hold_up() if self._in_vain else self.stacks
+        if not suspects:
             return None
+        blamed = hang.odd(suspects)
         text = hang.message(blamed, self.stacks, self._idle_s, self._timed_out)
         missed = bool(gone and blamed.wait)
         if gone and not missed:
@@ -60,19 +61,26 @@ class Inquiry:
         """A failure that the stacks don't explain, which says where they are."""
         return replace(failure, hint=KEPT_OF_LIVING) if self.stacks and not failure.hint else failure
 
-    def _holds_up(self, stack: Stack) -> bool:
-        """True for a rank that does something other than wait, or is behind those whose waits timed out."""
-        known = bool(stack.frames) or stack.frozen
-        return known and (not stack.wait or stack.steps < max(each.step for each in self._in_vain))
+    def _hold_up(self) -> list[Stack]:
+        """The ranks that do something other than wait, or are in a collective of an earlier step than those that timed
+        out. Fewer steps alone say nothing: with GPUs a rank that reads a value is behind those that only queue work.
+
+        Empty where all are at one line: each waits for its GPU there, whatever the line does.
+        """
+        if hang.at_one_line(self.stacks) and not self.stacks[0].outside:
+            return []
+        last = max(each.step for each in self._in_vain)
+        known = [stack for stack in self.stacks if stack.frames or stack.frozen]
+        return [stack for stack in known if not stack.wait or (stack.in_collective and stack.steps < last)]
 
     @property
     def _timed_out(self) -> str:
-        """`rank 0 on algo-1 and 2 others waited until their time-out`; empty where nobody has."""
+        """`rank 0 on algo-1 and 2 others`; empty where nobody has."""
         if not self._in_vain:
             return ""
         first, more = self._in_vain[0], len(self._in_vain) - 1
         others = f" and {more} {'other' if more == 1 else 'others'}" if more else ""
-        return f"rank {first.rank} on {first.host}{others} waited until {'their' if more else 'its'} time-out"
+        return f"rank {first.rank} on {first.host}{others}"
 
 
 def _traceback(stack: Stack) -> str:

@@ -136,8 +136,8 @@ def test_a_time_out_of_nccl_names_the_rank_that_was_waited_for(tmp_path, nothing
     (failure,) = {done.failure(host) for host in ("algo-1", "algo-2")}
     lines = failure.splitlines()
     assert lines[0] == (
-        "hang: rank 1 on algo-2, exit 67, attempt 1, step 3: rank 0 on algo-1 waited until its time-out: "
-        "loads at train.py:12: time.sleep(1000)"
+        "hang: rank 1 on algo-2, exit 67, attempt 1, step 3: "
+        "loads at train.py:12: time.sleep(1000) while rank 0 on algo-1 timed out"
     )
     assert lines[-1] == "hint: the stacks of the ranks that still lived are in output/data, stacks-rank-*.txt"
     whole = (done.folder / "algo-1" / "output" / "data" / "failure-full.txt").read_text()

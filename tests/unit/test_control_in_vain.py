@@ -19,6 +19,7 @@ WATCHDOG = (
 )
 SCRIPT = Frame("/opt/ml/code/train.py", 17, "load")
 WAITS = Frame("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
+STEP = Frame("/opt/ml/code/train.py", 20, "step")
 VERDICT_S = LIMITS.blame_s + 3 + 0.1  # the blame window, and the time for ranks of which nothing is known
 
 
@@ -30,7 +31,7 @@ class Living(Job):
     def stacks(self, host: str) -> list[Stack]:
         member, first = self.members[host], 2 * self.hosts.index(host)
         live = [first + local for local in (0, 1) if member.ranks.running(local) is not None]
-        return [Stack(r, host, 41, (SCRIPT,) if r == self.sleeper else (WAITS, SCRIPT)) for r in live]
+        return [Stack(r, host, 41, (SCRIPT,) if r == self.sleeper else (WAITS, STEP)) for r in live]
 
 
 def job(count: int = 2, sleeper: int = 3, restarts: int = 0) -> Living:
@@ -64,7 +65,7 @@ def test_the_rank_that_the_others_waited_for_is_named():
     failure = verdict(ranks)
     assert failure.headline() == (
         "hang: rank 3 on algo-2, exit 67, attempt 1, step 41:"
-        " rank 0 on algo-1 and 2 others waited until their time-out: load at train.py:17"
+        " load at train.py:17 while rank 0 on algo-1 and 2 others timed out"
     )
     assert 'File "/opt/ml/code/train.py", line 17, in load' in failure.traceback
     others = [f"rank {rank} on algo-{1 + rank // 2}, exit 134 (SIGABRT)" for rank in (0, 1, 2)]
@@ -78,8 +79,7 @@ def test_ranks_that_still_wait_are_not_blamed():
     abort(ranks, 2)
     ranks.pass_time(VERDICT_S)
     assert verdict(ranks).message == (
-        "rank 2 on algo-2 waited until its time-out: load at train.py:17"
-        " while 4 others wait in all_reduce (distributed_c10d.py:9)"
+        "load at train.py:17 while rank 2 on algo-2 timed out and 4 others wait in all_reduce (distributed_c10d.py:9)"
     )
 
 
@@ -92,9 +92,47 @@ def test_where_all_that_live_wait_too_the_first_time_out_stays():
     assert failure.hint == "the stacks of the ranks that still lived are in output/data, stacks-rank-*.txt"
 
 
+def at_one_line(source: str) -> Living:
+    """Ranks 1, 2 and 3 live, all at the same line of the script."""
+    ranks = job()
+    ranks.stacks = lambda host: [
+        Stack(2 * ranks.hosts.index(host) + local, host, 41, (SCRIPT,), source=source)
+        for local in (0, 1)
+        if (host, local) != ("algo-1", 0)
+    ]
+    abort(ranks, 0)
+    ranks.pass_time(VERDICT_S)
+    return ranks
+
+
+@pytest.mark.parametrize("source", ["if loss > limit:", "x = x.to(device)", ""])
+def test_nobody_is_blamed_where_all_that_live_are_at_one_line(source):
+    """Each of them waits for its GPU there, whatever the line does."""
+    failure = verdict(at_one_line(source))
+    assert (failure.kind, failure.rank, failure.code) == ("signal", 0, 134)
+
+
+def test_one_line_that_needs_no_gpu_is_blamed():
+    assert verdict(at_one_line("record = file.read(n)")).headline().startswith("hang: rank 1 on algo-1, exit 67")
+
+
+@pytest.mark.parametrize("source", ["total += loss.item()", "x = x.to(device)", "total += float(loss)"])
+def test_fewer_steps_of_a_rank_that_waits_for_its_gpu_say_nothing(source):
+    """The host runs ahead of its GPU: rank 0 reads the loss in step 11 while the others have queued step 12."""
+    ranks = job(sleeper=-1)
+    mine = [Stack(0, "algo-1", 11, (SCRIPT,), source=source)]
+    others = {"algo-1": [], "algo-2": [Stack(3, "algo-2", 12, (WAITS, STEP))]}
+    ranks.stacks = lambda host: others[host] + mine * (host == "algo-1")
+    for number in (1, 2):
+        host = ranks.hosts[number // 2]
+        ranks.send(ranks.hub.fail(ranks.now, host, Failure("signal", host, 134, "", number, WATCHDOG, step=12)))
+    ranks.pass_time(VERDICT_S)
+    assert (verdict(ranks).kind, verdict(ranks).rank) == ("signal", 1)
+
+
 def test_a_rank_that_waits_but_is_behind_is_named():
     ranks = job(sleeper=-1)
-    ranks.stacks = lambda host: [Stack(0, host, 40, (WAITS, SCRIPT))] if host == "algo-1" else []
+    ranks.stacks = lambda host: [Stack(0, host, 40, (WAITS, STEP))] if host == "algo-1" else []
     for number in (1, 2, 3):
         host = ranks.hosts[number // 2]
         failure = Failure("signal", host, 134, "ended by the signal", number, WATCHDOG, step=41)

@@ -48,6 +48,16 @@ SCALER = (
     Frame(CODE, 37, "step"),
     MAIN,
 )
+# `print(loss)` and `f"{loss:.3f}"`: torch 2.13 writes a tensor's value in Python.
+PRINTS = (
+    Frame(f"{SITE}/_tensor_str.py", 153, "__init__"),
+    Frame(f"{SITE}/_tensor_str.py", 373, "_tensor_str"),
+    Frame(f"{SITE}/_tensor_str.py", 724, "_str"),
+    Frame(f"{SITE}/_tensor.py", 590, "__repr__"),
+    Frame(CODE, 38, "step"),
+    MAIN,
+)
+FORMATS = (Frame(f"{SITE}/_tensor.py", 1125, "__format__"), Frame(CODE, 39, "step"), MAIN)
 SLEEPS = (Frame(CODE, 17, "load"), MAIN)
 LOADER = (
     Frame("/usr/lib/python3.11/selectors.py", 415, "select"),
@@ -82,6 +92,8 @@ def ranks(*frames, steps=41, **changes):
         (ZERO, "step (zero_redundancy_optimizer.py:1151)"),
         (FUNCTIONAL, "wait_tensor (_functional_collectives.py:142)"),
         (SCALER, "step (grad_scaler.py:478)"),
+        (PRINTS, "__init__ (_tensor_str.py:153)"),
+        (FORMATS, "__format__ (_tensor.py:1125)"),
         (SLEEPS, ""),
         (LOADER, ""),
         (FSDP_AT_WORK, ""),
@@ -98,6 +110,19 @@ def test_waiting_for_others_is_told_from_work(stack, label):
         ("comm.Barrier()", "Barrier (train.py:17)"),
         ("handle.wait()", "wait (train.py:17)"),
         ("total += loss.item()", "item (train.py:17)"),
+        ("x = next(batches).to(device, non_blocking=True)", "to (train.py:17)"),
+        ("seen.append(pred.argmax(1).cpu())", "cpu (train.py:17)"),
+        ("x, y = x.cuda(), y.cuda()", "cuda (train.py:17)"),
+        ("total += float(loss)", "float (train.py:17)"),
+        ("losses.append(float(loss.detach().mean()))", "float (train.py:17)"),
+        ("if torch.isnan(loss):", "isnan (train.py:17)"),
+        ("if not bool(found[0]):", "bool (train.py:17)"),
+        ("n = int(input())", ""),
+        ("server.connect((host, int(port)))", ""),
+        ("time.sleep(float(pause))", ""),
+        ("x = torch.frombuffer(records.read(n), dtype=torch.uint8).to(device)", ""),
+        ("point(3)", ""),
+        ("print(loss)", ""),
         ("time.sleep(1e9)", ""),
         ("while True: pass", ""),
     ],
@@ -120,6 +145,15 @@ def test_one_that_does_not_answer_comes_first():
         "no step for 600 s after step 41: the process does not answer (stopped, or held in the kernel) "
         "while 2 of 3 others wait in backward (__init__.py:395)"
     )
+
+
+@pytest.mark.parametrize(
+    ("frames", "source", "collective"),
+    [(ALL_REDUCE, "", True), (ZERO, "", True), (FUNCTIONAL, "", True), (BACKWARD, "", False), (SCALER, "", False),
+     (PRINTS, "", False), (SLEEPS, "x = loss.item()", False), (SLEEPS, "", False)],
+)  # fmt: skip
+def test_a_collective_is_told_from_a_wait_for_a_value(frames, source, collective):
+    assert Stack(0, "algo-1", 1, frames, source=source).in_collective is collective
 
 
 def test_fewer_steps_weigh_more_than_the_stack():
