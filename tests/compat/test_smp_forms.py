@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.compat.smp_runs import run
+from tests.train.one_queue import SEND, stuck
 
 PROGRAM = "smp_forms.py"
 
@@ -40,3 +41,11 @@ def test_only_one_rank_of_a_pipeline_runs_the_whole_model_to_cut_it(auto, tmp_pa
     assert strange
     assert [second["counts"][0][number] for number in strange] == [4 if auto else 0] * len(strange)
     assert [second["counts"][1][number] for number in strange] == [0] * len(strange)
+
+
+def test_steps_of_a_pipeline_end_with_one_queue_for_each_rank(tmp_path):
+    """The batch for the last rank, and its stages' messages, in the order in which NCCL would carry them out."""
+    rows = run(tmp_path, "smp_once.py", ranks=4, parameters={"partitions": 4, "microbatches": 4})
+    queues = [[[(kind, peer) for kind, peer in batch] for batch in row["queue"]] for row in rows]
+    assert [(SEND, 3)] in queues[0]
+    assert stuck(queues) == []

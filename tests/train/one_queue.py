@@ -44,7 +44,15 @@ def listened(moves: bool) -> Iterator[Queue]:
     """What this rank issues meanwhile. Without `moves` nothing is sent, and what is received is ones."""
     queue: Queue = []
     real = {name: getattr(distributed_c10d, name) for name in NAMES}
-    inside = [False]  # a batch calls isend and irecv
+    inside = [False]  # a batch calls isend and irecv, and so do send and recv
+
+    @contextlib.contextmanager
+    def within() -> Iterator[None]:
+        before, inside[0] = inside[0], True
+        try:
+            yield
+        finally:
+            inside[0] = before
 
     def one(kind: str, name: str, tensor: torch.Tensor, peer: int | None, group: Any, group_peer: int | None) -> Any:
         if group_peer is None:
@@ -52,7 +60,8 @@ def listened(moves: bool) -> Iterator[Queue]:
         if not inside[0]:
             queue.append([(kind, group_peer)])
         if moves:
-            return real[name](tensor, group=group, **{f"group_{'dst' if kind == SEND else 'src'}": group_peer})
+            with within():
+                return real[name](tensor, group=group, **{f"group_{'dst' if kind == SEND else 'src'}": group_peer})
         if kind == RECEIVE:
             tensor.detach().fill_(1)  # torch asks "are all shapes known?" and waits for a one
         return _Done()
@@ -79,13 +88,10 @@ def listened(moves: bool) -> Iterator[Queue]:
 
     def batch(operations: Sequence[dist.P2POp]) -> Any:
         queue.append([(SEND if each.op is isend else RECEIVE, each.group_peer) for each in operations])
-        inside[0] = True
-        try:
+        with within():
             if moves:
                 return real["batch_isend_irecv"](operations)
             return [each.op(each.tensor, group=each.group, **_end(each, isend)) for each in operations]
-        finally:
-            inside[0] = False
 
     def all_reduce(tensor: torch.Tensor, *args: Any, **named: Any) -> Any:
         queue.append([(ALL, -1)])

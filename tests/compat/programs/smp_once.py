@@ -1,10 +1,12 @@
-"""Counts the passes of every layer on this rank while the library cuts the model, at first and for another form."""
+"""Counts the passes of every layer on this rank while the library cuts the model, at first and for another form, and
+writes down the messages of its steps."""
 
 import smdistributed.modelparallel.torch as smp
 import torch
 from torch import nn
 
 from tests.compat.smp_runs import say
+from tests.train.one_queue import listened
 
 LAYERS = 4
 passes = [0] * LAYERS
@@ -24,7 +26,7 @@ smp.init()
 torch.manual_seed(0)
 layers = []
 for number in range(LAYERS):
-    with smp.partition(number * 2 // LAYERS):
+    with smp.partition(number * smp.pp_size() // LAYERS):
         layers.append(Layer(number))
 model = smp.DistributedModel(nn.Sequential(*layers))
 optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
@@ -37,11 +39,21 @@ def train_step(model, rows):
     return loss
 
 
+@smp.step
+def test_step(model, rows):
+    return model(rows)
+
+
 counts = []
-for length in (3, 5):  # the second one is another form
-    before = list(passes)
-    train_step(model, torch.ones(4, length, 8))
-    optimizer.step()
-    optimizer.zero_grad()
-    counts.append([now - then for now, then in zip(passes, before, strict=True)])
-say({"counts": counts, "pp_rank": smp.pp_rank(), "mine": sorted(name for name, _ in model.local_named_parameters())})
+with listened(moves=True) as queue:
+    for length in (3, 5):  # the second one is another form
+        before = list(passes)
+        rows = torch.ones(4, length, 8)
+        train_step(model, rows)
+        optimizer.step()
+        optimizer.zero_grad()
+        counts.append([now - then for now, then in zip(passes, before, strict=True)])
+        with torch.no_grad():
+            test_step(model, rows)
+mine = sorted(name for name, _ in model.local_named_parameters())
+say({"counts": counts, "mine": mine, "queue": queue})
