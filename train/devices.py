@@ -141,7 +141,8 @@ def _take(device: torch.device, warn: Callable[[str], None]) -> None:
 
 
 def identity(device: torch.device) -> str:
-    """The UUID of a GPU, "" for the CPU."""
+    """The UUID of a GPU; "" for the CPU, and where it is all zeros: a virtual GPU's may not be known."""
     if device.type != "cuda":
         return ""
-    return str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+    return uuid if uuid.strip("0-") else ""

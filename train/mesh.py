@@ -14,11 +14,12 @@ import torch.distributed as dist
 
 from . import devices
 from .errors import UserError
-from .roll_call import Place, agree, disagreement, host_name
+from .roll_call import Place, agree, disagreement, host_name, one_gpu_each
 
 # Longer than any honest pause between two collectives (compilation of the first step, a checkpoint to slow storage);
 # short enough that a lost peer is noticed by ranks which no launcher watches.
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=15)
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # of the group that is made for ranks on such devices
 T = TypeVar("T")
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 CHUNK = 64 * 2**20  # bytes per broadcast of a checkpoint: bounds the second copy that a rank holds
@@ -179,7 +180,9 @@ def enter(world: World) -> Mesh:
         if error:
             raise UserError(error)
         return mesh
-    place = Place(world.rank, host_name(), str(device), devices.identity(device), error)
+    backends = dist.get_backend_config() if dist.is_initialized() else BACKENDS[device.type]
+    gpu = devices.identity(device) if one_gpu_each(backends, os.environ) else ""
+    place = Place(world.rank, host_name(), str(device), gpu, error)
     if not dist.is_initialized():
         _join(world, place)
     elif dist.get_backend() == "nccl":
@@ -197,8 +200,8 @@ def _join(world: World, place: Place) -> None:
     store, rank, size = next(dist.rendezvous("env://", world.rank, world.world_size, timeout=COLLECTIVE_TIMEOUT))
     store.set_timeout(COLLECTIVE_TIMEOUT)
     agree(store, size, place)
-    backend = "gloo" if place.device == "cpu" else "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
+    backends = BACKENDS[place.device.partition(":")[0]]
+    dist.init_process_group(backends, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
 
 
 def _warn(text: str) -> None:

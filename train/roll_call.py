@@ -25,7 +25,7 @@ PAUSE_S = 0.05  # until a rank looks again for the verdict, or a newer call
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One rank's answer. `gpu` is the UUID of its GPU; `error` says why it has no device."""
+    """One rank's answer. `gpu` is the UUID of its GPU, "" where ranks may share one; `error` says why it has no device."""
 
     rank: int
     host: str
@@ -39,13 +39,20 @@ def host_name(environ: Mapping[str, str] = os.environ) -> str:
     return environ.get("SM_CURRENT_HOST") or socket.gethostname()
 
 
+def one_gpu_each(backends: str, environ: Mapping[str, str]) -> bool:
+    """True where ranks of one host must not share a GPU: NCCL refuses it, Gloo does not.
+
+    `backends` is torch's `cpu:gloo,cuda:nccl`. NCCL_HOSTID changes what NCCL takes for one host.
+    """
+    shared = environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") not in ("", "0")  # NCCL 2.30 and later
+    return "cuda:nccl" in backends.split(",") and not shared and not environ.get("NCCL_HOSTID")
+
+
 def disagreement(places: Iterable[Place]) -> str:
     """What keeps these ranks from training together, "" where nothing does. Pure."""
     ranks = sorted(places, key=lambda place: place.rank)
-    for place in ranks:
-        if place.error:
-            alike = _hosts(each for each in ranks if each.error)
-            return f"{alike}: {place.error}"
+    if refused := [place for place in ranks if place.error]:
+        return _errors(refused)
     kinds = {name: [each for each in ranks if each.device.partition(":")[0] == name] for name in ("cuda", "cpu")}
     if kinds["cuda"] and kinds["cpu"]:
         return (
@@ -53,14 +60,25 @@ def disagreement(places: Iterable[Place]) -> str:
             f"kind for all ranks; fix: `algorun doctor` on {kinds['cpu'][0].host} tells why it has none, or "
             "CUDA_VISIBLE_DEVICES= (empty) on all hosts"
         )
-    taken: dict[str, Place] = {}
+    taken: dict[tuple[str, str], Place] = {}
     for place in ranks:
-        if place.gpu and (other := taken.setdefault(place.gpu, place)) is not place:
+        if place.gpu and (other := taken.setdefault((place.host, place.gpu), place)) is not place:
             return (
                 f"ranks {other.rank} and {place.rank} on {place.host} have the same GPU ({place.gpu}); allowed: a GPU for "
                 "each rank; fix: fewer ranks per host, or more GPUs in CUDA_VISIBLE_DEVICES"
             )
     return ""
+
+
+def _errors(refused: list[Place]) -> str:
+    """The error of the first rank, who has the same, and who has another."""
+    first = refused[0].error
+    others = [place for place in refused if place.error != first]
+    text = f"{_hosts(place for place in refused if place.error == first)}: {first}"
+    if not others:
+        return text
+    have = "1 more rank has another error" if len(others) == 1 else f"{len(others)} more ranks have other errors"
+    return f"{text}; {have}: {_hosts(others)}"
 
 
 def _hosts(places: Iterable[Place]) -> str:

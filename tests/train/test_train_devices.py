@@ -162,5 +162,18 @@ def test_more_ranks_than_gpus_say_what_hides_the_others():
         choose_device(world, 1, one_visible=False, visible="MIG-a,MIG-b")
 
 
+@pytest.mark.parametrize(
+    ("uuid", "known"),
+    [
+        ("8932f937-d72c-4106-c12f-20bd9faed9f6", "8932f937-d72c-4106-c12f-20bd9faed9f6"),
+        ("00000000-0000-0000-0000-000000000000", ""),
+    ],
+)
+def test_the_identity_of_a_gpu(uuid, known, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid=uuid))
+    assert devices.identity(torch.device("cuda:0")) == known
+    assert devices.identity(torch.device("cpu")) == ""
+
+
 def test_the_device_files_are_those_of_gpus(dev):
     assert devices.device_files(dev) == [f"{dev}/nvidia0", f"{dev}/nvidia1"]

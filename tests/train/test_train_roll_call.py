@@ -2,13 +2,16 @@
 
 import datetime
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from tests.train.training_runs import Ranks
+from train import mesh
 from train.errors import UserError
-from train.roll_call import Place, agree, disagreement
+from train.roll_call import Place, agree, disagreement, one_gpu_each
 
 GPUS = [Place(rank, "algo-1", f"cuda:{rank}", f"GPU-{rank}") for rank in range(2)]
 CPUS = [Place(rank, "algo-2", "cpu") for rank in (2, 3)]
@@ -72,14 +75,58 @@ def test_all_ranks_end_with_the_same_error_before_a_group_is_made(mode, tmp_path
         ([*GPUS, *CPUS], "ranks have different devices: GPUs on algo-1 (ranks 0, 1); the CPU on algo-2 (ranks 2, 3);"),
         ([Place(0, "a", "cpu", error="no driver"), *GPUS[1:]], "a (rank 0): no driver"),
         (
+            [
+                Place(rank, "a" if rank < 2 else "b", "cpu", error="too old" if rank == 2 else "no driver")
+                for rank in range(4)
+            ],
+            "a (ranks 0, 1), b (rank 3): no driver; 1 more rank has another error: b (rank 2)",
+        ),
+        (
+            [Place(rank, f"algo-{rank}", "cpu", error=f"error {rank}") for rank in range(8)],
+            "algo-0 (rank 0): error 0; 7 more ranks have other errors: algo-1 (rank 1), algo-2 (rank 2), "
+            "algo-3 (rank 3), algo-4 (rank 4) and 3 more",
+        ),
+        (
             [GPUS[0], Place(1, "algo-1", "cuda:0", "GPU-0")],
             "ranks 0 and 1 on algo-1 have the same GPU (GPU-0); allowed: a GPU for each rank;",
         ),
+        ([GPUS[0], Place(1, "algo-2", "cuda:0", "GPU-0")], ""),  # NCCL compares GPUs of one host
+        ([Place(rank, "algo-1", "cuda:0") for rank in range(2)], ""),  # not known, or not compared
     ],
 )
 def test_what_keeps_ranks_from_training_together(places, text):
     assert disagreement(reversed(places)).startswith(text)
     assert bool(disagreement(places)) == bool(text)
+
+
+@pytest.mark.parametrize(
+    ("backends", "environ", "refused"),
+    [
+        ("cpu:gloo,cuda:nccl", {}, True),
+        ("cpu:gloo,cuda:gloo", {}, False),
+        ("cpu:gloo,cuda:nccl", {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}, False),
+        ("cpu:gloo,cuda:nccl", {"NCCL_MULTI_RANK_GPU_ENABLE": "0"}, True),
+        ("cpu:gloo,cuda:nccl", {"NCCL_HOSTID": "rank-3"}, False),
+    ],
+)
+def test_a_shared_gpu_is_refused_where_nccl_refuses_it(backends, environ, refused):
+    assert one_gpu_each(backends, environ) is refused
+
+
+@pytest.mark.parametrize(("backend", "joins"), [("gloo", True), ("nccl", False)])
+def test_ranks_of_a_script_s_own_group_may_share_a_gpu_by_gloo(backend, joins, monkeypatch):
+    world = mesh.World(1, 2, 0, 1, True)
+    monkeypatch.setattr(mesh.devices, "find", lambda *_: torch.device("cuda:0"))
+    monkeypatch.setattr(mesh.devices, "identity", lambda _: "GPU-0")
+    monkeypatch.setattr(mesh.Mesh, "gather", lambda _, mine: [replace(mine, rank=0), mine])
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_backend", lambda: "undefined")
+    monkeypatch.setattr(dist, "get_backend_config", lambda: f"cpu:gloo,cuda:{backend}")
+    if joins:
+        assert mesh.enter(world).device == torch.device("cuda:0")
+    else:
+        with pytest.raises(UserError, match="have the same GPU"):
+            mesh.enter(world)
 
 
 def test_many_hosts_are_not_all_listed():
