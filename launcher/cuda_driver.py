@@ -8,6 +8,7 @@ kernel driver, on data-center GPUs.
 from __future__ import annotations
 
 from .nvidia import COMPAT, Nvidia
+from .probe import NO_CUDA
 
 LEAST = {11: 450, 12: 525, 13: 580}  # the first number of the driver's version, by CUDA's
 WITHOUT_COMPAT = ("GeForce", "TITAN")  # error 804 there: "forward compatibility was attempted on non supported HW"
@@ -24,25 +25,30 @@ def least(torch_cuda: str) -> int:
     return LEAST.get(major(torch_cuda), 0)
 
 
-def compat_helps(found: Nvidia) -> bool:
-    """True where ranks should load the image's libcuda: it is of a newer branch than the kernel's driver.
+def compat_helps(found: Nvidia, torch_cuda: str) -> bool:
+    """True where ranks should load the image's libcuda: torch cannot use the kernel's driver, and can use it with this one.
 
-    NVIDIA's container toolkit compares branches too. Above a driver of the same or a newer branch it fails with error 803.
+    A driver that is new enough stays alone: minor version compatibility needs no more. Where torch's CUDA is not known, the
+    newer of the two is taken. Above a driver of the same or a newer branch the image's libcuda fails with error 803.
     """
-    if not found.devices or not found.driver or any(word in model for model in found.models for word in WITHOUT_COMPAT):
+    old, new, needs = major(found.driver), major(found.compat), least(torch_cuda)
+    if not found.devices or torch_cuda == NO_CUDA or not 0 < old < new:
         return False
-    return major(found.driver) < major(found.compat)
+    if needs and not old < needs <= new:
+        return False
+    known = len(found.models) == found.devices  # a GPU without a name may be a GeForce
+    return known and not any(word in model for model in found.models for word in WITHOUT_COMPAT)
 
 
 def too_old(found: Nvidia, torch_cuda: str) -> bool:
     """True where torch can use no GPU with this driver, nor with the image's libcuda above it."""
-    offered = major(found.compat) if compat_helps(found) else major(found.driver)
+    offered = major(found.compat) if compat_helps(found, torch_cuda) else major(found.driver)
     return 0 < offered < least(torch_cuda)
 
 
-def with_compat(found: Nvidia, library_path: str) -> str:
+def with_compat(found: Nvidia, torch_cuda: str, library_path: str) -> str:
     """LD_LIBRARY_PATH for a rank, "" where it stays as it is."""
     folders = library_path.split(":")
-    if COMPAT in folders or not compat_helps(found):
+    if COMPAT in folders or not compat_helps(found, torch_cuda):
         return ""
     return ":".join([COMPAT, *filter(None, folders)])

@@ -56,8 +56,8 @@ def _driver(machine: Machine) -> Finding:
         return Finding("NVIDIA driver", f"{found.driver}{wanted}")
     use = (
         "ranks load it"
-        if cuda_driver.compat_helps(found)
-        else "not used: the driver is as new, or the GPU no data-center GPU"
+        if cuda_driver.compat_helps(found, machine.torch_cuda)
+        else "not used: the driver is new enough, or a GPU is a GeForce, a TITAN or unknown"
     )
     return Finding("NVIDIA driver", f"{found.driver}{wanted}; {COMPAT} has {found.compat} ({use})")
 
@@ -89,7 +89,7 @@ def _torch(machine: Machine) -> list[Finding]:
     """Whether torch sees the GPUs, in an environment as ranks get it."""
     if machine.torch_cuda in ("", NO_CUDA):
         return []
-    path = cuda_driver.with_compat(machine.nvidia, os.environ.get("LD_LIBRARY_PATH", ""))
+    path = cuda_driver.with_compat(machine.nvidia, machine.torch_cuda, os.environ.get("LD_LIBRARY_PATH", ""))
     environ = {**os.environ, **({"LD_LIBRARY_PATH": path} if path else {})}
     said = (program_output.lines(sys.executable, "-I", "-W", "ignore", "-c", TORCH, environ=environ) or [""])[-1]
     if said.isdigit():

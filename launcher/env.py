@@ -84,9 +84,9 @@ def defaults(interface: Sourced[str], machine: Machine, slots: int, environ: Map
 
 
 def _driver(machine: Machine, environ: Mapping[str, str]) -> list[Variable]:
-    """The image's own libcuda first, where the kernel's driver is older."""
+    """The image's own libcuda first, where the kernel's driver is too old for torch."""
     found = machine.nvidia
-    path = cuda_driver.with_compat(found, environ.get("LD_LIBRARY_PATH", ""))
+    path = cuda_driver.with_compat(found, machine.torch_cuda, environ.get("LD_LIBRARY_PATH", ""))
     if not path or machine.visible.hidden:
         return []
     return [

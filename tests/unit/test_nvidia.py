@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher import cuda_driver, efa, env, libraries, nvidia, probe
-from launcher.nvidia import Nvidia
+from launcher.nvidia import COMPAT, Nvidia
 from launcher.values import Sourced
 from tests.conftest import machine
 
@@ -108,30 +108,39 @@ def test_the_loader_s_places_for_libraries(root):
     assert libraries.find("/mine/libnccl-net.so", {}, str(root)) == "/mine/libnccl-net.so"
 
 
-def rank_environment(found: Nvidia, **environ: str) -> dict[str, str]:
-    here = replace(machine(gpus=found.devices), nvidia=found)
+def rank_environment(found: Nvidia, cuda: str, **environ: str) -> dict[str, str]:
+    here = replace(machine(gpus=found.devices), nvidia=found, torch_cuda=cuda)
     return {v.name: v.value for v in env.defaults(Sourced("eth0", "default route"), here, 1, environ)}
 
 
-A10G = Nvidia(1, "535.183.01", ("NVIDIA A10G",), library=LIBRARY, compat="570.124.06")
+A10G = Nvidia(1, "470.256.02", ("NVIDIA A10G",), library=LIBRARY, compat="570.124.06")
 
 
 @pytest.mark.parametrize(
-    ("found", "before", "after"),
+    ("found", "cuda", "before", "after"),
     [
-        (A10G, "", "/usr/local/cuda/compat"),
-        (A10G, "/usr/local/nvidia/lib:/usr/local/nvidia/lib64", "/usr/local/cuda/compat:/usr/local/nvidia/lib:/usr/local/nvidia/lib64"),
-        (A10G, "/x:/usr/local/cuda/compat", None),  # the user's own order
-        (replace(A10G, driver="570.86.15"), "", None),  # the same branch
-        (replace(A10G, driver="580.95.05"), "", None),  # newer: error 803 with the image's
-        (replace(A10G, compat=""), "", None),
-        (replace(A10G, driver=""), "", None),
-        (replace(A10G, devices=0), "", None),
-        (replace(A10G, models=("NVIDIA GeForce RTX 3090",)), "", None),  # error 804
+        (A10G, "12.8", "", COMPAT),
+        (A10G, "12.8", "/usr/local/nvidia/lib:/usr/local/nvidia/lib64", f"{COMPAT}:/usr/local/nvidia/lib:/usr/local/nvidia/lib64"),
+        (A10G, "12.8", f"/x:{COMPAT}", None),  # the user's own order
+        (replace(A10G, driver="525.60.13"), "12.8", "", None),  # minor version compatibility: the host's own works
+        (replace(A10G, driver="535.183.01"), "12.8", "", None),
+        (replace(A10G, driver="535.183.01", compat="580.65.06"), "13.0", "", COMPAT),
+        (replace(A10G, driver="535.183.01"), "none", "", None),
+        (replace(A10G, driver="535.183.01"), "", "", COMPAT),  # the program's CUDA is not known
+        (replace(A10G, driver="570.86.15"), "", "", None),  # the same branch
+        (replace(A10G, driver="580.95.05"), "", "", None),  # newer: error 803 with the image's
+        (replace(A10G, driver="580.95.05"), "14.1", "", None),
+        (replace(A10G, compat=""), "12.8", "", None),
+        (replace(A10G, driver=""), "12.8", "", None),
+        (replace(A10G, devices=0), "12.8", "", None),
+        (replace(A10G, models=("NVIDIA A10G", "NVIDIA GeForce RTX 3090")), "12.8", "", None),  # error 804
+        (replace(A10G, models=()), "12.8", "", None),  # perhaps error 804
+        (replace(A10G, devices=2), "12.8", "", None),  # one of two is known
     ],
 )  # fmt: skip
-def test_the_image_s_libcuda_goes_first_only_above_an_older_driver(found, before, after):
-    assert rank_environment(found, **({"LD_LIBRARY_PATH": before} if before else {})).get("LD_LIBRARY_PATH") == after
+def test_the_image_s_libcuda_goes_first_only_where_the_driver_is_too_old(found, cuda, before, after):
+    environ = {"LD_LIBRARY_PATH": before} if before else {}
+    assert rank_environment(found, cuda, **environ).get("LD_LIBRARY_PATH") == after
 
 
 def test_hidden_gpus_need_no_libcuda(root):

@@ -165,12 +165,14 @@ def test_doctor_has_torch_s_words_where_it_sees_no_gpu(tools):
 
 def test_doctor_asks_torch_in_the_environment_of_a_rank(tools, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", "/usr/local/nvidia/lib")
-    older = replace(CARDS, driver="535.183.01", compat="570.124.06")
+    older = replace(CARDS, driver="470.256.02", compat="570.124.06")
     found = doctor(replace(GOOD, nvidia=older))
     assert found[1][2].endswith("; /usr/local/cuda/compat has 570.124.06 (ranks load it)")
     assert tools["environ"]["LD_LIBRARY_PATH"] == "/usr/local/cuda/compat:/usr/local/nvidia/lib"
-    same = doctor(replace(GOOD, nvidia=replace(older, driver="570.124.06")))
-    assert same[1][2].endswith("has 570.124.06 (not used: the driver is as new, or the GPU no data-center GPU)")
+    newer = doctor(replace(GOOD, nvidia=replace(older, driver="535.183.01")))
+    assert newer[1][2].endswith(
+        "has 570.124.06 (not used: the driver is new enough, or a GPU is a GeForce, a TITAN or unknown)"
+    )
 
 
 def test_doctor_on_a_container_that_was_given_no_gpu(tools):
