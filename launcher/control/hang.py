@@ -96,8 +96,11 @@ class Stack:
 
     @property
     def outside(self) -> bool:
-        """True where the user's line needs neither other ranks nor a GPU: it sleeps, or reads a file."""
-        return bool(self.frames) and self.own == self.frames[0] and re.search(OUTSIDE, self.source) is not None
+        """True where the rank waits for something that is neither a rank nor a GPU: time, a file, a child."""
+        if not self.frames or self.wait:
+            return False
+        inside = self.frames[0]
+        return bool(re.search(STANDARD, inside.file) or (self.own == inside and re.search(OUTSIDE, self.source)))
 
 
 def odd(stacks: Sequence[Stack]) -> Stack:

@@ -65,10 +65,10 @@ class Inquiry:
         """The ranks that do something other than wait, or are in a collective of an earlier step than those that timed
         out. Fewer steps alone say nothing: with GPUs a rank that reads a value is behind those that only queue work.
 
-        Empty where all are at one line: each waits for its GPU there, whatever the line does.
+        Where all are at one line, each is taken to wait for its GPU, unless it waits for time, a file or a child.
         """
-        if hang.at_one_line(self.stacks) and not self.stacks[0].outside:
-            return []
+        if hang.at_one_line(self.stacks):
+            return [stack for stack in self.stacks if stack.outside]
         last = max(each.step for each in self._in_vain)
         known = [stack for stack in self.stacks if stack.frames or stack.frozen]
         return [stack for stack in known if not stack.wait or (stack.in_collective and stack.steps < last)]

@@ -92,13 +92,13 @@ def test_where_all_that_live_wait_too_the_first_time_out_stays():
     assert failure.hint == "the stacks of the ranks that still lived are in output/data, stacks-rank-*.txt"
 
 
-def at_one_line(source: str) -> Living:
-    """Ranks 1, 2 and 3 live, all at the same line of the script."""
+def at_one_line(source: str, below: dict[int, tuple[Frame, ...]] | None = None) -> Living:
+    """Ranks 1, 2 and 3 live, all at the same line of the script; `below` are frames of libraries that it called."""
     ranks = job()
     ranks.stacks = lambda host: [
-        Stack(2 * ranks.hosts.index(host) + local, host, 41, (SCRIPT,), source=source)
-        for local in (0, 1)
-        if (host, local) != ("algo-1", 0)
+        Stack(rank, host, 41, (*(below or {}).get(rank, ()), SCRIPT), source=source)
+        for rank in (1, 2, 3)
+        if host == ranks.hosts[rank // 2]
     ]
     abort(ranks, 0)
     ranks.pass_time(VERDICT_S)
@@ -114,6 +114,31 @@ def test_nobody_is_blamed_where_all_that_live_are_at_one_line(source):
 
 def test_one_line_that_needs_no_gpu_is_blamed():
     assert verdict(at_one_line("record = file.read(n)")).headline().startswith("hang: rank 1 on algo-1, exit 67")
+
+
+LIBRARY = "/lib/python3.11/site-packages"
+LAYER = (Frame(f"{LIBRARY}/torch/nn/modules/linear.py", 125, "forward"),)
+TRAINER = (Frame(f"{LIBRARY}/transformers/trainer.py", 2532, "train"),)
+LOADER = (
+    Frame("/usr/lib/python3.11/selectors.py", 415, "select"),
+    Frame(f"{LIBRARY}/torch/utils/data/dataloader.py", 1243, "_try_get_data"),
+    *TRAINER,
+)
+STORE = (Frame("/usr/lib/python3.11/threading.py", 320, "wait"), WAITS)
+
+
+@pytest.mark.parametrize(
+    ("below", "blamed"),
+    [
+        ({1: (WAITS, *TRAINER), 2: (WAITS, *TRAINER), 3: LOADER}, 3),
+        ({1: LAYER, 2: TRAINER, 3: LOADER}, 3),
+        ({1: LAYER, 2: TRAINER, 3: (WAITS,)}, None),
+        ({1: LAYER, 2: TRAINER, 3: STORE}, None),
+    ],
+)
+def test_at_one_line_of_a_library_s_loop_only_the_one_that_needs_no_gpu_is_blamed(below, blamed):
+    failure = verdict(at_one_line("trainer.train()", below))
+    assert (failure.kind, failure.rank) == (("hang", blamed) if blamed else ("signal", 0))
 
 
 @pytest.mark.parametrize("source", ["total += loss.item()", "x = x.to(device)", "total += float(loss)"])
