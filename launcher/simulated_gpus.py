@@ -32,16 +32,21 @@ def give_out(
     """A GPU of its own for every rank; the CPU for all where the GPUs do not suffice.
 
     `whole_hosts`: one process per host, which may use several GPUs: each host gets an equal share of all. `cpu_torch`:
-    the program computes with a torch without CUDA. `root` as in probe. Raises UserError where CUDA_VISIBLE_DEVICES names
-    something else than this machine's GPUs.
+    the program computes with a torch without CUDA. `root` as in probe. Raises UserError where CUDA_VISIBLE_DEVICES leaves
+    none of this machine's GPUs, and the CPU is not the user's choice.
     """
     found, value = nvidia.look(environ, root), environ.get(VARIABLE)
-    _refuse_wrong(visible.visible(value, found.devices, found.uuids), found.devices)
-    names = tuple(map(str, range(found.devices))) if value is None else visible.named(value)
-    if not names:
-        return Given([None if value is None else ""] * hosts)  # no GPU, or the CPU by choice
+    seen = visible.visible(value, found.devices, found.uuids)
+    if not found.devices:
+        return Given([None] * hosts)
+    if seen.hidden:
+        return Given([""] * hosts)
     if cpu_torch:
         return Given([""] * hosts, f"{ON_CPU}: torch is built without CUDA")
+    names = tuple(map(str, range(found.devices))) if value is None else visible.named(value)
+    if seen.wrong:
+        _refuse_none_left(seen, found.devices)
+        names = names[: names.index(seen.wrong)]
     sliced = found.slices > 0 or any(name.startswith("MIG-") for name in names)
     if sliced and hosts * slots > 1:
         return Given([""] * hosts, f"{ON_CPU}: {SLICES}")
@@ -53,9 +58,9 @@ def give_out(
     return Given([",".join(names[host * each : (host + 1) * each]) for host in range(hosts)])
 
 
-def _refuse_wrong(seen: visible.Visible, devices: int) -> None:
-    """CUDA would leave the entry and all that follow out, without a word."""
-    if seen.wrong:
+def _refuse_none_left(seen: visible.Visible, devices: int) -> None:
+    """CUDA leaves the wrong entry and all that follow out, without a word."""
+    if not seen.count:
         what = "names a GPU twice" if seen.twice else f"names {seen.wrong!r}, which is no GPU of this machine"
         raise UserError(
             VARIABLE,

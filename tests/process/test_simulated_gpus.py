@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import clean_environ, needs_mpi
 
-from .running import PROGRAMS, simulate
+from .running import PROGRAMS
 
 ON_A_MACHINE = """
 import functools, sys
@@ -26,24 +26,26 @@ def visible(folder, ranks: int) -> list[str | None]:
     return [environ.get("CUDA_VISIBLE_DEVICES") for environ in environs]
 
 
-def on_a_machine(folder, gpus: int, *words: str) -> subprocess.CompletedProcess[str]:
+def on_a_machine(folder, gpus: int, *words: str, names: str | None = None) -> subprocess.CompletedProcess[str]:
+    """`simulate` on a machine with these GPUs. `names`: its CUDA_VISIBLE_DEVICES, None for none."""
     (folder / "machine/dev").mkdir(parents=True)
     for number in range(gpus):
         (folder / f"machine/dev/nvidia{number}").touch()
     environ = clean_environ()
     del environ["CUDA_VISIBLE_DEVICES"]
+    if names is not None:
+        environ["CUDA_VISIBLE_DEVICES"] = names
     argv = [sys.executable, "-c", ON_A_MACHINE, str(folder / "machine"), "simulate", *words]
     return subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize("engine", ["native", pytest.param("mpirun", marks=needs_mpi)])
-def test_simulated_hosts_share_no_gpu(engine, tmp_path, nothing_left):
-    program = PROGRAMS / "environment.py"
-    names = "GPU-aa,GPU-bb,5,GPU-cc,7"
-    done = simulate(engine, program, tmp_path, folder=tmp_path, marker=nothing_left, CUDA_VISIBLE_DEVICES=names)
-    assert done.code == 0, done.text
+def test_simulated_hosts_share_no_gpu(engine, tmp_path):
+    words = ["-j", "2x2", "--engine", engine, str(PROGRAMS / "environment.py"), str(tmp_path)]
+    done = on_a_machine(tmp_path, 8, *words, names="GPU-aa,GPU-bb,5,GPU-cc,7")
+    assert done.returncode == 0, done.stdout + done.stderr
     assert visible(tmp_path, 4) == ["GPU-aa,GPU-bb", "GPU-aa,GPU-bb", "5,GPU-cc", "5,GPU-cc"]
-    assert "on the CPU" not in done.text
+    assert "on the CPU" not in done.stdout
 
 
 @pytest.mark.parametrize(

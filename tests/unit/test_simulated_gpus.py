@@ -51,16 +51,22 @@ def test_mig_slices_are_for_one_rank_alone(tmp_path):
     ("value", "what"),
     [
         (
-            "0,7",
-            "'0,7' names '7', which is no GPU of this machine; allowed: 0 to 1, or UUIDs of nvidia-smi -L, each once",
+            "7,0",
+            "'7,0' names '7', which is no GPU of this machine; allowed: 0 to 1, or UUIDs of nvidia-smi -L, each once",
         ),
         ("0,0", "'0,0' names a GPU twice; allowed: 0 to 1"),
     ],
 )
-def test_a_gpu_that_is_not_there_is_an_error(value, what, tmp_path):
+def test_a_choice_that_leaves_no_gpu_is_an_error(value, what, tmp_path):
     with pytest.raises(UserError) as error:
         give_out({"CUDA_VISIBLE_DEVICES": value}, 2, 1, root=machine(tmp_path, 2))
     assert what in str(error.value)
+
+
+def test_a_choice_that_leaves_some_gpus_is_used_as_run_does(tmp_path):
+    root = machine(tmp_path, 4)
+    assert give_out({"CUDA_VISIBLE_DEVICES": "3,1,9,0"}, 2, 1, root=root) == (["3", "1"], "")
+    assert give_out({"CUDA_VISIBLE_DEVICES": "3,9"}, 2, 1, root=root).said.endswith("there is 1 (CUDA_VISIBLE_DEVICES)")
 
 
 def test_too_few_gpus_mean_the_cpu_on_every_host_and_one_line_says_why(tmp_path):
@@ -95,4 +101,13 @@ def test_bundled_programs_take_the_cpu_where_torch_is_built_without_cuda(tmp_pat
         ["", ""],
         "the simulated hosts compute on the CPU: torch is built without CUDA",
     )
+    for wrong in ("7", "0,0", "9"):
+        assert give_out({"CUDA_VISIBLE_DEVICES": wrong}, 2, 2, cpu_torch=True, root=root).visible == ["", ""]
+    assert give_out({"CUDA_VISIBLE_DEVICES": "-1"}, 2, 2, cpu_torch=True, root=root) == (["", ""], "")
     assert give_out({}, 2, 2, cpu_torch=True, root=machine(tmp_path / "none", 0)).said == ""
+
+
+@pytest.mark.parametrize("value", ["", "-1", "0", "0,0", "7", "GPU-dead"])
+def test_a_machine_without_gpus_leaves_the_variable_alone(value, tmp_path):
+    root = machine(tmp_path, 0)
+    assert give_out({"CUDA_VISIBLE_DEVICES": value}, 2, 2, root=root) == ([None, None], "")
