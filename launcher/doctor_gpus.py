@@ -11,7 +11,6 @@ from .finding import Finding
 from .nvidia import COMPAT
 from .probe import NO_CUDA, Machine
 from .values import Sourced
-from .visible import VARIABLE
 
 FIELDS = ("index", "name", "memory.total", "memory.used", "compute_mode", "mig.mode.current")
 SMI = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
@@ -33,7 +32,8 @@ def examine(machine: Machine, hosts: int) -> list[Finding]:
     if not machine.nvidia.devices:
         return found
     if machine.visible.hidden:
-        return [*found, Finding(VARIABLE, f"{machine.visible.value!r}: all GPUs are hidden, jobs compute on the CPU")]
+        seen = machine.visible
+        return [*found, Finding(seen.variable, f"{seen.value!r}: all GPUs are hidden, jobs compute on the CPU")]
     slots = Sourced(max(machine.gpus.value, 1), "one rank on each GPU")
     torch = _torch(machine)
     silent = "warn" if torch else "fail"  # a container may have the driver's libraries without its tools

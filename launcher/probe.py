@@ -63,16 +63,12 @@ class Folder:
 def gpus(environ: Mapping[str, str], root: str = "") -> Sourced[int]:
     """GPUs that a rank could open: NVIDIA's device files, narrowed by CUDA_VISIBLE_DEVICES."""
     found = nvidia.look(environ, root)
-    return _gpus(_seen(environ, found), found.devices)
-
-
-def _seen(environ: Mapping[str, str], found: Nvidia) -> Visible:
-    return visible.visible(environ.get(visible.VARIABLE), found.devices, found.uuids)
+    return _gpus(visible.look(environ, found), found.devices)
 
 
 def _gpus(seen: Visible, devices: int) -> Sourced[int]:
     if seen.count < devices:
-        return Sourced(seen.count, visible.VARIABLE)
+        return Sourced(seen.count, seen.variable)
     return Sourced(devices, "/dev/nvidia*")
 
 
@@ -203,7 +199,7 @@ def look(environ: Mapping[str, str], root: str = "") -> Machine:
     """One look at this machine."""
     root = root.rstrip("/")
     found = nvidia.look(environ, root)
-    seen = _seen(environ, found)
+    seen = visible.look(environ, found)
     network = efa.devices(root)
     return Machine(
         gpus=_gpus(seen, found.devices),

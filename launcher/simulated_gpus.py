@@ -36,7 +36,7 @@ def give_out(
     none of this machine's GPUs, and the CPU is not the user's choice.
     """
     found, value = nvidia.look(environ, root), environ.get(VARIABLE)
-    seen = visible.visible(value, found.devices, found.uuids)
+    seen = visible.look(environ, found)
     if not found.devices:
         return Given([None] * hosts)
     if seen.hidden:

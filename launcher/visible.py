@@ -7,10 +7,14 @@ nothing at all where an entry is repeated. Of MIG slices a process gets the firs
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from .nvidia import Nvidia
+
 VARIABLE = "CUDA_VISIBLE_DEVICES"
+GIVEN = "NVIDIA_VISIBLE_DEVICES"  # what NVIDIA's container toolkit gives to a container
+GIVEN_NONE = ("", "none", "void")
 NONE_ON_PURPOSE = ("", "none", "void", "nodevfiles")  # the last is what Slurm sets for a job without GPUs
 
 
@@ -18,7 +22,7 @@ NONE_ON_PURPOSE = ("", "none", "void", "nodevfiles")  # the last is what Slurm s
 class Visible:
     """`count` GPUs can be seen of those that are there.
 
-    `hidden`: the variable says that none shall be. `wrong` is the first entry that names no GPU of this machine, "" where
+    `hidden`: `variable` says that none shall be. `wrong` is the first entry that names no GPU of this machine, "" where
     all do; CUDA ignores it and all that follow, without a word.
     """
 
@@ -27,6 +31,19 @@ class Visible:
     hidden: bool = False
     wrong: str = ""
     twice: bool = False  # `wrong` names a GPU that an earlier entry has named
+    variable: str = VARIABLE
+
+
+def look(environ: Mapping[str, str], found: Nvidia) -> Visible:
+    """What this environment leaves of the GPUs that were found.
+
+    A container that was given none may see the device files all the same, as a privileged one does, but not the driver's
+    library. Where that is there the word means nothing: CDI sets `void` and gives GPUs.
+    """
+    given = environ.get(GIVEN, "all")
+    if found.devices and not found.library and given.strip().lower() in GIVEN_NONE:
+        return Visible(0, given, hidden=True, variable=GIVEN)
+    return visible(environ.get(VARIABLE), found.devices, found.uuids)
 
 
 def visible(value: str | None, devices: int, uuids: Sequence[str]) -> Visible:

@@ -1,5 +1,6 @@
 """Which device a rank computes on, and whether it can: decided before the ranks join."""
 
+import ctypes
 import os
 import re
 import warnings
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_ON_PURPOSE = ("", "none", "void", "nodevfiles")  # the last is what Slurm sets for a job without GPUs
+GIVEN = "NVIDIA_VISIBLE_DEVICES"  # what NVIDIA's container toolkit gives to a container
+GIVEN_NONE = ("", "none", "void")
 CUDA_ON_CPU = "ALGORUN_CUDA_ON_CPU"  # compat/smdistributed/cuda_on_cpu.py: the user has named the CPU
 NONE_LEFT = "No CUDA GPUs are available"  # torch, where the driver works and shows no GPU
 ON_CPU = f"{VISIBLE}= (empty) for training on the CPU"
@@ -31,9 +34,24 @@ def device_files(dev: str = "/dev") -> list[str]:
     return sorted(f"{dev}/{name}" for name in names if re.fullmatch(r"nvidia\d+", name))
 
 
+def driver_library() -> bool:
+    """True where the driver's libcuda.so.1 can be loaded."""
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
 def hidden_on_purpose(environ: Mapping[str, str]) -> bool:
-    """True where the user has chosen the CPU: CUDA_VISIBLE_DEVICES is empty, negative or a word for none."""
+    """True where the user has chosen the CPU: CUDA_VISIBLE_DEVICES is empty, negative or a word for none.
+
+    So has who gave the container no GPU (NVIDIA_VISIBLE_DEVICES): it may see the device files all the same, as a privileged
+    one does, but not the driver's library. Where that is there the word means nothing: CDI sets `void` and gives GPUs.
+    """
     if environ.get(CUDA_ON_CPU, "0") not in ("", "0"):
+        return True
+    if environ.get(GIVEN, "all").strip().lower() in GIVEN_NONE and not driver_library():
         return True
     if VISIBLE not in environ:
         return False
@@ -133,10 +151,10 @@ def _take(device: torch.device, warn: Callable[[str], None]) -> None:
             f"GPU {device} cannot be used: {_first_line(error)}; allowed: a GPU that no other process has for itself, with "
             "free memory; fix: nvidia-smi names the processes, and its compute mode must be Default"
         ) from None
-    if free < MOSTLY_FREE * total:
+    if free + torch.cuda.memory_reserved(device) < MOSTLY_FREE * total:  # a script may have used the GPU before
         warn(
-            f"warning: GPU {device} has {free / GIB:.1f} of {total / GIB:.1f} GiB free before training: another process uses "
-            "it, nvidia-smi names it"
+            f"warning: GPU {device} has {free / GIB:.1f} of {total / GIB:.1f} GiB free before training: another process may "
+            "use it, nvidia-smi names it"
         )
 
 

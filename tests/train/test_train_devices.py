@@ -93,6 +93,27 @@ def test_hidden_gpus_are_a_choice_for_the_cpu(value, dev, cuda):
     assert find(ALONE, {"CUDA_VISIBLE_DEVICES": value}, print, dev) == torch.device("cpu")
 
 
+@pytest.mark.parametrize(
+    ("value", "library", "chosen"),
+    [
+        ("void", False, True),
+        ("none", False, True),
+        ("", False, True),
+        ("all", False, False),  # an image's own setting
+        ("void", True, False),  # CDI gives GPUs to a container so
+    ],
+)
+def test_a_container_that_was_given_no_gpu_is_a_choice_for_the_cpu(value, library, chosen, dev, cuda, monkeypatch):
+    cuda.broken(NO_DRIVER)
+    monkeypatch.setattr(devices, "driver_library", lambda: library)
+    environ = {"NVIDIA_VISIBLE_DEVICES": value}
+    if chosen:
+        assert find(ALONE, environ, print, dev) == torch.device("cpu")
+    else:
+        with pytest.raises(UserError, match="torch can use none"):
+            find(ALONE, environ, print, dev)
+
+
 def test_devices_named_cuda_on_the_cpu_are_a_choice_for_the_cpu():
     assert hidden_on_purpose({"ALGORUN_CUDA_ON_CPU": "1"})
     assert hidden_on_purpose({"ALGORUN_CUDA_ON_CPU": "script"})
@@ -136,8 +157,16 @@ def test_a_gpu_that_others_use_is_warned_of(dev, cuda):
     cuda.works(1, free=10)
     assert find(ALONE, {}, said.append, dev).type == "cuda"
     assert said == [
-        "warning: GPU cuda:0 has 10.0 of 80.0 GiB free before training: another process uses it, nvidia-smi names it"
+        "warning: GPU cuda:0 has 10.0 of 80.0 GiB free before training: another process may use it, nvidia-smi names it"
     ]
+
+
+def test_memory_that_this_process_has_itself_is_not_blamed_on_others(dev, cuda, monkeypatch):
+    said: list[str] = []
+    cuda.works(1, free=10)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 69 * 2**30)
+    find(ALONE, {}, said.append, dev)
+    assert said == []
 
 
 @pytest.mark.parametrize(

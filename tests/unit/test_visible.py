@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from launcher import probe
 from launcher.visible import Visible, visible
 
 UUIDS = ("GPU-c6398fd0-9366-8e15-5d6a-369da852f85b", "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6")
@@ -57,3 +58,23 @@ def test_a_gpu_that_is_named_twice(value, wrong):
 def test_what_cannot_be_known_is_not_called_wrong():
     assert visible("GPU-dead", 2, ()) == Visible(1, "GPU-dead")
     assert visible("7", 0, ()) == Visible(0, "7")  # no GPU at all: a job on the CPU
+
+
+@pytest.mark.parametrize(
+    ("value", "library", "count"),
+    [
+        ("void", False, 0),
+        ("none", False, 0),
+        ("", False, 0),
+        ("all", False, 2),  # an image's own setting
+        ("void", True, 2),  # CDI gives GPUs to a container so
+    ],
+)
+def test_a_container_that_was_given_no_gpu(value, library, count, tmp_path):
+    """A privileged one sees the device files all the same."""
+    for path in ("dev/nvidia0", "dev/nvidia1", *(["usr/lib/libcuda.so.1"] if library else [])):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    found = probe.look({"NVIDIA_VISIBLE_DEVICES": value}, str(tmp_path))
+    assert (found.gpus.value, found.visible.hidden) == (count, count == 0)
+    assert found.gpus.source == ("/dev/nvidia*" if count else "NVIDIA_VISIBLE_DEVICES")
