@@ -17,8 +17,8 @@ SMI = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,n
 IN_USE = 0.1  # of a GPU's memory; the driver itself takes less
 # What a rank would hear. torch's own words are for people; the frames below them are not.
 TORCH = """
-import torch
 try:
+    import torch
     torch.cuda.init()
     print(torch.cuda.device_count())
 except Exception as error:
@@ -91,14 +91,9 @@ def _torch(machine: Machine) -> list[Finding]:
         return []
     path = cuda_driver.with_compat(machine.nvidia, machine.torch_cuda, os.environ.get("LD_LIBRARY_PATH", ""))
     environ = {**os.environ, **({"LD_LIBRARY_PATH": path} if path else {})}
-    said = (program_output.lines(sys.executable, "-I", "-W", "ignore", "-c", TORCH, environ=environ) or [""])[-1]
-    if said.isdigit():
+    answer = program_output.ask(sys.executable, "-I", "-W", "ignore", "-c", TORCH, environ=environ)
+    said = answer.failure or (answer.lines[-1] if answer.lines else "its process said nothing")
+    if said.isdigit() and said != "0":
         return [Finding("torch sees", f"{said} GPUs" if said != "1" else "1 GPU")]
-    return [
-        Finding(
-            "torch sees",
-            f"no GPU: {said or f'no answer within {program_output.TIMEOUT_S:g} s'}",
-            "fail",
-            preflight_gpus.ON_CPU,
-        )
-    ]
+    value = "no GPU, and no error" if said == "0" else f"no GPU: {said}"
+    return [Finding("torch sees", value, "fail", preflight_gpus.ON_CPU)]

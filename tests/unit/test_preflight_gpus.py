@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from launcher import doctor_gpus, preflight_gpus, program_output
 from launcher.efa import Plugin
 from launcher.nvidia import Nvidia
+from launcher.program_output import Answer
 from launcher.values import Sourced
 from launcher.visible import visible
 from tests.conftest import machine
@@ -128,15 +130,18 @@ def test_what_nvidia_smi_says_of_a_gpu(row, state, words):
 @pytest.fixture
 def tools(monkeypatch):
     """What nvidia-smi and torch answer."""
-    answers = {"nvidia-smi": [H100.format(used=4, mode="Default", mig="Disabled")], "torch": ["2"], "environ": {}}
+    answers = {
+        "nvidia-smi": [H100.format(used=4, mode="Default", mig="Disabled")],
+        "torch": Answer(("2",)),
+        "environ": {},
+    }
 
-    def lines(*argv, environ=None):
-        if argv[0] == "nvidia-smi":
-            return answers["nvidia-smi"]
+    def ask(*argv, environ=None):
         answers["environ"] = environ or {}
         return answers["torch"]
 
-    monkeypatch.setattr(program_output, "lines", lines)
+    monkeypatch.setattr(program_output, "lines", lambda *argv: answers["nvidia-smi"])
+    monkeypatch.setattr(program_output, "ask", ask)
     return answers
 
 
@@ -157,10 +162,40 @@ def test_doctor_says_which_driver_torch_needs_and_what_is_here(tools):
 
 
 def test_doctor_has_torch_s_words_where_it_sees_no_gpu(tools):
-    tools["torch"] = ["Unexpected error from cudaGetDeviceCount(). .. Error 802: system not yet initialized"]
-    assert doctor(GOOD)[-1] == ("fail", "torch sees", f"no GPU: {tools['torch'][0]}")
-    tools["torch"] = []
-    assert doctor(GOOD)[-1] == ("fail", "torch sees", "no GPU: no answer within 20 s")
+    words = "Unexpected error from cudaGetDeviceCount(). .. Error 802: system not yet initialized"
+    tools["torch"] = Answer((words,))
+    assert doctor(GOOD)[-1] == ("fail", "torch sees", f"no GPU: {words}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "value"),
+    [
+        (Answer(late=True), "no GPU: no answer within 20 s"),
+        (Answer(code=-11), "no GPU: its process was ended by signal 11"),
+        (Answer(("half",), code=134), "no GPU: its process left with 134"),
+        (Answer(), "no GPU: its process said nothing"),
+        (Answer(("0",)), "no GPU, and no error"),
+        (Answer(("libcudart.so.12: cannot open shared object file",)), "no GPU: libcudart.so.12: cannot open shared object file"),
+    ],
+)  # fmt: skip
+def test_doctor_says_how_torch_failed(answer, value, tools):
+    tools["torch"] = answer
+    assert doctor(GOOD)[-1] == ("fail", "torch sees", value)
+
+
+def test_a_torch_that_cannot_be_imported_says_why(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
+    found = program_output.ask(sys.executable, "-c", doctor_gpus.TORCH, environ={"PYTHONPATH": str(tmp_path)})
+    assert found == Answer(("libcudart.so.12: cannot open shared object file",))
+
+
+def test_a_program_s_failure_is_told_from_its_silence(monkeypatch):
+    monkeypatch.setattr(program_output, "TIMEOUT_S", 0.3)
+    assert program_output.ask(sys.executable, "-c", "import time; time.sleep(60)") == Answer(late=True)
+    assert program_output.ask(sys.executable, "-c", "print(1); raise SystemExit(3)") == Answer(("1",), code=3)
+    assert program_output.ask("no-such-program") == Answer(absent=True)
+    assert program_output.lines(sys.executable, "-c", "print(1); raise SystemExit(3)") == []
+    assert program_output.lines("no-such-program") == []
 
 
 def test_doctor_asks_torch_in_the_environment_of_a_rank(tools, monkeypatch):
