@@ -46,7 +46,8 @@ class Scaled(nn.Sequential):
 
 
 if what == "looks":
-    layers[1:4] = [Looking(nn.Linear(8, 8), *[nn.Linear(8, 8) for _ in range(200)])]
+    wide = [nn.Linear(*widths) for widths in [(8, 65536), (65536, 8)] * 3]
+    layers[1:4] = [Looking(nn.Linear(8, 8), *wide)]
 model = smp.DistributedModel(Scaled(*layers))
 optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
 if what == "second model":
