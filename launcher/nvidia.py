@@ -22,7 +22,7 @@ class Nvidia:
     driver: str = ""
     models: tuple[str, ...] = ()
     uuids: tuple[str, ...] = ()  # of all devices, or none
-    slices: int = 0  # MIG devices that GPUs are divided into
+    slices: tuple[int, ...] = ()  # of every device, in the order of `uuids`: MIG slices that it is divided into
     library: str = ""  # the libcuda.so.1 that the loader finds
     compat: str = ""
 
@@ -36,6 +36,9 @@ def look(environ: Mapping[str, str], root: str = "") -> Nvidia:
     # A container may see the files of all of the machine's GPUs there, and have some of the devices only.
     ours = [fields for fields in described if fields.get("Device Minor") in minors]
     uuids = [fields.get("GPU UUID", "") for fields in ours]
+    order = [fields["Device Minor"] for fields in ours]
+    if len(order) != len(minors):
+        order = sorted(minors, key=int)
     known = len(uuids) == len(minors) and all(
         re.fullmatch(r"GPU-[0-9a-f-]+", uuid) for uuid in uuids
     )  # "GPU-??" asleep
@@ -44,7 +47,7 @@ def look(environ: Mapping[str, str], root: str = "") -> Nvidia:
         driver=_driver(root),
         models=tuple(fields["Model"] for fields in ours if "Model" in fields),
         uuids=tuple(uuids) if known else (),
-        slices=sum(_slices(f"{root}{PROC}/capabilities/gpu{minor}/mig") for minor in minors),
+        slices=tuple(_slices(f"{root}{PROC}/capabilities/gpu{minor}/mig") for minor in order),
         library=libraries.find("libcuda.so.1", environ, root),
         compat=_compat(root),
     )

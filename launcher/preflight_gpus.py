@@ -10,7 +10,7 @@ from . import cuda_driver
 from .finding import Finding
 from .probe import NO_CUDA, Machine
 from .values import Sourced
-from .visible import VARIABLE
+from .visible import VARIABLE, sliced
 
 TOPIC = "GPUs"
 ON_CPU = f"{VARIABLE}= (empty) for a job on the CPU"
@@ -73,9 +73,10 @@ def torch(machine: Machine) -> list[Finding]:
 
 def slices(machine: Machine, slots: Sourced[int]) -> list[Finding]:
     """MIG: CUDA shows a process one slice, and NCCL takes two slices of a GPU for the same GPU."""
-    if not machine.nvidia.slices or slots.value < 2:
+    divided = sliced(machine.visible, machine.nvidia)
+    if not divided or slots.value < 2:
         return []
-    value = f"{_gpus(machine.nvidia.devices)} in {machine.nvidia.slices} MIG slices: a process sees one of them"
+    value = f"{_gpus(len(divided))} in {sum(divided)} MIG slices: a process sees one of them"
     return [Finding(TOPIC, value, "warn", "one rank per host, or GPUs without MIG (nvidia-smi -mig 0)")]
 
 

@@ -47,7 +47,7 @@ def give_out(
     if seen.wrong:
         _refuse_none_left(seen, found.devices)
         names = names[: names.index(seen.wrong)]
-    sliced = found.slices > 0 or any(name.startswith("MIG-") for name in names)
+    sliced = visible.sliced(seen, found) or any(name.startswith("MIG-") for name in names)
     if sliced and hosts * slots > 1:
         return Given([""] * hosts, f"{ON_CPU}: {SLICES}")
     if len(names) < hosts * slots:

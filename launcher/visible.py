@@ -64,6 +64,27 @@ def visible(value: str | None, devices: int, uuids: Sequence[str]) -> Visible:
     return Visible(_count(chosen), value)
 
 
+def sliced(seen: Visible, found: Nvidia) -> tuple[int, ...]:
+    """The MIG slices of each GPU that can be seen and is divided."""
+    at: Sequence[int] = range(found.devices)
+    if seen.variable == VARIABLE and seen.value is not None:
+        places = [_place(entry, found) for entry in _before(seen.wrong, named(seen.value))]
+        at = sorted({place for some in places for place in some})
+    return tuple(found.slices[place] for place in at if place < len(found.slices) and found.slices[place])
+
+
+def _place(entry: str, found: Nvidia) -> Sequence[int]:
+    """Where a GPU stands among this machine's; all places where an entry does not tell."""
+    if number := re.match(r"\+?(\d+)", entry):
+        return [int(number[1])]
+    places = [place for place, uuid in enumerate(found.uuids) if uuid.startswith(entry)]
+    return places[:1] or range(found.devices)
+
+
+def _before(wrong: str, entries: tuple[str, ...]) -> tuple[str, ...]:
+    return entries[: entries.index(wrong)] if wrong else entries
+
+
 def named(value: str) -> tuple[str, ...]:
     """The entries of a value as they are written, up to one that names none on purpose."""
     entries = [entry.strip() for entry in value.split(",")]

@@ -62,6 +62,7 @@ def test_driver_and_gpus_are_read_of_proc_and_dev(root):
         driver="535.183.01",
         models=("NVIDIA A10G", "NVIDIA A10G"),
         uuids=("GPU-00000001-9366-8e15-5d6a-369da852f85b", "GPU-00000003-9366-8e15-5d6a-369da852f85b"),
+        slices=(0, 0),
         library=LIBRARY,
         compat="570.124.06",
     )
@@ -82,7 +83,7 @@ def test_a_gpu_that_sleeps_has_no_uuid_yet(root):
 def test_mig_slices_are_counted(root):
     for path in ("gpu1/mig/gi1/ci0", "gpu1/mig/gi2/ci0", "gpu1/mig/gi2/ci1", "gpu0/mig/gi1/ci0", "mig/config"):
         put(root, f"proc/driver/nvidia/capabilities/{path}/access")
-    assert nvidia.look({}, str(root)).slices == 3
+    assert nvidia.look({}, str(root)).slices == (3, 0)  # of nvidia1 and nvidia3
 
 
 def test_a_machine_without_gpus_may_have_a_driver(root):

@@ -69,8 +69,8 @@ def test_a_good_machine_has_nothing_to_say():
              f"--variant cuda, or {ON_CPU}"),
         ),
         (
-            replace(GOOD, nvidia=replace(CARDS, slices=7)), 1,
-            ("warn", "GPUs: 2 GPUs in 7 MIG slices: a process sees one of them; fix: one rank per host, or GPUs without MIG "
+            replace(GOOD, nvidia=replace(CARDS, slices=(0, 7))), 1,
+            ("warn", "GPUs: 1 GPU in 7 MIG slices: a process sees one of them; fix: one rank per host, or GPUs without MIG "
              "(nvidia-smi -mig 0)"),
         ),
         (
@@ -96,6 +96,27 @@ def test_a_choice_that_leaves_some_gpus_is_a_warning():
     assert found[1].startswith(
         "CUDA_VISIBLE_DEVICES: '9' in '1,9' is no GPU of this machine, which has 2; CUDA ignores it and what follows; fix: 0"
     )
+
+
+@pytest.mark.parametrize(
+    ("value", "warned"),
+    [
+        ("0", False),
+        ("GPU-aa", False),
+        ("1", True),
+        ("0,1", True),
+        ("GPU-bb", True),
+        ("MIG-66a8a9ac", True),
+        ("0,9,1", False),  # CUDA ignores 9 and what follows
+    ],
+)
+def test_slices_of_gpus_that_are_not_visible_do_not_count(value, warned):
+    cards = replace(CARDS, slices=(0, 7), uuids=("GPU-aa11", "GPU-bb22"))
+    found = replace(GOOD, nvidia=cards, visible=visible(value, 2, cards.uuids))
+    assert [text for _, text in examine(found) if "MIG" in text] == (
+        ["GPUs: 1 GPU in 7 MIG slices: a process sees one of them; fix: one rank per host, or GPUs without MIG (nvidia-smi -mig 0)"]
+        if warned else []
+    )  # fmt: skip
 
 
 def test_more_ranks_than_visible_gpus():

@@ -10,7 +10,7 @@ from launcher.simulated_gpus import give_out
 
 
 def machine(folder, gpus: int) -> str:
-    (folder / "dev").mkdir(parents=True)
+    (folder / "dev").mkdir(parents=True, exist_ok=True)
     for name in (*(f"nvidia{number}" for number in range(gpus)), "nvidiactl", "nvidia-uvm"):
         (folder / "dev" / name).touch()
     return str(folder)
@@ -45,6 +45,8 @@ def test_mig_slices_are_for_one_rank_alone(tmp_path):
     (tmp_path / "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0").mkdir(parents=True)
     assert give_out({}, 2, 1, root=root) == (["", ""], said)
     assert give_out({}, 1, 1, root=root) == (["0"], "")
+    machine(tmp_path, 3)
+    assert give_out({"CUDA_VISIBLE_DEVICES": "1,2"}, 2, 1, root=root) == (["1", "2"], "")
 
 
 @pytest.mark.parametrize(
