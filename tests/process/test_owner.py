@@ -6,13 +6,14 @@ import os
 import signal
 import sys
 import time
-
-import pytest
+import traceback
+from collections.abc import Callable
 
 from launcher.process import Owner, alive_in, kill_sessions, processes
 
 from .rank_processes import eventually
 
+LIMIT_S = 30
 # Its first thread ends, and another one goes on with all of the process's memory: the kernel shows a zombie.
 HEADLESS = """
 import ctypes, threading, time
@@ -26,15 +27,44 @@ def state(pid: int) -> str:
     return next((stat.state for stat in processes() if stat.pid == pid), "")
 
 
-@pytest.fixture
-def ended():
-    """An owner, and what it has heard of its children's ends."""
+def alone(test: Callable[[Owner, list[tuple[int, int]]], None]) -> Callable[[], None]:
+    """The test, in a process that has no other children: an owner takes all of its process's children for its own.
+
+    It gets an owner, and what that has heard of its children's ends.
+    """
+
+    def forked() -> None:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_tried(test))
+        done = (0, 0)
+        deadline = time.monotonic() + LIMIT_S
+        while done == (0, 0) and time.monotonic() < deadline:
+            time.sleep(0.01)
+            done = os.waitpid(pid, os.WNOHANG)
+        if done == (0, 0):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        assert done == (pid, 0), "its own process has written why to stderr"
+
+    forked.__doc__ = test.__doc__
+    return forked
+
+
+def _tried(test: Callable[[Owner, list[tuple[int, int]]], None]) -> int:
     heard: list[tuple[int, int]] = []
-    owner = Owner(lambda pid, returncode: heard.append((pid, returncode)))
-    yield owner, heard
-    for stat in owner.left():
-        os.kill(stat.pid, signal.SIGKILL)
-        os.waitpid(stat.pid, 0)
+    try:
+        owner = Owner(lambda pid, returncode: heard.append((pid, returncode)))
+        try:
+            test(owner, heard)
+        finally:
+            for stat in owner.left():
+                os.kill(stat.pid, signal.SIGKILL)
+                os.waitpid(stat.pid, 0)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
 
 
 def start(owner: Owner, code: str) -> int:
@@ -46,8 +76,8 @@ def start(owner: Owner, code: str) -> int:
     return pid
 
 
-def test_a_process_whose_first_thread_has_ended_still_lives(ended):
-    owner, heard = ended
+@alone
+def test_a_process_whose_first_thread_has_ended_still_lives(owner, heard):
     pid = start(owner, HEADLESS)
     eventually(lambda: state(pid) == "Z")
     owner.reap()
@@ -61,8 +91,8 @@ def test_a_process_whose_first_thread_has_ended_still_lives(ended):
     assert not owner.kill_left()
 
 
-def test_its_session_can_be_killed(ended):
-    owner, heard = ended
+@alone
+def test_its_session_can_be_killed(owner, heard):
     pid = start(owner, HEADLESS)
     eventually(lambda: state(pid) == "Z")
     kill_sessions([pid])
@@ -70,8 +100,8 @@ def test_its_session_can_be_killed(ended):
     assert heard == [(pid, -signal.SIGKILL)]
 
 
-def test_a_child_that_nobody_has_collected_is_still_left(ended):
-    owner, heard = ended
+@alone
+def test_a_child_that_nobody_has_collected_is_still_left(owner, heard):
     pid = start(owner, "print('up', flush=True)")
     eventually(lambda: state(pid) == "Z")
     assert not alive_in([pid])
@@ -81,9 +111,9 @@ def test_a_child_that_nobody_has_collected_is_still_left(ended):
     assert not owner.kill_left()
 
 
-def test_the_zombie_of_somebody_else_is_not_waited_for(ended):
+@alone
+def test_the_zombie_of_somebody_else_is_not_waited_for(owner, heard):
     """Its parent may collect it whenever it likes; it holds nothing any more."""
-    owner, _ = ended
     code = (
         "import subprocess, time\nchild = subprocess.Popen(['true'])\n"
         "while open(f'/proc/{child.pid}/stat').read().split()[2] != 'Z': time.sleep(0.01)\n"
@@ -93,8 +123,8 @@ def test_the_zombie_of_somebody_else_is_not_waited_for(ended):
     assert [stat.pid for stat in owner.left()] == [pid]
 
 
-def test_an_owner_that_closes_leaves_nothing(ended):
-    owner, heard = ended
+@alone
+def test_an_owner_that_closes_leaves_nothing(owner, heard):
     pid = start(owner, HEADLESS)
     eventually(lambda: state(pid) == "Z")
     began = time.monotonic()
