@@ -7,11 +7,14 @@ import shutil
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from .session import Check, Figure, Seen, Session, Skip, Wrong
+from .session import Check, Figure, Late, Seen, Session, Skip, Wrong
 
 BUDGET_S = 1170.0  # of the 20 minutes; the rest is for the start and the page
 LEAST_S = 5.0  # a check that would get less is not begun
+NO_TIME = "no time is left of the 20 minutes; run it alone: --only "
+LOGS = "gpu-test-logs"  # beside the session's folder, which is removed at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +48,33 @@ def _one(session: Session, check: Check, end: float) -> Row:
     try:
         _possible(session, check)
         if session.deadline - begun < LEAST_S:
-            raise Skip("no time is left of the 20 minutes; run it alone: --only " + check.name)
+            raise Skip(NO_TIME + check.name)
         seen = check.run(session)
     except Skip as reason:
         state, seen = "skipped", Seen(str(reason))
+    except Late as what:  # no fault of the GPU, where the check had less than its own time
+        late = session.deadline == end
+        state, seen = ("skipped", Seen(NO_TIME + check.name)) if late else ("failed", Seen(str(what)))
     except Wrong as what:
         state, seen = "failed", Seen(str(what))
     except Exception as defect:  # of the check itself: the others are still made, and the page says it
         state, seen = "failed", Seen(f"the check itself broke: {type(defect).__name__}: {defect}")
-    # Models of a billion weights and their checkpoints: the next check may need the disk. A failure keeps its logs.
-    if state != "failed":
-        shutil.rmtree(session.folder / check.name, ignore_errors=True)
+    if state == "failed" and (logs := _keep_logs(session, check)):
+        seen = Seen(f"{seen.note} (the whole output: {', '.join(map(str, logs))})")
+    # Models of a billion weights and their checkpoints: the next check may need the disk.
+    shutil.rmtree(session.folder / check.name, ignore_errors=True)
     return Row(check.name, check.title, state, time.monotonic() - begun, seen.note, seen.figures)
+
+
+def _keep_logs(session: Session, check: Check) -> list[Path]:
+    """What the check's jobs have printed, where it outlives this run."""
+    kept = []
+    for log in sorted((session.folder / check.name).glob("*/log.txt")):
+        to = session.folder.parent / LOGS / f"{check.name}-{log.parent.name}.txt"
+        to.parent.mkdir(exist_ok=True)
+        shutil.copyfile(log, to)
+        kept.append(to)
+    return kept
 
 
 def _possible(session: Session, check: Check) -> None:

@@ -33,6 +33,10 @@ class Wrong(Exception):
     """A check found something else than it must."""
 
 
+class Late(Wrong):
+    """A job had not ended when the check's time was over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One measured value, with its unit, and how it came about."""
@@ -100,8 +104,12 @@ class Session:
     deadline: float = 0.0
 
     def environ(self, **more: str) -> dict[str, str]:
-        """This process's environment without what could steer a job. On the CPU no GPU shows."""
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN) and k not in CONTRACT}
+        """This process's environment without what could steer a job. On the CPU no GPU shows.
+
+        On GPUs the launcher chooses the threads of each rank: the Makefile's one thread is for tests on few cores.
+        """
+        foreign = (*CONTRACT, "OMP_NUM_THREADS")
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN) and k not in foreign}
         if not self.machine.on_gpu:
             kept |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         return kept | {"PYTHONUNBUFFERED": "1"} | more
@@ -131,7 +139,7 @@ class Session:
         return ["--train", str(folder)]
 
     def run(self, *words: str, base: Path, stop: Stop | None = None, **environ: str) -> Outcome:
-        """`algorun WORDS` until it ends; `stop` sends SIGTERM meanwhile. Raises Wrong once the check's time is over."""
+        """`algorun WORDS` until it ends; `stop` sends SIGTERM meanwhile. Raises Late once the check's time is over."""
         return self.python_program("-I", "-m", "launcher", *words, base=base, stop=stop, **environ)
 
     def python_program(self, *words: str, base: Path, stop: Stop | None = None, **environ: str) -> Outcome:
@@ -159,7 +167,7 @@ class Session:
         while process.poll() is None:
             if time.monotonic() > self.deadline:
                 last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-5:]
-                raise Wrong("no end within the check's time; the last lines: " + "\n".join(last))
+                raise Late("no end within the check's time; the last lines: " + "\n".join(last))
             if stop is not None and stop.due(log):
                 process.send_signal(signal.SIGTERM)
                 stop = None

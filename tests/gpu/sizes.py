@@ -86,7 +86,7 @@ GPU = Sizes(
     collective_s=15,
     share_taken=0.9,
     most_taken=1 << 50,
-    images=Images(side=224, patch=16, width=384, depth=12, heads=6, batch=128, steps=40, rounds=7),
+    images=Images(side=224, patch=16, width=384, depth=12, heads=6, batch=128, steps=50, rounds=7),
     gpt=Gpt(width=1024, depth=24, heads=16, context=1024, batch=16),
     large=Gpt(width=2048, depth=20, heads=16, context=1024, batch=8),
 )

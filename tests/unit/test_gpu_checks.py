@@ -83,7 +83,10 @@ def test_ddp_has_to_train_on_the_gpu_and_learn(tmp_path):
 
 def test_a_synchronisation_in_a_step_is_named(tmp_path):
     def said(**found):
-        return (0, f"[0 algo-1] synchronisations: {json.dumps({'steps': 90, 'places': [], 'pageable': 0, **found})}\n")
+        return (
+            0,
+            f"[0 algo-1] synchronisations: {json.dumps({'steps': 90, 'places': [], 'copies': 4, 'pageable': 0, **found})}\n",
+        )
 
     good = Scripted(tmp_path, said(in_steps=0, elsewhere=12))
     assert training.synchronisation(good).note == "none in 90 steps; 12 where the loop reports and evaluates"
@@ -92,6 +95,8 @@ def test_a_synchronisation_in_a_step_is_named(tmp_path):
     refused(training.synchronisation, Scripted(tmp_path, said(in_steps=0, elsewhere=0)), "no synchronisation at all")
     copies = Scripted(tmp_path, said(in_steps=0, elsewhere=12, pageable=4))
     refused(training.synchronisation, copies, "4 copies from pageable memory in two steps")
+    blind = Scripted(tmp_path, said(in_steps=0, elsewhere=12, copies=0))
+    refused(training.synchronisation, blind, "the profiler saw no copy in two steps")
 
 
 def test_deterministic_runs_have_to_leave_equal_weights(tmp_path):
@@ -148,18 +153,22 @@ def test_a_replayed_graph_must_outlive_the_hang_limit(tmp_path):
 
 def test_a_collective_that_times_out_is_quoted_with_code_and_seconds(tmp_path):
     said = "signal: rank 0 on algo-1, exit 134 (SIGABRT), attempt 1: Watchdog caught collective operation timeout\n.."
-    assert faults.collective(Scripted(tmp_path, (134, ""), failure=said)).note == (
+    ready = "[0 algo-1] ready, device cuda:0\n"
+    assert faults.collective(Scripted(tmp_path, (134, ready), failure=said)).note == (
         f'timeout 15 s, left with 134 after 20.0 s from the start: "{said.splitlines()[0]}"'
     )
     refused(
         faults.collective,
-        Scripted(tmp_path, (1, ""), failure="exception: ValueError"),
+        Scripted(tmp_path, (1, f"{ready}init_process_group(.., timeout=..)\n"), failure="exception: ValueError"),
         "nothing says that a collective",
     )
-    refused(faults.collective_of_two, Scripted(tmp_path, (134, ""), failure=said), "does not name rank 1")
+    early = "exception: RuntimeError: timeout in init_process_group"
+    refused(faults.collective, Scripted(tmp_path, (1, ""), failure=early), "0 of 1 ranks came as far as")
+    wrong = said.replace("timeout", "timeout while rank 1 slept")
+    refused(faults.collective_of_two, Scripted(tmp_path, (134, 2 * ready), failure=wrong), "does not name rank 1")
     named = said.replace("rank 0", "rank 1")
-    assert "rank 1" in faults.collective_of_two(Scripted(tmp_path, (67, ""), failure=named)).note
-    with pytest.raises(Skip, match="does not watch a group of one rank"):
+    assert "rank 1" in faults.collective_of_two(Scripted(tmp_path, (67, 2 * ready), failure=named)).note
+    with pytest.raises(Skip, match="the collective of one rank ended by itself"):
         faults.collective(Scripted(tmp_path / "one", (0, "[0 algo-1] the collective ended\n")))
 
 

@@ -19,8 +19,8 @@ from tests.gpu.__main__ import main
 from tests.gpu.checks import ALL
 from tests.gpu.harness import Row
 from tests.gpu.interpreter import package_folders
-from tests.gpu.programs.count_synchronisations import Watch, pageable
-from tests.gpu.session import Check, Figure, Seen, Session, Skip, Stop, Wrong
+from tests.gpu.programs.count_synchronisations import Watch, copied
+from tests.gpu.session import Check, Figure, Late, Seen, Session, Skip, Stop, Wrong
 from tests.gpu.sizes import CPU
 
 from .test_gpu_checks import H100
@@ -112,14 +112,17 @@ def raising(error):
 
 
 def test_a_check_passes_is_skipped_or_fails_and_a_failed_one_keeps_its_logs(tmp_path):
-    assert run_one(tmp_path, lambda found: Seen("good")).state == "passed"
-    skipped = run_one(tmp_path, raising(Skip("needs a second GPU")))
+    folder = tmp_path / "session"
+    assert run_one(folder, lambda found: Seen("good")).state == "passed"
+    skipped = run_one(folder, raising(Skip("needs a second GPU")))
     assert (skipped.state, skipped.note) == ("skipped", "needs a second GPU")
-    assert not (tmp_path / "check").exists()
-    failed = run_one(tmp_path, raising(Wrong("exit code 1")))
-    assert (failed.state, failed.note) == ("failed", "exit code 1")
-    assert (tmp_path / "check/job/log.txt").read_text() == "words"
-    assert run_one(tmp_path, raising(ValueError("x"))).note == "the check itself broke: ValueError: x"
+    assert not (folder / "check").exists()
+    failed = run_one(folder, raising(Wrong("exit code 1")))
+    kept = tmp_path / "gpu-test-logs" / "check-job.txt"
+    assert (failed.state, failed.note) == ("failed", f"exit code 1 (the whole output: {kept})")
+    assert kept.read_text() == "words"
+    assert not (folder / "check").exists()
+    assert run_one(folder, raising(ValueError("x"))).note.startswith("the check itself broke: ValueError: x")
 
 
 def test_what_a_machine_lacks_skips_a_check_with_the_reason(tmp_path):
@@ -131,7 +134,12 @@ def test_what_a_machine_lacks_skips_a_check_with_the_reason(tmp_path):
 def test_checks_that_do_not_fit_into_the_time_are_skipped(tmp_path):
     checks = [Check("late", "title", raising(Wrong("")), 60)]
     row = harness.run(session(tmp_path), checks, lambda row: None, budget_s=1.0)[0]
-    assert (row.state, row.note) == ("skipped", "no time is left of the 20 minutes; run it alone: --only late")
+    no_time = ("skipped", "no time is left of the 20 minutes; run it alone: --only late")
+    assert (row.state, row.note) == no_time
+    short = harness.run(session(tmp_path), [Check("late", "title", raising(Late("no end")), 60)], id, budget_s=30.0)[0]
+    assert (short.state, short.note) == no_time
+    whole = harness.run(session(tmp_path), [Check("late", "title", raising(Late("no end")), 20)], id, budget_s=30.0)[0]
+    assert whole.state == "failed"
 
 
 def test_a_job_that_outlasts_its_check_is_ended(tmp_path):
@@ -270,4 +278,4 @@ def test_copies_that_are_not_from_pinned_memory_are_counted():
         "Memset (Device)",
         "Memcpy DtoH (Device -> Pageable)",
     ]
-    assert pageable(names) == 2
+    assert copied(names) == (3, 2)

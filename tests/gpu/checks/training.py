@@ -73,6 +73,8 @@ def synchronisation(session: Session) -> Seen:
         )
     if found["in_steps"]:
         raise Wrong(f"{found['in_steps']} in {found['steps']} steps: {', '.join(found['places'])}")
+    if not found["copies"]:  # each step sends at least the labels
+        raise Wrong("the profiler saw no copy in two steps: it cannot be relied on (CUPTI may not be allowed here)")
     if found["pageable"]:
         raise Wrong(f"{found['pageable']} copies from pageable memory in two steps, for which the CPU may wait")
     return Seen(f"none in {found['steps']} steps; {found['elsewhere']} where the loop reports and evaluates")

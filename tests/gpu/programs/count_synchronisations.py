@@ -52,11 +52,12 @@ class Watch:
             name = f"{Path(place.f_code.co_filename).name}:{place.f_lineno}"
             self.places[name] = self.places.get(name, 0) + 1
 
-    def result(self, pageable_copies: int) -> str:
+    def result(self, copies: int, pageable_copies: int) -> str:
         found = {
             "steps": self.steps,
             "in_steps": self.in_steps,
             "elsewhere": self.elsewhere,
+            "copies": copies,
             "pageable": pageable_copies,
         }
         places = [f"{name} ({count} times)" for name, count in sorted(self.places.items())]
@@ -70,16 +71,18 @@ def in_a_step(frames: list[FrameType]) -> bool:
     return "_train_epoch" in names and not names & {"_report_step", "_save"} and "fold" not in meter
 
 
-def pageable(events: Iterable[str]) -> int:
-    """Copies from or to pageable memory among the profiler's events, such as `Memcpy HtoD (Pageable -> Device)`."""
-    return sum("Memcpy" in event and "Pageable" in event for event in events)
+def copied(events: Iterable[str]) -> tuple[int, int]:
+    """Copies from or to the host among the profiler's events, such as `Memcpy HtoD (Pinned -> Device)`, and how many of
+    them are from or to pageable memory."""
+    copies = [event for event in events if "Memcpy HtoD" in event or "Memcpy DtoH" in event]
+    return len(copies), sum("Pageable" in event for event in copies)
 
 
 class Copies:
     """Profiles the GPU's own events between two steps."""
 
     def __init__(self) -> None:
-        self.found = 0
+        self.found = (0, 0)
         self._profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA])
 
     def at(self, step: int) -> None:
@@ -92,7 +95,7 @@ class Copies:
         else:
             torch.cuda.synchronize()
             self._profiler.stop()
-            self.found = pageable(event.name for event in self._profiler.events())
+            self.found = copied(event.name for event in self._profiler.events())
         torch.cuda.set_sync_debug_mode("warn")
 
 
@@ -118,7 +121,7 @@ def main() -> int:
     ddp.STOP.install()
     code = ddp.main(sys.argv[1:])
     if os.environ["RANK"] == "0":
-        print(watch.result(copies.found if copies else 0), flush=True)
+        print(watch.result(*(copies.found if copies else (0, 0))), flush=True)
     return code
 
 
