@@ -91,10 +91,13 @@ class Mesh:
     def from_rank(self, source: int, work: Callable[[], T], limit: datetime.timedelta | None = None) -> T:
         """One rank does the work and all get its result, or all raise its UserError; another error ends all.
 
-        The others wait for up to `limit`, by default COLLECTIVE_TIMEOUT; a rank that is lost ends the wait at once.
+        All ranks meet first, within COLLECTIVE_TIMEOUT. Then the others wait for the result, for up to `limit`, by default
+        COLLECTIVE_TIMEOUT; if rank `source` dies, they fail at once.
         """
         if not self.world.distributed:
             return work()
+        if limit:  # a rank that never comes must not be waited for as long: making a group would
+            self.exchange([0.0])
         # The time limit is that of a process group.
         group = dist.new_group(backend="gloo", timeout=limit) if limit else None
         outcome: list[Any] = [None, None, None]

@@ -85,6 +85,19 @@ def test_a_model_that_stays_whole_is_run_by_one_rank(tmp_path):
     assert set(entries) == {entries[0]}
 
 
+def test_a_model_that_stays_whole_keeps_its_statistics(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    layout = lay_out(PipelineConfig(batch_size=8, microbatches=4, pp=1), Wishes(), 1, torch.__version__)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def run(mesh):
+        config = PipelineConfig(batch_size=8, microbatches=4, pp=1)
+        Decider(config, Wishes(), layout, model, mesh, lambda text: None).split(torch.ones(2, 4), tmp_path / "p.json")
+
+    as_ranks(1, run)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 @pytest.mark.parametrize(
     ("model", "example", "said"),
     [
@@ -178,6 +191,11 @@ def test_no_weights_travel():
     """2 MiB of weights, of which a few KiB tell where to cut."""
     model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
     assert len(packed(cut(model, torch.ones(2, 256), stages=2).proof)) < 16_384
+
+
+def test_a_rank_that_never_comes_is_not_waited_for_as_long_as_a_search(ranks):
+    run = ranks(1, 2, "absent", program=str(Path(__file__).parent / "cut_once_script.py"))
+    assert run.codes() == [1, 0], run.text()
 
 
 def test_ranks_wait_for_a_search_longer_than_for_a_collective_and_its_errors_end_all(ranks):

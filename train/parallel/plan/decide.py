@@ -237,8 +237,16 @@ class Decider:
 
 
 def _output(model: nn.Module, example: Any) -> TensorSpec:
+    """What the model gives. Its buffers stay as they were: one rank runs it, and all go on with equal statistics."""
+    before = [(module, dict(module._buffers)) for module in model.modules()]
+    copies = [{name: t.detach().clone() for name, t in own.items() if t is not None} for _, own in before]
     with torch.no_grad():
-        return TensorSpec.of(model(example))
+        spec = TensorSpec.of(model(example))
+        for (module, own), values in zip(before, copies, strict=True):
+            module._buffers.update(own)
+            for name, value in values.items():
+                own[name].copy_(value)
+    return spec
 
 
 def _shown(spec: tuple[str, tuple[int, ...], str] | None) -> str:
