@@ -46,8 +46,8 @@ def driver_library() -> bool:
 def hidden_on_purpose(environ: Mapping[str, str]) -> bool:
     """True where the user has chosen the CPU: CUDA_VISIBLE_DEVICES is empty, negative or a word for none.
 
-    So has who gave the container no GPU (NVIDIA_VISIBLE_DEVICES): it may see the device files all the same, as a privileged
-    one does, but not the driver's library. Where that is there the word means nothing: CDI sets `void` and gives GPUs.
+    NVIDIA_VISIBLE_DEVICES of void, none or nothing counts too, if the driver's library is absent: a privileged container
+    sees the device files even then. With the library the word means nothing: CDI sets `void` and gives GPUs.
     """
     if environ.get(CUDA_ON_CPU, "0") not in ("", "0"):
         return True

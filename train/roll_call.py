@@ -100,8 +100,8 @@ def _numbers(ranks: list[int]) -> str:
 def agree(store: dist.Store, size: int, mine: Place) -> None:
     """To be called on all `size` ranks. Raises UserError, equal on all of them, where they cannot train together.
 
-    Waits as long as the store does for ranks that have not come. The store may hold what ranks have said before that
-    torchrun has ended meanwhile, with the same TORCHELASTIC_RESTART_COUNT as now. So rank 0 calls the roll under a name
+    Waits as long as the store does for ranks that have not come. The store may still hold answers of ranks
+    that torchrun has ended since, under the same TORCHELASTIC_RESTART_COUNT. So rank 0 calls the roll under a name
     that is new, and the verdict goes to those who have answered this call.
     """
     ours = dist.PrefixStore("algorun-devices", store)

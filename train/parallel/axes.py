@@ -35,7 +35,7 @@ def join(grid: Grid, rank: int, device: torch.device) -> Axes:
     dp_rank, pp_rank = grid.place(rank)
     pp_group, dp_group = _mine(rank, grid.pipelines), _mine(rank, grid.replicas)
     if pp_group is not None:
-        # A group's first operation makes NCCL's communicator, so all of its ranks have to be there; a batch of messages
-        # between neighbours would be the first one else (torch's batch_isend_irecv says that this is undefined).
+        # Without it the group's first operation would be a batch between two neighbours. torch leaves undefined what that
+        # does where not all ranks of the group take part (batch_isend_irecv).
         dist.all_reduce(torch.zeros(1, device=device), group=pp_group)
     return Axes(grid, dp_rank, pp_rank, pp_group, dp_group, device)

@@ -6,8 +6,8 @@ anew at each change between training and evaluation.
 Time goes in slots, and all ranks know which stage computes which microbatch in which slot. After each slot a rank sends
 what it has just computed and receives what its neighbours have, in one batch. The batches of a slot fit each other, so
 the messages of all ranks end slot after slot, even where a rank's messages pass through one queue: NCCL has one queue
-for each rank where a script gave `device_id` to init_process_group. There an unbatched send that waits for its receiver
-holds up all that comes after it, and three ranks with two stages each would wait for each other for ever.
+for each rank where a script gave `device_id` to init_process_group. In one queue an unbatched send
+holds up every later message until its receiver comes, and three ranks with two stages each would deadlock.
 """
 
 from __future__ import annotations

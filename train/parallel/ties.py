@@ -2,8 +2,8 @@
 
 The gradient of such a weight is the sum over the stages that use it. Stages on one rank hold the same parameter, in which
 autograd adds up. Copies on several ranks begin equal, and get equal gradients once per step: with equal optimizers they
-stay equal to the last bit, and where ranks round differently they are made so. Where something else has changed one of
-them, the next step says so, on a GPU the one after it.
+stay equal to the last bit, and where ranks round differently they are made so. If a
+script changes one copy, the next step raises an error; on a GPU, the step after that.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ class _Pickler(pickle.Pickler):
 
 
 def packed(proof: Proof) -> bytes:
-    """The proof for other ranks. Results of modules that cannot be sent stay behind: other ranks find their own."""
+    """The proof for other ranks. Where a module's result cannot be pickled, no results are sent, and each
+    other rank runs one forward pass to get its own."""
     try:
         return _dumped(proof)
     except Exception:  # pickle raises whatever an object's own code does
