@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TextIO
 
 from launcher.control.addresses import free_ports
 
@@ -38,14 +39,17 @@ def clean_environ(base: Path) -> dict[str, str]:
     return environ | ours
 
 
-def _held(write: Callable[[str], int], text: str, gate: Path) -> Callable[[str], int]:
-    """`write` that does not return from a line with `text` before the file `gate` is there."""
+def _held(stream: TextIO, text: str, gate: Path) -> Callable[[str], int]:
+    """Its `write`, which does not return from a line with `text` before the file `gate` is there."""
+    write = stream.write
 
     def waiting(words: str) -> int:
         written = write(words)
-        deadline = time.monotonic() + LIMIT_S
-        while text in words and not gate.exists() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        if text in words:
+            stream.flush()  # the caller would do so afterwards
+            deadline = time.monotonic() + LIMIT_S
+            while not gate.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
         return written
 
     return waiting
@@ -59,7 +63,7 @@ def _as_rank(environ: dict[str, str], log: Path, program: str, args: list[str], 
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(write_through=True)
         if hold is not None:
-            stream.write = _held(stream.write, hold, log.with_suffix(".go"))
+            stream.write = _held(stream, hold, log.with_suffix(".go"))
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(log.parent)
