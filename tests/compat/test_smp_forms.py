@@ -49,3 +49,13 @@ def test_steps_of_a_pipeline_end_with_one_queue_for_each_rank(tmp_path):
     queues = [[[(kind, peer) for kind, peer in batch] for batch in row["queue"]] for row in rows]
     assert [(SEND, 3)] in queues[0]
     assert stuck(queues) == []
+
+
+def test_ranks_wait_for_the_search_for_another_form_longer_than_for_a_collective(tmp_path):
+    assert run(tmp_path, "smp_other_form.py", "slow") == [1, 1]
+
+
+def test_an_error_of_one_rank_that_takes_another_form_is_that_of_all(tmp_path):
+    told, own = run(tmp_path, "smp_other_form.py", "other model")
+    assert own == "KeyError: '4.weight'"
+    assert told == f"UserError: rank 1 failed: {own}"

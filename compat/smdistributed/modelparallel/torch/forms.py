@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ generators = training.load("generators")
 
 KEPT = 8  # forms beside the first one: each has receive buffers for all microbatches
 TOLD = 5
+OTHER_FORM = "a call of the model with other arguments"
 
 
 class Forms:
@@ -54,29 +55,42 @@ class Forms:
     def add(self, example: Entry) -> None:
         """Stages for another form, cut where those of the first one are. On all ranks of the pipeline."""
         begun, form = time.monotonic(), example.form(self._module)
-        told, error, broken = None, None, None
         with generators.kept(self._here.axes.device):
-            try:
-                told = self._tried(example) if self._here.axes.pp_rank == 0 else None
-            except UserError as failed:
-                error = str(failed)
-            except Exception as failed:  # the model's own, for these arguments; the other ranks shall not wait
-                error, broken = f"{type(failed).__name__}: {failed}", failed
-            rows = gathered((told, error), self._here.axes.pp_group, CPU, "a call of the model with other arguments")
-            if broken:
-                raise broken
-            told, error = rows[0]
-            if error:
-                raise UserError(error)
-            proof, entries, alone = told
-            arguments = example.example(self._module)
-            unpacked, cut = training.load("parallel.cut.proof").unpacked, training.load("parallel.cut.anywhere").Cut
-            cutting = cut(self._module, arguments, unpacked(proof, self._module, arguments))
-            found = training.load("parallel.plan.decide").Split(cutting, tuple(range(len(entries) - 1)), entries)
+            told = self._on_all(lambda: self._tried(example) if self._here.axes.pp_rank == 0 else None, patient=True)[0]
+            cuts: list[Any] = []  # a rank's own stay there
+            self._on_all(lambda: cuts.append(self._cut_as(told, example)))
+        alone, found = told[-1], cuts[0]
         self.total += 1
         made = self._made(self.total, example, alone, found, self.first.pipeline)
         self._others = [*self._others[1 - KEPT :], made]
         self._tell(form, time.monotonic() - begun)
+
+    def _on_all(self, work: Callable[[], Any], patient: bool = False) -> list[Any]:
+        """What every rank of the pipeline gets from its `work`, by rank; an error of one of them is that of all.
+
+        `patient` as in `together`.
+        """
+        result, error, broken = None, None, None
+        try:
+            result = work()
+        except UserError as failed:
+            error = str(failed)
+        except Exception as failed:  # the model's own, for these arguments
+            error, broken = f"rank {self._here.mesh.rank} failed: {type(failed).__name__}: {failed}", failed
+        rows = gathered((result, error), self._here.axes.pp_group, CPU, OTHER_FORM, patient)
+        if broken:
+            raise broken
+        if first := next((text for _, text in rows if text), None):
+            raise UserError(first)
+        return [value for value, _ in rows]
+
+    def _cut_as(self, told: tuple[bytes, tuple[Any, ...], dict[bool, bool]], example: Entry) -> Any:
+        """This rank's own model, cut where the first rank has cut its own."""
+        proof, entries, _ = told
+        arguments = example.example(self._module)
+        unpacked, cut = training.load("parallel.cut.proof").unpacked, training.load("parallel.cut.anywhere").Cut
+        cutting = cut(self._module, arguments, unpacked(proof, self._module, arguments))
+        return training.load("parallel.plan.decide").Split(cutting, tuple(range(len(entries) - 1)), entries)
 
     def _tried(self, example: Entry) -> tuple[bytes, tuple[Any, ...], dict[bool, bool]]:
         """Where this form is cut, what enters the stages, and whether its samples stand alone: all whole-model passes.

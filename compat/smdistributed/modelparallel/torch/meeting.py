@@ -32,6 +32,8 @@ PATIENCE_S = 1.0  # before a rank looks where the others are, and between two lo
 STORE_S = 10.0
 
 _groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
+_patient: dict[tuple[int, ...], dist.ProcessGroup] = {}
+"""of the pipelines: they wait for a search that one of their ranks makes for all"""
 _board: _Board | None = None
 
 
@@ -88,6 +90,10 @@ def connect(mesh: Any, grid: Any) -> None:
     for ranks in (range(mesh.size), *grid.pipelines, *grid.replicas):
         if len(ranks) > 1 and tuple(ranks) not in _groups:
             _groups[tuple(ranks)] = dist.new_group(list(ranks), backend="gloo", timeout=timeout)
+    # Made in advance: a group of a pipeline alone can only be made by all ranks of the job together.
+    for ranks in grid.pipelines if grid.pp > 1 else ():
+        limit = training.load("parallel.cut.by_leader").LIMIT
+        _patient[tuple(ranks)] = dist.new_group(list(ranks), backend="gloo", timeout=limit)
     # A name of its own: torchrun's store outlives an attempt, and would tell where a dead rank was waiting.
     name = mesh.from_leader(lambda: secrets.token_hex(8))
     with contextlib.suppress(RuntimeError):  # the script has joined its ranks in another way: there is no board then
@@ -105,15 +111,17 @@ def everybody() -> dist.ProcessGroup | None:
     return next(iter(_groups.values()), None)
 
 
-def together(ranks: Sequence[int], what: str, data: bytes = b"") -> list[bytes]:
+def together(ranks: Sequence[int], what: str, data: bytes = b"", patient: bool = False) -> list[bytes]:
     """Every rank's `data`, by its place in `ranks`, a group that this one is in. All of them call it with the same `what`.
+
+    `patient`, for the ranks of a pipeline: one of them searches first, so the others wait as long as for a cut.
 
     UserError on all of them for different calls, and on two that wait for each other. RuntimeError, Gloo's, when one
     of them has ended or does not come in time.
     """
     if len(ranks) < 2:
         return [data]
-    group = _groups[tuple(ranks)]
+    group = (_patient if patient else _groups)[tuple(ranks)]
     if _board:
         _board.entered[_key(ranks)] += 1
     name = what.encode()[:NAME]

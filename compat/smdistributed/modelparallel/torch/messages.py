@@ -40,17 +40,23 @@ def _moved(storage: Any, device: torch.device) -> Any:
     return storage if device.type == "cpu" else storage.cuda(device.index)
 
 
-def gathered(value: Any, group: dist.ProcessGroup | None, device: torch.device, what: str = "") -> list[Any]:
+def gathered(
+    value: Any,
+    group: dist.ProcessGroup | None,
+    device: torch.device,
+    what: str = "",
+    patient: bool = False,
+) -> list[Any]:
     """Every rank's `value` in the group, by rank; the group is None where this rank is alone in it.
 
     Tensors of the others that were on GPUs are on `device`; so are this rank's own, since all are copies. `what` names
-    the call in errors; these are those of `together`.
+    the call in errors; these, and `patient`, are those of `together`.
     """
     ranks = dist.get_process_group_ranks(group) if group is not None else ()
     mine = packed(value).numpy().tobytes()
     return [
         _unpacked(torch.frombuffer(bytearray(row), dtype=torch.uint8), device)
-        for row in together(ranks, what or "a collective of smdistributed", mine)
+        for row in together(ranks, what or "a collective of smdistributed", mine, patient)
     ]
 
 
