@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from rounds import Broken, Run
+from bench.rounds import Broken, Run
 
 IMAGE = os.environ.get("ALGORUN_IMAGE", "algorun:cpu")
 LIMIT_S = 180.0

@@ -19,9 +19,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from containers import IMAGE, LIMIT_S, has_image, in_containers
-from jobs import MPI, job_folder, job_folders, program
-from rounds import Broken, Launch, Run, leave_by_signals, measure, report
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.containers import IMAGE, LIMIT_S, has_image, in_containers
+from bench.jobs import MPI, job_folder, job_folders, program
+from bench.rounds import Broken, Launch, Run, leave_by_signals, measure, report
 
 SPAWNER = """\
 import os, subprocess, sys

@@ -26,10 +26,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import model_trainer
-from containers import IMAGE, LIMIT_S, has_image, in_containers
-from jobs import MPI, job_folders, program
-from rounds import Launch, Run, leave_by_signals, measure, report
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench import model_trainer
+from bench.containers import IMAGE, LIMIT_S, has_image, in_containers
+from bench.jobs import MPI, job_folders, program
+from bench.rounds import Launch, Run, leave_by_signals, measure, report
 
 FRAMEWORK = "sagemaker-pytorch-training==3.0.0"
 TOOLKIT = "python -c 'from sagemaker_training.cli.train import main; main()'"
