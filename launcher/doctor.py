@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from . import __version__, doctor_gpus, jobfiles, preflight, probe, program_output, render
+from . import __version__, doctor_gpus, efa, jobfiles, preflight, probe, program_output, render
 from .engines import openmpi
 from .engines.openmpi import OpenMpi
 from .errors import ExitCode, UserError
@@ -15,6 +15,7 @@ from .finding import Finding
 from .paths import Paths
 
 HOSTS = 2  # a job of several hosts asks more of a machine
+MOST_OPTIONS = 4  # of docker in one line; beyond it the whole folder is given
 
 
 def _memory(machine: probe.Machine) -> list[Finding]:
@@ -23,16 +24,33 @@ def _memory(machine: probe.Machine) -> list[Finding]:
     return [total, preflight.memory(machine, ranks=2), *preflight.memlock(machine, hosts=HOSTS)]
 
 
-def _network(machine: probe.Machine) -> list[Finding]:
-    efa = ", ".join(machine.efa_devices) or "none: NCCL between hosts goes over TCP"
-    if machine.nccl_plugin.path:
-        efa += f"; NCCL uses them by {machine.nccl_plugin.path}"
+def network(machine: probe.Machine) -> list[Finding]:
+    """The interfaces, and EFA."""
     return [
         Finding(
             "interfaces", f"{', '.join(machine.interfaces)} (default route: {machine.default_interface or 'none'})"
         ),
-        Finding("EFA devices", efa),
+        _efa(machine),
     ]
+
+
+def _efa(machine: probe.Machine) -> Finding:
+    """A container shows all devices of its host, and may have been given the nodes of some, or of none."""
+    value, over_tcp, missing = (
+        ", ".join(machine.efa_devices),
+        "NCCL between hosts goes over TCP",
+        machine.efa_nodes_missing,
+    )
+    if value and machine.nccl_plugin.path:
+        value += f"; NCCL uses them by {machine.nccl_plugin.path}"
+    if not missing:
+        return Finding("EFA devices", value or f"none: {over_tcp}")
+    lacks = f"not in this container: {efa.NODES}/{', '.join(missing)}"
+    options = [f"--device={efa.NODES}/{node}" for node in missing]
+    fix = f"docker run {' '.join(options) if len(options) <= MOST_OPTIONS else f'--device={efa.NODES}'}"
+    if not value:
+        return Finding("EFA devices", f"none can be opened; {lacks}; {over_tcp}", "warn", fix)
+    return Finding("EFA devices", f"{value}; {lacks}", fix=fix)
 
 
 def _software(machine: probe.Machine) -> list[Finding]:
@@ -96,7 +114,7 @@ def examine() -> list[Finding]:
     machine = probe.look(os.environ)
     cpus = Finding("CPUs", f"{machine.cpus.value} ({machine.cpus.source})")
     return [
-        *_software(machine), cpus, *doctor_gpus.examine(machine, HOSTS), *_memory(machine), *_network(machine), *_job(Paths.of(os.environ)),
+        *_software(machine), cpus, *doctor_gpus.examine(machine, HOSTS), *_memory(machine), *network(machine), *_job(Paths.of(os.environ)),
     ]  # fmt: skip
 
 

@@ -36,13 +36,25 @@ def devices(root: str = "") -> tuple[str, ...]:
     A container sees all of the host's devices in /sys, and can open those whose nodes it was given
     (`docker run --device /dev/infiniband/uverbs0`).
     """
-    found = (name for name in listing(f"{root}{DEVICES}") if _can_be_opened(f"{DEVICES}/{name}/device", root))
-    return tuple(name for name in found if read(f"{root}{DEVICES}/{name}/device/vendor").lower() == AMAZON)
+    return tuple(name for name in _of_amazon(root) if any(_is_there(node, root) for node in _nodes(name, root)))
 
 
-def _can_be_opened(device: str, root: str) -> bool:
-    nodes = listing(f"{root}{device}/infiniband_verbs")  # uverbs0
-    return any(os.path.exists(f"{root}{NODES}/{node}") for node in nodes)
+def missing_nodes(root: str = "") -> tuple[str, ...]:
+    """The nodes of EFA devices, such as uverbs0, that are not in /dev/infiniband."""
+    return tuple(node for name in _of_amazon(root) for node in _nodes(name, root) if not _is_there(node, root))
+
+
+def _of_amazon(root: str) -> list[str]:
+    folder = f"{root}{DEVICES}"
+    return [name for name in listing(folder) if read(f"{folder}/{name}/device/vendor").lower() == AMAZON]
+
+
+def _nodes(device: str, root: str) -> tuple[str, ...]:
+    return listing(f"{root}{DEVICES}/{device}/device/infiniband_verbs")
+
+
+def _is_there(node: str, root: str) -> bool:
+    return os.path.exists(f"{root}{NODES}/{node}")
 
 
 def plugin(environ: Mapping[str, str], root: str = "") -> Plugin:

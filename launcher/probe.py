@@ -47,6 +47,7 @@ class Machine:
     visible: Visible = field(default_factory=Visible)  # what CUDA_VISIBLE_DEVICES leaves of the GPUs
     torch_cuda: str = ""  # the CUDA that torch is built with, NO_CUDA without one; "" where there is no torch
     nccl_plugin: Plugin = field(default_factory=Plugin)  # looked for only where there is an EFA device
+    efa_nodes_missing: tuple[str, ...] = ()  # of devices that /sys shows: uverbs0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,4 +218,5 @@ def look(environ: Mapping[str, str], root: str = "") -> Machine:
         visible=seen,
         torch_cuda=torch_cuda(sys.path),
         nccl_plugin=efa.plugin(environ, root) if network else Plugin(),
+        efa_nodes_missing=efa.missing_nodes(root),
     )

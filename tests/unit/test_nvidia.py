@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from launcher import cuda_driver, efa, env, libraries, nvidia, probe
+from launcher import cuda_driver, doctor, efa, env, libraries, nvidia, probe
+from launcher.finding import Finding
 from launcher.nvidia import COMPAT, Nvidia
 from launcher.values import Sourced
 from tests.conftest import machine
@@ -196,6 +198,36 @@ def test_an_efa_device_without_its_node_cannot_be_opened(tmp_path):
     found = probe.look({}, root)
     assert found.efa_devices == ()
     assert "FI_PROVIDER" not in [v.name for v in env.defaults(Sourced("eth0", "default route"), found, 1, {})]
+
+
+def said_of_efa(root: str) -> Finding:
+    return next(each for each in doctor.network(probe.look({}, root)) if each.topic == "EFA devices")
+
+
+def test_doctor_names_the_nodes_of_efa_that_a_container_lacks(tmp_path):
+    assert said_of_efa(str(tmp_path)) == Finding("EFA devices", "none: NCCL between hosts goes over TCP")
+    root = infiniband(tmp_path, rdmap79s0="0x1d0f", rdmap80s0="0x1d0f", ibp3s0="0x15b3")
+    for node in (0, 2):
+        (tmp_path / f"dev/infiniband/uverbs{node}").unlink()
+    one = "docker run --device=/dev/infiniband/uverbs0"
+    assert said_of_efa(root) == Finding(
+        "EFA devices", "rdmap80s0; not in this container: /dev/infiniband/uverbs0", "ok", one
+    )
+    (tmp_path / "dev/infiniband/uverbs1").unlink()
+    assert said_of_efa(root) == Finding(
+        "EFA devices",
+        "none can be opened; not in this container: /dev/infiniband/uverbs0, uverbs1; NCCL between hosts goes over TCP",
+        "warn",
+        f"{one} --device=/dev/infiniband/uverbs1",
+    )
+
+
+def test_a_machine_with_many_efa_devices_gets_all_of_their_folder(tmp_path):
+    root = infiniband(tmp_path, **{f"rdmap{number}s0": "0x1d0f" for number in range(5)})
+    shutil.rmtree(tmp_path / "dev/infiniband")
+    found = said_of_efa(root)
+    assert "/dev/infiniband/uverbs0, uverbs1, uverbs2, uverbs3, uverbs4;" in found.value
+    assert found.fix == "docker run --device=/dev/infiniband"
 
 
 OFI = "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net-ofi.so"
