@@ -10,7 +10,7 @@ from . import cuda_driver
 from .finding import Finding
 from .probe import NO_CUDA, Machine
 from .values import Sourced
-from .visible import VARIABLE, sliced
+from .visible import VARIABLE, Visible, ignored, sliced
 
 TOPIC = "GPUs"
 ON_CPU = f"{VARIABLE}= (empty) for a job on the CPU"
@@ -22,7 +22,7 @@ def examine(machine: Machine, slots: Sourced[int], hosts: int) -> list[Finding]:
     if not machine.nvidia.devices or machine.visible.hidden:
         return too_many_ranks(machine, slots)
     return [
-        *choice(machine),
+        *choice(machine.visible, machine.nvidia.devices),
         *driver(machine),
         *torch(machine),
         *slices(machine, slots),
@@ -31,9 +31,8 @@ def examine(machine: Machine, slots: Sourced[int], hosts: int) -> list[Finding]:
     ]
 
 
-def choice(machine: Machine) -> list[Finding]:
-    """CUDA_VISIBLE_DEVICES names GPUs that are not here: CUDA would leave them out without a word."""
-    seen, have = machine.visible, machine.nvidia.devices
+def choice(seen: Visible, have: int) -> list[Finding]:
+    """CUDA_VISIBLE_DEVICES names GPUs that are none of the `have` here: CUDA would leave them out without a word."""
     if not seen.wrong:
         return []
     here = "0" if have == 1 else f"0 to {have - 1}"
@@ -42,7 +41,8 @@ def choice(machine: Machine) -> list[Finding]:
         return [Finding(VARIABLE, f"{seen.value!r} names a GPU twice, and CUDA then shows none", "fail", fix)]
     if not seen.count:
         return [Finding(VARIABLE, f"{seen.value!r} names no GPU of this machine, which has {have}", "fail", fix)]
-    value = f"{seen.wrong!r} in {seen.value!r} is no GPU of this machine, which has {have}; CUDA ignores it and what follows"
+    names = ", ".join(map(repr, ignored(seen)))
+    value = f"{seen.wrong!r} in {seen.value!r} is no GPU of this machine, which has {have}; CUDA ignores {names}"
     return [Finding(VARIABLE, value, "warn", fix)]
 
 

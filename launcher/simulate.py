@@ -111,8 +111,9 @@ def run(
     gpus = simulated_gpus.give_out(
         environ, *wish.layout, whole_hosts=wish.per_host or wish.share_nothing, cpu_torch=_cpu_torch(wish)
     )
-    if gpus.said:
-        print(f"algorun: {gpus.said}", flush=True)
+    for line in (gpus.warning and f"warning: {gpus.warning}", gpus.said):
+        if line:
+            print(f"algorun: {line}", flush=True)
     addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, 1))
     common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(_free_port())}
     argv = _command(wish, python)

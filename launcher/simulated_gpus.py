@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from . import nvidia, visible
+from . import nvidia, preflight_gpus, visible
 from .errors import UserError
 from .visible import VARIABLE
 
@@ -14,10 +14,14 @@ SLICES = "of MIG slices a process sees one, and NCCL takes two slices of a GPU f
 
 
 class Given(NamedTuple):
-    """`visible` holds CUDA_VISIBLE_DEVICES of every host, None to leave it unset; `said` why they compute on the CPU."""
+    """`visible` holds CUDA_VISIBLE_DEVICES of every host, None to leave it unset; `said` why they compute on the CPU.
+
+    `warning` names the entries of this process's CUDA_VISIBLE_DEVICES that CUDA ignores.
+    """
 
     visible: list[str | None]
     said: str = ""
+    warning: str = ""
 
 
 def give_out(
@@ -44,18 +48,20 @@ def give_out(
     if cpu_torch:
         return Given([""] * hosts, f"{ON_CPU}: torch is built without CUDA")
     names = tuple(map(str, range(found.devices))) if value is None else visible.named(value)
+    warning = ""
     if seen.wrong:
         _refuse_none_left(seen, found.devices)
         names = names[: names.index(seen.wrong)]
+        warning = "; ".join(map(str, preflight_gpus.choice(seen, found.devices)))
     sliced = visible.sliced(seen, found) or any(name.startswith("MIG-") for name in names)
     if sliced and hosts * slots > 1:
-        return Given([""] * hosts, f"{ON_CPU}: {SLICES}")
+        return Given([""] * hosts, f"{ON_CPU}: {SLICES}", warning)
     if len(names) < hosts * slots:
         need = f"{_many(hosts, 'host')} x {_many(slots, 'rank')} need {_many(hosts * slots, 'GPU')}"
         are, source = "is" if len(names) == 1 else "are", "/dev/nvidia*" if value is None else VARIABLE
-        return Given([""] * hosts, f"{ON_CPU}: {need}, and there {are} {len(names)} ({source})")
+        return Given([""] * hosts, f"{ON_CPU}: {need}, and there {are} {len(names)} ({source})", warning)
     each = len(names) // hosts if whole_hosts else slots
-    return Given([",".join(names[host * each : (host + 1) * each]) for host in range(hosts)])
+    return Given([",".join(names[host * each : (host + 1) * each]) for host in range(hosts)], warning=warning)
 
 
 def _refuse_none_left(seen: visible.Visible, devices: int) -> None:

@@ -85,6 +85,12 @@ def _before(wrong: str, entries: tuple[str, ...]) -> tuple[str, ...]:
     return entries[: entries.index(wrong)] if wrong else entries
 
 
+def ignored(seen: Visible) -> tuple[str, ...]:
+    """The first wrong entry and all that follow it, as they are written; none where all name GPUs."""
+    entries = named(seen.value or "")
+    return entries[entries.index(seen.wrong) :] if seen.wrong else ()
+
+
 def named(value: str) -> tuple[str, ...]:
     """The entries of a value as they are written, up to one that names none on purpose."""
     entries = [entry.strip() for entry in value.split(",")]

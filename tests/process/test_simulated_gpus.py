@@ -62,6 +62,14 @@ def test_a_simulation_runs_on_any_number_of_gpus(gpus, expected, tmp_path):
     assert ("on the CPU" in done.stdout) == (gpus == 1)
 
 
+def test_names_of_gpus_that_are_not_there_are_one_warning(tmp_path):
+    done = on_a_machine(tmp_path, 2, "-j", "1x1", str(PROGRAMS / "environment.py"), str(tmp_path), names="1,7,8")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert visible(tmp_path, 1) == ["1"]
+    assert (done.stdout + done.stderr).count("algorun: warning: CUDA_VISIBLE_DEVICES: ") == 1
+    assert "'7' in '1,7,8' is no GPU of this machine, which has 2; CUDA ignores '7', '8'; fix: " in done.stdout
+
+
 def test_the_bundled_ddp_trains_on_a_gpu_machine_whose_torch_has_no_cuda(tmp_path):
     import torch
 

@@ -94,7 +94,7 @@ def test_a_choice_that_leaves_some_gpus_is_a_warning():
     (found,) = examine(chosen("1,9"), slots=1)
     assert found[0] == "warn"
     assert found[1].startswith(
-        "CUDA_VISIBLE_DEVICES: '9' in '1,9' is no GPU of this machine, which has 2; CUDA ignores it and what follows; fix: 0"
+        "CUDA_VISIBLE_DEVICES: '9' in '1,9' is no GPU of this machine, which has 2; CUDA ignores '9'; fix: 0"
     )
 
 
