@@ -51,11 +51,10 @@ test: $(VENV)/ready-test  ## Run the tests (those that need Docker are in compos
 	exit $$status
 
 # The environment's own Open MPI is PyPI's 5; one on top of it finds the distribution's on PATH.
-test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc), shellcheck
+test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc)
 	$(BIN)/python -c 'import sagemaker_training'
-	shellcheck --version > /dev/null
 	mpirun --version | grep 'Open MPI) 4\.1'
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract tests/unit/test_build.py \
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract \
 	    tests/unit/test_port_owner.py tests/unit/test_sdk_drivers.py tests/process/test_failure_file.py \
 	    tests/process/test_openmpi.py
 	rm -rf .build/openmpi-4
@@ -117,7 +116,7 @@ lint: $(VENV)/ready-lint  ## Check style, types, Dockerfile and shell scripts
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/hadolint Dockerfile
-	shellcheck build.sh docker/*.sh docker/train docker/sdk-v3/mpirun docker/sdk-v3/sshd .ci/run .ci/newcomer.sh
+	shellcheck --external-sources --check-sourced build.sh docker/*.sh docker/train docker/sdk-v3/mpirun docker/sdk-v3/sshd .ci/run .ci/newcomer.sh
 
 format: $(VENV)/ready-lint  ## Format the code
 	$(BIN)/ruff format .
