@@ -75,6 +75,11 @@ class Failure:
         return symptoms.says(symptoms.FAILED_GPU, symptoms.own_words(self.kind, self.message, self.traceback))
 
     @property
+    def of_nccl(self) -> bool:
+        """True where the words are NCCL's, which carries what is on GPUs."""
+        return symptoms.says(symptoms.NCCL, symptoms.own_words(self.kind, self.message, self.traceback))
+
+    @property
     def crash(self) -> bool:
         """True for a rank that a signal ended."""
         return self.kind == "signal" and not self.secondary

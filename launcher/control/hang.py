@@ -33,6 +33,9 @@ VALUE_CALL = r"\.(to|cuda|cpu|numpy|item|tolist|nonzero|synchronize)\("
 # These wait where they are given a tensor: only on a line that calls nothing that could wait for something else.
 CONVERSION = r"float|int|bool|isnan|isinf|isfinite|equal|allclose"
 OF_TENSORS = r"abs|add|all|any|append|argmax|detach|format|log|max|mean|min|norm|print|round|sum|update"
+# These ask a tensor whether it is true. A bare name after `while` is more often a flag that the loop looks at again.
+COMPARES = r"([<>]|[!=]=)"
+TRUTH = rf"^(if|elif|while|assert)\b.*{COMPARES}|^(if|elif|assert)( not)? [\w.\[\]]+\s*([:,]|$)|\bif\b.*{COMPARES}.*\belse\b"
 # What a line may wait for instead of a GPU.
 OUTSIDE = r"\b(input|open|\w*read\w*|recv\w*|fromfile|sleep|acquire|accept|connect|poll|select|waitpid)\("
 # A process that only looks after its children: the parent of mp.spawn, a launcher below the rank.
@@ -93,6 +96,14 @@ class Stack:
         """True where a library waits for other ranks, and not only for a GPU."""
         inside = next((frame for frame in self.frames if not re.search(WRAPPER, frame.file)), None)
         return inside is not None and re.search(COLLECTIVE, f"{inside.file} {inside.function}") is not None
+
+    @property
+    def asks_value(self) -> bool:
+        """True where the user's own line may wait for a GPU without a call, as in `if loss > limit:`."""
+        calls = re.findall(r"(\w+)\(", self.source)
+        only_tensors = all(re.fullmatch(f"{CONVERSION}|{OF_TENSORS}", each) for each in calls)
+        innermost = bool(self.frames) and self.own == self.frames[0]
+        return innermost and only_tensors and re.search(TRUTH, self.source) is not None
 
     @property
     def outside(self) -> bool:

@@ -65,13 +65,16 @@ class Inquiry:
         """The ranks that do something other than wait, or are in a collective of an earlier step than those that timed
         out. Fewer steps alone say nothing: with GPUs a rank that reads a value is behind those that only queue work.
 
-        Where all are at one line, each is taken to wait for its GPU, unless it waits for time, a file or a child.
+        Where all are at one line, each is taken to wait for its GPU, unless it waits for time, a file or a child. So is a
+        rank that may wait for a value, where the ranks that timed out waited on GPUs.
         """
         if hang.at_one_line(self.stacks):
             return [stack for stack in self.stacks if stack.outside]
         last = max(each.step for each in self._in_vain)
         known = [stack for stack in self.stacks if stack.frames or stack.frozen]
-        return [stack for stack in known if not stack.wait or (stack.in_collective and stack.steps < last)]
+        on_gpus = any(each.of_nccl for each in self._in_vain)
+        work = [stack for stack in known if not (stack.wait or (on_gpus and stack.asks_value))]
+        return work + [stack for stack in known if stack.wait and stack.in_collective and stack.steps < last]
 
     @property
     def _timed_out(self) -> str:

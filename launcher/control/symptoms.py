@@ -55,6 +55,7 @@ WAITED = (
 )
 # The rank itself has timed out, whatever it says of communicators that it ended because of that.
 TIMED_OUT = r"Watchdog caught collective operation timeout"
+NCCL = rf"{TIMED_OUT}|NCCL"
 # What stands before the words of an error of CUDA: torch's, Triton's, thrust's and NCCL's ways to quote it.
 CUDA = (
     r"(CUDA (driver )?error( \(\S+:\d+\))?: |\bError \d{1,3}: |Triton Error \[CUDA\]: |(cudaError|CUDA_ERROR_)\w+: "

@@ -116,6 +116,61 @@ def test_one_line_that_needs_no_gpu_is_blamed():
     assert verdict(at_one_line("record = file.read(n)")).headline().startswith("hang: rank 1 on algo-1, exit 67")
 
 
+GLOO = "RuntimeError: [/src/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete\n"
+
+
+def alone(source: str, tail: str = WATCHDOG, beside: tuple[Frame, ...] = ()) -> Failure:
+    """The verdict where rank 3 lives on, at this line of the script; with `beside` rank 2 too, and is there."""
+    ranks = job()
+    living = [Stack(3, "algo-2", 41, (SCRIPT,), source=source)]
+    living += [Stack(2, "algo-2", 41, beside)] if beside else []
+    ranks.stacks = lambda host: living if host == "algo-2" else []
+    abort(ranks, *((0, 1) if beside else (0, 1, 2)), tail=tail)
+    ranks.pass_time(VERDICT_S)
+    return verdict(ranks)
+
+
+OF_A_VALUE = [
+    "if loss > limit:",
+    "elif loss != loss:",
+    "while error >= tolerance:",
+    "assert loss < 1e3, step",
+    "if (loss > limit).any() and step:",
+    "if found_inf:",
+    "if not self.found[0]:",
+    "best = loss if loss < best else best",
+]
+
+
+@pytest.mark.parametrize("source", OF_A_VALUE)
+def test_the_only_rank_that_lives_is_not_blamed_where_its_line_reads_a_value(source):
+    """On a GPU it waits there, as `loss.item()` does, for the collective that the others have left."""
+    failure = alone(source)
+    assert (failure.kind, failure.code) == ("signal", 134)
+    assert failure.rank != 3
+    assert failure.hint == "the stacks of the ranks that still lived are in output/data, stacks-rank-*.txt"
+    assert alone(source, beside=(WAITS, STEP)).kind == "signal"
+
+
+@pytest.mark.parametrize("source", OF_A_VALUE)
+def test_a_rank_that_does_something_else_is_blamed_beside_one_whose_line_reads_a_value(source):
+    failure = alone(source, beside=(Frame("/opt/ml/code/data.py", 3, "load"),))
+    assert (failure.kind, failure.rank) == ("hang", 2)
+
+
+@pytest.mark.parametrize("source", OF_A_VALUE)
+def test_without_gpus_no_line_waits_for_a_value(source):
+    assert (alone(source, tail=GLOO).kind, alone(source, tail=GLOO).rank) == ("hang", 3)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["while not os.path.exists(flag):", "if read(sensor) > limit:", "while True:", "while not done:", "total += 1", "if key in seen:"],
+)  # fmt: skip
+def test_the_only_rank_that_lives_is_blamed_where_its_line_needs_no_gpu(source):
+    assert alone(source).headline().startswith("hang: rank 3 on algo-2, exit 67")
+
+
 LIBRARY = "/lib/python3.11/site-packages"
 LAYER = (Frame(f"{LIBRARY}/torch/nn/modules/linear.py", 125, "forward"),)
 TRAINER = (Frame(f"{LIBRARY}/transformers/trainer.py", 2532, "train"),)
