@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.compat.smp_runs import run
-from tests.train.one_queue import SEND, stuck
+from tests.train.one_queue import ALL, RECEIVE, SEND, stuck
 
 PROGRAM = "smp_forms.py"
 
@@ -44,11 +44,16 @@ def test_only_one_rank_of_a_pipeline_runs_the_whole_model_to_cut_it(auto, tmp_pa
 
 
 def test_steps_of_a_pipeline_end_with_one_queue_for_each_rank(tmp_path):
-    """The batch for the last rank, and its stages' messages, in the order in which NCCL would carry them out."""
+    """Batches for the last rank, its stages' messages and its results, in the order in which NCCL would carry them out."""
     rows = run(tmp_path, "smp_once.py", ranks=4, parameters={"partitions": 4, "microbatches": 4})
     queues = [[[(kind, peer) for kind, peer in batch] for batch in row["queue"]] for row in rows]
-    assert [(SEND, 3)] in queues[0]
+    training, evaluation = (2, 2), (2, 1)  # size and looks, then the tensors of a batch
+    assert queues[0].count([(SEND, 3)]) == 2 * sum(training) + 2 * sum(evaluation)
+    assert queues[3].count([(ALL, -1)]) > 4
     assert stuck(queues) == []
+    batches = [each for each in queues[3] if each == [(RECEIVE, 0)]]
+    late = [each for each in queues[3] if each != [(RECEIVE, 0)]] + batches
+    assert stuck([*queues[:3], late]) != []
 
 
 def test_ranks_wait_for_the_search_for_another_form_longer_than_for_a_collective(tmp_path):

@@ -25,7 +25,7 @@ Operation = tuple[str, int]
 Queue = list[list[Operation]]
 """operations of one rank in the order in which they were issued; those of one batch are one item"""
 OTHER = {SEND: RECEIVE, RECEIVE: SEND}
-NAMES = ("isend", "irecv", "send", "recv", "batch_isend_irecv", "all_reduce")
+NAMES = ("isend", "irecv", "send", "recv", "batch_isend_irecv", "all_reduce", "broadcast")
 
 
 class _Done:
@@ -97,7 +97,11 @@ def listened(moves: bool) -> Iterator[Queue]:
         queue.append([(ALL, -1)])
         return real["all_reduce"](tensor, *args, **named)
 
-    spies = dict(zip(NAMES, (isend, irecv, send, recv, batch, all_reduce), strict=True))
+    def broadcast(tensor: torch.Tensor, *args: Any, **named: Any) -> Any:
+        queue.append([(ALL, -1)])
+        return real["broadcast"](tensor, *args, **named)
+
+    spies = dict(zip(NAMES, (isend, irecv, send, recv, batch, all_reduce, broadcast), strict=True))
     with contextlib.ExitStack() as stack:
         for name, spy in spies.items():
             for module in (dist, distributed_c10d):
