@@ -34,7 +34,7 @@ push
   --scan-on-push         with --create: ECR looks for vulnerabilities in what is pushed
   --immutable-tags       with --create: a tag, once pushed, keeps its image
   --region NAME          AWS region (default: the AWS CLI's own)
-  --account ID           whose ECR (default: that of the credentials)
+  --account ID           the account that owns the repository (default: the account of the credentials)
   --registry HOST[:PORT] push to this host, not to the one ECR names: a FIPS, dual-stack or VPC endpoint, a proxy
   --endpoint-url URL     where ECR's API answers (default: the AWS CLI's own; newer ones know AWS_ENDPOINT_URL_ECR)
   --platform OS/ARCH     what the image must be made for (default: linux/amd64)

@@ -16,7 +16,7 @@ build_option() {
         --base-image) need_value "$@"; base_image=$2 ;;
         --build-arg)
             need_value "$@"
-            [[ $2 == ?*=* ]] || fail "--build-arg '$2'" 'it is NAME=VALUE' 'Add the sign and the value'
+            [[ $2 == ?*=* ]] || fail "--build-arg '$2'" 'allowed: NAME=VALUE' 'Write for example --build-arg EXTRA_PACKAGES=git'
             build_args+=(--build-arg "$2") ;;
         --ca | --pip-conf | --apt-conf | --apt-sources)
             need_value "$@"
