@@ -54,13 +54,12 @@ test: $(VENV)/ready-test  ## Run the tests (those that need Docker are in compos
 test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc)
 	$(BIN)/python -c 'import sagemaker_training'
 	mpirun --version | grep 'Open MPI) 4\.1'
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract \
-	    tests/unit/test_port_owner.py tests/unit/test_sdk_drivers.py tests/process/test_failure_file.py \
-	    tests/process/test_openmpi.py
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract tests/launcher/machine/test_port_owner.py \
+	    tests/repository/test_sdk_drivers.py tests/launcher/whole/test_failure_file.py tests/launcher/whole/test_openmpi.py
 	rm -rf .build/openmpi-4
 	$(BIN)/python tests/layered.py .build/openmpi-4
-	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos' tests/process tests/train tests/compat \
-	    --ignore tests/process/test_openmpi.py
+	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos' tests/launcher tests/train tests/compat \
+	    --ignore tests/launcher/whole/test_openmpi.py
 
 $(VENV)/ready-fuzz: $(VENV)/ready-test
 	$(BIN)/pip install --quiet -e '.[train,test,fuzz]'
@@ -101,7 +100,7 @@ image:  ## Build the CUDA image
 	./build.sh build
 
 # The image has the package without its tests, and no pytest.
-EXACT := tests/train/test_train_pipeline_exact.py tests/train/test_train_schedule.py tests/compat/test_smp_steps.py \
+EXACT := tests/train/parallel/test_exactness.py tests/train/parallel/test_schedules.py tests/compat/test_smp_steps.py \
 	tests/compat/test_smp_replicas.py tests/compat/test_smp_training.py tests/compat/test_smp_checkpoints.py \
 	tests/compat/test_smp_forms.py tests/compat/test_smp_tied.py
 image-test: $(VENV)/ready-test  ## Run the exactness of pipelines on the CUDA image's torch (builds the image first)
@@ -109,7 +108,7 @@ image-test: $(VENV)/ready-test  ## Run the exactness of pipelines on the CUDA im
 	$(BIN)/pip install --quiet --upgrade --target .build/image-test pytest pytest-xdist hypothesis psutil
 	docker run --rm --entrypoint bash -v $(CURDIR):/src:ro -w /tmp -e OMP_NUM_THREADS=1 algorun:cuda -c \
 	    'cp -r /src/tests /src/train /src/launcher /src/compat /src/pyproject.toml . && \
-	    PYTHONPATH=/tmp:/tmp/compat:/src/.build/image-test python -m pytest -n 2 --dist loadfile $(EXACT)'
+	    PYTHONPATH=/tmp:/tmp/launcher:/tmp/train:/tmp/compat:/src/.build/image-test python -m pytest -n 2 --dist loadfile $(EXACT)'
 
 lint: $(VENV)/ready-lint  ## Check style, types, Dockerfile and shell scripts
 	$(BIN)/ruff check .

@@ -23,11 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 from torch.nn import functional
 
+from algorun_train.loop.optimizer import optimizer
+from algorun_train.ranks.mesh import joined, read_world
 from bench.loops import Seconds, Setting, Stamped, Turn, add_sizes, bare, in_turn, ours
 from bench.quiet import quartiles
 from bench.ranks import start
-from train.mesh import joined, read_world
-from train.optim import optimizer
 
 
 def accelerate(setting: Setting) -> Turn:

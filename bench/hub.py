@@ -28,14 +28,17 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from launcher import agreement, channel, cluster, config, probe
-from launcher.control import messages
-from launcher.control.addresses import free_ports
-from launcher.control.failure import Failure
-from launcher.control.link import HubLink
-from launcher.control.messages import Hello, Message, Ready
-from launcher.loop import Loop
-from launcher.request import Request
+from algorun.control import messages
+from algorun.control.failure import Failure
+from algorun.control.messages import Hello, Message, Ready
+from algorun.event_loop import Loop
+from algorun.job import config
+from algorun.job.request import Request
+from algorun.machine import probe
+from algorun.network import channel
+from algorun.network.addresses import free_ports
+from algorun.network.link import HubLink
+from algorun.plan import agreement, cluster
 
 LEADER = "127.0.0.1"
 CODE = 7  # of the failure at the end
@@ -187,7 +190,7 @@ def measure(count: int, seconds: float) -> Round:
     """One round."""
     with tempfile.TemporaryDirectory(prefix="algorun-hub-") as folder:
         environ, program = job_folder(Path(folder), count)
-        argv = [sys.executable, "-I", "-m", "launcher", "run", "--slots", "1", str(program)]
+        argv = [sys.executable, "-I", "-m", "algorun", "run", "--slots", "1", str(program)]
         with open(Path(folder, "leader.log"), "wb") as log:
             leader = subprocess.Popen(argv, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:

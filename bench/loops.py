@@ -19,19 +19,19 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from algorun.agreement import Agreement
-from algorun.flag import StopFlag
-from train.config import DdpConfig
-from train.data import Data
-from train.data.augment import Augment
-from train.data.images import InMemory
-from train.data.sampler import Sharding
-from train.loop import Loop, Parts, Position
-from train.mesh import Mesh
-from train.models import build, specify
-from train.optim import optimizer, schedule
-from train.parallel.ddp import DataParallel
-from train.sinks import Sinks
+from algorun.inside.stop_agreement import Agreement
+from algorun.inside.stop_flag import StopFlag
+from algorun_train.data import Data
+from algorun_train.data.augment import Augment
+from algorun_train.data.images import InMemory
+from algorun_train.data.sampler import Sharding
+from algorun_train.loop.data_parallel import DataParallel
+from algorun_train.loop.loop import Loop, Parts, Position
+from algorun_train.loop.optimizer import optimizer, schedule
+from algorun_train.loop.sinks import Sinks
+from algorun_train.models import build, specify
+from algorun_train.options.config import DdpConfig
+from algorun_train.ranks.mesh import Mesh
 
 WARM_UP = 10  # steps at the start of a round that do not count: bucket layouts, caches, frameworks' first calls
 CLASSES = 10

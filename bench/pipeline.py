@@ -25,18 +25,18 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
 
+from algorun_train.parallel.cut.any_module import cut
+from algorun_train.parallel.grid import grid
+from algorun_train.parallel.partition.memory import Memory, preallocated
+from algorun_train.parallel.partition.partition import even, solve
+from algorun_train.parallel.partition.partitioner import Decision, Partitioner, Segment
+from algorun_train.parallel.partition.profiling import combined, profile
+from algorun_train.parallel.run.live_memory import weighed
+from algorun_train.parallel.run.pipeline import Pipeline
+from algorun_train.parallel.run.process_groups import join
+from algorun_train.ranks.mesh import Mesh, joined, read_world
 from bench.quiet import quiet_rounds
 from bench.stages import MICROBATCH, MODELS, RANKS, as_rank, loss, on_ranks, options, spread, targets_of
-from train.mesh import Mesh, joined, read_world
-from train.parallel.axes import join
-from train.parallel.cut.anywhere import cut
-from train.parallel.grid import grid
-from train.parallel.live import weighed
-from train.parallel.pipeline import Pipeline
-from train.parallel.plan.memory import Memory, preallocated
-from train.parallel.plan.partition import even, solve
-from train.parallel.plan.partitioner import Decision, Partitioner, Segment
-from train.parallel.plan.profiling import combined, profile
 
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 2, "zbv": 2, "dualpipev": 2}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from train.mesh import Mesh
+from algorun_train.ranks.mesh import Mesh
 
 FOREIGN = 0.1  # cores; above it a round does not count
 HERTZ = os.sysconf("SC_CLK_TCK")

@@ -14,15 +14,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "compat")]
+sys.path[:0] = [str(ROOT)]
 
-import smdistributed.modelparallel.torch as smp  # noqa: E402
 import torch  # noqa: E402
 
+import smdistributed.modelparallel.torch as smp  # noqa: E402
 from algorun.pipeline import pipeline  # noqa: E402
+from algorun_train.ranks.mesh import Mesh, read_world  # noqa: E402
 from bench.quiet import quiet_rounds  # noqa: E402
 from bench.stages import MICROBATCH, MODELS, RANKS, as_rank, loss, on_ranks, options, spread, targets_of  # noqa: E402
-from train.mesh import Mesh, read_world  # noqa: E402
 
 
 @smp.step

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from algorun_train.models import gpt
+from algorun_train.models.vit import ViT
 from bench.quiet import FOREIGN, quartiles
 from bench.ranks import start
-from train.models import gpt
-from train.models.vit import ViT
 
 RANKS, MICROBATCH = 2, 4
 

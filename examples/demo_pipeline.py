@@ -57,7 +57,7 @@ def rank_of_host_two() -> int:
             command = (entry / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"RANK=3" in environ and b"train.pipeline" in command:
+        if b"RANK=3" in environ and b"algorun_train.jobs.pipeline" in command:
             return int(entry.name)
     raise SystemExit("rank 3 is not there")
 

@@ -14,11 +14,11 @@ import hypothesis
 import psutil
 import pytest
 
-from launcher.config import JobConfig, Request, read
-from launcher.engines.base import Programs
-from launcher.engines.openmpi import OpenMpi
-from launcher.probe import Machine, openmpi
-from launcher.values import Sourced
+from algorun.job.config import JobConfig, Request, read
+from algorun.job.values import Sourced
+from algorun.machine.openmpi import OpenMpi
+from algorun.machine.probe import Machine, openmpi
+from algorun.plan.engines.base import Programs
 
 ROOT = Path(__file__).resolve().parent.parent
 MACHINE_PATH = os.environ.get("PATH", os.defpath)
@@ -99,7 +99,7 @@ def algorun(*arguments: str, cwd: Path, timeout: float = 120, python: str = sys.
     """Runs the command line and waits for it."""
     started = time.monotonic()
     done = subprocess.run(
-        [python, "-I", "-m", "launcher", *arguments],
+        [python, "-I", "-m", "algorun", *arguments],
         cwd=cwd,
         env=clean_environ(**environ),
         capture_output=True,

@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
-from algorun import training
+from algorun_train.errors import UserError
 
 from . import CUDA_ON_CPU as VARIABLE
 
@@ -200,7 +200,7 @@ def install(wish: str = "1") -> None:
     """
     global _installed
     if wish not in ("1", SCRIPT):
-        raise training.load("errors").UserError(f"{VARIABLE}: {wish!r}; allowed: 0, 1 or {SCRIPT}; fix: {VARIABLE}=1")
+        raise UserError(f"{VARIABLE}: {wish!r}; allowed: 0, 1 or {SCRIPT}; fix: {VARIABLE}=1")
     if _installed or torch.cuda.is_available():
         return
     _installed = True

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from launcher.probe import default_interface
+from algorun.machine.probe import default_interface
 
 MPIRUN = "/usr/bin/mpirun"
 RESOURCES = Path("/opt/ml/input/config/resourceconfig.json")

@@ -146,7 +146,7 @@ class Job:
 
 def algorun(*arguments: str) -> list[str]:
     """The command line of algorun."""
-    return [sys.executable, "-I", "-m", "launcher", *arguments]
+    return [sys.executable, "-I", "-m", "algorun", *arguments]
 
 
 def training(*arguments: str) -> list[str]:

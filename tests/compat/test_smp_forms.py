@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.compat.smp_runs import run
-from tests.train.one_queue import ALL, RECEIVE, SEND, stuck
+from tests.train.parallel.one_queue import ALL, RECEIVE, SEND, stuck
 
 PROGRAM = "smp_forms.py"
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from smdistributed.modelparallel.torch import manual
 from torch import nn
 
-from algorun import training
-
-UserError = training.load("errors").UserError
-cut = training.load("parallel.cut.anywhere").cut
+from algorun_train.errors import UserError
+from algorun_train.parallel.cut.any_module import cut
+from smdistributed.modelparallel.torch import manual
 
 
 class Residual(nn.Module):

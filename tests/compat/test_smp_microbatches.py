@@ -8,12 +8,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
+from algorun_train.errors import UserError
 from smdistributed.modelparallel.torch import StepOutput
 from smdistributed.modelparallel.torch.microbatches import joined, split
 
-from algorun import training
-
-UserError = training.load("errors").UserError
 Pair = namedtuple("Pair", "a b")
 
 

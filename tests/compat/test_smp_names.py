@@ -11,14 +11,12 @@ import importlib
 import inspect
 
 import pytest
-import smdistributed.modelparallel.torch as smp
 import torch
-from smdistributed.modelparallel.torch import refused
 from torch import nn
 
-from algorun import training
-
-UserError = training.load("errors").UserError
+import smdistributed.modelparallel.torch as smp
+from algorun_train.errors import UserError
+from smdistributed.modelparallel.torch import refused
 
 # "+": it works. "class": it can be named and registered, but not made. "name": naming it is refused.
 DOCUMENTED = {

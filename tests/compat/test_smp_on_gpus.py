@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+
 from smdistributed.modelparallel.torch import session, wire
 from smdistributed.modelparallel.torch.step import Prepared, Step
-
 from tests.train.pretended_gpu import CUDA, PretendedGpu
 
 GROUP = "the pipeline's group"

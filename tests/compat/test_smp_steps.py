@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.compat.smp_runs import started
-from tests.train.model_zoo import library
+from tests.train.parallel.model_zoo import library
 
 EXACT = 2e-7  # of parameters after four steps of Adam, about 1; what was seen is 0, with replicas up to 6e-8
 

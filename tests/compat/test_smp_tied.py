@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.compat.smp_runs import run
-from tests.train.model_zoo import library
+from tests.train.parallel.model_zoo import library
 
 PROGRAM = "smp_tied.py"
 EXACT = 5e-7  # of parameters up to 1, after four steps

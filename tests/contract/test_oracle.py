@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher import cluster, plan
-from launcher.config import Request, read
-from launcher.errors import UserError
+from algorun.errors import UserError
+from algorun.job.config import Request, read
+from algorun.plan import cluster, plan
 from tests.conftest import PROGRAMS, machine
 from tests.contract.differences import WANTED, Seen, of_toolkit
 from tests.contract.trees import REFUSED, TREES, Tree

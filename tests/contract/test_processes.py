@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from launcher import cluster
-from launcher.config import Request, read
+from algorun.job.config import Request, read
+from algorun.plan import cluster
 from tests.conftest import machine
 from tests.contract.test_oracle import program
 from tests.contract.trees import Tree, homogeneous, hosts

@@ -21,8 +21,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher import cluster, plan
-from launcher import hyperparameters as hp
+from algorun.job import hyperparameters as hp
+from algorun.plan import cluster, plan
 from tests.conftest import PROGRAMS, job, machine
 from tests.contract.trees import ENCODINGS
 

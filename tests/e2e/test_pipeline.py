@@ -30,7 +30,7 @@ def text(tmp_path: Path) -> dict[str, Path]:
     """A channel of text."""
     folder = tmp_path / "text"
     folder.mkdir()
-    for source in sorted((REPOSITORY / "launcher").glob("*.py")):
+    for source in sorted((REPOSITORY / "launcher").rglob("*.py")):
         shutil.copy(source, folder / source.with_suffix(".txt").name)
     return {"train": folder}
 

@@ -29,7 +29,7 @@ from typing import Any
 import pytest
 from containers import LABEL, REPOSITORY, docker
 
-from launcher.control.addresses import free_ports
+from algorun.network.addresses import free_ports
 
 pytestmark = pytest.mark.docker
 

@@ -15,7 +15,7 @@ from random import Random
 
 import atheris
 
-OURS = ["launcher", "train"]
+OURS = ["algorun", "algorun_train"]
 PARSERS = ["tarfile", "tomllib", "shlex", "argparse", "ast", "zipfile", "configparser"]
 MOST_MEMORY = 6 << 30  # bytes of address space: an allocation that follows a number of the input's fails
 MOST_FILE = 256 << 20  # bytes of one file
@@ -24,7 +24,7 @@ MOST_FILE = 256 << 20  # bytes of one file
 def place(error: BaseException) -> str:
     """Kind and innermost line of ours: what tells two faults apart."""
     frames = traceback.extract_tb(error.__traceback__)
-    ours = [frame for frame in frames if "/launcher/" in frame.filename or "/train/" in frame.filename]
+    ours = [frame for frame in frames if "/algorun/" in frame.filename or "/algorun_train/" in frame.filename]
     frame = (ours or frames)[-1]
     return f"{type(error).__name__} at {Path(frame.filename).name}:{frame.name}:{frame.lineno}"
 

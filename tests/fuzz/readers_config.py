@@ -10,15 +10,17 @@ import os
 from pathlib import Path
 from unittest import mock
 
-from launcher import cli, cluster, codec, config, modeltrainer, plan, render, usercode
-from launcher import hyperparameters as hp
-from launcher.engines.base import Programs
-from launcher.errors import UserError
-from launcher.paths import Paths
-from launcher.plan import Plan
-from launcher.probe import Machine
-from launcher.request import Request
-from launcher.values import NEVER_S, Limits, Sourced
+from algorun import cli, codec
+from algorun.errors import UserError
+from algorun.job import config, modeltrainer, usercode
+from algorun.job import hyperparameters as hp
+from algorun.job.paths import Paths
+from algorun.job.request import Request
+from algorun.job.values import NEVER_S, Limits, Sourced
+from algorun.machine.probe import Machine
+from algorun.plan import cluster, plan, render
+from algorun.plan.engines.base import Programs
+from algorun.plan.plan import Plan
 from tests.contract import trees
 
 from . import mutations

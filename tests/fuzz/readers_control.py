@@ -9,18 +9,18 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from launcher import cluster
-from launcher.control import messages
-from launcher.control.addresses import free_ports
-from launcher.control.connection import Connection
-from launcher.control.failure import Failure, Left
-from launcher.control.hub import Hub
-from launcher.control.hub_shell import HubShell
-from launcher.control.link import HubLink
-from launcher.control.lookout import Lookout
-from launcher.control.messages import Go, Hello, Message, Ready, Verdict
-from launcher.loop import Loop
-from launcher.values import Limits, Sourced
+from algorun.control import messages
+from algorun.control.failure import Failure, Left
+from algorun.control.hub import Hub
+from algorun.control.messages import Go, Hello, Message, Ready, Verdict
+from algorun.event_loop import Loop
+from algorun.job.values import Limits, Sourced
+from algorun.network.addresses import free_ports
+from algorun.network.connection import Connection
+from algorun.network.hub_server import HubShell
+from algorun.network.link import HubLink
+from algorun.network.rival_search import Lookout
+from algorun.plan import cluster
 
 from . import mutations
 from .reader import PART, Reader

@@ -14,14 +14,14 @@ import tarfile
 from pathlib import Path
 from types import ModuleType
 
-from launcher import report
-from launcher.archive import unpack
-from launcher.control.failure import Failure, last_words
-from launcher.errors import UserError
-from launcher.fetch import fetch
-from launcher.logs import LONGEST_LINE, Lines, without_secrets
-from launcher.paths import Paths
-from launcher.usercode import Setup
+from algorun.control.failure import Failure, last_words
+from algorun.errors import UserError
+from algorun.host.logs import LONGEST_LINE, Lines, without_secrets
+from algorun.job.paths import Paths
+from algorun.job.usercode import Setup
+from algorun.outcome import report
+from algorun.usercode.archive import unpack
+from algorun.usercode.fetch import fetch
 
 from . import mutations
 from .mutations_tar import BLOCK, as_tar

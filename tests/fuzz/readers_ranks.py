@@ -10,16 +10,18 @@ import socket
 from typing import Any
 from unittest import mock
 
-from launcher import cluster, config, plan, ranks
-from launcher.control import messages
-from launcher.control.failure import Failure
-from launcher.control.messages import Message
-from launcher.daemons import Daemons
-from launcher.engines.openmpi import OpenMpi
-from launcher.rank_port import Peer, RankPort, parse_raised
-from launcher.ranks import Ranks
-from launcher.request import Request
-from launcher.tools import Tools
+from algorun.control import messages
+from algorun.control.failure import Failure
+from algorun.control.messages import Message
+from algorun.host import ranks
+from algorun.host.daemons import Daemons
+from algorun.host.rank_port import Peer, RankPort, parse_raised
+from algorun.host.ranks import Ranks
+from algorun.host.tools import Tools
+from algorun.job import config
+from algorun.job.request import Request
+from algorun.machine.openmpi import OpenMpi
+from algorun.plan import cluster, plan
 
 from . import mutations
 from .reader import PART, Reader, scratch

@@ -16,12 +16,14 @@ from random import Random
 
 import torch
 
-from train import checkpoint, options, part_resume, resume
-from train.config import DdpConfig
-from train.errors import UserError
-from train.loop import Position, Progress
-from train.mesh import Mesh, World, read_world
-from train.parts import PartStore, Save
+from algorun_train.checkpoint import resume, shard_resume
+from algorun_train.checkpoint import store as checkpoint
+from algorun_train.checkpoint.shards import PartStore, Save
+from algorun_train.errors import UserError
+from algorun_train.loop.loop import Position, Progress
+from algorun_train.options import parsing
+from algorun_train.options.config import DdpConfig
+from algorun_train.ranks.mesh import Mesh, World, read_world
 
 from . import mutations
 from .reader import PART, Reader, parts, scratch
@@ -150,7 +152,7 @@ def saved_part() -> tuple[bytes, bytes]:
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     store = PartStore(scratch() / "saved", 1)
-    state = part_resume.state(IDENTITY, Progress(Position(1, 2, 3), [0.5]), model, optimizer)
+    state = shard_resume.state(IDENTITY, Progress(Position(1, 2, 3), [0.5]), model, optimizer)
     path = store.path(store.write(Save(1.0, 3, 1), 0, state))
     return path.with_suffix(".json").read_bytes(), path.read_bytes()
 
@@ -170,7 +172,7 @@ def read_part(data: bytes) -> None:
     model, optimizer = parts_of_training()
     mesh, said = Mesh(World(), torch.device("cpu")), []
     with contextlib.suppress(UserError):
-        found = part_resume.restore(PartStore(root, 1), IDENTITY, lambda name: True, mesh, said.append)
+        found = shard_resume.restore(PartStore(root, 1), IDENTITY, lambda name: True, mesh, said.append)
         if found is not None:
             found.load_into([model], optimizer, mesh)
             model(torch.ones(1, 2)).sum().backward()
@@ -198,7 +200,7 @@ def read_options(data: bytes) -> None:
     path.write_bytes(table)
     words = [os.fsdecode(word).replace("@FILE@", str(path)) for word in argv.split(b"\0")]
     with contextlib.suppress(UserError):
-        options.read(DdpConfig, words)
+        parsing.read(DdpConfig, words)
     with contextlib.suppress(UserError):
         read_world(environment(environ))
 

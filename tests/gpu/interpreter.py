@@ -11,11 +11,14 @@ from pathlib import Path
 
 from .machine import ROOT
 
+# What each of the repository's packages is imported from.
+PACKAGES = [ROOT / "launcher", ROOT / "train", ROOT / "compat"]
+
 
 def package_folders() -> list[str]:
     """Where this interpreter finds packages: all of sys.path but the standard library and this repository."""
     stdlib = os.path.realpath(sysconfig.get_path("stdlib"))
-    ours = {os.path.realpath(ROOT), os.path.realpath(ROOT / "compat")}
+    ours = {os.path.realpath(folder) for folder in (ROOT, *PACKAGES)}
     found = []
     for folder in sys.path:
         real = os.path.realpath(folder)
@@ -31,7 +34,7 @@ def make(folder: Path) -> Path:
     venv.create(folder, symlinks=True, with_pip=False)
     site = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(folder), "platbase": str(folder)}))
     # This repository first: what `pip install` may have left of another algorun comes after it.
-    lines = [str(ROOT), str(ROOT / "compat")]
+    lines = [str(ROOT), *map(str, PACKAGES)]
     lines += [f"import site; site.addsitedir({each!r})" for each in package_folders()]
     (site / "algorun-tested.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
     shutil.copy(ROOT / "launcher" / "algorun-rank.pth", site)

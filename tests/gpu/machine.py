@@ -10,8 +10,9 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from launcher import __version__, nvidia, probe
-from launcher.errors import ExitCode, UserError
+from algorun import __version__
+from algorun.errors import ExitCode, UserError
+from algorun.machine import nvidia, probe
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_S = 120.0  # torch's import and the driver's start, also from a cold disk
@@ -61,7 +62,7 @@ class Machine:
 
 
 def refuse_without_gpu(folders: list[str], root: str = "") -> None:
-    """Says at once, without torch's import, why there can be no GPU. Raises UserError. `root` as in launcher.probe."""
+    """Says at once, without torch's import, why there can be no GPU. Raises UserError. `root` as in algorun.machine.probe."""
     if not nvidia.look({}, root).devices and not os.path.exists(
         f"{root}/dev/dxg"
     ):  # the Linux inside Windows has the latter

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.errors import exit_code
-from launcher.visible import VARIABLE, named
+from algorun.errors import exit_code
+from algorun.machine.visible_gpus import VARIABLE, named
 
 from .machine import ROOT, Machine
 from .sizes import Sizes
@@ -140,7 +140,7 @@ class Session:
 
     def run(self, *words: str, base: Path, stop: Stop | None = None, **environ: str) -> Outcome:
         """`algorun WORDS` until it ends; `stop` sends SIGTERM meanwhile. Raises Late once the check's time is over."""
-        return self.python_program("-I", "-m", "launcher", *words, base=base, stop=stop, **environ)
+        return self.python_program("-I", "-m", "algorun", *words, base=base, stop=stop, **environ)
 
     def python_program(self, *words: str, base: Path, stop: Stop | None = None, **environ: str) -> Outcome:
         """The interpreter with these arguments; otherwise as `run`."""

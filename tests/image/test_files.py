@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher import probe
+from algorun.machine import probe
 from tests.image.programs import ROOT
 
 

@@ -3,7 +3,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_runs import Ranks
+
+from tests.train.training_runs import Ranks
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch loads: more threads than cores only wait for each other
 
@@ -27,7 +28,7 @@ def ranks(tmp_path):
 @pytest.fixture
 def alone(tmp_path, monkeypatch, capsys):
     """Runs the entrypoint's main in this process, as a lone rank; returns its output. Errors come as exceptions."""
-    from train import ddp
+    from algorun_train.jobs import ddp
 
     def run(*args: str, base: Path = tmp_path / "alone") -> str:
         for name in list(os.environ):

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from train.errors import UserError
-from train.mesh import Mesh, World
+from algorun_train.errors import UserError
+from algorun_train.ranks.mesh import Mesh, World
 
 LIMIT_S = 60
 

@@ -11,11 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
-from launcher.control.addresses import free_ports
+from algorun.network.addresses import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120
-DDP = "train.ddp"
+DDP = "algorun_train.jobs.ddp"
 # A model and steps small enough that a test costs little more than the start of Python.
 # To load these costs a rank more than its training. So ranks are forked from a process that has loaded them, which
 # neither computes nor starts a thread; that the entrypoint starts from nothing as well is shown where launchers start it.
@@ -159,7 +159,7 @@ def write_images(root: Path, classes: list[str], count: int, seed: int = 0) -> P
     import numpy as np
     from PIL import Image
 
-    from train.data import digits
+    from algorun_train.data import digits
 
     pixels, labels = digits.load()
     random = np.random.RandomState(seed)

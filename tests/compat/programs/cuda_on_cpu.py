@@ -4,10 +4,11 @@ import io
 import json
 import sys
 
-import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
 import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
+
+import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
 
 
 def where(*tensors):

@@ -1,9 +1,10 @@
 """As AWS's documentation writes it: the module is imported for its backend, everything else is torch."""
 
-import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+
+import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
 
 dist.init_process_group(backend="smddp")
 rank, size = dist.get_rank(), dist.get_world_size()

@@ -3,9 +3,10 @@
 import json
 from datetime import timedelta
 
-import smdistributed.dataparallel.torch.distributed as sdp
 import torch
 import torch.distributed as dist
+
+import smdistributed.dataparallel.torch.distributed as sdp
 from smdistributed.dataparallel.torch.parallel import DistributedDataParallel
 
 sdp.init_process_group(group=sdp.group.WORLD)

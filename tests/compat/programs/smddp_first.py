@@ -1,7 +1,8 @@
 """The library's first interface, as its documentation shows it."""
 
-import smdistributed.dataparallel.torch.distributed as dist
 import torch
+
+import smdistributed.dataparallel.torch.distributed as dist
 from smdistributed.dataparallel.torch.parallel.distributed import DistributedDataParallel as DDP
 
 dist.init_process_group()

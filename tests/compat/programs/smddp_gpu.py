@@ -1,12 +1,13 @@
 """A script for GPUs: device, module and batch are moved, DistributedDataParallel is told where, FSDP by a mesh."""
 
-import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
 import torch
 import torch.distributed as dist
-from smdistributed.dataparallel.torch.distributed import get_local_rank
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
+
+import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
+from smdistributed.dataparallel.torch.distributed import get_local_rank
 
 dist.init_process_group(backend="smddp")
 local = get_local_rank()

@@ -4,17 +4,18 @@ import copy
 import json
 import sys
 
-import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as LibrarysDDP
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.nn.parallel import DistributedDataParallel
+
+import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401
+from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as LibrarysDDP
 
 STEPS, BATCH, WIDTH = 3, 8, 6
 

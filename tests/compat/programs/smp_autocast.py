@@ -7,11 +7,11 @@ before training as well; `mixed` trains every other step in the other type.
 import contextlib
 import sys
 
-import smdistributed.modelparallel.torch as smp
 import torch
 from torch import nn
 from torch.nn import functional
 
+import smdistributed.modelparallel.torch as smp
 from tests.compat.smp_runs import say
 
 BATCH, STEPS, MICROBATCHES = 8, 4, 2

@@ -2,9 +2,10 @@
 
 import copy
 
-import smdistributed.modelparallel.torch as smp
 import torch
 from torch import nn
+
+import smdistributed.modelparallel.torch as smp
 
 
 def refused(call, *args, **kwargs):

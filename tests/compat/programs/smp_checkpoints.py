@@ -5,9 +5,9 @@ import sys
 import warnings
 from pathlib import Path
 
-import smdistributed.modelparallel.torch as smp
 import torch
 
+import smdistributed.modelparallel.torch as smp
 from tests.compat.programs.smp_both import Both, batch, equal, net, refused, train_step
 from tests.compat.smp_runs import say
 

@@ -3,10 +3,10 @@
 import sys
 import time
 
-import smdistributed.modelparallel.torch as smp
 import torch
 import torch.distributed as dist
 
+import smdistributed.modelparallel.torch as smp
 from tests.compat.smp_runs import say
 
 AXES = ("mp", "pp", "dp", "rdp", "tp")
@@ -128,9 +128,10 @@ def lone():
 if sys.argv[1] == "patience":
     import datetime
 
-    from algorun import training
+    from algorun_train.ranks import mesh
+    from smdistributed.modelparallel.torch import meeting
 
-    training.load("mesh").COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=1)
+    mesh.COLLECTIVE_TIMEOUT = meeting.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=1)
 before_init = refused(smp.rank)
 smp.init()
 smp.init()

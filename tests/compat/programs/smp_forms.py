@@ -7,11 +7,11 @@ lengths of its own), `many` (more forms than are kept).
 
 import sys
 
-import smdistributed.modelparallel.torch as smp
 import torch
 from torch import nn
 from torch.nn import functional
 
+import smdistributed.modelparallel.torch as smp
 from tests.compat.smp_runs import say
 
 BATCH, MICROBATCHES = 8, 2

@@ -7,13 +7,13 @@ import contextlib
 import copy
 import sys
 
-import smdistributed.modelparallel.torch as smp
 import torch
 from torch import nn
 from torch.nn import functional
 
+import smdistributed.modelparallel.torch as smp
 from tests.compat.smp_runs import say
-from tests.train import model_zoo
+from tests.train.parallel import model_zoo
 
 BATCH, LENGTH, MICROBATCHES, STEPS = 8, 16, 2, 4
 

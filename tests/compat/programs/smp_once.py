@@ -1,13 +1,13 @@
 """Counts the passes of every layer on this rank while the library cuts the model, at first and for another form, and
 writes down the messages of its steps."""
 
-import smdistributed.modelparallel.torch as smp
 import torch
-from smdistributed.modelparallel.torch import wire
 from torch import nn
 
+import smdistributed.modelparallel.torch as smp
+from smdistributed.modelparallel.torch import wire
 from tests.compat.smp_runs import say
-from tests.train.one_queue import listened
+from tests.train.parallel.one_queue import listened
 
 LAYERS = 4
 wire.SMALL = wire.TOGETHER = 0  # every tensor travels by itself, as a large one on a GPU does

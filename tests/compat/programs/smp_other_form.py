@@ -6,16 +6,17 @@ import datetime
 import sys
 import time
 
-import smdistributed.modelparallel.torch as smp
 import torch
 from torch import nn
 
-from algorun import training
+import smdistributed.modelparallel.torch as smp
+from algorun_train.ranks import mesh
+from smdistributed.modelparallel.torch import meeting
 from tests.compat.smp_runs import say
 
 COLLECTIVE_S, SEARCH_S = 3, 4
 (what,) = sys.argv[1:]
-training.load("mesh").COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=COLLECTIVE_S)
+mesh.COLLECTIVE_TIMEOUT = meeting.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=COLLECTIVE_S)
 searched = []
 
 

@@ -2,11 +2,11 @@
 
 import sys
 
-import smdistributed.modelparallel.torch as smp
 import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
+import smdistributed.modelparallel.torch as smp
 from tests.compat.smp_runs import say
 
 torch.set_num_threads(1)

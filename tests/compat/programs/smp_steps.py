@@ -8,12 +8,12 @@ import json
 import os
 from pathlib import Path
 
-import smdistributed.modelparallel.torch as smp
 import torch
 from torch import nn
 from torch.nn import functional
 
-from tests.train.model_zoo import library
+import smdistributed.modelparallel.torch as smp
+from tests.train.parallel.model_zoo import library
 
 BATCH, STEPS = 8, 4
 

@@ -16,7 +16,7 @@ import smdistributed.modelparallel.torch as smp  # isort: skip
 
 from tests.compat.programs.smp_both import equal  # isort: skip
 from tests.compat.smp_runs import say  # isort: skip
-from tests.train import model_zoo  # isort: skip
+from tests.train.parallel import model_zoo  # isort: skip
 
 torch.set_num_threads(1)
 ROWS, LENGTH, WORDS = 8, 16, 60

@@ -6,11 +6,11 @@ Argument: a folder for checkpoints.
 
 import sys
 
-import smdistributed.modelparallel.torch as smp
 import torch
 
+import smdistributed.modelparallel.torch as smp
 from tests.compat.smp_runs import say
-from tests.train.model_zoo import library
+from tests.train.parallel.model_zoo import library
 
 transformers = library("transformers")
 FOLDER, BATCH, MICROBATCHES, WORDS = sys.argv[1], 8, 2, 97

@@ -4,11 +4,11 @@ Says for each of the phases below, which follow each other, how far the paramete
 far the replicas are from each other, and how many reductions there were.
 """
 
-import smdistributed.modelparallel.torch as smp
 import torch
 import torch.distributed as dist
 from torch import nn
 
+import smdistributed.modelparallel.torch as smp
 from tests.compat.smp_runs import say
 
 torch.set_num_threads(1)

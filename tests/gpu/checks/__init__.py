@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..session import Check
+from tests.gpu.session import Check
+
 from . import faults, figures, looking, training
 
 DIGITS = ("numpy", "sklearn")  # the embedded images come with scikit-learn

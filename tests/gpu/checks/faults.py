@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..session import Outcome, Seen, Session, Skip, Wrong, program
+from tests.gpu.session import Outcome, Seen, Session, Skip, Wrong, program
 
 NOTICED_S = 45.0  # from a collective's timeout until the job has left: the watchdog looks once a second, then dumps
 # After a timeout the watchdog lets the other ranks write their records: it sleeps for four times this, by default 60 s.

@@ -7,9 +7,9 @@ import shutil
 import statistics
 from dataclasses import replace
 
-from ..peaks import mfu
-from ..session import Figure, Outcome, Seen, Session, Skip, Wrong, program
-from ..sizes import GIB, Gpt
+from tests.gpu.peaks import mfu
+from tests.gpu.session import Figure, Outcome, Seen, Session, Skip, Wrong, program
+from tests.gpu.sizes import GIB, Gpt
 
 ROOMY = 40 * GIB  # bytes of a GPU: below it the batch of images is a quarter
 LEAST_READINGS = 3  # progress reports after the first one

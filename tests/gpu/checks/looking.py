@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from launcher import nvidia
-
-from ..session import Outcome, Seen, Session, Wrong
+from algorun.machine import nvidia
+from tests.gpu.session import Outcome, Seen, Session, Wrong
 
 ON_CPU = "the simulated hosts compute on the CPU"
 

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 
-from ..session import Outcome, Seen, Session, Skip, Stop, Wrong, program
+from tests.gpu.session import Outcome, Seen, Session, Skip, Stop, Wrong, program
 
 ENDLESS = "1000000"  # epochs, of a job that is stopped
 BETTER_THAN_GUESSING = 0.3  # accuracy of ten classes after the few epochs of these checks

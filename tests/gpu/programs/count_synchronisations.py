@@ -17,7 +17,7 @@ from typing import TextIO
 
 import torch
 
-LOOP = str(Path("train") / "loop.py")
+LOOP = str(Path("algorun_train", "loop", "loop.py"))
 WORD = "called a synchronizing"
 FIRST_STEPS = 2  # DDP lays its buckets out anew, and libraries make their handles
 PROFILED = (3, 5)  # from the call of one step to that of another: with 8 ranks an epoch of the digits has 6
@@ -48,7 +48,7 @@ class Watch:
             self.elsewhere += 1
         elif self.steps > FIRST_STEPS:
             self.in_steps += 1
-            place = next((f for f in frames if f"{os.sep}train{os.sep}" in f.f_code.co_filename), frames[0])
+            place = next((f for f in frames if f"{os.sep}algorun_train{os.sep}" in f.f_code.co_filename), frames[0])
             name = f"{Path(place.f_code.co_filename).name}:{place.f_lineno}"
             self.places[name] = self.places.get(name, 0) + 1
 
@@ -100,8 +100,8 @@ class Copies:
 
 
 def main() -> int:
-    from train import ddp
-    from train.parallel.ddp import DataParallel
+    from algorun_train.jobs import ddp
+    from algorun_train.loop.data_parallel import DataParallel
 
     watch, step = Watch(), DataParallel.step
     copies = Copies() if torch.cuda.is_available() else None

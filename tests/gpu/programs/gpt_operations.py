@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from train.models import gpt
+from algorun_train.models import gpt
 
 
 def main() -> None:

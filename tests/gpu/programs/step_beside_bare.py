@@ -9,9 +9,9 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from algorun_train.models import build, specify
+from algorun_train.ranks.mesh import joined, read_world
 from bench.loops import CLASSES, Setting, add_sizes, bare, in_turn, ours
-from train.mesh import joined, read_world
-from train.models import build, specify
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
 """SageMaker's data parallel library by its first interface, which many older scripts still use."""
 
 import facts
-import smdistributed.dataparallel.torch.distributed as dist
 import torch
+
+import smdistributed.dataparallel.torch.distributed as dist
 from smdistributed.dataparallel.torch.parallel.distributed import DistributedDataParallel
 
 dist.init_process_group()

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import destroy_process_group, group, is_initialized, new_group
 
-from algorun import training
+from algorun_train.errors import UserError
 
 from .torch_smddp import NAME
 
@@ -58,7 +58,7 @@ def init_process_group(*args: Any, **kwargs: Any) -> None:
     """
     chosen = kwargs.pop("group", None)
     if chosen is not None and chosen is not dist.group.WORLD:
-        raise training.load("errors").UserError(
+        raise UserError(
             "init_process_group: group; allowed: group.WORLD; fix: make the group by new_group() afterwards"
         )
     if not args and "backend" not in kwargs:
@@ -82,7 +82,7 @@ def get_local_rank() -> int:
     if "LOCAL_RANK" in os.environ:
         return int(os.environ["LOCAL_RANK"])
     if dist.is_initialized() and dist.get_world_size() > 1:
-        raise training.load("errors").UserError(
+        raise UserError(
             "get_local_rank: LOCAL_RANK is not set; allowed: a number; fix: start the ranks by algorun or torchrun"
         )
     return 0
@@ -99,7 +99,7 @@ def all_reduce(
     op = ReduceOp.SUM if op is None else op
     if op == ReduceOp.AVERAGE and tensor.device.type == "cpu":
         if not (tensor.is_floating_point() or tensor.is_complex()):
-            raise training.load("errors").UserError(
+            raise UserError(
                 f"all_reduce: AVERAGE of {tensor.dtype} on the CPU; allowed: floating point; "
                 "fix: reduce with SUM and divide by get_world_size()"
             )

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from algorun import training
+from algorun_train.ranks import devices, roll_call
 
 NAME = "smddp"
 
@@ -21,7 +21,6 @@ def _call_roll(options: Any, device: str) -> None:
     """UserError on all ranks where the devices of hosts differ, or one cannot use its GPUs. Once, for the first group."""
     if dist.is_initialized():
         return
-    roll_call, devices = training.load("roll_call"), training.load("devices")
     _, refused = devices.count(os.environ)
     place = roll_call.Place(options.group_rank, roll_call.host_name(), device, error=refused)
     store = options.store

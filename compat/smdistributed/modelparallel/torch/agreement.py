@@ -7,10 +7,11 @@ from dataclasses import asdict, astuple, dataclass
 
 import torch
 
+from algorun_train.errors import UserError
+
 from .fitting import Fit
 from .meeting import together
 from .session import session
-from .shared import UserError
 
 LONGEST = 1200  # characters of an error
 

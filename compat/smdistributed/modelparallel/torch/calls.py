@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import torch
 
-from .shared import UserError
+from algorun_train.errors import UserError
 
 SEVERAL = (
     "an @smp.step function calls the model more than once per microbatch; allowed: once, with more than one partition; "

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from algorun import training
+from algorun_train.errors import UserError
+from algorun_train.parallel import stage
 
 from .session import session
-from .shared import UserError
 
-stage = training.load("parallel.stage")
 MARK, WRAPPED = "_smp_checkpointed", "_smp_wrapped"
 
 

@@ -20,15 +20,15 @@ from typing import Any
 
 import torch
 
-from algorun import training
+from algorun_train.errors import UserError
+from algorun_train.files import writable
 
 from .files import read, warn_of_unreadable, write
 from .messages import CPU, gathered
 from .optimizer import DistributedOptimizer, merged, when_there
 from .session import session
-from .shared import PARTIAL, UserError
+from .state_keys import PARTIAL
 
-_writable = training.load("files").writable
 PARTS = "_partial"
 NEWEST = "newest"
 CONTENT = "user_content"
@@ -83,7 +83,7 @@ def _save_parts(where: Path, tag: str, things: dict[str, Any], content: Any, kep
     def write_parts() -> None:
         if number == 0:
             warn_of_unreadable(f"smp.save_checkpoint: {CONTENT}", content)
-        _writable(folder, "folder", "another path")
+        writable(folder, "folder", "another path")
         for kind, thing in things.items():
             part = {"save": save, "state": thing.local_state_dict()}
             write(folder / f"{kind}_{number}_of_{count}.pt", lambda file, part=part: torch.save(part, file))
@@ -110,7 +110,7 @@ def _save_whole(where: Path, tag: str, things: dict[str, Any], content: Any) -> 
     def write_both() -> None:
         if session().axes.pp_rank == 0:
             warn_of_unreadable(f"smp.save_checkpoint: {CONTENT}", content)
-            _writable(where, "folder", "another path")
+            writable(where, "folder", "another path")
             write(where / f"{CONTENT}_{tag}", lambda file: torch.save(content, file))
             write(where / tag, lambda file: torch.save(states, file))
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from algorun_train.errors import UserError
+
 from .meeting import together
 from .messages import gathered, packed, post, take
 from .ranks import (
@@ -23,7 +25,6 @@ from .ranks import (
     members,
 )
 from .session import session
-from .shared import UserError
 
 
 def _peer(what: str, number: int, rank_type: RankType) -> int:

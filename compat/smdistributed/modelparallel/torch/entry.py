@@ -9,13 +9,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from algorun import training
+from algorun_train.errors import UserError
+from algorun_train.parallel import segments, trees
+from algorun_train.parallel.cut import twin
+from algorun_train.ranks import generators
 
 from .session import session
-from .shared import UserError, trees
-
-copies, cutting = training.load("parallel.cut.twin"), training.load("parallel.cutting")
-generators = training.load("generators")
 
 TENSOR = torch.Tensor  # stands for one in an entry without its data
 LONGEST = 100  # characters of an argument in a message
@@ -76,7 +75,7 @@ class Entry:
         except ValueError:  # a forward that does not tell its signature
             arguments = {f"argument {number}": value for number, value in enumerate(self.args)} | self.kwargs
         names = [name for name, value in arguments.items() for _ in trees.leaves(value)]
-        specs = [cutting.TensorSpec.of(tensor) for tensor in trees.leaves(arguments)]
+        specs = [segments.TensorSpec.of(tensor) for tensor in trees.leaves(arguments)]
         others = trees.mapped(arguments, lambda _: TENSOR)
         return Form(tuple(specs), tuple(names), others, self.autocast)
 
@@ -161,7 +160,7 @@ def samples_stand_alone(model: nn.Module, entry: Entry, is_training: bool) -> bo
         of_samples = tensor.dim() and tensor.shape[0] == batch
         return tensor.index_select(0, rows.to(tensor.device)) if of_samples else tensor
 
-    copied = copies.twin(model, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.clone())
+    copied = twin.twin(model, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.clone())
     copied.train(is_training)
     results = []
     for change in (lambda tensor: tensor, changed):

@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 
-from algorun import training
+from algorun_train import files
+from algorun_train.errors import UserError
 
 from .ranks import mp_rank
 from .session import session
-from .shared import UserError
 
-_files = training.load("files")
 _GLOBAL = re.compile(r"Unsupported global: GLOBAL ([\w.]+)")  # torch's words
 
 
@@ -107,9 +106,9 @@ def write(path: Path, fill: Callable[[Any], object]) -> None:
     # Hosts may share the folder, and in two containers two processes may have the same number.
     aside = path.with_name(f".{path.name}.rank{session().mesh.rank}")
     try:
-        _files.write(aside, fill)
+        files.write(aside, fill)
         aside.replace(path)
-        _files.sync_folder(path.parent)
+        files.sync_folder(path.parent)
     except OSError as error:
         aside.unlink(missing_ok=True)
         raise UserError(f"file {path} cannot be written: {error.strerror}; fix: another path, or free space") from None

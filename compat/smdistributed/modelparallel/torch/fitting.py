@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from algorun import training
+from algorun_train.errors import UserError
+from algorun_train.parallel import segments, trees
 
 from .entry import Entry, Form, name_of
-from .shared import UserError, trees
 
 if TYPE_CHECKING:
-    from train.parallel.pipeline import Pipeline
+    from algorun_train.parallel.run.pipeline import Pipeline
 
-cutting = training.load("parallel.cutting")
 
 PLAN, AGAIN = "plan", "again"
 
@@ -99,7 +98,7 @@ def in_pieces(tensors: Sequence[torch.Tensor], made_for: Form, how: Fit) -> list
     for number in range(how.pieces):
         piece = []
         for tensor, spec in zip(tensors, made_for.tensors, strict=True):
-            if cutting.TensorSpec.of(tensor) == spec:
+            if segments.TensorSpec.of(tensor) == spec:
                 piece.append(tensor)
                 continue
             size = spec.shape[0]

@@ -13,19 +13,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from algorun import training
+from algorun_train import user_pipeline
+from algorun_train.errors import UserError
+from algorun_train.options import paths
+from algorun_train.parallel.cut import any_module, on_one_rank, proof, recut, twin
+from algorun_train.parallel.partition import profiling
+from algorun_train.parallel.partition.decide import PARTITION, Decider, Split
+from algorun_train.ranks import generators
 
 from . import checkpointing, manual
 from .entry import Entry, Form, samples_stand_alone
 from .fitting import Made
 from .messages import CPU, gathered
 from .session import Session
-from .shared import UserError
 
 if TYPE_CHECKING:
-    from train.parallel.pipeline import Pipeline
-
-generators = training.load("generators")
+    from algorun_train.parallel.run.pipeline import Pipeline
 
 KEPT = 8  # forms beside the first one: each has receive buffers for all microbatches
 TOLD = 5
@@ -41,9 +44,7 @@ class Forms:
     def __init__(self, here: Session, module: nn.Module, example: Entry) -> None:
         self._here, self._module = here, module
         with generators.kept(here.axes.device):  # what the script draws next is the same on all ranks
-            alone = here.mesh.from_leader(
-                lambda: _alone(module, example), training.load("parallel.cut.by_leader").LIMIT
-            )
+            alone = here.mesh.from_leader(lambda: _alone(module, example), on_one_rank.LIMIT)
             split = _planned(here, module, example)
         self.first = self._made(0, example, alone, split, None)
         self._others: list[Made] = []
@@ -86,21 +87,19 @@ class Forms:
 
     def _cut_as(self, told: tuple[bytes, tuple[Any, ...], dict[bool, bool]], example: Entry) -> Any:
         """This rank's own model, cut where the first rank has cut its own."""
-        proof, entries, _ = told
+        packed, entries, _ = told
         arguments = example.example(self._module)
-        unpacked, cut = training.load("parallel.cut.proof").unpacked, training.load("parallel.cut.anywhere").Cut
-        cutting = cut(self._module, arguments, unpacked(proof, self._module, arguments))
-        return training.load("parallel.plan.decide").Split(cutting, tuple(range(len(entries) - 1)), entries)
+        cutting = any_module.Cut(self._module, arguments, proof.unpacked(packed, self._module, arguments))
+        return Split(cutting, tuple(range(len(entries) - 1)), entries)
 
     def _tried(self, example: Entry) -> tuple[bytes, tuple[Any, ...], dict[bool, bool]]:
         """Where this form is cut, what enters the stages, and whether its samples stand alone: all whole-model passes.
         By one rank of the pipeline for the others."""
-        again, on_cpu = training.load("parallel.cut.again").again, training.load("parallel.cut.twin").on_cpu
-        whole = on_cpu(self._module)
+        whole = twin.on_cpu(self._module)
         alone = _alone(whole, example)
-        cutting = again(whole, example.example(whole), self.first.split.stages())
+        cutting = recut.again(whole, example.example(whole), self.first.split.stages())
         entries = _entries(self._here, cutting.over(self._module), _config(self._here, example))
-        return training.load("parallel.cut.proof").packed(cutting.proof), entries, alone
+        return proof.packed(cutting.proof), entries, alone
 
     @contextlib.contextmanager
     def used(self, number: int, mode: bool) -> Iterator[Made]:
@@ -117,9 +116,9 @@ class Forms:
             self.first.pipeline.take_buffers(made.pipeline)
 
     def _made(self, number: int, example: Entry, alone: dict[bool, bool], split: Any, beside: Pipeline | None) -> Made:
-        here, assemble = self._here, training.load("parallel.split").assemble
+        here = self._here
         layout, config = _layout(here, self._module, example), _config(here, example)
-        pipeline = assemble(config, layout, split, here.axes, mean=True, beside=beside)
+        pipeline = user_pipeline.assemble(config, layout, split, here.axes, mean=True, beside=beside)
         parts = {index: stage.module for index, stage in pipeline.modules.items()}
         checkpointing.in_stages(self._module, _stages(split), parts)
         return Made(number, example.form(self._module), alone, pipeline, split)
@@ -137,7 +136,7 @@ class Forms:
 
 def precisions() -> dict[str, torch.dtype | None]:
     """Names of what autocast computes in."""
-    return training.load("parallel.plan.profiling").PRECISIONS
+    return profiling.PRECISIONS
 
 
 def autocast_of(here: Session, name: str) -> torch.dtype | None:
@@ -162,26 +161,25 @@ def _planned(here: Session, module: nn.Module, entry: Entry) -> Any:
     """Where to cut the model, decided on all ranks of the job together."""
     example, config, layout = entry.example(module), _config(here, entry), _layout(here, module, entry)
     if here.wishes.auto_partition:
-        decide = training.load("parallel.plan.decide")
-        folder = training.load("paths").output_dir(os.environ, Path.is_dir)
-        return decide.Decider(config, here.wishes, layout, module, here.mesh, here.mesh.say).split(
-            example, folder / decide.PARTITION
-        )
-    cut, fewer = training.load("parallel.cut.anywhere").cut, here.wishes.fewer_stages
-    once = training.load("parallel.cut.by_leader")
-    cutting = once.by_leader(
-        here.mesh, module, example, lambda: cut(module, example, stages=layout.stages, finest=True, fewer=fewer)
+        folder = paths.output_dir(os.environ, Path.is_dir)
+        return Decider(config, here.wishes, layout, module, here.mesh, here.mesh.say).split(example, folder / PARTITION)
+    fewer = here.wishes.fewer_stages
+    cutting = on_one_rank.by_leader(
+        here.mesh,
+        module,
+        example,
+        lambda: any_module.cut(module, example, stages=layout.stages, finest=True, fewer=fewer),
     )
     default = here.wishes.default_partition
     begins, warning = here.mesh.on_all(lambda: manual.placed(cutting, module, default, layout.stages))
     if warning:
         manual.say(warning)
-    entries = here.mesh.from_leader(lambda: _entries(here, cutting, config), once.LIMIT)
-    return training.load("parallel.plan.decide").Split(cutting, tuple(begins), entries)
+    entries = here.mesh.from_leader(lambda: _entries(here, cutting, config), on_one_rank.LIMIT)
+    return Split(cutting, tuple(begins), entries)
 
 
 def _entries(here: Session, cutting: Any, config: Any) -> tuple[Any, ...]:
-    return tuple(training.load("parallel.plan.profiling").entries(cutting, here.axes.device, config.precision))
+    return tuple(profiling.entries(cutting, here.axes.device, config.precision))
 
 
 def _stages(found: Any) -> dict[str, set[int]]:

@@ -11,10 +11,10 @@ from typing import Any
 
 from torch import nn
 
-from algorun import training
+from algorun_train.errors import UserError
+from algorun_train.parallel.partition import manual_order
 
 from .session import session
-from .shared import UserError
 
 MARK = "_smp_partition"
 SHOWN = 4  # modules that a warning names
@@ -81,7 +81,7 @@ def placed(cutting: Any, model: nn.Module, default: int | None, stages: int) -> 
         )
     sizes = {unit: sum(p.nbytes for p in model.get_submodule(unit).parameters()) for unit in wished}
     units = [[(wished[unit], sizes[unit]) for unit in segment.units] for segment in cutting.segments]
-    found = training.load("parallel.plan.in_order").nearest(units, stages)
+    found = manual_order.nearest(units, stages)
     spans = itertools.pairwise([*found.begins, len(cutting.segments)])
     moves = {
         unit: (wished[unit], partition)

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from algorun import training
-
-from .shared import UserError
+from algorun_train.errors import UserError
+from algorun_train.parallel.cut import on_one_rank
+from algorun_train.ranks.mesh import COLLECTIVE_TIMEOUT
 
 FIRST = 1024  # bytes of the first round; more than that travels in a second one
 NAME = 200  # of them at most for what is called
@@ -86,14 +86,12 @@ def connect(mesh: Any, grid: Any) -> None:
     global _board
     if not mesh.world.distributed:
         return
-    timeout = training.load("mesh").COLLECTIVE_TIMEOUT
     for ranks in (range(mesh.size), *grid.pipelines, *grid.replicas):
         if len(ranks) > 1 and tuple(ranks) not in _groups:
-            _groups[tuple(ranks)] = dist.new_group(list(ranks), backend="gloo", timeout=timeout)
+            _groups[tuple(ranks)] = dist.new_group(list(ranks), backend="gloo", timeout=COLLECTIVE_TIMEOUT)
     # Made in advance: a group of a pipeline alone can only be made by all ranks of the job together.
     for ranks in grid.pipelines if grid.pp > 1 else ():
-        limit = training.load("parallel.cut.by_leader").LIMIT
-        _patient[tuple(ranks)] = dist.new_group(list(ranks), backend="gloo", timeout=limit)
+        _patient[tuple(ranks)] = dist.new_group(list(ranks), backend="gloo", timeout=on_one_rank.LIMIT)
     # A name of its own: torchrun's store outlives an attempt, and would tell where a dead rank was waiting.
     name = mesh.from_leader(lambda: secrets.token_hex(8))
     with contextlib.suppress(RuntimeError):  # the script has joined its ranks in another way: there is no board then

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from algorun_train.errors import UserError
+
 from .meeting import everybody, together
-from .shared import UserError
 
 CPU = torch.device("cpu")
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import torch
 
+from algorun_train.errors import UserError
+from algorun_train.parallel import trees
+
 from .refused import Refusing
-from .shared import UserError, trees
 
 
 def split(

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from algorun_train.errors import UserError
+
 from . import wire
 from .calls import Whole, scalar
 from .entry import Entry
@@ -21,7 +23,6 @@ from .model_state import ModelState
 from .refused import Refusing
 from .replicas import Uneven
 from .session import session
-from .shared import UserError
 from .staged_part import StagedPart, Use
 from .tensor_parallel import NothingDistributed
 from .whole_part import WholePart

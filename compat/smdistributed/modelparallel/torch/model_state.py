@@ -8,11 +8,13 @@ from typing import Any, Self
 import torch
 from torch import nn
 
+from algorun_train.errors import UserError
+
 from .messages import CPU, gathered
 from .parts import Part
 from .session import session
-from .shared import PARTIAL, UserError
 from .staged_part import StagedPart
+from .state_keys import PARTIAL
 from .whole_part import WholePart
 
 

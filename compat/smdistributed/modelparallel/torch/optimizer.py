@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from algorun_train.errors import UserError
+
 from .messages import CPU, gathered
 from .session import session
-from .shared import COPIES, PARTIAL, UserError
+from .state_keys import COPIES, PARTIAL
 
 SCALING = {
     "init_scale",

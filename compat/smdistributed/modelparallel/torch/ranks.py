@@ -11,8 +11,9 @@ from enum import Enum, auto
 
 import torch.distributed as dist
 
+from algorun_train.errors import UserError
+
 from .session import session
-from .shared import UserError
 
 
 class CommGroup(Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from .shared import UserError
+from algorun_train.errors import UserError
 
 TENSOR = "tensor parallelism is not built here"
 FULL = "use pipeline stages (pipeline_parallel_degree) and torch.nn's modules"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .shared import UserError
+from algorun_train.errors import UserError
 
 
 def equalise(tensors: Iterable[torch.Tensor], group: Any, source: int = 0) -> None:

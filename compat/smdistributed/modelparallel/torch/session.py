@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from algorun import training
+from algorun_train.errors import UserError
+from algorun_train.options import mp_parameters
+from algorun_train.options.config import PipelineConfig
+from algorun_train.options.layout import Layout, lay_out
+from algorun_train.options.mp_parameters import Wishes
+from algorun_train.parallel.run import process_groups
+from algorun_train.parallel.run.process_groups import Axes
+from algorun_train.ranks.mesh import Mesh, enter, read_world
 
 from . import meeting
-from .shared import UserError
 
 if TYPE_CHECKING:
-    from train.config import PipelineConfig
-    from train.layout import Layout
-    from train.mesh import Mesh
-    from train.mp_parameters import Wishes
-    from train.parallel.axes import Axes
-
     from .model import DistributedModel
     from .optimizer import DistributedOptimizer
     from .staged_part import StagedPart
@@ -91,14 +91,13 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     global _session
     if _session is not None:
         return
-    mesh_of, parameters = training.load("mesh"), training.load("mp_parameters")
     text = json.dumps(dict(config)) if config is not None else os.environ.get(VARIABLE) or "{}"
-    count = parameters.parse(text).options["microbatches"]
-    wanted = training.load("config").PipelineConfig(mp_parameters=text, batch_size=count, microbatches=count)
-    options, wishes = parameters.apply(wanted)
-    world = mesh_of.read_world(os.environ)
-    layout = training.load("layout").lay_out(options, wishes, world.world_size, torch.__version__)
-    mesh = mesh_of.enter(world)
-    axes = training.load("parallel.axes").join(layout.grid, mesh.rank, mesh.device)
+    count = mp_parameters.parse(text).options["microbatches"]
+    wanted = PipelineConfig(mp_parameters=text, batch_size=count, microbatches=count)
+    options, wishes = mp_parameters.apply(wanted)
+    world = read_world(os.environ)
+    layout = lay_out(options, wishes, world.world_size, torch.__version__)
+    mesh = enter(world)
+    axes = process_groups.join(layout.grid, mesh.rank, mesh.device)
     meeting.connect(mesh, layout.grid)
     _session = Session(mesh, replace(options, microbatches=count), wishes, layout, axes)

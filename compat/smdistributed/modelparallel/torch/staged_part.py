@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from algorun import training
+from algorun_train.ranks import device_copies
 
 from .entry import Entry
 from .fitting import Fit, in_pieces, whole_of
@@ -18,9 +18,8 @@ from .parts import Part
 from .session import Session
 
 if TYPE_CHECKING:
-    from train.parallel.pipeline import Pipeline
+    from algorun_train.parallel.run.pipeline import Pipeline
 
-transfer = training.load("transfer")
 
 Use = Callable[[Any, int], Any]
 
@@ -92,4 +91,4 @@ class StagedPart(Part):
             return [use(whole_of(outputs[i * how.pieces :][: how.pieces], how), i) for i in range(count)]
 
     def _tensors(self, entry: Entry) -> tuple[torch.Tensor, ...]:
-        return tuple(transfer.to_device(each, self._here.axes.device) for each in entry.tensors(self._module))
+        return tuple(device_copies.to_device(each, self._here.axes.device) for each in entry.tensors(self._module))

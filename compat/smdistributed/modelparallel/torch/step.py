@@ -16,7 +16,9 @@ from typing import Any
 
 import torch
 
-from algorun import training
+from algorun_train.errors import UserError
+from algorun_train.parallel import trees
+from algorun_train.ranks import generators
 
 from . import microbatches, wire
 from .agreement import agree, header
@@ -25,9 +27,7 @@ from .entry import Entry
 from .fitting import Fit
 from .model import DistributedModel
 from .session import Session, session
-from .shared import UserError, trees
 
-generators = training.load("generators")
 NO_GRADIENT = "does not require grad"  # torch's words
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from .shared import UserError
+from algorun_train.errors import UserError
 
 Class = TypeVar("Class", bound=type)
 

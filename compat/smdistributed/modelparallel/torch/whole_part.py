@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
-from algorun import training
+from algorun_train.errors import UserError
+from algorun_train.parallel.run import gradient_sum
 
 from . import checkpointing
 from .parts import Part, clear
 from .replicas import Uneven
 from .session import Session
-from .shared import UserError
 from .unreduced import Unreduced
 
 
@@ -23,8 +23,7 @@ class WholePart(Part):
 
     def __init__(self, here: Session, module: nn.Module, every: int, overlap: bool, buffers_too: bool) -> None:
         module.to(here.axes.device)
-        reduce = training.load("parallel.reduce")
-        gradients = reduce.GradientSum(module.parameters(), here.axes.dp_group, None, mean=True)
+        gradients = gradient_sum.GradientSum(module.parameters(), here.axes.dp_group, None, mean=True)
         gradients.counting = False
         super().__init__(here, module, [module], gradients, every, buffers_too)
         self._overlap, self._backwards = overlap and every == 1, 0

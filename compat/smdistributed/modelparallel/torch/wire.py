@@ -16,12 +16,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from algorun import training
+from algorun_train.errors import UserError
+from algorun_train.parallel import trees
+from algorun_train.ranks import device_copies
 
 from .session import Session, session
-from .shared import UserError, trees
-
-transfer = training.load("transfer")
 
 SMALL = 1024  # bytes; tensors of the CPU up to that travel inside the pickle
 TOGETHER = 64 * 1024  # bytes; tensors of one device up to that travel in one message: each costs more than its bytes
@@ -136,8 +135,8 @@ def unpacked(text: bytes, tensors: Sequence[torch.Tensor]) -> Any:
     """The inverse of `packed`, with the tensors on this rank's device."""
     here = session()
     device = here.axes.device
-    value = _Unpickler(io.BytesIO(text), here, [transfer.to_device(tensor, device) for tensor in tensors]).load()
-    return trees.mapped(value, lambda tensor: transfer.to_device(tensor, device))
+    value = _Unpickler(io.BytesIO(text), here, [device_copies.to_device(tensor, device) for tensor in tensors]).load()
+    return trees.mapped(value, lambda tensor: device_copies.to_device(tensor, device))
 
 
 def _announcement(text: bytes, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:

@@ -8,9 +8,8 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
 
-from algorun import training
-
-from ..distributed import init_process_group
+from algorun_train.errors import UserError
+from smdistributed.dataparallel.torch.distributed import init_process_group
 
 
 class DistributedDataParallel(TorchDistributedDataParallel):
@@ -31,7 +30,7 @@ class DistributedDataParallel(TorchDistributedDataParallel):
         **kwargs: Any,
     ) -> None:
         if "gradient_accumulation_steps" in kwargs:
-            raise training.load("errors").UserError(
+            raise UserError(
                 "DistributedDataParallel: gradient_accumulation_steps is not offered, as in the library since 1.4; "
                 "fix: call forward and backward inside `with model.no_sync():` for all but the last batch"
             )

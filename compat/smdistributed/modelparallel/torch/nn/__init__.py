@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from ..refused import NN, refuse, stand_in
+from smdistributed.modelparallel.torch.refused import NN, refuse, stand_in
+
 from . import huggingface
 
 __all__ = ["huggingface", *NN]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from ..refused import refuse, stand_in
+from smdistributed.modelparallel.torch.refused import refuse, stand_in
 
 __all__ = ["FusedLamb", "FusedNovoGrad"]
 

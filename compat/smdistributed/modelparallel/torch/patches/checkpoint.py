@@ -1,5 +1,5 @@
 """Activation checkpointing under the names of the documentation."""
 
-from ..checkpointing import checkpoint, checkpoint_sequential
+from smdistributed.modelparallel.torch.checkpointing import checkpoint, checkpoint_sequential
 
 __all__ = ["checkpoint", "checkpoint_sequential"]

@@ -1,0 +1,1 @@
+"""The commands that people call at home: simulate and doctor."""

@@ -1,0 +1,134 @@
+"""`algorun doctor`: what this machine offers, and what is wrong with it for a training job."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from algorun import __version__
+from algorun.errors import ExitCode, UserError
+from algorun.job import jobfiles
+from algorun.job.paths import Paths
+from algorun.machine import efa, openmpi, preflight, probe, program_output
+from algorun.machine.finding import Finding
+from algorun.machine.openmpi import OpenMpi
+from algorun.plan import render
+
+from . import doctor_gpus
+
+HOSTS = 2  # a job of several hosts asks more of a machine
+MOST_OPTIONS = 4  # of docker in one line; beyond it the whole folder is given
+
+
+def _memory(machine: probe.Machine) -> list[Finding]:
+    """As for a job of several hosts with several ranks each."""
+    total = Finding("memory", f"{machine.memory_bytes / preflight.GIB:.1f} GiB")
+    return [total, preflight.memory(machine, ranks=2), *preflight.memlock(machine, hosts=HOSTS)]
+
+
+def network(machine: probe.Machine) -> list[Finding]:
+    """The interfaces, and EFA."""
+    return [
+        Finding(
+            "interfaces", f"{', '.join(machine.interfaces)} (default route: {machine.default_interface or 'none'})"
+        ),
+        _efa(machine),
+    ]
+
+
+def _efa(machine: probe.Machine) -> Finding:
+    """A container shows all devices of its host, and may have been given the nodes of some, or of none."""
+    value, over_tcp, missing = (
+        ", ".join(machine.efa_devices),
+        "NCCL between hosts goes over TCP",
+        machine.efa_nodes_missing,
+    )
+    if value and machine.nccl_plugin.path:
+        value += f"; NCCL uses them by {machine.nccl_plugin.path}"
+    if not missing:
+        return Finding("EFA devices", value or f"none: {over_tcp}")
+    lacks = f"not in this container: {efa.NODES}/{', '.join(missing)}"
+    options = [f"--device={efa.NODES}/{node}" for node in missing]
+    fix = f"docker run {' '.join(options) if len(options) <= MOST_OPTIONS else f'--device={efa.NODES}'}"
+    if not value:
+        return Finding("EFA devices", f"none can be opened; {lacks}; {over_tcp}", "warn", fix)
+    return Finding("EFA devices", f"{value}; {lacks}", fix=fix)
+
+
+def _software(machine: probe.Machine) -> list[Finding]:
+    found = [Finding("algorun", __version__), Finding("python", machine.python)]
+    torch = machine.packages.get("torch")
+    if torch:
+        found.append(Finding("torch", torch))
+    else:
+        found.append(Finding("torch", "absent", "fail", "pip install torch; ddp and the torchrun engine need it"))
+    return found + _mpi(probe.openmpi(os.environ), machine.packages.get("mpi4py", ""))
+
+
+# What a rank with mpi4py loads. Only a library's own word tells which one the loader finds.
+LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+
+
+def _mpi(found: OpenMpi | None, mpi4py: str) -> list[Finding]:
+    """The launcher's Open MPI, and whether ranks load the same: libmpi 5 below mpirun 4.1 is no supported pair."""
+    try:
+        launcher = openmpi.usable(found)
+    except UserError as error:
+        state = Finding("mpirun", error.what, "warn", f"{openmpi.INSTALL}; only --engine mpirun needs it")
+    else:
+        version = program_output.first_line(launcher.mpirun, "--version")
+        where = "on PATH" if launcher.on_path else "beside the interpreter"
+        state = Finding(
+            "mpirun", f"{version or 'does not run'}: {launcher.mpirun} ({where})", "ok" if version else "warn"
+        )
+    if not mpi4py:
+        return [state, Finding("mpi4py", "absent", "warn", "pip install mpi4py")]
+    library = program_output.first_line(sys.executable, "-I", "-c", LIBRARY).partition(",")[0]
+    if not library:
+        return [state, Finding("mpi4py", f"{mpi4py}, which finds no MPI library", "warn", openmpi.INSTALL)]
+    loads = Finding("mpi4py", f"{mpi4py}, which loads {library}")
+    if found is not None and not library.startswith(f"Open MPI v{found.major}."):
+        fix = f"one version for both: with another mpirun first on PATH ({os.path.dirname(sys.executable)}), or without the other library"
+        loads = Finding("mpi4py", f"{loads.value}, but mpirun is Open MPI {found.major}'s", "warn", fix)
+    return [state, loads]
+
+
+def _job(paths: Paths) -> list[Finding]:
+    base = paths.base
+    if not base.is_dir():
+        return [Finding("job folder", f"{base} does not exist: not inside a SageMaker container")]
+    found = [Finding("job folder", str(base))]
+    found += preflight.results(probe.folder(str(path)) for path in (paths.model, paths.output))
+    found += preflight.checkpoints(probe.folder(str(paths.checkpoints)))
+    if paths.config.is_dir() and any(Path(paths.config).iterdir()):
+        try:
+            resources = jobfiles.read_resources(paths.resourceconfig)
+            found.append(Finding("hosts", f"{len(resources.hosts)}, this one is {resources.current_host}"))
+            jobfiles.read_hyperparameters(paths.hyperparameters)
+            jobfiles.read_channels(paths.inputdataconfig)
+        except UserError as error:
+            found.append(Finding("job description", f"{error.where}: {error.what}", "fail", error.fix or error.allowed))
+    return found
+
+
+def examine() -> list[Finding]:
+    """All findings about this machine."""
+    machine = probe.look(os.environ)
+    cpus = Finding("CPUs", f"{machine.cpus.value} ({machine.cpus.source})")
+    return [
+        *_software(machine), cpus, *doctor_gpus.examine(machine, HOSTS), *_memory(machine), *network(machine), *_job(Paths.of(os.environ)),
+    ]  # fmt: skip
+
+
+def run(*, as_json: bool) -> int:
+    """Prints the report; exit code 69 where something would make a job fail."""
+    findings = examine()
+    failed = any(finding.state == "fail" for finding in findings)
+    if as_json:
+        rows = [{"topic": f.topic, "value": f.value, "state": f.state, "fix": f.fix} for f in findings]
+        print(json.dumps({"ok": not failed, "findings": rows}, indent=2))
+    else:
+        print(render.table([[f.state, f.topic, f.value + (f"  -> {f.fix}" if f.fix else "")] for f in findings]))
+    return ExitCode.PREFLIGHT if failed else ExitCode.OK

@@ -1,0 +1,81 @@
+"""Which GPUs each simulated host sees: hosts of one machine that shared a GPU would end with NCCL's "Duplicate GPU"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from algorun.errors import UserError
+from algorun.machine import nvidia, preflight_gpus
+from algorun.machine import visible_gpus as visible
+from algorun.machine.visible_gpus import VARIABLE
+
+ON_CPU = "the simulated hosts compute on the CPU"
+SLICES = "of MIG slices a process sees one, and NCCL takes two slices of a GPU for the same GPU"
+
+
+class Given(NamedTuple):
+    """`visible` holds CUDA_VISIBLE_DEVICES of every host, None to leave it unset; `said` why they compute on the CPU.
+
+    `warning` names the entries of this process's CUDA_VISIBLE_DEVICES that CUDA ignores.
+    """
+
+    visible: list[str | None]
+    said: str = ""
+    warning: str = ""
+
+
+def give_out(
+    environ: Mapping[str, str],
+    hosts: int,
+    slots: int,
+    *,
+    whole_hosts: bool = False,
+    cpu_torch: bool = False,
+    root: str = "",
+) -> Given:
+    """A GPU of its own for every rank; the CPU for all where the GPUs do not suffice.
+
+    `whole_hosts`: one process per host, which may use several GPUs: each host gets an equal share of all. `cpu_torch`:
+    the program computes with a torch without CUDA. `root` as in probe. Raises UserError where CUDA_VISIBLE_DEVICES leaves
+    none of this machine's GPUs, and the CPU is not the user's choice.
+    """
+    found, value = nvidia.look(environ, root), environ.get(VARIABLE)
+    seen = visible.look(environ, found)
+    if not found.devices:
+        return Given([None] * hosts)
+    if seen.hidden:
+        return Given([""] * hosts)
+    if cpu_torch:
+        return Given([""] * hosts, f"{ON_CPU}: torch is built without CUDA")
+    names = tuple(map(str, range(found.devices))) if value is None else visible.named(value)
+    warning = ""
+    if seen.wrong:
+        _refuse_none_left(seen, found.devices)
+        names = names[: names.index(seen.wrong)]
+        warning = "; ".join(map(str, preflight_gpus.choice(seen, found.devices)))
+    sliced = visible.sliced(seen, found) or any(name.startswith("MIG-") for name in names)
+    if sliced and hosts * slots > 1:
+        return Given([""] * hosts, f"{ON_CPU}: {SLICES}", warning)
+    if len(names) < hosts * slots:
+        need = f"{_many(hosts, 'host')} x {_many(slots, 'rank')} need {_many(hosts * slots, 'GPU')}"
+        are, source = "is" if len(names) == 1 else "are", "/dev/nvidia*" if value is None else VARIABLE
+        return Given([""] * hosts, f"{ON_CPU}: {need}, and there {are} {len(names)} ({source})", warning)
+    each = len(names) // hosts if whole_hosts else slots
+    return Given([",".join(names[host * each : (host + 1) * each]) for host in range(hosts)], warning=warning)
+
+
+def _refuse_none_left(seen: visible.Visible, devices: int) -> None:
+    """CUDA leaves the wrong entry and all that follow out, without a word."""
+    if not seen.count:
+        what = "names a GPU twice" if seen.twice else f"names {seen.wrong!r}, which is no GPU of this machine"
+        raise UserError(
+            VARIABLE,
+            f"{seen.value!r} {what}",
+            allowed="0" if devices == 1 else f"0 to {devices - 1}, or UUIDs of nvidia-smi -L, each once",
+            fix="unset it for all GPUs, or leave it empty for the CPU",
+        )
+
+
+def _many(count: int, word: str) -> str:
+    return f"{count} {word}{'' if count == 1 else 's'}"

@@ -1,0 +1,243 @@
+"""A failure, and the choice of the one that began it all. Pure."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from . import peer_errors
+from .peer_errors import Distance
+
+SHOWN = 1024  # characters of output/failure that SageMaker shows as the job's FailureReason
+LONGEST_TRACEBACK = 24 * 1024  # characters, so that a failure fits a control message
+MOST_OTHERS = 8  # failures beside the root that are named
+LONGEST_OTHER = 200  # characters of each
+ALSO, THEN = "also: ", "then: "  # before a failure of its own, and before a consequence
+
+ABORTED = (128 + signal.SIGABRT, 128 + signal.SIGTERM)  # signals that a library or an engine uses for a peer's end
+
+EVEN = (
+    "all ranks must take part until the last collective: look for data that is split unevenly, and for a return or"
+    " sys.exit(0) that only some ranks reach"
+)
+
+# What a program may still say behind its failure: Hydra's advice, torch's warnings at exit.
+AFTERWORD = re.compile(r"set the environment variable hydra_full_error|(\[rank\d+\]:)?\s*\[W\d{4} ", re.IGNORECASE)
+# Warnings of torch that healthy jobs print as well: no evidence of anything.
+HARMLESS = re.compile(
+    r"\s*(\[rank\d+\]:)?\s*\[W\d{4} .*(The hostname of the (client|server) socket cannot be retrieved"
+    r"|Unable to resolve hostname to a \(local\) address|destroy_process_group\(\) was not called)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One thing that went wrong. `age_s` is how long ago it was when its host reported it, by the host's own clock.
+
+    kind: exception, exit, signal, left, hang, budget, lost, gate, configuration, mismatch, setup, preflight, engine or
+    defect. `message` is one line, `traceback` the user's own (or the last lines of the log).
+    """
+
+    kind: str
+    host: str
+    code: int
+    message: str
+    rank: int | None = None
+    traceback: str = ""
+    hint: str = ""
+    attempt: int = 0
+    attempts: int = 1  # the most there may be
+    step: int = 0  # optimizer steps that the rank had made, 0 where nobody counts
+    age_s: float = 0.0
+    note: str = ""  # why no attempt follows where restarts are left
+    others: str = ""  # what else failed, a line each; the hub adds it to the root
+    left: str = ""  # how the rank had left, with 0; code, message and traceback are then of one that needed it
+    said: str = ""  # what the user's own script wrote to output/failure
+
+    @property
+    def distance(self) -> Distance:
+        """How far from the cause of it all this is. What ended by a fault of its own did not end by a peer's."""
+        if self.kind == "signal" and self.code not in ABORTED:
+            return Distance.CAUSE
+        words = peer_errors.own_words(self.kind, self.message, self.traceback)
+        return max(peer_errors.distance(words), Distance.WAITED if self.kind == "engine" else Distance.CAUSE)
+
+    @property
+    def secondary(self) -> bool:
+        """True where the failure is only a consequence of another one."""
+        return self.distance is not Distance.CAUSE
+
+    @property
+    def of_gpu(self) -> bool:
+        """True where memory of the rank's GPU has failed."""
+        return peer_errors.says(peer_errors.FAILED_GPU, peer_errors.own_words(self.kind, self.message, self.traceback))
+
+    @property
+    def of_nccl(self) -> bool:
+        """True where the words are NCCL's, which carries what is on GPUs."""
+        return peer_errors.says(peer_errors.NCCL, peer_errors.own_words(self.kind, self.message, self.traceback))
+
+    @property
+    def crash(self) -> bool:
+        """True for a rank that a signal ended."""
+        return self.kind == "signal" and not self.secondary
+
+    @property
+    def silent(self) -> bool:
+        """True for a rank that left without a word, as MPI_Abort lets it."""
+        return self.kind == "exit" and not self.traceback.strip()
+
+    def spoils_a_stop(self, *, bundled: bool) -> bool:
+        """True where a job that was told to stop has failed nevertheless: what was to be saved is not.
+
+        Of a script of the user's only a write that failed counts, as many leave with an exception when they are told
+        to stop. The `bundled` programs leave with 0 when all is well.
+        """
+        if self.kind != "exception" or self.secondary:
+            return False
+        return bundled or peer_errors.failed_write(self.message, self.traceback)
+
+    def headline(self) -> str:
+        """The first line of output/failure."""
+        who = f"rank {self.rank} on {self.host}" if self.rank is not None else self.host
+        parts = [f"{self.kind}: {who} {self.left}"] if self.left else [f"{self.kind}: {who}", how(self.code)]
+        if self.rank is not None:
+            most = f"/{self.attempts}" if self.attempts > 1 else ""
+            parts.append(f"attempt {self.attempt + 1}{most}")
+        if self.step and not self.left:
+            parts.append(f"step {self.step}")
+        return f"{', '.join(parts)}: {self.message}" if self.message else ", ".join(parts)
+
+    def text(self, most: int = SHOWN) -> str:
+        """At most `most` characters: what the user's script said, headline, the end of the traceback, hint. The same
+        on every host."""
+        if self.said:
+            return f"{self.said}\n{replace(self, said='').text(max(0, most - len(self.said) - 1))}".rstrip()[:most]
+        head = self.headline()
+        note = f"\n{self.note}" if self.note else ""
+        hint = f"\nhint: {self.hint}" if self.hint else ""
+        if len(head) + len(note) + len(hint) > most:
+            return (head + note + hint)[:most]
+        room = most - len(head) - len(note) - len(hint) - 1
+        trace = self.traceback.strip()
+        if len(trace) > room:
+            trace = trace[len(trace) - room :]
+            trace = trace[trace.find("\n") + 1 :] if "\n" in trace else trace
+        trace = f"\n{trace}" if trace else ""
+        also = ""
+        for line in self.others.splitlines():
+            if len(trace) + len(also) + 1 + len(line) > room or not line.startswith(ALSO):
+                break
+            also += f"\n{line}"
+        return f"{head}{trace}{note}{also}{hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A rank that has left with 0: no failure, unless others needed it. `step` as in a failure."""
+
+    host: str
+    rank: int
+    step: int = 0
+    attempt: int = 0
+
+    @property
+    def how(self) -> str:
+        return f"left with 0 after step {self.step}" if self.step else "left with 0"
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """An exception in a rank, sent when it reached the top. `at` is the host's monotonic clock."""
+
+    rank: int
+    pid: int
+    at: float
+    type: str
+    message: str
+    traceback: str
+
+
+def evidence(tail: str) -> str:
+    """The end of what a rank has printed, without the lines that say nothing of its end."""
+    return "\n".join(line for line in tail.splitlines() if not HARMLESS.match(line))
+
+
+def last_words(tail: str) -> str:
+    """The line to quote of a program that ended by itself: its last one, but for afterwords."""
+    lines = [line for line in tail.splitlines() if line.strip()]
+    told = next((line for line in reversed(lines) if not AFTERWORD.match(line)), None)
+    return (told or (lines or [""])[-1]).strip()
+
+
+def how(code: int) -> str:
+    """`exit 7`, or `exit 137 (SIGKILL)`."""
+    if 128 < code < 128 + signal.NSIG:
+        try:
+            return f"exit {code} ({signal.Signals(code - 128).name})"
+        except ValueError:
+            pass
+    return f"exit {code}"
+
+
+def complete(first: Failure, reported: Iterable[tuple[float, Failure]]) -> Failure:
+    """The root with what else was reported, a short line each: first what may be a cause, then consequences.
+
+    What the user's script said is that of the root's host, else of the first one that has a word of it.
+    """
+    ordered = sorted(reported, key=lambda pair: (pair[1].distance, pair[0]))
+    rest = [each for _, each in ordered if (each.host, each.rank) != (first.host, first.rank)]
+    same = (first.kind, first.code, first.message)
+    ranks = first.rank is not None
+    equal = [each for each in rest if ranks == (each.rank is not None) and (each.kind, each.code, each.message) == same]
+    named = [each for each in rest if each not in equal]
+    lines = []
+    if equal:
+        alike = ", ".join(str(each.rank) if ranks else each.host for each in equal[:MOST_OTHERS])
+        more = ", .." if len(equal) > MOST_OTHERS else ""
+        lines.append(f"{ALSO}the same on {len(equal)} more: {'rank ' if ranks else ''}{alike}{more}")
+    for each in named[:MOST_OTHERS]:
+        line = (THEN if each.secondary else ALSO) + replace(each, attempts=first.attempts).headline()
+        lines.append(line[:LONGEST_OTHER])
+    if len(named) > MOST_OTHERS:
+        lines.append(f"{THEN}{len(named) - MOST_OTHERS} more")
+    near = sorted((first, *rest), key=lambda each: each.host != first.host)
+    return replace(first, others="\n".join(lines), said=next((each.said for each in near if each.said), ""))
+
+
+def left_early(gone: Sequence[Left], ranks: int, seen: Failure) -> Failure:
+    """What `seen`, the trouble of another rank, becomes where ranks that it needed had left; `gone`: the first one first.
+
+    `ranks` is the number of all. The code and the words stay those of the one in trouble, as nothing else has any.
+    """
+    first, more = gone[0], len(gone) - 1
+    also = f", as did {more} {'other' if more == 1 else 'others'}," if more else ""
+    still = max(1, ranks - len(gone))
+    doing = "trained" if first.step else "ran"  # where nobody counts steps it may be anything
+    ended = "" if seen.kind == "hang" else f", {how(seen.code)}"
+    return replace(
+        seen,
+        kind=seen.kind if seen.kind == "hang" else "left",
+        host=first.host,
+        rank=first.rank,
+        message=f"rank {seen.rank} on {seen.host}{ended}: {seen.message}",
+        step=first.step,
+        left=f"{first.how}{also} while {still} {'rank' if still == 1 else 'ranks'} still {doing}",
+        hint=f"{EVEN}; {seen.hint}" if seen.hint else EVEN,
+    )
+
+
+def root(reported: Iterable[tuple[float, Failure]]) -> Failure:
+    """The failure to blame, of (onset, failure) pairs with onsets on one clock.
+
+    What only names a vanished peer comes last, then the earliest onset wins. A lost host beats the exceptions of ranks
+    that were connected to it, as those are secondary. A crash beats a silent exit: the rank that calls MPI_Abort over
+    a crashed peer can be reported before the peer.
+    """
+    ordered = sorted(reported, key=lambda pair: (pair[1].distance, pair[0]))
+    first = ordered[0][1]
+    if first.silent:
+        return next((failure for _, failure in ordered if failure.crash), first)
+    return first

@@ -1,0 +1,93 @@
+"""What the hub asks all hosts when a rank makes no steps, or has waited in vain for one, and whom it blames. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from algorun.errors import ExitCode
+
+from . import hang
+from .failure import Failure, Left, left_early
+from .hang import Stack
+
+ANSWER_S = 3.0  # for all hosts to tell what their ranks are doing
+KEPT = "the stacks of all ranks are in output/data, stacks-rank-*.txt"
+KEPT_OF_LIVING = "the stacks of the ranks that still lived are in output/data, stacks-rank-*.txt"
+
+
+class Inquiry:
+    """Into a hang that began `idle_s` before `now`, or that has ended the ranks `in_vain`: their waits timed out."""
+
+    def __init__(self, now: float, idle_s: float = 0.0, in_vain: Sequence[Failure] = ()) -> None:
+        self.since, self.deadline = now - idle_s, now + ANSWER_S
+        self._idle_s, self._in_vain = idle_s, in_vain
+        self.stacks: list[Stack] = []
+        self.answered: set[str] = set()
+
+    def failure(self, now: float, leader: str, attempt: int, gone: Sequence[Left], ranks: int) -> Failure | None:
+        """The rank that holds the others up, with its stack; the leader where nobody has answered.
+
+        `gone` are the ranks that have left with 0. Where all others only wait, they wait for the first of these.
+        None where ranks have waited in vain, and those that live do no more than wait either.
+        """
+        if not self.stacks and self._in_vain:
+            return None
+        if not self.stacks:
+            text = f"no step for {self._idle_s:.0f} s, and no host can tell what its ranks do"
+            return Failure("hang", leader, ExitCode.HANG, text, attempt=attempt, age_s=now - self.since)
+        suspects = self._hold_up() if self._in_vain else self.stacks
+        if not suspects:
+            return None
+        blamed = hang.odd(suspects)
+        text = hang.message(blamed, self.stacks, self._idle_s, self._timed_out)
+        missed = bool(gone and blamed.wait)
+        if gone and not missed:
+            text = f"{text}; rank {gone[0].rank} on {gone[0].host} had {gone[0].how}"
+        failure = Failure(
+            kind="hang",
+            host=blamed.host,
+            code=ExitCode.HANG,
+            message=text,
+            rank=blamed.rank,
+            traceback=_traceback(blamed),
+            hint=KEPT_OF_LIVING if self._in_vain else KEPT,
+            attempt=attempt,
+            step=blamed.steps,
+            age_s=now - self.since,
+        )
+        return left_early(gone, ranks, failure) if missed else failure
+
+    def kept(self, failure: Failure) -> Failure:
+        """A failure that the stacks don't explain, which says where they are."""
+        return replace(failure, hint=KEPT_OF_LIVING) if self.stacks and not failure.hint else failure
+
+    def _hold_up(self) -> list[Stack]:
+        """The ranks that do something other than wait, or are in a collective of an earlier step than those that timed
+        out. Fewer steps alone say nothing: with GPUs a rank that reads a value is behind those that only queue work.
+
+        Where all are at one line, each is taken to wait for its GPU, unless it waits for time, a file or a child. So is a
+        rank that may wait for a value, where the ranks that timed out waited on GPUs.
+        """
+        if hang.at_one_line(self.stacks):
+            return [stack for stack in self.stacks if stack.outside]
+        last = max(each.step for each in self._in_vain)
+        known = [stack for stack in self.stacks if stack.frames or stack.frozen]
+        on_gpus = any(each.of_nccl for each in self._in_vain)
+        work = [stack for stack in known if not (stack.wait or (on_gpus and stack.asks_value))]
+        return work + [stack for stack in known if stack.wait and stack.in_collective and stack.steps < last]
+
+    @property
+    def _timed_out(self) -> str:
+        """`rank 0 on algo-1 and 2 others`; empty where nobody has."""
+        if not self._in_vain:
+            return ""
+        first, more = self._in_vain[0], len(self._in_vain) - 1
+        others = f" and {more} {'other' if more == 1 else 'others'}" if more else ""
+        return f"rank {first.rank} on {first.host}{others}"
+
+
+def _traceback(stack: Stack) -> str:
+    """The main thread as Python shows it: the innermost frame last."""
+    lines = [f'  File "{frame.file}", line {frame.line}, in {frame.function}' for frame in reversed(stack.frames)]
+    return "\n".join(["Stack (most recent call last):", *lines]) if lines else ""

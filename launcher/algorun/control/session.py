@@ -1,0 +1,51 @@
+"""What two sides say to each other over all connections of a session: nothing is lost or heard twice. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from algorun.codec import from_json
+
+from .messages import Message
+
+# They belong to one connection, or are worth nothing later; all others are counted.
+FLEETING = frozenset({"nonce", "hello", "welcome", "refuse", "heartbeat"})
+
+
+class Session:
+    """One side's account of what it has said and heard.
+
+    Messages are counted and not numbered: one connection keeps their order, and the next one begins with the first
+    message that the other side has not heard. `id` is known to both sides only.
+    """
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.heard = 0
+        self._said: deque[Message] = deque()  # what the other side may not have heard
+        self._known = 0  # how many of this side's messages the other one has heard for certain
+
+    def say(self, message: Message) -> Message:
+        """The message as it is sent. It is kept until the other side has heard it; a heartbeat says what was heard."""
+        if message["type"] == "heartbeat":
+            return {**message, "heard": self.heard}
+        if message["type"] not in FLEETING:
+            self._said.append(message)
+        return message
+
+    def hear(self, message: Message) -> None:
+        """Counts a message of the other side. Raises ValueError where it claims to have heard what was never said."""
+        if message["type"] == "heartbeat" and "heard" in message:
+            self.missed(message["heard"])
+        elif message["type"] not in FLEETING:
+            self.heard += 1
+
+    def missed(self, heard: object) -> list[Message]:
+        """What the other side has not heard, if it has heard so many messages. Raises ValueError on another number."""
+        count = from_json(int, heard, "heard") - self._known
+        if not 0 <= count <= len(self._said):
+            raise ValueError(f"heard {heard} messages of {self._known + len(self._said)}")
+        for _ in range(count):
+            self._said.popleft()
+        self._known += count
+        return list(self._said)

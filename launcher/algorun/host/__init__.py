@@ -1,0 +1,1 @@
+"""One host at work: the supervisor, its attempts, ranks and processes, and what they print."""

@@ -1,0 +1,87 @@
+"""Open MPI's daemons (orted, in version 5 prted), started for mpirun through the control channel: no ssh, no keys.
+
+On the leader, rsh processes ask for daemons; on every host, the supervisor starts the one it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from algorun.control.messages import Message
+from algorun.errors import UserError, exit_code
+from algorun.machine.openmpi import DAEMON_SESSIONS, DAEMONS, OpenMpi, daemon_words
+
+from .rank_port import Peer
+
+
+def with_session(argv: list[str], major: int, folder: str) -> list[str]:
+    """The daemon's command line with its session files in this host's own folder.
+
+    mpirun repeats its own parameters there, the leader's folder among them; simulated hosts would share it.
+    """
+    option, name = DAEMON_SESSIONS[major]
+    if name in argv[:-1]:
+        at = argv.index(name) + 1
+        return [*argv[:at], folder, *argv[at + 1 :]]
+    return [*argv, option, name, folder]
+
+
+class Daemons:
+    """Who asked for which daemon, and which run here. `start_process(argv)` returns a pid, `send` goes to the hub.
+
+    `openmpi` is this host's, None where the engine is another one: then nothing is started.
+    """
+
+    def __init__(
+        self, openmpi: OpenMpi | None, start_process: Callable[[list[str]], int], send: Callable[[Message], None]
+    ) -> None:
+        self._openmpi, self._start_process, self._send = openmpi, start_process, send
+        self._asking: dict[str, Peer] = {}
+        self._running: dict[int, str] = {}
+
+    @property
+    def busy(self) -> bool:
+        """True while a daemon runs on this host."""
+        return bool(self._running)
+
+    def wanted(self, peer: Peer, message: dict[str, Any]) -> None:
+        """rsh asks for a daemon on a host."""
+        key = os.urandom(4).hex()
+        self._asking[key] = peer
+        command = str(message.get("command", ""))
+        self._send({"type": "daemon", "id": key, "host": str(message["daemon"]), "command": command})
+
+    def start(self, message: Message) -> str:
+        """Starts this host's daemon, and nothing else: whoever speaks for the leader cannot run another program.
+
+        Returns "" or the error.
+        """
+        key = str(message.get("id", ""))
+        name = DAEMONS[self._openmpi.major] if self._openmpi else "a daemon of Open MPI"
+        try:
+            argv = daemon_words(str(message.get("command", "")))
+            if self._openmpi is None or not argv or os.path.basename(argv[0]) != name:
+                raise UserError("daemon", f"the leader asks for something that is not {name}")
+            argv[0] = self._openmpi.daemon  # this host's, wherever the leader has its own
+            self._running[self._start_process(argv)] = key
+        except (UserError, ValueError) as error:
+            self._send({"type": "daemon_exit", "id": key, "code": 1})
+            return f"{name} cannot be started: {error}"
+        return ""
+
+    def ended(self, message: Message) -> None:
+        """A daemon somewhere has ended: so does the rsh that asked for it."""
+        peer = self._asking.pop(str(message.get("id", "")), None)
+        if peer is not None:
+            code = message.get("code")
+            peer.send({"leave": code if isinstance(code, int) and 0 <= code < 256 else 1})
+
+    def exited(self, pid: int, returncode: int) -> bool:
+        """A child of this host has ended; False if it was no daemon."""
+        key = self._running.pop(pid, None)
+        if key is None:
+            return False
+        self._send({"type": "daemon_exit", "id": key, "code": exit_code(returncode)})
+        return True

@@ -1,0 +1,111 @@
+"""The engine's own processes on this host: torchrun or mpirun (the plan's starter), and mpirun's daemons."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from algorun.control.messages import Message
+from algorun.machine.openmpi import HARMLESS, SESSIONS
+from algorun.plan.plan import Plan
+
+from .daemons import Daemons, with_session
+from .logs import RankLog
+from .output import Pipes
+from .rank_port import Peer
+from .tools import Tools
+
+
+class EngineProcesses:
+    """Starts and follows them. Their log is made when the first one starts.
+
+    `send` goes to the hub.
+    """
+
+    def __init__(
+        self,
+        tools: Tools,
+        pipes: Pipes,
+        plan: Plan,
+        host: str,
+        send: Callable[[Message], None],
+    ) -> None:
+        self._tools, self._pipes, self._plan, self._host = tools, pipes, plan, host
+        self._engine = plan.engine.value
+        self._daemons = Daemons(plan.openmpi, self._start_daemon, send)
+        self._log: RankLog | None = None
+        self._starter = 0
+
+    @property
+    def tail(self) -> str:
+        """The last lines that they wrote to stderr."""
+        return self._log.tail if self._log else ""
+
+    def hush(self) -> None:
+        """From now on what they say goes into their file only, such as torchrun's words on peers that left first."""
+        if self._log:
+            self._log.aside = True
+
+    @property
+    def busy(self) -> bool:
+        """True while one of them runs."""
+        return bool(self._starter) or self._daemons.busy
+
+    def start(self, argv: Sequence[str], *, what: str) -> None:
+        """Starts the plan's starter. Raises UserError where the program cannot start."""
+        self._starter = self._run(argv, what=what)
+
+    def start_daemon(self, message: Message) -> str:
+        """Starts Open MPI's daemon as the leader asks; "" or the reason why not."""
+        return self._daemons.start(message)
+
+    def daemon_wanted(self, peer: Peer, message: dict[str, Any]) -> None:
+        """mpirun asks for a daemon on a host."""
+        self._daemons.wanted(peer, message)
+
+    def daemon_ended(self, message: Message) -> None:
+        """A daemon has ended, on whatever host."""
+        self._daemons.ended(message)
+
+    def is_starter(self, pid: int) -> bool:
+        """True if this child that has ended was the starter; it is forgotten then."""
+        if pid != self._starter:
+            return False
+        self._starter = 0
+        return True
+
+    def is_daemon(self, pid: int, returncode: int) -> bool:
+        """True if this child that has ended was a daemon; the leader hears of its end then."""
+        return self._daemons.exited(pid, returncode)
+
+    def _start_daemon(self, argv: list[str]) -> int:
+        assert self._plan.openmpi is not None
+        return self._run(with_session(argv, self._plan.openmpi.major, self._tools.run_dir), what="mpirun's daemon")
+
+    def _run(self, argv: Sequence[str], *, what: str) -> int:
+        if self._log is None:
+            name = f"{self._engine}-{self._host}.log"
+            self._log = RankLog(
+                f"{self._engine} {self._host}", name, self._tools.logs, self._tools.console, _without_harmless
+            )
+        out = self._pipes.into(self._log, 2)
+        try:
+            return self._tools.owner.start(argv, self._all_environ(), "/", out, out, what=what)
+        finally:
+            os.close(out)
+
+    def _all_environ(self) -> dict[str, str]:
+        """This process's environment, the engine's own variables, and where to find this supervisor."""
+        extra = {variable.name: variable.value for variable in self._plan.starter_env}
+        threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # silences torchrun's own default
+        # Open MPI's session files: apart from those of other simulated hosts, and gone with the run folder.
+        # torchrun's log folder (PET_LOG_DIR is its --log-dir) likewise.
+        openmpi = self._plan.openmpi
+        session = {SESSIONS[openmpi.major] if openmpi else "PET_LOG_DIR": self._tools.run_dir}
+        return {**os.environ, **threads, **session, **extra, "ALGORUN_RUN_DIR": self._tools.run_dir}
+
+
+def _without_harmless(lines: bytes) -> bytes:
+    return re.sub(HARMLESS, b"", lines) if b"setpgid" in lines else lines

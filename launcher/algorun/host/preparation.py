@@ -1,0 +1,60 @@
+"""The process that prepares this host (prepare.py): started, followed, and what it found."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from algorun import codec
+from algorun.errors import ExitCode, exit_code
+from algorun.job.usercode import Setup
+from algorun.outcome import report
+
+from .logs import RankLog
+from .processes import Owner, kill_sessions
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """How a preparation ended. `source` is the checksum of the fetched code; `error` is empty where all went well."""
+
+    source: str
+    error: str
+    code: int
+    tail: str
+
+
+class Preparation:
+    """At most one preparation of this host. `pipe(stream)` gives the writing end of a pipe into its log."""
+
+    def __init__(self, owner: Owner, log: RankLog, pipe: Callable[[int], int], run_dir: str) -> None:
+        self._owner, self._log, self._pipe, self._run_dir = owner, log, pipe, run_dir
+        self._result = f"{run_dir}/setup.json"
+        self.pid = 0
+
+    def start(self, setup: Setup, python: str) -> None:
+        """Starts it. Raises UserError where that is impossible (an address of 128 KiB)."""
+        argv = [python, "-I", "-u", "-m", "algorun.usercode.prepare", json.dumps(codec.to_json(setup)), self._result]
+        # Half a download lies in the run folder and goes with it, however the preparation ends.
+        environ = {**os.environ, "TMPDIR": self._run_dir}
+        out, err = self._pipe(1), self._pipe(2)
+        try:
+            self.pid = self._owner.start(argv, environ, "/", out, err, what="setup")
+        finally:
+            os.close(out)
+            os.close(err)
+
+    def kill(self) -> None:
+        """Ends it, and all that it has started."""
+        if self.pid:
+            kill_sessions([self.pid])
+
+    def ended(self, returncode: int) -> Prepared:
+        """What it found; its pipes have been read to their end."""
+        self.pid = 0
+        result = report.read_json(self._result)
+        error = str(result.get("error", "")) or ("" if returncode == 0 else f"ended with {exit_code(returncode)}")
+        code = int(ExitCode.CONFIGURATION) if returncode >= 0 else exit_code(returncode)
+        return Prepared(str(result.get("source", "")), error, code, self._log.tail)

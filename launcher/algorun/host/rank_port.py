@@ -1,0 +1,175 @@
+"""The supervisor's two Unix sockets for its own host: exceptions of its ranks, and the processes an engine starts."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import socket
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from algorun.codec import loads
+from algorun.control.failure import Raised
+from algorun.errors import UserError
+from algorun.event_loop import READ, Loop
+
+LARGEST = 64 * 1024  # bytes of one message
+SEND_TIMEOUT_S = 5.0
+DEFAULT_TEMPORARY = "/tmp"
+# What rank_exec says of its rank, and what rsh asks for.
+FORMS = ({"rank", "local_rank", "pid"}, {"started"}, {"failed"}, {"exited"}, {"daemon", "command"})
+PIDS = range(1, 1 << 22)  # Linux's largest pid_max
+RANKS = range(1 << 31)
+NUMBERS = {"rank": RANKS, "local_rank": RANKS, "pid": PIDS, "started": PIDS, "exited": range(-127, 256)}
+LONGEST_TEMPORARY = 70  # characters; a Unix socket's path has 107 in all
+
+
+def parse_raised(data: bytes) -> Raised | None:
+    """A datagram of rank_shim, None where it is none."""
+    fields = [field.decode("utf-8", "replace") for field in data.split(b"\0")]
+    if len(fields) != 6:
+        return None
+    try:
+        return Raised(int(fields[0]), int(fields[1]), float(fields[2]), *fields[3:])
+    except ValueError:
+        return None
+
+
+def parse_message(line: bytes) -> dict[str, Any] | None:
+    """A message of rank_exec or rsh, None where it is none: their fields and no others, each of its kind and range."""
+    try:
+        message = loads(line)
+    except ValueError:
+        return None
+    if not isinstance(message, dict) or set(message) not in FORMS:
+        return None
+    for name, value in message.items():
+        limits = NUMBERS.get(name)
+        if limits is None and not isinstance(value, str):
+            return None
+        if limits is not None and (type(value) is not int or value not in limits):
+            return None
+    return message
+
+
+def _run_folder(wish: str) -> str:
+    """A fresh folder, private to this user; below /tmp where the wish is too long for a Unix socket or unusable."""
+    base = os.path.abspath(wish) if wish else DEFAULT_TEMPORARY
+    if len(base) > LONGEST_TEMPORARY or not os.access(base, os.W_OK | os.X_OK):
+        base = DEFAULT_TEMPORARY
+    folder = os.path.join(base, f"algorun-{os.urandom(6).hex()}")
+    try:
+        os.mkdir(folder, 0o700)
+    except OSError as error:
+        raise UserError("TMPDIR", f"{folder}: {error.strerror}", fix="name a folder that can be written") from None
+    return folder
+
+
+class Peer:
+    """One connected process (rank_exec or rsh): messages are JSON objects, one a line."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self.data = b""
+
+    def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
+        """Sends a message, with descriptors if there are any. A peer that has gone is no error: its end is seen."""
+        line = json.dumps(message).encode() + b"\n"
+        with contextlib.suppress(OSError):
+            self._channel.settimeout(SEND_TIMEOUT_S)
+            sent = socket.send_fds(self._channel, [line], list(fds)) if fds else 0
+            self._channel.sendall(line[sent:])
+        with contextlib.suppress(OSError):
+            self._channel.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._channel.fileno()
+
+    def receive(self) -> bytes:
+        return self._channel.recv(65536)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+class RankPort:
+    """Listens in a folder of its own (mode 0700). `on_message(peer, message)`; None is the end of a peer."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        on_raised: Callable[[Raised], None],
+        on_message: Callable[[Peer, dict[str, Any] | None], None],
+    ) -> None:
+        self._loop, self._on_raised, self._on_message = loop, on_raised, on_message
+        self.folder = _run_folder(os.environ.get("TMPDIR", ""))
+        self._peers: set[Peer] = set()
+        self._raised = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._raised.bind(os.path.join(self.folder, "raised"))
+        self._raised.setblocking(False)
+        self._ranks = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._ranks.bind(os.path.join(self.folder, "ranks"))
+        self._ranks.listen(1024)
+        self._ranks.setblocking(False)
+        loop.watch(self._raised, READ, self._read_raised)
+        loop.watch(self._ranks, READ, self._accept)
+
+    def drain(self) -> None:
+        """Takes what ranks have sent and nobody has read yet: a rank's last words arrive before its end."""
+        self._read_raised(READ)
+
+    def close(self) -> None:
+        """Closes everything and removes the folder."""
+        for listener in (self._raised, self._ranks):
+            self._loop.forget(listener)
+            listener.close()
+        for peer in self._peers:
+            self._loop.forget(peer)
+            peer.close()
+        self._peers.clear()
+        import shutil  # not needed for a start
+
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _read_raised(self, _: int) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            while True:
+                raised = parse_raised(self._raised.recv(256 * 1024))
+                if raised is not None:
+                    self._on_raised(raised)
+
+    def _accept(self, _: int) -> None:
+        with contextlib.suppress(BlockingIOError, OSError):
+            while True:
+                channel, _address = self._ranks.accept()
+                channel.setblocking(False)
+                peer = Peer(channel)
+                self._peers.add(peer)
+                self._loop.watch(peer, READ, functools.partial(self._read, peer))
+
+    def _read(self, peer: Peer, _: int) -> None:
+        try:
+            data = peer.receive()
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        peer.data += data
+        *lines, peer.data = peer.data.split(b"\n")
+        for line in lines:
+            message = parse_message(line)
+            if message is None:
+                data = b""  # not one of ours
+                break
+            self._on_message(peer, message)
+        if not data or len(peer.data) > LARGEST:
+            self._end(peer)
+
+    def _end(self, peer: Peer) -> None:
+        if peer in self._peers:
+            self._peers.discard(peer)
+            self._loop.forget(peer)
+            peer.close()
+            self._on_message(peer, None)

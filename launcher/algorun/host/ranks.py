@@ -1,0 +1,193 @@
+"""The ranks of one host: started here or by an engine, followed the same way."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from algorun.plan.plan import HostPlan, Plan, RankPlan, contract_names
+
+from .logs import RankLog
+from .output import Pipe
+from .processes import alive_in, ask_to_stop, kill_sessions, send
+from .rank_port import Peer
+from .tools import Tools
+
+
+class Rank:
+    """One rank at work: its process, its output, and the peer that its engine started in its place."""
+
+    def __init__(self, plan: RankPlan, log: RankLog) -> None:
+        self.plan, self.log = plan, log
+        self.pid = 0
+        self.pipes: list[Pipe] = []
+        self.peer: Peer | None = None
+
+
+class Ranks:
+    """All ranks of this host. `on_exit(local_rank, returncode, stderr_tail)`, `on_broken(text)` for the rest."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        plan: Plan,
+        host: HostPlan,
+        on_exit: Callable[[int, int, str], None],
+        on_broken: Callable[[str], None],
+    ) -> None:
+        self._tools, self._plan, self._host = tools, plan, host
+        self._on_exit, self._on_broken = on_exit, on_broken
+        self._ranks = {rank.local_rank: Rank(rank, self._log(rank)) for rank in host.ranks}
+        self._ended: set[int] = set()
+        self._asked = 0  # the signal that ranks were asked to stop with: late ones hear it too
+
+    def start(self) -> None:
+        """Starts the ranks that no engine starts. Raises UserError where the program cannot start."""
+        for rank in self._ranks.values():
+            out, err = self._pipes(rank)
+            try:
+                rank.pid = self._tools.owner.start(
+                    self._plan.argv, self._environ(rank), self._plan.cwd, out, err, what=f"rank {rank.plan.rank}"
+                )
+            finally:
+                os.close(out)
+                os.close(err)
+
+    def exited(self, pid: int, returncode: int) -> bool:
+        """A child has ended; False if it is none of the ranks."""
+        for local_rank, rank in self._ranks.items():
+            if rank.pid == pid and rank.peer is None:
+                self._end(local_rank, rank, returncode)
+                return True
+        return False
+
+    def running(self) -> list[tuple[int, int, int]]:
+        """Local rank, rank and process of each rank that has started and not ended."""
+        found = ((local, rank.plan.rank, rank.pid) for local, rank in self._ranks.items() if rank.pid)
+        return [each for each in found if each[0] not in self._ended]
+
+    def heard_at(self, local_rank: int) -> float:
+        """When this rank last printed something, or began."""
+        return self._ranks[local_rank].log.fed_at
+
+    def local_rank_of(self, rank_number: int) -> int | None:
+        """The local rank of a global one, None if it is not here."""
+        return next((local for local, rank in self._ranks.items() if rank.plan.rank == rank_number), None)
+
+    def is_rank(self, local_rank: int, pid: int) -> bool:
+        """True if this process is the rank itself and not something that it started."""
+        return self._ranks[local_rank].pid == pid
+
+    @property
+    def all_ended(self) -> bool:
+        return len(self._ended) == len(self._ranks)
+
+    @property
+    def quiet(self) -> bool:
+        """True when nothing lives in the ranks' sessions: shells that were told to stop leave children that save."""
+        return not alive_in(rank.pid for rank in self._ranks.values() if rank.pid)
+
+    def signal(self, number: int) -> None:
+        """Asks every rank to stop, or kills all that they started."""
+        running = [rank.pid for local, rank in self._ranks.items() if rank.pid and local not in self._ended]
+        if number == signal.SIGKILL:
+            kill_sessions(rank.pid for rank in self._ranks.values() if rank.pid)
+            return
+        self._asked = number
+        for pid in running:
+            ask_to_stop(pid, number)
+
+    def leave(self, code: int) -> None:
+        """Lets the engine's processes go."""
+        for rank in self._ranks.values():
+            if rank.peer is not None:
+                rank.peer.send({"leave": code})
+
+    def close(self) -> None:
+        """Reads what is left and closes the log files."""
+        for rank in self._ranks.values():
+            for pipe in rank.pipes:
+                pipe.drain()
+                pipe.close()
+            rank.log.close()
+
+    def peer_message(self, peer: Peer, message: dict[str, Any] | None) -> None:
+        """A message of a rank_exec process; None when it has gone."""
+        if message is None:
+            self._peer_gone(peer)
+        elif "local_rank" in message:
+            self._register(peer, message)
+        else:
+            found = next(((local, r) for local, r in self._ranks.items() if r.peer is peer), None)
+            if found is None:
+                return
+            local_rank, rank = found
+            if "started" in message:
+                rank.pid = int(message["started"])
+                self._tools.owner.own(rank.pid)
+                if self._asked:
+                    ask_to_stop(rank.pid, self._asked)
+            elif "failed" in message:
+                self._on_broken(f"rank {rank.plan.rank}: {message['failed']}")
+            elif "exited" in message:
+                self._end(local_rank, rank, int(message["exited"]))
+
+    def _register(self, peer: Peer, message: dict[str, Any]) -> None:
+        rank = self._ranks.get(int(message["local_rank"]))
+        if rank is None or rank.peer is not None or int(message["rank"]) != rank.plan.rank:
+            expected = ", ".join(str(r.plan.rank) for r in self._ranks.values())
+            self._on_broken(f"the engine started rank {message['rank']} here, where the plan has {expected}")
+            return
+        rank.peer = peer
+        out, err = self._pipes(rank)
+        keep = contract_names(self._plan, self._host, rank.plan) if self._plan.keeps_contract else []
+        env = self._additions(rank)
+        peer.send({"argv": self._plan.argv, "cwd": self._plan.cwd, "env": env, "keep": keep}, (out, err))
+        os.close(out)
+        os.close(err)
+
+    def _log(self, rank: RankPlan) -> RankLog:
+        label, name = f"{rank.rank} {self._host.host}", f"rank-{rank.rank:05d}.log"
+        return RankLog(label, name, self._tools.logs, self._tools.console)
+
+    def _peer_gone(self, peer: Peer) -> None:
+        for local_rank, rank in self._ranks.items():
+            if rank.peer is peer and local_rank not in self._ended:
+                if rank.pid:
+                    send(rank.pid, signal.SIGKILL)
+                self._on_broken(f"the engine ended rank {rank.plan.rank}")
+                self._ended.add(local_rank)
+
+    def _pipes(self, rank: Rank) -> tuple[int, int]:
+        """Two pipes; their reading ends are watched, their writing ends returned."""
+        ends = []
+        for stream in (1, 2):
+            reader, writer = os.pipe()
+            feed = functools.partial(rank.log.feed, stream)
+            rank.pipes.append(Pipe(self._tools.loop, reader, self._tools.console, feed))
+            ends.append(writer)
+        return ends[0], ends[1]
+
+    def _additions(self, rank: Rank) -> dict[str, str]:
+        shim = {
+            "ALGORUN_RUN_DIR": self._tools.run_dir,
+            "ALGORUN_SHIM": f"{self._tools.programs.home}/rank_shim.py",
+            "ALGORUN_RANK": str(rank.plan.rank),  # a user's launcher below the rank may set RANK anew
+            "ALGORUN_LOCAL_RANK": str(rank.plan.local_rank),
+        }
+        return self._plan.environ(self._host, rank.plan) | shim
+
+    def _environ(self, rank: Rank) -> dict[str, str]:
+        return {**os.environ, **self._additions(rank)}
+
+    def _end(self, local_rank: int, rank: Rank, returncode: int) -> None:
+        """A rank has ended: its last lines first, then the news."""
+        if local_rank in self._ended:
+            return
+        self._ended.add(local_rank)
+        for pipe in rank.pipes:
+            pipe.drain()
+        self._on_exit(local_rank, returncode, rank.log.tail)

@@ -1,0 +1,68 @@
+"""Executes a job on this host and reports how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from algorun.control.failure import Failure
+from algorun.control.messages import Verdict
+from algorun.errors import ExitCode, UserError
+from algorun.job.config import JobConfig
+from algorun.machine.probe import Machine
+from algorun.outcome import report
+from algorun.plan.engines.base import Programs
+
+from .logs import Console
+from .supervisor import Supervisor
+
+LOGGED = 4096  # characters of a failure in the log, besides what the user's script said
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """How the job ended here: the verdict that all hosts share, and the closing line."""
+
+    verdict: Verdict
+    line: str
+
+
+def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: UserError | None = None) -> int:
+    """Runs the job and returns the exit code, the same on every host."""
+    console, host = Console(), config.resources.current_host
+    try:
+        verdict, size = Supervisor(config, machine, programs, console).run(str(error) if error else "")
+        if error is not None and (verdict.failure is None or verdict.failure.kind in ("gate", "lost")):
+            raise error  # nobody could be told; it is still what went wrong here
+        result = RunResult(verdict, report.closing_line(verdict, len(config.resources.hosts), size))
+    except UserError as failed:
+        result = _failed_here(config, Failure("configuration", host, failed.code, str(failed)))
+    except Exception as defect:
+        result = _failed_here(config, _defect(host, defect))
+    report.write_result(config.paths, result.verdict, result.line)
+    if "ALGORUN_QUIET" not in config.environ:  # a simulation says it once, for all of its hosts
+        if result.verdict.failure is not None:
+            failure = result.verdict.failure
+            console.put(2, f"algorun: {failure.text(LOGGED + len(failure.said))}\n".encode("utf-8", "replace"))
+        console.say(result.line)
+    console.close()
+    return int(result.verdict.code) or int(ExitCode.OK)
+
+
+def _failed_here(config: JobConfig, failure: Failure) -> RunResult:
+    """A failure of this host's supervisor itself; the others see a lost host."""
+    from algorun.outcome import redaction
+
+    failure = redaction.failure(failure, config)
+    verdict = Verdict("failed", failure.code, failure)
+    report.write(config.paths, verdict)
+    return RunResult(verdict, report.closing_line(verdict, len(config.resources.hosts), 0))
+
+
+def _defect(host: str, error: Exception) -> Failure:
+    """A fault of the launcher itself: said as such, with its traceback, and never a success."""
+    import traceback
+
+    text = "".join(traceback.format_exception(error))
+    message = f"{type(error).__name__}: {error}"
+    hint = "this is a fault of algorun, not of your program; please report it with this text"
+    return Failure("defect", host, ExitCode.DEFECT, message, None, text, hint)

@@ -1,0 +1,65 @@
+"""How far each rank of this host is: one small file, mapped here and by the ranks (rank_steps writes)."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import struct
+from dataclasses import dataclass
+
+from algorun.errors import UserError
+
+RECORD = struct.Struct("@QddQ")  # as rank_steps writes it
+RECORD_BYTES = 64  # a cache line each: ranks don't slow each other down
+LONGEST_FACTOR = 10  # a pause this many times the longest one so far is none (an epoch's end, a checkpoint)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """One rank's progress: steps of optimizers, this host's monotonic time of the last one, the longest time between
+    two of them, and the process that counts (0: none has stepped yet)."""
+
+    count: int = 0
+    last_at: float = 0.0
+    longest_s: float = 0.0
+    pid: int = 0
+
+
+def stalled(steps: Steps, now: float, limit_s: float) -> bool:
+    """True where the last step is too long ago. Never before the first: loading and compiling take what they take."""
+    return steps.last_at > 0 and now - steps.last_at > max(limit_s, LONGEST_FACTOR * steps.longest_s)
+
+
+def _mapped(path: str, size: int) -> mmap.mmap:
+    """A new file of zeros, mapped."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(file, bytes(size), 0)  # a full disk is an error here, where a mapped page would be SIGBUS
+        return mmap.mmap(file, size)
+    finally:
+        os.close(file)
+
+
+class StepBoard:
+    """The file `steps` of a run folder, with one record per rank of the host. Raises UserError where it cannot be made.
+
+    It goes with the run folder, or when it is closed.
+    """
+
+    def __init__(self, folder: str, ranks: int) -> None:
+        self._path = os.path.join(folder, "steps")
+        try:
+            self._map = _mapped(self._path, ranks * RECORD_BYTES)
+        except OSError as error:
+            raise UserError("TMPDIR", f"{self._path}: {error.strerror}", fix="name a folder with room") from None
+
+    def read(self, local_rank: int) -> Steps:
+        """One rank's progress now."""
+        return Steps(*RECORD.unpack_from(self._map, local_rank * RECORD_BYTES))
+
+    def close(self) -> None:
+        """Removes the file: no rank of this attempt lives any more, and the next one has its own."""
+        self._map.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)

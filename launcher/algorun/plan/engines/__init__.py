@@ -1,0 +1,1 @@
+"""Ways of starting ranks: native, torchrun, mpirun. Pure."""

@@ -1,0 +1,95 @@
+"""The environment of a rank, each variable with its source: torchrun's contract and defaults. Pure.
+
+The contract (RANK, LOCAL_RANK, WORLD_SIZE, .., MASTER_ADDR, MASTER_PORT) is the same for every engine. What SageMaker
+adds, SM_*, is in sm_env.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from algorun.job.values import Sourced
+from algorun.machine import cuda_driver
+from algorun.machine.probe import Machine
+
+from .cluster import Cluster, Host
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable and where its value came from."""
+
+    name: str
+    value: str
+    source: str
+
+
+def shared_contract(
+    cluster: Cluster, master: Sourced[str], port: Sourced[int], attempt: int, restarts: int
+) -> list[Variable]:
+    """The part of torchrun's contract that is the same for all ranks."""
+    ranks = f"{cluster.nnodes} hosts' slots"
+    torchrun = "torchrun's contract"
+    return [
+        Variable("WORLD_SIZE", str(cluster.world_size), ranks),
+        Variable("GROUP_WORLD_SIZE", str(len(cluster.members)), ranks),
+        Variable("ROLE_NAME", "default", torchrun),
+        Variable("ROLE_WORLD_SIZE", str(cluster.world_size), ranks),
+        Variable("MASTER_ADDR", master.value, master.source),
+        Variable("MASTER_PORT", str(port.value), port.source),
+        Variable("SM_MASTER_ADDR", master.value, master.source),
+        Variable("SM_MASTER_PORT", str(port.value), port.source),
+        Variable("TORCHELASTIC_RESTART_COUNT", str(attempt), "attempt"),
+        Variable("TORCHELASTIC_MAX_RESTARTS", str(restarts), "restarts are the hub's"),
+        Variable("TORCHELASTIC_RUN_ID", "algorun", torchrun),
+        Variable("TORCHELASTIC_USE_AGENT_STORE", "False", "no agent store"),
+    ]
+
+
+def host_contract(host: Host) -> list[Variable]:
+    """The part of torchrun's contract that is the same for all ranks of a host."""
+    if not host.joined:
+        return []
+    return [
+        Variable("LOCAL_WORLD_SIZE", str(host.slots.value), host.slots.source),
+        Variable("GROUP_RANK", str(host.group_rank), "order of hosts"),
+    ]
+
+
+def rank_contract(rank: int, local_rank: int) -> list[Variable]:
+    """The part of torchrun's contract that each rank has of its own."""
+    return [
+        Variable("RANK", str(rank), "order of hosts and slots"),
+        Variable("LOCAL_RANK", str(local_rank), "slot"),
+        Variable("ROLE_RANK", str(rank), "order of hosts and slots"),
+    ]
+
+
+def defaults(interface: Sourced[str], machine: Machine, slots: int, environ: Mapping[str, str]) -> list[Variable]:
+    """Network and thread settings. A value that the user has set stays, and the plan says so."""
+    threads = max(1, machine.cpus.value // slots)
+    wishes: Iterable[Variable] = (
+        Variable("NCCL_SOCKET_IFNAME", interface.value, interface.source),
+        Variable("GLOO_SOCKET_IFNAME", interface.value, interface.source),
+        Variable("TP_SOCKET_IFNAME", interface.value, interface.source),
+        Variable("OMP_NUM_THREADS", str(threads), f"{machine.cpus.value} CPUs / {slots} slots"),
+        Variable("PYTHONUNBUFFERED", "1", "lines leave a rank when they are printed"),
+    )
+    if machine.efa_devices:  # looked for, where AWS's launchers know instance types by name
+        source = f"EFA device {machine.efa_devices[0]}"
+        wishes = (*wishes, Variable("FI_PROVIDER", "efa", source), Variable("RDMAV_FORK_SAFE", "1", source))
+    kept = "set in the environment: kept"
+    own = [Variable(w.name, environ[w.name], kept) if environ.get(w.name) else w for w in wishes]
+    return own + _driver(machine, environ)
+
+
+def _driver(machine: Machine, environ: Mapping[str, str]) -> list[Variable]:
+    """The image's own libcuda first, where the kernel's driver is too old for torch."""
+    found = machine.nvidia
+    path = cuda_driver.with_compat(found, machine.torch_cuda, environ.get("LD_LIBRARY_PATH", ""))
+    if not path or machine.visible.hidden:
+        return []
+    return [
+        Variable("LD_LIBRARY_PATH", path, f"driver {found.driver} is older than the image's libcuda {found.compat}")
+    ]

@@ -1,0 +1,113 @@
+"""Text for people: the rank map, a plan. Pure."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import replace
+
+from algorun import __version__
+from algorun.machine import openmpi
+
+from .plan import HostPlan, Plan
+from .rank_env import Variable
+
+SHOWN_VALUE = 100  # characters of a variable's value in a table; --json has all of it
+SOURCE_COLUMN = 60  # where sources begin; longer values push theirs out
+SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "ACCESS_KEY", "API_KEY", "PRIVATE_KEY")
+
+
+def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
+    """Columns of equal width, the last one as wide as it is."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    return "\n".join(
+        indent + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
+        for row in rows
+    )
+
+
+def is_secret(name: str) -> bool:
+    """True for names whose values never reach a plan, a failure file or a line of the launcher's. A tokenizer is none."""
+    plain = name.upper().replace("-", "_").replace("TOKENIZ", "")
+    return any(word in plain for word in SECRET_WORDS)
+
+
+def redacted(plan: Plan) -> Plan:
+    """The plan as it may be shown: `***` in place of every value that a secret's variable has, wherever it stands."""
+    variables = (*plan.env, *(v for host in plan.hosts for v in host.env))
+    found = {v.value for v in variables if is_secret(v.name) and v.value}
+    # SM_HPS, SM_USER_ARGS and SM_TRAINING_ENV hold them as JSON strings.
+    secrets = sorted(found | {json.dumps(value)[1:-1] for value in found}, key=len, reverse=True)
+
+    def clean(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "***")
+        return text
+
+    def hide(variables: tuple[Variable, ...]) -> tuple[Variable, ...]:
+        return tuple(replace(v, value=clean(v.value)) for v in variables)
+
+    if not secrets:
+        return plan
+    hosts = tuple(replace(host, env=hide(host.env)) for host in plan.hosts)
+    return replace(plan, argv=tuple(map(clean, plan.argv)), env=hide(plan.env), hosts=hosts)
+
+
+def ranks(host: HostPlan) -> str:
+    """`0-3`, or `0` for a single rank."""
+    first, last = host.ranks[0].rank, host.ranks[-1].rank
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def rank_map(plan: Plan, most: int = 16) -> str:
+    """Who runs which ranks, a line per host (of a large cluster the first ones)."""
+    alone = not any(host.joined for host in plan.hosts)
+    mode = "one process per host" if plan.per_host else f"world_size {plan.world_size}"
+    mode += ", each alone" if alone else ""
+    head = (
+        f"algorun {__version__}  engine {plan.engine.value} ({plan.engine.source})  "
+        f"nnodes {plan.nnodes}  {mode}  interface {plan.interface.value}"
+    )
+    rows = [["host", "node_rank", "slots", "ranks", ""]]
+    for host in plan.hosts[:most]:
+        role = "leader" if host.node_rank == 0 else ""
+        role += "" if host.joined else f"{', ' if role else ''}alone"
+        rows.append([host.host, str(host.node_rank), str(host.slots.value), ranks(host), role])
+    more = f"\n  and {plan.nnodes - most} more hosts" if plan.nnodes > most else ""
+    return f"{head}\n{table(rows)}{more}"
+
+
+def _variables(variables: Sequence[Variable]) -> str:
+    lines = []
+    for variable in variables:
+        value = variable.value
+        value = value if len(value) <= SHOWN_VALUE else f"{value[:SHOWN_VALUE]}.. ({len(value)} characters)"
+        lines.append(f"    {variable.name}={value}".ljust(SOURCE_COLUMN) + f"  # {variable.source}")
+    return "\n".join(lines) or "    none"
+
+
+def plan_text(plan: Plan) -> str:
+    """The whole plan, each value with its source."""
+    plan = redacted(plan)
+    shared = (*plan.env, *plan.contract)
+    parts = [rank_map(plan)]
+    if plan.compatibility:
+        name, source = plan.compatibility.value, plan.compatibility.source
+        parts.append(f"\nimports of {name}: algorun's compatibility layer ({source})")
+    parts += [f"\nevery rank, in {plan.cwd}:\n    {shlex.join(plan.argv)}", _variables(shared)]
+    if plan.starter_env:
+        parts.append(f"\nthe engine's own environment:\n{_variables(plan.starter_env)}")
+    if plan.openmpi:
+        parts.append(f"\n{plan.openmpi}")
+    elif plan.engine.value == "mpirun":
+        parts.append(f"\nno mpirun here: the plan takes Open MPI {openmpi.ASSUMED}'s options")
+    for host in plan.hosts:
+        parts.append(f"\n{host.host}: slots {host.slots.value} ({host.slots.source})")
+        if host.starter:
+            parts.append(f"    {shlex.join(host.starter)}")
+        parts.append(_variables(host.env))
+        for rank in host.ranks:
+            own = " ".join(f"{v.name}={v.value}" for v in rank.env)
+            parts.append(f"    rank {rank.rank}: {own}")
+    return "\n".join(parts)

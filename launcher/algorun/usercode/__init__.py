@@ -1,0 +1,1 @@
+"""The user's code: fetched, unpacked and installed, in a process of its own."""

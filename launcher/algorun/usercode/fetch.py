@@ -1,0 +1,169 @@
+"""Fetches the user's code into the code folder, whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from algorun.errors import UserError
+from algorun.job.usercode import OPTION, Setup, address
+
+from .archive import DAMAGE, damaged, is_tar, staged, unpack
+
+CONNECT_TIMEOUT_S = 10
+READ_TIMEOUT_S = 60
+RETRIES = 4
+MOST_OBJECTS = 100_000
+
+# What S3's error codes mean to the owner of a job.
+ADVICE = {
+    "403": "allow the job's role s3:GetObject on it (and kms:Decrypt where it is encrypted)",
+    "AccessDenied": "allow the job's role s3:GetObject on it (and kms:Decrypt where it is encrypted)",
+    "404": "check bucket and key",
+    "NoSuchKey": "check bucket and key",
+    "NoSuchBucket": "check bucket and key",
+    "301": "the bucket is in another region: set AWS_REGION",
+    "PermanentRedirect": "the bucket is in another region: set AWS_REGION",
+    "ExpiredToken": "renew the credentials",
+    "InvalidAccessKeyId": "check the credentials",
+    "SignatureDoesNotMatch": "check the credentials",
+}
+
+
+def fetch(setup: Setup, environ: Mapping[str, str]) -> str:
+    """Fills the empty code folder; returns the SHA-256 of an archive, "" for what is no archive. Raises UserError."""
+    code = Path(setup.code)
+    try:
+        code.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(str(code), f"cannot be made: {error.strerror}") from None
+    parts = address(setup.uri)
+    if parts.scheme == "s3":
+        with tempfile.TemporaryDirectory(prefix="algorun-fetch-") as folder:
+            return _place(_download(setup.uri, Path(folder), setup.region, environ), code, setup.uri)
+    source = Path(unquote(parts.netloc + parts.path) if parts.scheme == "file" else setup.uri)
+    if not os.path.exists(source):  # Path's own raises on names that no file can have
+        raise UserError(OPTION, f"{setup.uri!r} does not exist on this host", fix="name a folder or a tar file")
+    return _place(source, code, setup.uri)
+
+
+def _place(source: Path, code: Path, uri: str) -> str:
+    """A folder's files, an archive's members, or a single file, into the code folder."""
+    if source.is_dir():
+        if source.resolve() == code.resolve():
+            return ""
+        if code.resolve().is_relative_to(source.resolve()):
+            raise UserError(OPTION, f"{uri!r} holds the code folder itself, {code}", fix="name a folder beside it")
+        try:
+            with staged(code) as stage:
+                shutil.copytree(source, stage, dirs_exist_ok=True, symlinks=True)
+        except (OSError, shutil.Error) as error:
+            raise UserError(OPTION, f"{uri!r} cannot be copied: {error}") from None
+        return ""
+    if not source.is_file():
+        raise UserError(OPTION, f"{uri!r} is neither a file nor a folder")
+    try:
+        digest = _sha256(source)
+        if not is_tar(source):
+            if not source.name.endswith((".py", ".sh")):
+                raise UserError(OPTION, f"{uri!r} is not a tar file", allowed="a folder, a .py, a .sh or a tar file")
+            with staged(code) as stage:
+                shutil.copy2(source, stage / source.name)
+            return digest
+    except DAMAGE as error:
+        raise UserError(OPTION, f"{uri!r} {damaged(error)}") from None
+    except OSError as error:
+        raise UserError(OPTION, f"{uri!r} cannot be copied: {error.strerror}") from None
+    unpack(source, code, f"{OPTION} {uri!r}")
+    return digest
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _client(region: str, environ: Mapping[str, str]) -> Any:
+    """An S3 client. boto3 knows AWS_ENDPOINT_URL_S3 by itself; S3_ENDPOINT_URL is sagemaker-training's name for it."""
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError:
+        raise UserError("boto3", "is not installed, and the code lies in S3", fix="pip install boto3") from None
+    config = Config(
+        connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries={"total_max_attempts": RETRIES}
+    )
+    endpoint = environ.get("S3_ENDPOINT_URL") or None
+    return boto3.session.Session().client("s3", region_name=region or None, endpoint_url=endpoint, config=config)
+
+
+def _download(uri: str, folder: Path, region: str, environ: Mapping[str, str]) -> Path:
+    """One object, or all objects below a prefix; returns the file or the folder that they make."""
+    parts = address(uri)
+    bucket, key = parts.netloc, parts.path.lstrip("/")
+    if not bucket or not key:
+        raise UserError(OPTION, f"{uri!r} names no object", allowed="s3://bucket/path/sourcedir.tar.gz")
+    try:
+        client = _client(region, environ)
+        if not key.endswith("/"):
+            target = folder / (os.path.basename(key) or "source")
+            try:
+                client.download_file(bucket, key, str(target))
+                return target
+            except Exception as error:
+                if _code(error) not in ("404", "NoSuchKey"):
+                    raise
+                if not client.list_objects_v2(Bucket=bucket, Prefix=f"{key}/", MaxKeys=1).get("Contents"):
+                    raise
+        return _download_all(client, bucket, key.rstrip("/") + "/", folder / "objects", uri)
+    except UserError:
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:  # this host's disk; botocore's own have no errno
+            raise UserError(OPTION, f"{uri}: {error.strerror}") from None
+        raise _explained(uri, error) from None
+
+
+def _download_all(client: Any, bucket: str, prefix: str, folder: Path, uri: str) -> Path:
+    folder.mkdir()
+    count = 0
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
+        for item in page.get("Contents", ()):
+            name = str(item["Key"])[len(prefix) :]
+            if not name or name.endswith("/"):
+                continue
+            count += 1
+            if count > MOST_OBJECTS:
+                raise UserError(OPTION, f"{uri} holds more than {MOST_OBJECTS} objects", fix="pack them into a tar.gz")
+            if name.startswith("/") or ".." in name.split("/"):
+                raise UserError(OPTION, f"{uri}: object {name!r} would lie outside the code folder", fix="rename it")
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            client.download_file(bucket, item["Key"], str(target))
+    if not count:
+        raise UserError(OPTION, f"{uri} does not exist", fix=ADVICE["NoSuchKey"])
+    return folder
+
+
+def _code(error: Exception) -> str:
+    """S3's error code, "" for an error that did not come from S3."""
+    response = getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+
+
+def _explained(uri: str, error: Exception) -> UserError:
+    """What botocore raised, in one line with a way out. Its own text may hold a signed address: it is not shown."""
+    name, code = type(error).__name__, _code(error)
+    if code:
+        return UserError(OPTION, f"{uri}: S3 answers {code}", fix=ADVICE.get(code, "see S3's error codes"))
+    if "Credentials" in name or name == "TokenRetrievalError":
+        return UserError(OPTION, f"{uri}: no AWS credentials", fix="give the job a role, or set AWS_ACCESS_KEY_ID ..")
+    if "Timeout" in name or "Connection" in name or name in ("HTTPClientError", "SSLError", "ProxyConnectionError"):
+        return UserError(OPTION, f"{uri}: S3 cannot be reached ({name})", fix="check the network, or the S3 endpoint")
+    return UserError(OPTION, f"{uri}: {name}", fix="check the address and the region")

@@ -1,0 +1,141 @@
+"""Output of the ranks: lines stay whole however the bytes arrive."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algorun.host.logs import LONGEST_LINE, Console, Lines, RankLog, prefixed
+from algorun.host.tail import Tail
+
+
+@given(st.lists(st.binary(max_size=12), max_size=30))
+def test_chunks_do_not_change_the_lines(chunks):
+    lines = Lines()
+    got = b"".join(lines.feed(chunk) for chunk in chunks) + lines.end()
+    whole = b"".join(chunks).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    assert got.rstrip(b"\n") == whole.rstrip(b"\n")
+    assert not got or got.endswith(b"\n")
+
+
+@given(st.lists(st.binary(max_size=12), max_size=30))
+def test_only_whole_lines_come_out_before_the_end(chunks):
+    lines = Lines()
+    for chunk in chunks:
+        out = lines.feed(chunk)
+        assert out == b"" or out.endswith(b"\n")
+
+
+def test_a_line_without_end_is_broken_before_it_fills_memory():
+    lines = Lines()
+    out = b"".join(lines.feed(b"x" * 1000) for _ in range(200))
+    assert out.count(b"\n") >= 2
+    assert max(map(len, out.split(b"\n"))) <= LONGEST_LINE + 1000
+
+
+@given(st.text(alphabet="aé漢🙂", min_size=1, max_size=9), st.integers(1000, LONGEST_LINE + 10))
+def test_a_long_line_is_broken_between_two_characters(text, size):
+    body = text.encode()
+    body *= 4 * LONGEST_LINE // len(body)
+    lines = Lines()
+    chunks = [lines.feed(body[at : at + size]) for at in range(0, len(body), size)]
+    out = (*chunks, lines.end())
+    assert b"".join(out).replace(b"\n", b"") == body
+    for chunk in out:
+        chunk.decode()
+
+
+@pytest.mark.parametrize("character", ["é", "漢", "🙂"])
+@pytest.mark.parametrize("shift", range(4))
+def test_the_log_the_file_and_the_tail_have_no_torn_character(character, shift, tmp_path, capfd):
+    body = (b"x" * shift) + character.encode() * (3 * LONGEST_LINE)
+    console = Console()
+    log = RankLog("0 a", "rank.log", tmp_path, console)
+    for at in range(0, len(body), LONGEST_LINE + 1):
+        log.feed(2, body[at : at + LONGEST_LINE + 1])
+    log.feed(2, b"")
+    log.close()
+    console.close()
+    err = capfd.readouterr().err
+    assert "\ufffd" not in err
+    assert err.count(character) == 3 * LONGEST_LINE
+    assert (tmp_path / "rank.log").read_bytes().replace(b"\n", b"") == body
+    assert "\ufffd" not in log.tail
+    assert log.tail.count(character) == 3 * LONGEST_LINE
+
+
+@pytest.mark.parametrize("byte", [b"\x80", b"\xbf", b"\xc0", b"\xe2", b"\xf0", b"\xf5", b"\xff"])
+def test_bytes_that_are_no_text_flow_all_the_same(byte):
+    lines = Lines()
+    body = byte * (4 * LONGEST_LINE)
+    out = [lines.feed(body[at : at + 1000]) for at in range(0, len(body), 1000)]
+    assert max(map(len, out)) <= LONGEST_LINE + 1000
+    assert (b"".join(out) + lines.end()).replace(b"\n", b"") == body
+
+
+def test_every_line_gets_its_prefix():
+    assert prefixed(b"[0 a] ", b"one\n\ntwo\n") == b"[0 a] one\n[0 a] \n[0 a] two\n"
+    assert prefixed(b"[0 a] ", b"") == b""
+
+
+def test_a_rank_log_keeps_a_file_and_the_end_of_stderr(tmp_path):
+    reader, writer = os.pipe()
+    console = Console()
+    log = RankLog("3 algo-2", "rank-00003.log", tmp_path, console)
+    log.feed(1, b"out\n")
+    for number in range(100):
+        log.feed(2, b"line %d\n" % number)
+    log.close()
+    console.close()
+    os.close(writer)
+    os.close(reader)
+    assert (tmp_path / "rank-00003.log").read_bytes().startswith(b"out\nline 0\n")
+    assert log.tail.splitlines()[-1] == "line 99"
+    assert len(log.tail.splitlines()) == 40
+
+
+def test_a_log_folder_that_cannot_be_made_is_a_warning(tmp_path, capfd):
+    (tmp_path / "file").write_text("")
+    console = Console()
+    log = RankLog("0 a", "rank.log", tmp_path / "file" / "logs", console)
+    log.feed(1, b"still shown\n")
+    console.close()
+    out = capfd.readouterr().out
+    assert "warning: no log file" in out
+    assert "[0 a] still shown" in out
+
+
+def dump(threads: int) -> bytes:
+    """What faulthandler writes at the end of a process."""
+    thread = b"Thread 0x00007f7960c3e6c0 (most recent call first):\n" + b'  File "threading.py", line 324 in wait\n' * 9
+    return (
+        b"Fatal Python error: Aborted\n\n"
+        + b"\n".join([thread] * threads)
+        + b"\nExtension modules: torch._C (total: 1)\n"
+    )
+
+
+@pytest.mark.parametrize("size", [7, 10_000])
+def test_stacks_of_many_threads_leave_the_words_before_them(size):
+    tail, text = Tail(), b"noise\n" * 60 + b"the watchdog's last words\n" + dump(30) + b"Aborted (core dumped)\n"
+    lines = Lines()
+    for at in range(0, len(text), size):
+        if whole := lines.feed(text[at : at + size]):
+            tail.add(whole)
+    told = tail.text.splitlines()
+    assert told[11] == "the watchdog's last words"
+    assert told[-2:] == ["Extension modules: torch._C (total: 1)", "Aborted (core dumped)"]
+    assert len(told) <= 52
+
+
+def test_a_dump_of_a_child_that_the_program_survives_is_forgotten():
+    tail = Tail()
+    tail.add(b"a worker has failed\n" + dump(30))
+    tail.add(b"step\n" * 20)
+    assert "a worker has failed" in tail.text
+    for _ in range(3):
+        tail.add(b"step\n" * 20)
+    assert tail.text == "\n".join(["step"] * 40)

@@ -1,0 +1,35 @@
+"""Which processes cannot answer, by what the kernel says of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from algorun.host import stacks
+
+EXITING = 0x4  # PF_EXITING among the flags of /proc/PID/stat
+
+
+@pytest.mark.parametrize(
+    ("state", "flags", "dumping", "frozen"),
+    [
+        ("S (sleeping)", 0, 0, False),
+        ("T (stopped)", 0, 0, True),
+        ("t (tracing stop)", 0, 0, True),
+        ("D (disk sleep)", 0x400000, 0, True),
+        ("D (disk sleep)", 0, 1, False),  # a rank that was aborted, whose memory is still written to a core file
+        ("D (disk sleep)", 0x400000 | EXITING, 0, False),  # it has ended, and the driver takes its GPU's memory back
+        ("Z (zombie)", EXITING, 0, False),
+    ],
+)
+def test_a_process_that_ends_is_not_held_up(state, flags, dumping, frozen, tmp_path, monkeypatch):
+    folder = tmp_path / "7"
+    folder.mkdir()
+    (folder / "status").write_text(f"Name:\tpython\nState:\t{state}\nCoreDumping:\t{dumping}\nThreads:\t9\n")
+    (folder / "stat").write_text(f"7 (a (name) b) {state[0]} 1 7 7 0 -1 {flags} 200 0 0 0 3 0 0 0 20 0 9 0 1370561\n")
+    monkeypatch.setattr(stacks, "PROC", str(tmp_path))
+    assert stacks.frozen(7) is frozen
+
+
+def test_a_process_that_is_gone_is_not_frozen(tmp_path, monkeypatch):
+    monkeypatch.setattr(stacks, "PROC", str(tmp_path))
+    assert not stacks.frozen(7)

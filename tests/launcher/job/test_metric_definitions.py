@@ -1,0 +1,31 @@
+"""The metric definitions match the lines that training really prints."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from algorun.job import metric_definitions
+from algorun_train.loop.metrics import EpochReport, Pace, StepReport
+
+PACE = Pace(unit="images", samples_per_s=2279.8, data_wait=0.014, peak_memory_mib=346.2, eta_s=8.0)
+
+
+def test_every_definition_finds_its_number_in_a_real_line():
+    epoch = EpochReport(step=9, epoch=1, epochs=2, train_loss=0.5, val_loss=0.25, val_accuracy=0.97, pace=PACE)
+    step = StepReport(step=9, steps=18, epoch=1, epochs=2, train_loss=0.5, learning_rate=0.003, pace=PACE)
+    text = StepReport(
+        step=9, steps=18, epoch=1, epochs=2, train_loss=0.5, learning_rate=0.003, pace=replace(PACE, unit="sequences")
+    )
+    lines = f"[0 algo-1] {epoch}\n[0 algo-1] {step}\n[0 algo-1] {text}"
+    found = {each["Name"]: float(re.search(each["Regex"], lines)[1]) for each in metric_definitions.DEFINITIONS}
+    assert found == {
+        "train:loss": 0.5,
+        "validation:loss": 0.25,
+        "validation:accuracy": 0.97,
+        "train:images_per_s": 2279.8,
+        "train:sequences_per_s": 2279.8,
+        "train:learning_rate": 0.003,
+        "train:data_wait": 0.014,
+        "train:peak_memory_mib": 346.2,
+    }

@@ -1,0 +1,228 @@
+"""Hub and members wired together without sockets: what happens between hosts, with a clock and an order of its own."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from algorun.control import messages
+from algorun.control.failure import Raised
+from algorun.control.hang import Frame, Stack
+from algorun.control.hub import Hub
+from algorun.control.member import Conclude, Member, Signal, Start, State, ToHub
+from algorun.control.messages import Hello, Ready, Verdict
+from algorun.job.values import Limits
+
+LIMITS = Limits()
+MISSED = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1234"  # what a peer's end looks like
+
+TIME_OUT = "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE)\n"
+
+
+def hello(host: str, **digest: str) -> Hello:
+    return Hello(host, {"version": "1", **digest})
+
+
+def ready(host: str, slots: int = 2, **digest: str) -> Ready:
+    leads = host == "algo-1"
+    return Ready(slots, {"program": "a", **digest}, "algo-1" if leads else "", 1234 if leads else 0)
+
+
+class Job:
+    """Hub and members wired together: messages arrive in order per host, hosts in any order."""
+
+    def __init__(self, count: int, seed: int = 0, restarts: int = 0, limits: Limits = LIMITS) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.hosts = [f"algo-{i + 1}" for i in range(count)]
+        self.hub = Hub(0.0, self.hosts, limits, restarts)
+        self.members = {host: Member(0.0, host, "algo-1", limits) for host in self.hosts}
+        self.to_hub: dict[str, list] = {host: [] for host in self.hosts}
+        self.to_host: dict[str, list] = {host: [] for host in self.hosts}
+        self.verdicts: dict[str, Verdict] = {}
+        self.signals: dict[str, list[int]] = {host: [] for host in self.hosts}
+        self.dead: set[str] = set()
+        self.begun: dict[str, list[int]] = {host: [] for host in self.hosts}  # the attempts that each host has started
+        self.mute: set[str] = set()  # hosts that do not tell what their ranks do
+        self.checkpoints = dict.fromkeys(self.hosts, 0.0)
+
+    def act(self, host: str, actions: list) -> None:
+        for action in actions:
+            match action:
+                case ToHub(message):
+                    self.to_hub[host].append(message)
+                case Conclude(verdict):
+                    assert host not in self.verdicts, "two verdicts on one host"
+                    self.verdicts[host] = verdict
+                    self.to_hub[host].append({"type": "bye"})
+                case Signal(number):
+                    self.signals[host].append(number)
+                case Start(go):
+                    self.begun[host].append(go.attempt)
+
+    def send(self, sends: list) -> None:
+        for host, message in sends:
+            if host not in self.dead:
+                self.to_host[host].append(message)
+
+    def join(self, host: str, **digest: str) -> None:
+        """Says hello, and is ready at once; what is under way may be overtaken by others."""
+        self.arrive(host, **digest)
+        self.get_ready(host)
+
+    def get_ready(self, host: str, **digest: str) -> None:
+        self.act(host, self.members[host].prepared(self.now))
+        self.to_hub[host].append(replace(ready(host, **digest), newest=self.checkpoints[host]).message())
+
+    def arrive(self, host: str, **digest: str) -> None:
+        """Says hello, and prepares from now on."""
+        self.members[host].joined(self.now)
+        self.send(self.hub.hello(self.now, hello(host, **digest)))
+        self.act(host, self.members[host].preparing(self.now))
+
+    def step(self) -> bool:
+        """Delivers one message, of a host chosen by chance; False when none is under way."""
+        ways = [(d, h) for d in ("up", "down") for h in self.hosts if (self.to_hub if d == "up" else self.to_host)[h]]
+        if not ways:
+            return False
+        direction, host = self.random.choice(ways)
+        if direction == "up":
+            self.hear(host, self.to_hub[host].pop(0))
+        else:
+            self.receive(host, self.to_host[host].pop(0))
+        return True
+
+    def hear(self, host: str, message: dict) -> None:
+        message = messages.decode(messages.encode(message).rstrip(b"\n"))
+        match message["type"]:
+            case "ready":
+                self.send(self.hub.ready(self.now, host, messages.parse_ready(message)))
+            case "fail":
+                self.send(self.hub.fail(self.now, host, messages.parse_failure(message)))
+            case "spoilt":
+                self.hub.spoilt(self.now, host, messages.parse_failure(message))
+            case "left":
+                self.send(self.hub.left(self.now, messages.parse_left(message, host)))
+            case "time-out":
+                self.act(host, self.members[host].rank_exited(self.now, 0, -6, TIME_OUT))
+            case "hang":
+                self.send(self.hub.hang(self.now, messages.parse_hang(message)))
+            case "stack":
+                self.hub.stack(messages.parse_stack(message))
+            case "stacked":
+                self.send(self.hub.stacked(self.now, host))
+            case "stop":
+                self.send(self.hub.stop(self.now, host, message["why"]))
+            case "done":
+                self.send(self.hub.done(self.now, host))
+            case "bye":
+                self.send(self.hub.bye(self.now, host))
+            case "heartbeat":
+                self.send(self.hub.heartbeat(self.now, host))
+
+    def receive(self, host: str, message: dict) -> None:
+        member = self.members[host]
+        message = messages.decode(messages.encode(message).rstrip(b"\n"))
+        member.heard(self.now)
+        match message["type"]:
+            case "go":
+                first = 2 * self.hosts.index(host)
+                self.act(host, member.go(self.now, messages.parse_go(message), {0: first, 1: first + 1}))
+            case "stacks":
+                for stack in () if host in self.mute else self.stacks(host):
+                    self.to_hub[host].append(messages.stack(stack))
+                if host not in self.mute:
+                    self.to_hub[host].append({"type": "stacked"})
+            case "restart":
+                attempt, _ = messages.parse_restart(message)
+                actions = member.restart(self.now, attempt)
+                self.act(host, actions)
+                if actions:
+                    self.act(host, member.cleared(self.now))
+                    self.get_ready(host)
+            case "stop":
+                self.act(host, member.stop(self.now, message["why"]))
+            case "end":
+                self.act(host, member.end(self.now, messages.parse_verdict(message)))
+
+    def stacks(self, host: str) -> list[Stack]:
+        """What the two ranks of a host do: all wait but the last rank of all, which sleeps."""
+        first = 2 * self.hosts.index(host)
+        last = 2 * len(self.hosts) - 1
+        waits = Frame("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
+        own = Frame("/opt/ml/code/train.py", 17, "step")
+        return [Stack(r, host, 41, (own,) if r == last else (waits, own)) for r in (first, first + 1)]
+
+    def settle(self) -> None:
+        while self.step():
+            pass
+
+    def pass_time(self, seconds: float) -> None:
+        """Time goes on to every deadline in between, as the shells do it."""
+        until = self.now + seconds
+        for _ in range(100_000):
+            live = [m for h, m in self.members.items() if h not in self.dead and m.state is not State.LEFT]
+            due = min([self.hub.deadline, *(m.deadline for m in live)])
+            if due > until:
+                break
+            self.now = max(self.now, due)
+            self.send(self.hub.tick(self.now))
+            for host, member in self.members.items():
+                if host not in self.dead and member.state is not State.LEFT:
+                    self.act(host, member.tick(self.now))
+                    if host in self.verdicts:
+                        member.left()
+            self.settle()
+        else:
+            raise AssertionError("a deadline that does not pass")
+        self.now = until
+
+    def happen(self, kind: str, host: str, seconds: float) -> None:
+        """One event of a running job, as random orders of them are made of."""
+        match kind:
+            case "done":
+                finish(self, host)
+            case "fail":
+                self.act(host, self.members[host].rank_exited(self.now, 0, 3))
+            case "leave":
+                self.act(host, self.members[host].rank_exited(self.now, 1, 0))
+            case "miss":
+                raised = Raised(2 * self.hosts.index(host), 1, self.now, "RuntimeError", MISSED, "")
+                self.act(host, self.members[host].rank_raised(self.now, 0, raised, is_rank=True))
+            case "hang":
+                self.act(host, self.members[host].hangs(self.now, 600.0))
+            case "kill":
+                self.kill(host)
+            case "stop":
+                self.act(host, self.members[host].stop_asked(self.now, f"SIGTERM on {host}"))
+            case "save":
+                self.checkpoints[host] = self.now + 1
+            case "wait":
+                self.pass_time(seconds)
+            case "deliver":
+                self.step()
+
+    def kill(self, host: str) -> None:
+        self.dead.add(host)
+        self.to_host[host].clear()
+        self.to_hub[host].clear()
+        if host == "algo-1":
+            for other in self.hosts[1:]:
+                self.act(other, self.members[other].hub_lost(self.now, "hub lost: connection closed"))
+        else:
+            self.send(self.hub.lost(self.now, host, "host lost: connection closed"))
+
+
+def running(count: int, seed: int = 0, restarts: int = 0) -> Job:
+    job = Job(count, seed, restarts)
+    for host in job.hosts:
+        job.join(host)
+    job.settle()
+    assert all(member.state is State.RUN for member in job.members.values())
+    return job
+
+
+def finish(job: Job, host: str, code: int = 0) -> None:
+    for local in (0, 1):
+        job.act(host, job.members[host].rank_exited(job.now, local, code))
+    job.act(host, job.members[host].all_ranks_gone(job.now))

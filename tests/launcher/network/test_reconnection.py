@@ -1,0 +1,214 @@
+"""A follower whose connection to the hub is stuck: it connects anew, and both hear what they have missed.
+
+A relay stands for the network. It can hold what passes, and the kernels see a connection that is alive.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from algorun.control import messages
+from algorun.control.hub import Hub
+from algorun.control.messages import Hello
+from algorun.event_loop import READ, Loop
+from algorun.job.values import Limits
+from algorun.network.addresses import free_ports
+from algorun.network.hub_server import HubShell
+from algorun.network.link import HubLink
+from tests.launcher.jobs import hello, ready
+
+TOKEN = "token"
+BEAT_S, SILENCE_S, LIMIT_S = 0.05, 0.1, 20.0
+STOP = {"type": "stop", "why": "SIGTERM on algo-2"}
+
+
+class Relay:
+    """Between a follower and the hub. While it holds, nothing passes over connections made before, or none can be made."""
+
+    def __init__(self, loop: Loop, hub: tuple[str, int]) -> None:
+        self.loop, self.hub, self.held = loop, hub, set()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.where = self.listener.getsockname()
+        self.sockets: list[socket.socket] = []
+        loop.watch(self.listener, READ, self._accept)
+
+    def _accept(self, _: int) -> None:
+        near, _ = self.listener.accept()
+        far = socket.create_connection(self.hub, timeout=LIMIT_S)
+        self.sockets += [near, far]
+        for one, other in ((near, far), (far, near)):
+            self.loop.watch(one, READ, lambda _, one=one, other=other: self._pass(one, other))
+
+    def _pass(self, one: socket.socket, other: socket.socket) -> None:
+        data = one.recv(65536)
+        if data:
+            other.sendall(data)
+        else:
+            for each in (one, other):
+                self.loop.forget(each)
+                each.close()
+
+    def hold(self) -> None:
+        """Everything that passes from now on, on the connections that are there, is lost."""
+        for each in self.sockets:
+            self.loop.forget(each)
+
+    def close(self) -> None:
+        self.loop.forget(self.listener)
+        for each in (self.listener, *self.sockets):
+            self.loop.forget(each)
+            each.close()
+
+
+class Pair:
+    """A hub with its shell and a follower's link, in one loop."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        port = free_ports("127.0.0.1", 1)[0]
+        self.hub = Hub(self.loop.now(), ("algo-1", "algo-2"), Limits(heartbeat_s=BEAT_S, heartbeat_timeout_s=LIMIT_S))
+        self.shell = HubShell(self.loop, self.hub, TOKEN, False, {"algo-2": "127.0.0.1"})
+        self.shell.listen("127.0.0.1", port)
+        self.at_leader: list[dict] = []
+        self.shell.join(hello("algo-1"), self.at_leader.append)
+        self.relay = Relay(self.loop, ("127.0.0.1", port))
+        self.heard: list[dict] = []
+        self.lost: list[str] = []
+        self.link = HubLink(
+            self.loop, self.relay.where, "", TOKEN, hello("algo-2"), self.heard.append, self.lost.append, SILENCE_S
+        )
+        self._beat()
+
+    def _beat(self) -> None:
+        self.link.send({"type": "heartbeat"})
+        self.loop.after(BEAT_S, self._beat)
+
+    def until(self, true) -> None:
+        end = self.loop.now() + LIMIT_S
+        while not true():
+            assert self.loop.now() < end, (self.heard, self.lost)
+            self.loop.after(0.01, self.loop.stop)
+            self.loop.run()
+
+    def types(self) -> list[str]:
+        return [message["type"] for message in self.heard if message["type"] not in ("heartbeat", "nonce")]
+
+    def run(self) -> None:
+        self.shell.send(ready("algo-1").message())
+        self.link.send(ready("algo-2").message())
+        self.until(lambda: "go" in self.types())
+
+    def close(self) -> None:
+        self.link.close()
+        self.shell.close()
+        self.relay.close()
+        self.loop.close()
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    made = Pair()
+    yield made
+    made.close()
+
+
+def test_what_was_lost_in_a_gap_arrives_once_over_the_next_connection(pair):
+    pair.run()
+    pair.relay.hold()
+    pair.link.send(STOP)
+    pair.shell.send({"type": "daemon", "id": "a", "host": "algo-2", "command": "x"})
+    pair.until(lambda: {"daemon", "stop"} <= set(pair.types()))
+    pair.until(lambda: "stop" in [message["type"] for message in pair.at_leader])
+    assert pair.types() == ["welcome", "go", "welcome", "daemon", "stop"]
+    assert [message["type"] for message in pair.at_leader if message["type"] != "heartbeat"].count("stop") == 1
+    assert not pair.lost
+
+
+def test_a_second_gap_is_survived_as_well(pair):
+    pair.run()
+    for number in range(3):
+        pair.relay.hold()
+        pair.shell.send({"type": "daemon", "id": str(number), "host": "algo-2", "command": "x"})
+        pair.until(lambda: pair.types().count("daemon") == number + 1)  # noqa: B023 - asked at once
+    assert [message["id"] for message in pair.heard if message["type"] == "daemon"] == ["0", "1", "2"]
+    assert not pair.lost
+    assert pair.hub.verdict is None
+
+
+def test_a_hub_that_closes_is_lost_at_once_after_a_gap_too(pair):
+    pair.run()
+    pair.relay.hold()
+    pair.until(lambda: pair.types().count("welcome") == 2)
+    pair.shell.close()
+    pair.until(lambda: pair.lost)
+    assert pair.lost == ["hub lost: connection closed"]
+
+
+def test_a_follower_that_closes_is_lost_at_once_after_a_gap_too(pair):
+    pair.run()
+    pair.relay.hold()
+    pair.until(lambda: pair.types().count("welcome") == 2)
+    pair.link.close()
+    pair.until(lambda: "algo-2" in pair.hub._gone)
+
+
+class Stranger:
+    """Speaks to the hub by hand."""
+
+    def __init__(self, pair: Pair, source: str = "127.0.0.1") -> None:
+        self.pair, self.socket, self.lines, self.ended = pair, socket.socket(), [], False
+        self.socket.bind((source, 0))
+        self.socket.connect(pair.relay.hub)
+        pair.loop.watch(self.socket, READ, self._read)
+        pair.until(lambda: self.lines)
+        self.nonce = self.lines[0]["nonce"]
+
+    def _read(self, _: int) -> None:
+        data = self.socket.recv(65536)
+        self.lines += [json.loads(line) for line in data.splitlines()]
+        if not data:
+            self.ended = True
+            self.pair.loop.forget(self.socket)
+
+    def hello(self, **about) -> list[dict]:
+        """What the hub answers, until it closes the connection or takes it."""
+        proof = messages.mac(TOKEN, self.nonce, "algo-2")
+        message = Hello("algo-2", {}).message(proof) | about
+        self.socket.sendall(messages.encode(message))
+        self.pair.until(lambda: self.ended or len(self.lines) > 1)
+        self.socket.close()
+        return self.lines[1:]
+
+
+@pytest.mark.parametrize("session", ["", None, "\ud800"])
+def test_a_hello_without_a_session_is_none(pair, session):
+    pair.run()
+    assert Stranger(pair).hello(session=session, heard=0) == []
+    assert not pair.lost
+
+
+def test_nobody_replaces_a_host_without_its_session(pair):
+    pair.run()
+    (answer,) = Stranger(pair).hello(session="0" * 32, heard=0)
+    assert answer == {"type": "refuse", "why": "algo-2 has said hello already"}
+    assert not pair.lost
+    assert pair.hub.verdict is None
+
+
+def test_nobody_replaces_a_host_from_another_address(pair):
+    pair.run()
+    assert Stranger(pair, "127.0.0.9").hello(session=pair.link._session.id, heard=0) == []
+    assert not pair.lost
+
+
+@pytest.mark.parametrize("heard", [-1, 99, "x", None])
+def test_a_count_that_cannot_be_replaces_nothing(pair, heard):
+    pair.run()
+    assert Stranger(pair).hello(session=pair.link._session.id, heard=heard) == []
+    pair.shell.send({"type": "daemon", "id": "a", "host": "algo-2", "command": "x"})
+    pair.until(lambda: "daemon" in pair.types())
+    assert not pair.lost

@@ -1,0 +1,95 @@
+"""Secrets of the job in a failure's texts: hidden, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from algorun.control.failure import Failure
+from algorun.job.request import Request
+from algorun.outcome import redaction
+from algorun.plan.render import is_secret
+from tests.conftest import job
+
+KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\n-----END KEY-----"
+
+
+def hidden(text: str, *args: str, hyperparameters: dict | None = None, **environ: str) -> str:
+    config = job("mpi", **environ)
+    config = replace(
+        config, entry=replace(config.entry, args=args), hyperparameters=hyperparameters or {}, request=Request()
+    )
+    found = Failure("exit", "algo-1", 2, text, 0, text, text, said=text)
+    clean = redaction.failure(found, config)
+    assert {clean.message, clean.traceback, clean.hint, clean.said} == {clean.message}
+    assert redaction.text(text, config) == clean.message
+    return clean.message
+
+
+@pytest.mark.parametrize(
+    ("args", "before", "after"),
+    [
+        (
+            ("--db_password", "hunter2", "--lr", "1"),
+            "train.py: error: argument --db_password: invalid int value: 'hunter2'",
+            "train.py: error: argument --db_password: invalid int value: '***'",
+        ),
+        (
+            ("--db_password", "hunter2"),
+            "train.py: error: unrecognized arguments: --db_password hunter2",
+            "train.py: error: unrecognized arguments: --db_password ***",
+        ),
+        (("--db-password=hunter2",), "connection to postgres://me:hunter2@db/x failed", "connection to postgres://me:***@db/x failed"),
+        (("--password", "p@ss/w0rd"), "postgres://me:p%40ss%2Fw0rd@db", "postgres://me:***@db"),
+        (("--password", "it\\1"), "no user 'it\\\\1'", "no user '***'"),
+        # Short and common values only behind their name: they would take half of the text along.
+        (
+            ("--pin_token", "1"),
+            "rank 1 on algo-1, exit 1: argument --pin_token: invalid choice: '1'",
+            "rank 1 on algo-1, exit 1: argument --pin_token: invalid choice: '***'",
+        ),
+        (("--use_auth_token", "True"), "True is not False\nuse-auth-token=True", "True is not False\nuse-auth-token=***"),
+        (("--max_token", "2048"), "a batch of 2048 has 2048 rows", "a batch of 2048 has 2048 rows"),
+        (("--pin_token", "12345678"), "pin 12345678", "pin ***"),
+        # An option without a value is followed by another option.
+        (("--with-token", "--verbose"), "unrecognized arguments: --verbose", "unrecognized arguments: --verbose"),
+        (("--tokenizer", "bert-base-uncased"), "no folder bert-base-uncased", "no folder bert-base-uncased"),
+        (("--user", "somebody"), "no user somebody", "no user somebody"),
+        # Within another word only where it is long.
+        (("--password", "test"), "pytest test.py in testing", "pytest ***.py in testing"),
+    ],
+)  # fmt: skip
+def test_values_of_secret_options_are_hidden(args, before, after):
+    assert hidden(before, *args) == after
+
+
+def test_values_of_secret_variables_and_hyperparameters_are_hidden():
+    given = {"api_key": '"abcdefgh"', "db": json.dumps({"host": "db.local", "password": "hunter2"}), "lr": "0.1"}
+    text = "db.local refused hunter2 with abcdefgh at 0.1"
+    assert hidden(text, hyperparameters=given) == "db.local refused *** with *** at 0.1"
+    assert hidden("no access for wJalrXUtnFEMI", AWS_SECRET_ACCESS_KEY="wJalrXUtnFEMI") == "no access for ***"
+    assert hidden("credentials of 7 tokens", hyperparameters={"secrets": '["token-one", "token-two"]'}) == (
+        "credentials of 7 tokens"
+    )
+
+
+def test_a_key_of_many_lines_is_hidden_in_any_form():
+    for shown in (KEY, repr(KEY), json.dumps(KEY), "bad line MIIEvQIBADANBgkqhkiG9w0BAQ"):
+        assert "MIIEvQIBADAN" not in hidden(f"cannot read {shown}", PRIVATE_KEY=KEY)
+
+
+@given(st.text(min_size=8, max_size=40), st.text(max_size=60), st.text(max_size=60))
+def test_a_long_secret_never_stays(secret, before, after):
+    assume(secret.strip() and "*" not in secret)
+    assert secret not in hidden(f"{before}{secret}{after}", "--password", secret) or secret.startswith("--")
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"), [("HF_TOKEN", True), ("--api-key", True), ("TOKENIZERS_PARALLELISM", False)]
+)
+def test_a_tokenizer_is_no_secret(name, secret):
+    assert is_secret(name) == secret

@@ -1,0 +1,199 @@
+"""Ranks and plans: a bijection, the same on every host, printable, JSON and back, golden files."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from algorun import codec
+from algorun.errors import UserError
+from algorun.job.config import Request
+from algorun.job.paths import Paths
+from algorun.job.values import Sourced
+from algorun.machine.openmpi import OpenMpi
+from algorun.plan import cluster, plan, render
+from algorun.plan.plan import Plan
+from tests.conftest import OPEN_MPI, PROGRAMS, TREES, job, machine
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def made(tree: str, gpus: int = 0, openmpi: OpenMpi | None = None, **environ: str) -> Plan:
+    config = job(tree, **environ)
+    base = Paths(Path("/opt/ml"))  # so that golden files hold wherever the tests lie
+    config = replace(config, paths=base, code=str(base.code), entry=replace(config.entry, cwd=str(base.code)))
+    found = machine(gpus, openmpi=openmpi)
+    slots = cluster.assumed_slots(config, cluster.own_slots(config, found))
+    return plan.make(config, cluster.resolve(config.resources.hosts, slots), found, PROGRAMS)
+
+
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=12))
+def test_ranks_are_a_bijection_in_the_order_of_hosts(counts):
+    hosts = tuple(f"h{i}" for i in range(len(counts)))
+    found = cluster.resolve(hosts, {h: Sourced(n, "") for h, n in zip(hosts, counts, strict=True)})
+    assert [rank for host in found.hosts for rank in host.ranks] == list(range(sum(counts)))
+    assert [len(host.ranks) for host in found.hosts] == counts
+    assert found.world_size == sum(counts)
+
+
+@pytest.mark.parametrize("count", [0, -1])
+def test_a_host_without_slots_is_refused_by_name(count):
+    with pytest.raises(UserError, match="slots of b"):
+        cluster.resolve(("a", "b"), {"a": Sourced(1, ""), "b": Sourced(count, "")})
+
+
+@pytest.mark.parametrize(
+    ("name", "tree", "gpus", "openmpi"),
+    [
+        ("native-book-chapter", "book-chapter", 2, None),
+        ("torchrun-heterogeneous", "heterogeneous", 4, None),
+        ("mpirun-3x2", "mpi", 0, OPEN_MPI[4]),
+        ("mpirun-5-3x2", "mpi", 0, OPEN_MPI[5]),
+        ("per-host", "script-2-hosts", 0, None),
+    ],
+)
+def test_plans_are_as_their_golden_files(name, tree, gpus, openmpi):
+    """`UPDATE_GOLDEN=1 pytest` writes them anew; the diff is then for people to read."""
+    text = render.plan_text(made(tree, gpus, openmpi)) + "\n"
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("tree", sorted(path.name for path in TREES.iterdir()))
+def test_a_plan_goes_to_json_and_comes_back(tree):
+    before = made(tree, 2)
+    assert codec.from_json(Plan, json.loads(json.dumps(codec.to_json(before)))) == before
+
+
+def test_a_plan_without_mpirun_is_our_image_s():
+    """A laptop plans for SageMaker; a run there would say what to install."""
+    here, there = made("mpi"), made("mpi", openmpi=OPEN_MPI[4])
+    assert here.hosts == there.hosts
+    assert "no mpirun here: the plan takes Open MPI 4's options" in render.plan_text(here)
+
+
+@pytest.mark.parametrize("openmpi", OPEN_MPI.values())
+def test_a_plan_with_open_mpi_goes_to_json_and_comes_back(openmpi):
+    before = made("mpi", openmpi=openmpi)
+    assert codec.from_json(Plan, json.loads(json.dumps(codec.to_json(before)))) == before
+    assert made("script", openmpi=openmpi).openmpi is None
+
+
+def test_every_variable_has_a_source():
+    before = made("heterogeneous", 4)
+    for host in before.hosts:
+        for variable in (*before.env, *host.env, *(v for rank in host.ranks for v in rank.env)):
+            assert variable.source, variable.name
+
+
+def test_unknown_and_missing_keys_are_refused_with_their_place():
+    value = codec.to_json(made("script"))
+    with pytest.raises(ValueError, match=r"\$: unknown key 'extra'"):
+        codec.from_json(Plan, {**value, "extra": 1})
+    with pytest.raises(ValueError, match=r"\$\.engine: 'value' is missing"):
+        codec.from_json(Plan, {**value, "engine": {"source": ""}})
+    with pytest.raises(ValueError, match=r"\$\.nnodes: 'two' is not int"):
+        codec.from_json(Plan, {**value, "nnodes": "two"})
+
+
+def test_all_hosts_make_the_same_plan():
+    plans = set()
+    config = job("heterogeneous")
+    slots = {"algo-2": Sourced(4, "4 GPUs"), "algo-1": Sourced(1, "no GPU"), "algo-10": Sourced(4, "4 GPUs")}
+    for host in config.resources.hosts:
+        own = replace(config, resources=replace(config.resources, current_host=host))
+        ranks = cluster.resolve(own.resources.hosts, slots)
+        mine = plan.make(own, ranks, machine(), PROGRAMS)
+        plans.add(tuple((h.host, h.node_rank, h.starter, tuple(r.rank for r in h.ranks)) for h in mine.hosts))
+    assert len(plans) == 1
+    assert [len(host[3]) for host in plans.pop()] == [4, 1, 4]
+
+
+def test_a_name_with_a_dash_has_a_second_spelling_that_takes_nobody_elses_place():
+    config = replace(
+        job("script"), hyperparameters={"batch-size": "1", "batch_size": "2", "log-every": "3", "a=b": "4"}
+    )
+    ranks = cluster.resolve(config.resources.hosts, {"algo-1": Sourced(1, "")})
+    shown = plan.make(config, ranks, machine(), PROGRAMS)
+    environ = shown.environ(shown.hosts[0], shown.hosts[0].ranks[0])
+    assert (environ["SM_HP_BATCH-SIZE"], environ["SM_HP_BATCH_SIZE"]) == ("1", "2")
+    assert (environ["SM_HP_LOG-EVERY"], environ["SM_HP_LOG_EVERY"]) == ("3", "3")
+    assert not [name for name in environ if "=" in name], "no process can be given such a name"
+    assert json.loads(environ["SM_HPS"])["a=b"] == 4
+
+
+def test_every_host_gets_its_own_training_environment():
+    """As it would write it itself from its own resourceconfig.json: the plan of another host says the same."""
+    here = job("heterogeneous")
+    ranks = cluster.resolve(here.resources.hosts, {host: Sourced(1, "") for host in here.resources.hosts})
+    for name in here.resources.hosts:
+        group = next(group for group in here.resources.groups if name in group.hosts)
+        raw = {"current_host": name, "current_group_name": group.name, "current_instance_type": group.instance_type}
+        own = replace(
+            here.resources,
+            raw={**here.resources.raw, **raw},
+            current_host=name,
+            current_group=group.name,
+            instance_type=group.instance_type,
+        )
+        there = replace(here, resources=own)
+        plans = [plan.make(config, ranks, machine(), PROGRAMS) for config in (here, there)]
+        assert plans[0].host(name) == plans[1].host(name)
+
+
+def test_what_the_user_has_set_stays_and_the_plan_says_so():
+    host = made("script", NCCL_SOCKET_IFNAME="ib0").hosts[0]
+    found = {v.name: v for v in host.env}
+    assert (found["NCCL_SOCKET_IFNAME"].value, found["NCCL_SOCKET_IFNAME"].source) == (
+        "ib0",
+        "set in the environment: kept",
+    )
+    assert found["GLOO_SOCKET_IFNAME"].value == "eth0"
+
+
+@pytest.mark.parametrize("secret", ["hunter2", 'hünter"2', "back\\slash"])
+def test_secrets_are_not_shown(tmp_path, secret):
+    folder = tmp_path / "input" / "config"
+    folder.mkdir(parents=True)
+    (folder / "resourceconfig.json").write_text('{"hosts": ["a"], "current_host": "a"}')
+    (folder / "hyperparameters.json").write_text(json.dumps({"api_key": secret, "lr": "1"}))
+    config = job(str(tmp_path))
+    ranks = cluster.resolve(("a",), {"a": Sourced(1, "")})
+    shown = plan.make(config, ranks, machine(), PROGRAMS)
+    assert shown.environ(shown.hosts[0], shown.hosts[0].ranks[0])["SM_HP_API_KEY"] == secret
+    redacted = render.redacted(shown)
+    values = [*redacted.argv, *redacted.environ(redacted.hosts[0], redacted.hosts[0].ranks[0]).values()]
+    for form in (secret, json.dumps(secret)[1:-1]):
+        assert form not in render.plan_text(shown)
+        assert not [value for value in values if form in value]
+
+
+def test_a_thousand_hosts_are_planned_with_every_rank():
+    config = job("book-chapter", Request(from_job=True, imagine_hosts=1000, slots=8))
+    slots = cluster.assumed_slots(config, cluster.own_slots(config, machine()))
+    started = time.process_time()
+    found = plan.make(config, cluster.resolve(config.resources.hosts, slots), machine(), PROGRAMS)
+    spent = time.process_time() - started
+    assert sum(len(host.ranks) for host in found.hosts) == found.world_size == 8000
+    assert spent < 5, "planning must not grow with hosts times hosts"
+
+
+def test_an_efa_device_is_used_where_there_is_one_and_the_user_can_say_otherwise():
+    config = job("script")
+    slots = cluster.assumed_slots(config, cluster.own_slots(config, machine()))
+    ranks = cluster.resolve(config.resources.hosts, slots)
+    for devices, expected in (((), None), (("efa_0",), "efa")):
+        found = plan.make(config, ranks, replace(machine(), efa_devices=devices), PROGRAMS)
+        assert found.environ(found.hosts[0], found.hosts[0].ranks[0]).get("FI_PROVIDER") == expected
+    own = replace(config, environ={"FI_PROVIDER": "tcp"})
+    found = plan.make(own, ranks, replace(machine(), efa_devices=("efa_0",)), PROGRAMS)
+    assert found.environ(found.hosts[0], found.hosts[0].ranks[0])["FI_PROVIDER"] == "tcp"

@@ -1,0 +1,76 @@
+"""`make gpu-test` from its start to its page, on the CPU with models that are as small as they get."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from tests.conftest import ROOT, clean_environ
+
+ONLY = "doctor,plan,pipeline,graph,index,step,memory"  # `make bench-quick` runs all of them
+
+
+def start(folder, only: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-m", "tests.gpu", "--cpu", "--page", folder / "gpu.md", "--keep", folder / "kept.json"]
+    out = subprocess.PIPE
+    return subprocess.Popen(
+        [*argv, "--only", only], cwd=ROOT, env=clean_environ(), stdout=out, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def test_the_harness_runs_jobs_measures_and_writes_its_page(tmp_path):
+    harness = start(tmp_path, ONLY)
+    said = harness.communicate(timeout=120)[0]
+    assert harness.returncode == 0, said
+    rows = {row["name"]: row for row in json.loads((tmp_path / "kept.json").read_text())["rows"]}
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "doctor": "passed",
+        "plan": "skipped",
+        "pipeline": "passed",
+        "graph": "skipped",
+        "index": "passed",
+        "step": "passed",
+        "memory": "passed",
+    }
+    assert rows["graph"]["note"] == "needs a GPU; this machine has none"
+    assert "IndexError: index 11 is out of bounds" in rows["index"]["note"]
+    figures = {figure["name"]: figure["value"] for name in ("step", "memory") for figure in rows[name]["figures"]}
+    assert float(figures["ddp's throughput over the bare loop's"]) > 0
+    assert float(figures["memory, measured over planned"]) > 0.5
+    text = (tmp_path / "gpu.md").read_text()
+    assert "**Measured on a CPU. These figures say nothing about a GPU.**" in text
+    assert f"| CPU: {figures['ddp, images/s']} |" in text
+    assert "| ddp, MFU | CPU: - | no GPU; the peak of a CPU is not in tests/gpu/peaks.py |" in text
+    assert said.endswith(f"s; the tables are in {tmp_path / 'gpu.md'}\n")
+
+
+def test_a_stopped_harness_takes_its_job_along(tmp_path):
+    harness = start(tmp_path, "stop")
+    deadline = time.monotonic() + 30
+    while not (pids := _launchers_of(harness.pid)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    harness.send_signal(signal.SIGTERM)
+    said = harness.communicate(timeout=30)[0]
+    assert harness.returncode == 128 + signal.SIGTERM, said
+    assert pids
+    assert not [pid for pid in pids if os.path.exists(f"/proc/{pid}")]
+
+
+def _launchers_of(pid: int) -> list[str]:
+    """The children that are `algorun run`."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        children = file.read().split()
+    found = []
+    for child in children:
+        try:
+            with open(f"/proc/{child}/cmdline") as file:
+                words = file.read().split("\0")
+        except OSError:
+            continue
+        if "algorun" in words:
+            found.append(child)
+    return found

@@ -1,0 +1,36 @@
+"""Metrics after a resumption: nothing twice, nothing that the run has not kept."""
+
+import json
+
+import pytest
+
+from algorun_train.loop.loop import Position
+from algorun_train.loop.sinks import JSONL, Sinks
+
+LINES = [
+    {"kind": "step", "epoch": 1, "step": 4},
+    {"kind": "step", "epoch": 1, "step": 8},
+    {"kind": "epoch", "epoch": 1, "step": 8},
+    {"kind": "step", "epoch": 2, "step": 9},
+    {"kind": "step", "epoch": 2, "step": 16},
+    {"kind": "epoch", "epoch": 2, "step": 16},
+]
+
+
+@pytest.mark.parametrize(
+    ("start", "kept"),
+    [
+        (Position(0, 0, 0), 0),
+        (Position(0, 40, 4), 1),
+        (Position(0, 80, 8), 2),  # the epoch's evaluation is still to come
+        (Position(1, 0, 8), 3),
+        (Position(1, 10, 9), 4),
+        (Position(1, 80, 16), 5),
+        (Position(2, 0, 16), 6),
+    ],
+)
+def test_reports_of_what_comes_again_are_dropped(tmp_path, start, kept):
+    file = tmp_path / JSONL
+    file.write_text("".join(json.dumps(line) + "\n" for line in LINES) + '{"kind": "st')
+    Sinks(tmp_path, start).close()
+    assert [json.loads(line) for line in file.read_text().splitlines()] == LINES[:kept]

@@ -1,0 +1,72 @@
+"""Where a job reads and writes, and who a rank is: pure functions of the environment."""
+
+from pathlib import Path
+
+import pytest
+
+from algorun_train.errors import UserError
+from algorun_train.options.config import DdpConfig
+from algorun_train.options.paths import resolve
+from algorun_train.ranks.devices import choose_device
+from algorun_train.ranks.mesh import World, read_world
+
+TORCHRUN = {
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "LOCAL_WORLD_SIZE": "2",
+    "MASTER_ADDR": "algo-1",
+    "MASTER_PORT": "29500",
+}
+
+
+def test_sagemakers_variables_and_its_folder():
+    environ = {"SM_CHANNEL_TRAIN": "/c/train", "SM_CHANNEL_VAL": "/c/val", "SM_MODEL_DIR": "/m"}
+    paths = resolve(DdpConfig(), environ, lambda folder: folder == Path("/opt/ml"))
+    assert (paths.train, paths.validation, paths.model) == (Path("/c/train"), Path("/c/val"), Path("/m"))
+    assert paths.checkpoints == Path("/opt/ml/checkpoints")
+    assert paths.output == Path("/opt/ml/output/data")
+
+
+def test_validation_wins_over_val_and_flags_over_both():
+    environ = {"SM_CHANNEL_VALIDATION": "/long", "SM_CHANNEL_VAL": "/short"}
+    assert resolve(DdpConfig(), environ, lambda _: False).validation == Path("/long")
+    assert resolve(DdpConfig(validation=Path("/flag")), environ, lambda _: False).validation == Path("/flag")
+
+
+def test_without_sagemaker_everything_goes_below_output():
+    paths = resolve(DdpConfig(), {}, lambda _: False)
+    assert paths.train is None
+    assert {paths.checkpoints, paths.model, paths.output} == {
+        Path("output/checkpoints"),
+        Path("output/model"),
+        Path("output/data"),
+    }
+
+
+def test_another_base_folder():
+    paths = resolve(DdpConfig(), {"SAGEMAKER_BASE_DIR": "/sim/host1"}, lambda folder: folder == Path("/sim/host1"))
+    assert paths.checkpoints == Path("/sim/host1/checkpoints")
+
+
+def test_world_of_torchrun_and_of_nobody():
+    assert read_world({}) == World()
+    assert read_world(TORCHRUN) == World(3, 4, 1, 2, True)
+
+
+def test_a_partial_or_contradictory_environment_is_refused():
+    with pytest.raises(UserError, match="MASTER_PORT not set"):
+        read_world({k: v for k, v in TORCHRUN.items() if k != "MASTER_PORT"})
+    with pytest.raises(UserError, match="contradict"):
+        read_world(TORCHRUN | {"RANK": "4"})
+    with pytest.raises(UserError, match="WORLD_SIZE='many'"):
+        read_world(TORCHRUN | {"WORLD_SIZE": "many"})
+
+
+def test_devices():
+    world = World(3, 4, 1, 2, True)
+    assert choose_device(world, 0, one_visible=False) == "cpu"
+    assert choose_device(world, 2, one_visible=False) == "cuda:1"
+    assert choose_device(world, 1, one_visible=True) == "cuda:0"
+    with pytest.raises(UserError, match=r"LOCAL_RANK 1 .* has 1"):
+        choose_device(world, 1, one_visible=False)

@@ -1,1 +1,0 @@
-"""Bundled training entrypoints, started as `python -m train.ddp --key value ..` by any launcher."""

@@ -1,0 +1,1 @@
+"""Bundled training entrypoints, started as `python -m algorun_train.jobs.ddp --key value ..` by any launcher."""

@@ -1,0 +1,120 @@
+"""Where images come from, decoded: from memory when they fit, else from files by a pool of threads.
+
+Threads, not processes: Pillow decodes and resizes without holding the interpreter's lock, errors arrive as they are,
+and nothing passes through /dev/shm, which has 64 MB in many containers.
+"""
+
+import itertools
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol, TypeVar
+
+import numpy as np
+import torch
+
+from algorun_train.ranks.device_copies import host_buffer, to_device
+from algorun_train.ranks.mesh import Mesh
+
+from .folder import Listing, check_header, decode
+from .sampler import Indices
+
+R = TypeVar("R")
+BATCHES_AHEAD = 3  # enough to cover one slow file; more would only hold memory
+SCANNED_PER_RANK = 20_000  # about two seconds of header checks; further corrupt files are found when decoded
+MAX_THREADS = 8
+
+
+class Images(Protocol):
+    """Images of one split. `labels` is an int64 tensor on the CPU."""
+
+    labels: torch.Tensor
+
+    def batches(self, requests: Iterable[R], indices: Callable[[R], Indices]) -> Iterator[tuple[R, torch.Tensor]]:
+        """Each request with its images, uint8 [B, H, W, 3], in the order of the requests."""
+        ...
+
+
+class InMemory:
+    """All images decoded, on the training device: a batch is one gather."""
+
+    def __init__(self, pixels: torch.Tensor, labels: torch.Tensor) -> None:
+        self.pixels, self.labels = pixels, labels
+
+    def batches(self, requests: Iterable[R], indices: Callable[[R], Indices]) -> Iterator[tuple[R, torch.Tensor]]:
+        for request in requests:
+            yield request, self.pixels[to_device(torch.from_numpy(indices(request)), self.pixels.device)]
+
+
+class Unread:
+    """Labels of images that nobody decodes: the batches are zeros of the right shape, without memory of their own."""
+
+    def __init__(self, labels: torch.Tensor, side: int, device: torch.device) -> None:
+        self.labels = labels
+        self._image = torch.zeros((), dtype=torch.uint8, device=device).expand(side, side, 3)
+
+    def batches(self, requests: Iterable[R], indices: Callable[[R], Indices]) -> Iterator[tuple[R, torch.Tensor]]:
+        for request in requests:
+            yield request, self._image.expand(len(indices(request)), -1, -1, -1)
+
+
+class OnDisk:
+    """Files decoded ahead of their use by `threads` threads, then copied to `device`."""
+
+    def __init__(self, listing: Listing, side: int, threads: int, device: torch.device) -> None:
+        self.labels = torch.tensor(listing.labels)
+        self._listing, self._side, self._threads, self._device = listing, side, threads, device
+
+    def batches(self, requests: Iterable[R], indices: Callable[[R], Indices]) -> Iterator[tuple[R, torch.Tensor]]:
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
+        waiting: deque[tuple[R, list[Future[np.ndarray]]]] = deque()
+        try:
+            for request in requests:
+                parts = np.array_split(indices(request), self._threads)
+                waiting.append((request, [pool.submit(self._decode, part) for part in parts if len(part)]))
+                if len(waiting) > BATCHES_AHEAD:
+                    yield self._finish(*waiting.popleft())
+            while waiting:
+                yield self._finish(*waiting.popleft())
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _decode(self, indices: Indices) -> np.ndarray:
+        return np.stack([decode(self._listing, int(index), self._side) for index in indices])
+
+    def _finish(self, request: R, parts: list[Future[np.ndarray]]) -> tuple[R, torch.Tensor]:
+        decoded = [part.result() for part in parts]
+        pixels = host_buffer((sum(map(len, decoded)), self._side, self._side, 3), torch.uint8, self._device)
+        np.concatenate(decoded, out=pixels.numpy())
+        return request, pixels.to(self._device, non_blocking=True)
+
+
+def default_threads(local_world_size: int) -> int:
+    """This rank's share of the CPUs it may use."""
+    return min(max(len(os.sched_getaffinity(0)) // local_world_size, 1), MAX_THREADS)
+
+
+def open_folder(listing: Listing, side: int, threads: int, cache_mb: int, mesh: Mesh) -> InMemory | OnDisk:
+    """The images of a listing. A corrupt file is a UserError on all ranks.
+
+    Small channels (at most `cache_mb` MiB decoded) are decoded once, each rank its share, and handed round; of larger
+    ones the headers are checked, again each rank its share.
+    """
+    count, size = len(listing.files), side * side * 3
+    if count * size > cache_mb * 2**20:
+        mine = range(mesh.rank, count, mesh.size)[:SCANNED_PER_RANK]
+        mesh.on_all(lambda: _in_threads(lambda i: check_header(listing, i), mine, threads))
+        return OnDisk(listing, side, threads, mesh.device)
+    bounds = [count * rank // mesh.size for rank in range(mesh.size + 1)]
+    mine = range(bounds[mesh.rank], bounds[mesh.rank + 1])
+    decoded = mesh.on_all(lambda: _in_threads(lambda i: decode(listing, i, side), mine, threads))
+    pixels = torch.from_numpy(np.stack(decoded) if decoded else np.empty((0, side, side, 3), np.uint8))
+    sizes = [(end - begin) * size for begin, end in itertools.pairwise(bounds)]
+    everything = torch.cat(mesh.gather_bytes(pixels.flatten(), sizes)).view(count, side, side, 3)
+    return InMemory(everything.to(mesh.device), torch.tensor(listing.labels))
+
+
+def _in_threads(work: Callable[[int], R], items: Iterable[int], threads: int) -> list[R]:
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, items))

@@ -1,0 +1,104 @@
+"""Text as sequences of bytes: a model sees `context` of them, and is asked at each for the one that follows."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from algorun_train.errors import UserError
+from algorun_train.options.paths import Paths
+from algorun_train.ranks.device_copies import to_device
+from algorun_train.ranks.mesh import Mesh
+
+from . import corpus
+from .batch import IGNORED, Batch
+from .sampler import Piece, Sharding, Step, permutation, walk
+
+HELD_OUT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Both splits, ready: a `Source` of batches with inputs [B, T] and labels [B, T], the inputs moved on by one.
+
+    A sample is a whole sequence: its loss is the mean over its T bytes, and so is its accuracy. `train` and
+    `validation` are uint8 [count, T + 1]; `source` says in words where they come from, `checksum` tells texts apart.
+    """
+
+    train: torch.Tensor
+    validation: torch.Tensor
+    source: str
+    checksum: str
+    device: torch.device
+
+    @property
+    def unit(self) -> str:
+        return "sequences"
+
+    @property
+    def train_count(self) -> int:
+        return len(self.train)
+
+    @property
+    def validation_count(self) -> int:
+        return len(self.validation)
+
+    def training(
+        self, epoch: int, done: int, epochs: int, seed: int, sharding: Sharding
+    ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
+        """As `Source` has it."""
+        for number in range(epoch, epochs):
+            order = permutation(self.train_count, seed, number)
+            for step in walk(order, done if number == epoch else 0, sharding, number):
+                yield step, tuple(self._batch(self.train, piece) for piece in step.pieces)
+
+    def evaluation(self, sharding: Sharding) -> Iterator[Batch]:
+        """As `Source` has it."""
+        for step in walk(np.arange(self.validation_count), 0, sharding):
+            for piece in step.pieces:
+                yield self._batch(self.validation, piece)
+
+    def without_inputs(self) -> "Text":
+        """As `Source` has it; here inputs and labels are the same bytes."""
+        return self
+
+    def _batch(self, split: torch.Tensor, piece: Piece) -> Batch:
+        tokens = to_device(split[torch.from_numpy(piece.indices)], self.device).long()
+        labels = tokens[:, 1:].clone()  # never a view, which it would be of a single sequence: inputs stay as they are
+        labels[piece.valid :].fill_(IGNORED)
+        return Batch(tokens[:, :-1].contiguous(), labels, piece.valid)
+
+
+def load(context: int, paths: Paths, mesh: Mesh) -> Text:
+    """Both splits, equal on all ranks, cut into sequences of `context` bytes that do not overlap.
+
+    Without a validation channel the last tenth of the sequences is held out. UserError, the same on all ranks, for
+    anything wrong with a channel, and for one that is too short.
+    """
+    if paths.train is None:
+        if paths.validation is not None:
+            raise UserError("channel 'validation' is given without 'train'; fix: give both, or train alone, or neither")
+        text, source = corpus.embedded(mesh), "the embedded text, sources of Python's standard library"
+    else:
+        text, source = corpus.from_channel("train", paths.train, mesh), str(paths.train)
+    if paths.validation is not None:
+        held = corpus.from_channel("validation", paths.validation, mesh)
+        train = sequences(text.text, context, 1, source)
+        validation = sequences(held.text, context, 1, str(paths.validation))
+        return Text(train, validation, f"{source} and {paths.validation}", text.checksum + held.checksum, mesh.device)
+    both = sequences(text.text, context, 2, source)
+    kept = len(both) - max(1, round(HELD_OUT * len(both)))
+    return Text(both[:kept], both[kept:], f"{source}, a tenth held out for validation", text.checksum, mesh.device)
+
+
+def sequences(text: bytes, context: int, least: int, source: str) -> torch.Tensor:
+    """uint8 [count, context + 1]: the text cut up, what is left at its end dropped. UserError for fewer than `least`."""
+    size = context + 1
+    count = len(text) // size
+    if count < least:
+        raise UserError(
+            f"option --context: {context} needs {least * size} bytes of text, {source} has {len(text)}; "
+            f"allowed: at most {max(len(text) // least - 1, 0)}; fix: a smaller --context, or more text"
+        )
+    return torch.from_numpy(np.frombuffer(text, np.uint8, count * size).reshape(count, size).copy())

@@ -1,0 +1,116 @@
+"""MPI in three exercises, each with its result checked: `mpirun -np 6 python -m algorun_train.jobs.mpi_basics`.
+
+Point to point (a token goes round the ring), broadcast (a table from rank 0), and gather, average, broadcast (one step
+of synchronous data parallel training by hand). Needs mpi4py and any number of ranks from 1 up.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from algorun_train.errors import UserError, guarded
+from algorun_train.loop.summary import write_summary
+from algorun_train.options import parsing, paths
+from algorun_train.options.parsing import option
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+# Set for every process by the launchers of Open MPI, of MPICH and Slurm (PMI), and of PMIx.
+STARTED_BY_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
+
+
+class WrongResult(Exception):
+    """An exercise gave another value than arithmetic says it must."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MpiConfig:
+    """`size` numbers per rank travel in each exercise."""
+
+    size: int = option(1000, "numbers per rank and message", at_least=1)
+
+
+def main(argv: list[str]) -> int:
+    """Runs all exercises on every rank; rank 0 tells of them and writes the summary."""
+    if parsing.answer_help(MpiConfig, "algorun_train.jobs.mpi_basics", argv):
+        return 0
+    config = parsing.read(MpiConfig, argv)
+    started_by_mpi(os.environ)
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    try:
+        results = [(exercise.__name__, exercise(world, config.size)) for exercise in EXERCISES]
+        if world.rank == 0:
+            for name, text in results:
+                print(f"check: {name} ok: {text}", flush=True)
+            folder = paths.output_dir(os.environ, Path.is_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            write_summary(folder, {"checks": len(results)})
+        world.Barrier()
+    except Exception:
+        # One rank's exception must not leave the others waiting in a receive for ever.
+        traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        world.Abort(1)
+    return 0
+
+
+def started_by_mpi(environ: Mapping[str, str]) -> None:
+    """UserError where no MPI launcher started this process: each would find itself alone in its world."""
+    if not any(name in environ for name in STARTED_BY_MPI):
+        raise UserError(
+            "mpi-basics was not started by mpirun, so its ranks cannot find each other; allowed: the mpirun engine; "
+            "fix: algorun run --engine mpirun mpi-basics, or mpirun -np 4 python -m algorun_train.jobs.mpi_basics"
+        )
+
+
+def expect(what: str, got: object, wanted: object) -> None:
+    if got != wanted:
+        raise WrongResult(f"{what}: got {got!r}, expected {wanted!r}")
+
+
+def point_to_point(world: "MPI.Comm", size: int) -> str:
+    """A token passes every rank once; each adds its number to it."""
+    after, before = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    if world.rank == 0:
+        world.send(0, dest=after, tag=1)
+        token = world.recv(source=before, tag=1)
+        expect("the token after one round", token, sum(range(world.size)))
+        return f"a token went round {world.size} ranks and came back as {token}"
+    token = world.recv(source=before, tag=1)
+    expect(f"the token at rank {world.rank}", token, sum(range(world.rank)))
+    world.send(token + world.rank, dest=after, tag=1)
+    return ""
+
+
+def broadcast(world: "MPI.Comm", size: int) -> str:
+    """Rank 0's numbers reach every rank unchanged, and all ranks confirm it."""
+    numbers = world.bcast([3 * i + 1 for i in range(size)] if world.rank == 0 else None, root=0)
+    expect(f"the broadcast numbers at rank {world.rank}", numbers, [3 * i + 1 for i in range(size)])
+    return f"{size} numbers are equal on {world.allreduce(1)} ranks"
+
+
+def gather_average_broadcast(world: "MPI.Comm", size: int) -> str:
+    """Every rank's gradient goes to rank 0, their mean comes back."""
+    gradient = [float(world.rank + i) for i in range(size)]
+    gathered = world.gather(gradient, root=0)
+    mean = [sum(column) / world.size for column in zip(*gathered, strict=True)] if gathered else None
+    mean = world.bcast(mean, root=0)
+    middle = (world.size - 1) / 2
+    # Sums of whole numbers and their halves are exact in floating point: equality is the right test.
+    expect(f"the mean gradient at rank {world.rank}", mean, [middle + i for i in range(size)])
+    return f"the mean of {world.size} gradients starts with {mean[0]}"
+
+
+EXERCISES: tuple[Callable[["MPI.Comm", int], str], ...] = (point_to_point, broadcast, gather_average_broadcast)
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

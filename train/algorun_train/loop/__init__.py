@@ -1,0 +1,1 @@
+"""The training loop and what it asks for: steps, learning rate, figures, reports."""

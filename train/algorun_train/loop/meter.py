@@ -1,0 +1,94 @@
+"""Counts what the loop does, without waiting for the device at any step, and turns it into figures on demand."""
+
+import math
+import resource
+import time
+from dataclasses import dataclass
+
+import torch
+
+from algorun_train.errors import TrainingError
+from algorun_train.ranks.mesh import Mesh
+
+
+@dataclass(slots=True)
+class Window:
+    """Sums over some steps. `loss` and `waited_s` are this rank's, `samples` those of all ranks.
+    `carried` of the samples were counted by an earlier run, before a resume."""
+
+    steps: int = 0
+    samples: int = 0
+    carried: int = 0
+    loss: float = 0.0
+    seconds: float = 0.0
+    waited_s: float = 0.0
+
+    def add(self, other: "Window") -> None:
+        self.steps += other.steps
+        self.samples += other.samples
+        self.loss += other.loss
+        self.seconds += other.seconds
+        self.waited_s += other.waited_s
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A window's figures over all ranks; `data_wait` is a share 0..1, the memory that of the hungriest rank."""
+
+    loss: float
+    samples_per_s: float
+    data_wait: float
+    peak_memory_mib: float
+
+
+class Meter:
+    """`interval` is what happened since the last report, `epoch` since the epoch began, `total` in this run."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self.interval, self.epoch, self.total = Window(), Window(), Window()
+        self._open, self._since = Window(), time.perf_counter()
+        self._loss = torch.zeros((), dtype=torch.float64, device=mesh.device)
+
+    def start(self) -> None:
+        """The clock of training runs from here; what happened since the last `fold` was something else."""
+        self._since = time.perf_counter()
+
+    def add(self, loss: torch.Tensor, samples: int, waited_s: float) -> None:
+        """One step: this rank's sum of losses (on the device), the samples of all ranks, seconds without data."""
+        self._loss += loss
+        self._open.steps += 1
+        self._open.samples += samples
+        self._open.waited_s += waited_s
+
+    def fold(self) -> None:
+        """Brings all windows up to now. The only place that waits for the device."""
+        self._open.loss = self._loss.item()
+        now = time.perf_counter()
+        self._open.seconds = now - self._since if self._open.steps else 0.0
+        for window in (self.interval, self.epoch, self.total):
+            window.add(self._open)
+        self._open, self._since = Window(), now
+        self._loss.zero_()
+
+    def read(self, window: Window) -> Reading:
+        """The figures of a window, equal on all ranks. TrainingError when the loss is not a finite number."""
+        rows = self._mesh.exchange([window.loss, window.waited_s, self._memory_mib()])
+        loss = sum(row[0] for row in rows) / max(window.samples, 1)
+        if not math.isfinite(loss):
+            raise TrainingError(
+                f"the training loss became {loss}; no checkpoint was written since; "
+                "fix: a smaller --lr, --clip-norm 1, longer --warmup-epochs, or --precision fp32"
+            )
+        seconds = max(window.seconds, 1e-9)
+        return Reading(
+            loss=loss,
+            samples_per_s=(window.samples - window.carried) / seconds if window.steps else 0.0,
+            data_wait=min(sum(row[1] for row in rows) / len(rows) / seconds, 1.0) if window.steps else 0.0,
+            peak_memory_mib=max(row[2] for row in rows),
+        )
+
+    def _memory_mib(self) -> float:
+        if self._mesh.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._mesh.device) / 2**20
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # Linux counts in KiB

@@ -1,0 +1,57 @@
+"""Where reports go: the log, `metrics.jsonl` and TensorBoard's event file in the output folder. Rank 0 only."""
+
+import json
+from pathlib import Path
+
+from algorun_train.files import write_text
+
+from .loop import Position
+from .metrics import EpochReport, StepReport, per_s, record
+
+JSONL = "metrics.jsonl"
+TENSORBOARD = "tensorboard"
+SPEEDS = tuple(per_s(unit) for unit in ("images", "sequences"))
+SCALARS = ("train_loss", "val_loss", "val_accuracy", "learning_rate", *SPEEDS, "data_wait", "peak_memory_mib")
+
+
+class Sinks:
+    """`start` is where the run goes on from: reports of what comes after it are dropped, not doubled."""
+
+    def __init__(self, folder: Path, start: Position) -> None:
+        file, resumed_at = folder / JSONL, start.step
+        kept = file.read_text().splitlines(keepends=True) if resumed_at and file.exists() else []
+        write_text(file, "".join(line for line in kept if _is_before(start, line)))
+        self._jsonl = file.open("a", encoding="utf-8")
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            print("warning: tensorboard is not installed, so no event file is written", flush=True)
+            self._events = None
+        else:
+            self._events = SummaryWriter(str(folder / TENSORBOARD), purge_step=resumed_at + 1 if resumed_at else None)
+
+    def write(self, report: StepReport | EpochReport) -> None:
+        print(report, flush=True)
+        flat = record(report)
+        self._jsonl.write(json.dumps(flat) + "\n")
+        self._jsonl.flush()
+        if self._events:
+            for name in SCALARS:
+                if name in flat:
+                    self._events.add_scalar(f"{flat['kind']}/{name}", flat[name], report.step)
+
+    def close(self) -> None:
+        self._jsonl.close()
+        if self._events:
+            self._events.close()
+
+
+def _is_before(start: Position, line: str) -> bool:
+    """An epoch is reported after its last step, once it is evaluated: one that still waits for that comes again."""
+    try:
+        report = json.loads(line)
+        if report["kind"] == "epoch":
+            return bool(report["epoch"] <= start.epoch)
+        return bool(report["step"] <= start.step)
+    except (ValueError, KeyError, TypeError):
+        return False  # a line cut short by a kill

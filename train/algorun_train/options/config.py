@@ -1,0 +1,130 @@
+# ruff: noqa: RUF009 (option() is dataclasses.field)
+"""The options of the training entrypoints, as data. `options.read` fills them; nothing here touches the world."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from algorun_train.errors import UserError
+
+from .parsing import option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """What every way of training shares. Times are in seconds, sizes in MiB, batches in samples."""
+
+    epochs: int = option(20, "passes over the training data", at_least=1)
+    seed: int = option(0, "seed of weights, sample order and augmentation", at_least=0, at_most=2**32 - 1)
+    batch_size: int = option(32, "samples per rank and step", at_least=1, aliases=("b",))
+    accumulation: int = option(1, "batches per optimizer step; gradients are exchanged once", at_least=1)
+    optimizer: str = option("adamw", "optimizer", choices=("adamw", "sgd"))
+    lr: float = option(0.003, "learning rate", above=0)
+    momentum: float = option(0.9, "momentum of sgd", at_least=0, at_most=1)
+    weight_decay: float = option(0.05, "weight decay of weights with two or more dimensions", at_least=0)
+    gamma: float = option(0.9, "factor on the learning rate after every epoch", above=0, at_most=1)
+    warmup_epochs: float = option(1.0, "epochs over which the learning rate rises linearly", at_least=0)
+    scale_lr: bool = option(False, "multiply lr by global batch / reference batch (Goyal et al. 2017)")
+    reference_batch: int = option(256, "the global batch that lr is meant for, with --scale-lr", at_least=1)
+    clip_norm: float = option(0.0, "largest norm of all gradients together; 0 leaves them alone", at_least=0)
+    precision: str = option("fp32", "bf16 computes in bfloat16 where it is safe (autocast)", choices=("fp32", "bf16"))
+    matmul_precision: str | None = option(
+        None,
+        "fp32 matrix products on GPUs: high allows TF32, medium bfloat16; by default torch's own, highest",
+        choices=("highest", "high", "medium"),
+    )
+    compile: bool = option(False, "compile the model with torch.compile")
+    deterministic: bool = option(False, "refuse operations without a deterministic form (slower on GPUs)")
+    log_interval: int = option(50, "optimizer steps between progress lines", at_least=1)
+    resume: str = option("auto", "auto goes on from the newest checkpoint, if any", choices=("auto", "never"))
+    checkpoint_interval_s: float = option(
+        300.0, "seconds between checkpoints; 0: at a stop or the end only", at_least=0
+    )
+    keep_checkpoints: int = option(2, "newest checkpoints to keep", at_least=1)
+    checkpoint_dir: Path | None = option(None, "folder of checkpoints; else $SAGEMAKER_BASE_DIR/checkpoints")
+    model_dir: Path | None = option(None, "folder of the model artifact; else SM_MODEL_DIR")
+    output_dir: Path | None = option(None, "folder of metrics and summary; else SM_OUTPUT_DATA_DIR")
+    train: Path | None = option(None, "training data; else SM_CHANNEL_TRAIN, else the embedded data")
+    validation: Path | None = option(
+        None, "validation data; else SM_CHANNEL_VALIDATION or SM_CHANNEL_VAL", aliases=("val",)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig(TrainConfig):
+    """Sizes of the bundled models, and images. None means: decided from the data or the model, and printed."""
+
+    image_size: int | None = option(None, "side in pixels that images are resized to; digits 8, folders 64", at_least=4)
+    patch_size: int | None = option(None, "side of a patch of the vit, a divisor of the image size", at_least=1)
+    width: int | None = option(None, "channels of the model; vit 64, convnet 32, gpt 128", at_least=8)
+    depth: int | None = option(None, "blocks of the model; vit 4, convnet 3, gpt 8", at_least=1)
+    heads: int = option(4, "attention heads, a divisor of the width", at_least=1)
+    dropout: float = option(0.0, "share of activations dropped while training", at_least=0, at_most=0.9)
+    augment: str = option("shift", "random changes to training images", choices=("none", "shift", "flip", "shift+flip"))
+    workers: int | None = option(None, "threads per rank that decode images; by default from the CPU count", at_least=1)
+    cache_mb: int = option(256, "decoded images of up to this many MiB stay in each rank's memory", at_least=0)
+
+    def __post_init__(self) -> None:
+        if self.warmup_epochs > self.epochs:
+            raise UserError(
+                f"option --warmup-epochs: {self.warmup_epochs:g} is more than --epochs {self.epochs}; "
+                "fix: warm up for fewer epochs, or train longer"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DdpConfig(ModelConfig):
+    """Image classification with data parallelism."""
+
+    model: str = option("vit", "architecture", choices=("vit", "convnet"))
+    init_from: Path | None = option(None, "weights to start from: a .pt file, or a folder with model.pt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineConfig(ModelConfig):
+    """Pipelines of stages, as many side by side as there are ranks for. `batch_size` is that of one pipeline."""
+
+    model: str = option("gpt", "architecture: gpt on text, vit on images", choices=("gpt", "vit"))
+    context: int = option(128, "bytes of text that the gpt sees at once", at_least=1)
+    tied: bool = option(False, "the gpt's head has the weights of its embedding, as in GPT-2")
+    pp: int | None = option(
+        None, "ranks that one pipeline lies on, a divisor of all; 2, or 1 alone", at_least=1, aliases=("partitions",)
+    )
+    chunks: int | None = option(None, "stages per rank; 1, or 2 where the schedule wants several", at_least=1)
+    schedule: str = option(
+        "1f1b",
+        "order of forward and backward passes; the last three are experimental",
+        choices=("1f1b", "gpipe", "simple", "interleaved", "zero-bubble", "zbv", "dualpipev"),
+    )
+    microbatches: int | None = option(None, "parts of a batch, a divisor of it; up to 4 per rank", at_least=1)
+    placement: str = option(
+        "cluster", "ranks next to each other form a pipeline (cluster), or hold equal stages (spread)",
+        choices=("cluster", "spread"),
+    )  # fmt: skip
+    optimize: str = option("speed", "what the partition makes small: the step, or memory", choices=("speed", "memory"))
+    memory_limit_mb: float | None = option(None, "MiB that a rank may need; a partition over it is refused", above=0)
+    partition: Path | None = option(None, "partition file to use; made where it does not exist")
+    profile_only: bool = option(False, "profile, write the partition file and leave")
+    recompute: bool = option(False, "compute activations again in the backward pass: less memory, more time")
+    explain: bool = option(False, "show the planned schedule before, write the measured one after the run")
+    mp_parameters: str | None = option(None, "options as AWS's model parallel library has them, a JSON object")
+
+    def __post_init__(self) -> None:
+        ModelConfig.__post_init__(self)  # super() does not know a dataclass that slots have made anew
+        for name, only, why in (
+            ("accumulation", 1, "a pipeline accumulates over its microbatches; fix: a larger --batch-size"),
+            ("compile", False, "not for stages of a pipeline; fix: --compile False, or train.ddp"),
+        ):
+            value = getattr(self, name)
+            if value != only:
+                raise UserError(f"option --{name}: {value}: {why}")
+        if self.tied and self.model != "gpt":
+            raise UserError(f"option --tied: with --model {self.model}; allowed: with gpt; fix: leave it out")
+        if self.microbatches and self.batch_size % self.microbatches:
+            raise UserError(
+                f"option --microbatches: {self.microbatches} does not divide --batch-size {self.batch_size}; "
+                f"allowed: {divisors(self.batch_size)}; fix: use one of them, or another --batch-size"
+            )
+
+
+def divisors(number: int) -> str:
+    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

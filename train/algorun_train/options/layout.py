@@ -1,0 +1,102 @@
+"""How a pipeline job is laid out on its ranks, from options and the number of ranks. Pure, so equal on all of them."""
+
+from dataclasses import dataclass
+
+from algorun_train.errors import UserError
+from algorun_train.parallel import schedules
+from algorun_train.parallel.grid import Grid, grid
+
+from .config import PipelineConfig, divisors
+from .mp_parameters import Wishes
+
+PER_RANK = 4  # microbatches per rank of a pipeline: with 4 P of them its idle share is below a fifth
+
+SPLIT_BACKWARD = ("zero-bubble", "zbv", "dualpipev")  # schedules that compute weight gradients apart
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`microbatches` of `microbatch` samples each go through `stages` stages, `chunks` on each rank of a pipeline."""
+
+    grid: Grid
+    schedule: str
+    chunks: int
+    microbatches: int
+    microbatch: int
+
+    @property
+    def stages(self) -> int:
+        return self.grid.pp * self.chunks
+
+    def __str__(self) -> str:
+        return (
+            f"{_count(self.grid.dp, 'pipeline')} of {_count(self.grid.pp, 'rank')} ({self.grid.placement}), "
+            f"{_count(self.stages, 'stage')}, schedule {self.schedule}, "
+            f"{self.microbatches} microbatches of {self.microbatch}"
+        )
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def lay_out(config: PipelineConfig, wishes: Wishes, world_size: int, torch: str = "") -> Layout:
+    """The layout of a job under this version of torch. UserError with the rule that the options break."""
+    pp = config.pp or next((n for n in range(2, world_size + 1) if world_size % n == 0), 1)
+    shape = grid(world_size, pp, config.placement, wishes.named("pp", pp))
+    if shape.dp > 1 and not wishes.ddp:
+        raise UserError(
+            f"mp_parameters: partitions = {pp} on {world_size} ranks; allowed: {world_size} without ddp; "
+            'fix: "ddp": true, or as many partitions as ranks'
+        )
+    name = schedules.ALIASES.get(config.schedule, config.schedule)
+    least, most = schedules.find(name).chunks
+    chunks = config.chunks or least
+    if pp == 1:
+        if chunks > 1 and config.chunks:
+            fix = "more partitions" if wishes.options else "a larger --pp"
+            raise UserError(f"option --chunks: {chunks} with one rank per pipeline; allowed: 1; fix: {fix}")
+        name, chunks = "1f1b", 1  # one microbatch at a time
+    elif most == 1 < chunks:
+        raise UserError(
+            f"option --chunks: {chunks} with --schedule {config.schedule}; allowed: 1; fix: --schedule interleaved"
+        )
+    if config.recompute:
+        check_recompute(name)
+    stages = pp * chunks
+    schedules.rules(name, pp, stages, stages, torch)  # first whether the stages fit: so many microbatches always do
+    counts = [n for n in range(1, config.batch_size + 1) if config.batch_size % n == 0]
+    microbatches = config.microbatches
+    if microbatches is None:
+        allowed = schedules.allowed_microbatches(name, pp, stages, counts, torch)
+        microbatches = max((n for n in allowed if n <= PER_RANK * pp), default=max(allowed, default=0))
+        if not microbatches:
+            raise UserError(
+                f"option --batch-size: {config.batch_size} has no number of microbatches that schedule {name} allows "
+                f"with {stages} stages; its divisors: {divisors(config.batch_size)}; fix: a multiple of {stages}"
+            )
+    schedules.rules(name, pp, stages, microbatches, torch)
+    _active(wishes, name, pp, chunks, microbatches)
+    return Layout(shape, name, chunks, microbatches, config.batch_size // microbatches)
+
+
+def check_recompute(schedule: str) -> None:
+    """UserError for a schedule that cannot compute activations again in its backward pass."""
+    if schedule in SPLIT_BACKWARD:
+        raise UserError(
+            f"option --recompute: not with the schedule {schedule}, which computes weight gradients apart; "
+            "fix: --recompute False, or --schedule 1f1b"
+        )
+
+
+def _active(wishes: Wishes, name: str, pp: int, chunks: int, microbatches: int) -> None:
+    """AWS's limit on microbatches in flight: kept by the schedule, or refused."""
+    if wishes.active_microbatches is None or pp == 1:
+        return
+    most = max(schedules.held_by_stage(schedules.orders(name, pp, chunks, microbatches)))
+    if most > wishes.active_microbatches:
+        fix = "use pipeline interleaved" if name == "gpipe" else f"give {most} or more, or fewer partitions"
+        raise UserError(
+            f"mp_parameters: active_microbatches = {wishes.active_microbatches}; schedule {name} holds {most}; "
+            f"allowed: {most} or more; fix: {fix}"
+        )

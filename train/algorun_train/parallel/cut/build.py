@@ -1,0 +1,170 @@
+"""Makes the stages of a recorded model, and tries them against the whole."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from algorun_train.errors import UserError
+from algorun_train.parallel.segments import TensorSpec
+from algorun_train.parallel.trees import leaves, mapped
+
+from . import boundary, verify_cut
+from .boundary import Span
+from .meta import needs_values
+from .recorder import Call, Recording
+from .stage import Place, Stage, StagePlan
+from .twin import disown, names, on_meta, twin
+from .verify_cut import Crossing, Result
+
+
+class Builder:
+    """Makes stages of a recorded model. `args` and `kwargs` are its example's."""
+
+    def __init__(self, model: nn.Module, args: Any, kwargs: Any, recording: Recording) -> None:
+        self.model, self.recording, self.spans = model, recording, spans_of(model, recording)
+        self.example, self.entry = (args, kwargs), leaves((args, kwargs))
+        self._meta = mapped(self.example, lambda tensor: tensor.detach().to("meta"))
+        named = dict(model.named_parameters())
+        self.parameters = [span for span in self.spans if span.names[0] in named]
+
+    def stage(
+        self,
+        model: nn.Module,
+        places: Sequence[Place],
+        begin: int,
+        end: int,
+        untouched: frozenset[int] = frozenset(),
+    ) -> Stage:
+        """Segments begin .. end - 1 of `model`, which is the recorded one or a copy of it."""
+        enter = places[begin - 1] if begin else None
+        leave = places[end - 1] if end <= len(places) else None
+        start, stop = enter.tick if enter else 0, leave.tick if leave else float("inf")
+        known = names(model)
+        skipped = boundary.before(self.recording, start, enter.inputs if enter else ())
+        own, read = set(), set()
+        for span in self.spans:
+            if any(begin <= number < end for number in boundary.segments_of(span, places)):
+                own.add(span.names[0])
+            elif self._read(span, skipped, stop):
+                read.add(span.names[0])  # a buffer that nobody writes to: every stage that reads it has it
+
+        def mine(tensor: torch.Tensor) -> bool:
+            return known[id(tensor)][0] in own or known[id(tensor)][0] in read
+
+        foreign: set[int] = set()
+
+        def exchange(tensor: torch.Tensor) -> torch.Tensor:
+            if mine(tensor):
+                return tensor
+            empty = on_meta(tensor)
+            foreign.add(id(empty))
+            return empty
+
+        copied = twin(model, exchange)
+        disown(copied, lambda tensor: id(tensor) in foreign)
+        for module in copied.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None and id(buffer) in known and known[id(buffer)][0] in read:
+                    module._non_persistent_buffers_set.add(name)
+        plan = StagePlan(
+            begin=enter,
+            end=leave,
+            skipped=tuple(skipped),
+            inside=tuple(call.name for call in boundary.between(self.recording, start, stop)),
+            later=tuple(call.name for call in boundary.between(self.recording, stop, float("inf"))),
+            example=self.example if enter is None else self._meta,
+            untouched=untouched,
+        )
+        return Stage(copied, plan)
+
+    def _read(self, span: Span, skipped: Sequence[Call], stop: float) -> bool:
+        ticks = self.recording.uses[span.names[0]]
+        return span.steady and any(
+            tick < stop and not any(call.begin <= tick <= call.end for call in skipped) for tick in ticks
+        )
+
+    def over(self, model: nn.Module) -> "Builder":
+        """One that makes its stages of another copy of the model."""
+        other = copy.copy(self)
+        other.model = model
+        return other
+
+
+class Trials:
+    """Compares the stages of a recorded model with the whole, whose results it computes once."""
+
+    def __init__(self, builder: Builder, others: Sequence[tuple[Any, Any]] = ()) -> None:
+        """`others` are further examples, as (args, kwargs), that a split has to stand."""
+        self._builder = builder
+        self._whole = [self._alone(builder.example)]
+        for other in others:
+            with contextlib.suppress(Exception):  # one that the model does not take
+                self._whole.append(self._alone(other))
+        self.output = tuple(TensorSpec.of(tensor) for tensor in self._whole[0][1][True].outputs)
+        self._seen: dict[tuple[Place, ...], list[Crossing]] = {}
+
+    def _alone(self, example: tuple[Any, Any]) -> tuple[list[torch.Tensor], dict[bool, Result]]:
+        return leaves(example), {mode: verify_cut.whole(self._builder.model, *example, mode) for mode in (True, False)}
+
+    def fault(self, places: Sequence[Place]) -> str | None:
+        """What goes wrong when the model is split at all of `places`; None when nothing does."""
+        seen = []
+        for number, (entry, expected) in enumerate(self._whole):
+            where = ", with other values of what the forward looks at" if number else ""
+            for training in (True, False):
+                try:
+                    result, crossings = verify_cut.split(self._builder.model, self._makers(places), entry, training)
+                except Exception as error:
+                    return f"in {'training' if training else 'evaluation'}{where}, {_why(error)}"
+                if difference := verify_cut.differences(expected[training], result, training):
+                    return difference + where
+                if training:
+                    seen.append(crossings)
+        self._seen[tuple(places)] = [verify_cut.joined(each) for each in zip(*seen, strict=True)]
+        return None
+
+    def crossings(self, places: Sequence[Place]) -> list[Crossing]:
+        """What crosses at `places`, which have been tried."""
+        return self._seen[tuple(places)]
+
+    def _makers(self, places: Sequence[Place]) -> list[Callable[[nn.Module], nn.Module]]:
+        return [
+            lambda model, begin=begin: self._builder.stage(model, places, begin, begin + 1)  # type: ignore[misc]
+            for begin in range(len(places) + 1)
+        ]
+
+
+def _why(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if not isinstance(error, UserError) and needs_values(error):
+        return f"the forward looks at values that only an earlier stage has ({text})"
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:200]}"
+
+
+def spans_of(model: nn.Module, recording: Recording) -> list[Span]:
+    """When each parameter is used, and each buffer that the forward changes; for the others, their first use.
+
+    What no function was seen to use belongs to the modules that hold it, and these modules' calls.
+    """
+    once, known = recording.once(), names(model)
+    found = []
+    for tensor in [*model.parameters(), *model.buffers()]:
+        every = known[id(tensor)]
+        ticks = recording.uses[every[0]] or sorted({_call_of_holder(name, once) for name in every})
+        copied = isinstance(tensor, nn.Parameter)
+        fixed = not copied and not any(name in recording.changed for name in every)
+        size = tensor.numel() * tensor.element_size()
+        found.append(Span(tuple(every), size, tuple(ticks[:1] if fixed else ticks), fixed, copied))
+    return found
+
+
+def _call_of_holder(name: str, once: dict[str, Call]) -> int:
+    """When the module that holds this parameter or buffer is called, or one around it that is called once."""
+    holder = name.rpartition(".")[0]
+    while holder and holder not in once:
+        holder = holder.rpartition(".")[0]
+    return once[holder].begin if holder else 0

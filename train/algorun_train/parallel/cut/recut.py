@@ -1,0 +1,46 @@
+"""Cuts a model where it was cut before, for arguments of another form: every stage keeps its weights."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from algorun_train.errors import UserError
+from algorun_train.parallel.segments import SegmentSpec
+
+from .any_module import Cut, Search
+
+
+def again(model: nn.Module, example: Any, stages: Sequence[Sequence[SegmentSpec]]) -> Cut:
+    """One segment per item of `stages`, the segments of an earlier cut that make up a stage; `example` is as in `cut`.
+
+    The weights of other ranks' stages may be old ones. Raises UserError where the model cannot be cut there for this
+    example, or would use a stage's weight in another stage.
+    """
+    search = Search(model, example)
+    calls = search.calls()
+    called = [[unit for segment in stage for unit in segment.units if unit in calls] for stage in stages]
+    for stage, found in zip(stages, called, strict=True):
+        if not found:
+            raise UserError(_refused(model, f"{stage[0].units[0]} is not called, with which a stage begins"))
+    firsts = {min(found, key=lambda unit: calls[unit].begin) for found in called[1:]}
+    units = sorted((calls[unit] for found in called for unit in found), key=lambda call: call.begin)
+    places = search.places(units, only=firsts)
+    if search.refused:
+        unit, reason = next(iter(search.refused.items()))
+        raise UserError(_refused(model, f"at {unit} it cannot be cut: {reason}"))
+    cutting = search.cutting(places)
+    for segment, stage, found in zip(cutting.segments, stages, called, strict=True):
+        own = {name for part in stage for name in part.parameters}
+        strange = [name for name in segment.parameters if name in search.used() and name not in own]
+        if set(segment.units) != set(found) or strange:
+            what = strange[0] if strange else segment.units[0]
+            raise UserError(_refused(model, f"{what} is used in another stage"))
+    return cutting
+
+
+def _refused(model: nn.Module, why: str) -> str:
+    return (
+        f"the model {type(model).__name__} is called with arguments of another form than at first, and {why}; allowed: "
+        "calls that can be cut at the same places; fix: the same arguments, padded to one length, in every call"
+    )

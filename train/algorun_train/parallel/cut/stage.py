@@ -1,0 +1,265 @@
+"""A stage of a model: the user's own forward, entered and left at the calls of two modules.
+
+Modules called before the stage return recorded meta tensors, so the code around them runs without memory and without
+arithmetic; only constants (positions, causal masks) are computed in every stage, and what comes of inputs that the code
+looks at there (`if mask.all()`): these cross too, and are there from the forward's beginning. Where the stage begins, the meta tensors that
+it needs are bound to the received ones; a function that gets a bound tensor gets the received one instead. Where the
+next stage begins, an exception leaves the forward.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from algorun_train.errors import UserError
+from algorun_train.parallel.stage import recomputed
+from algorun_train.parallel.trees import leaves, mapped
+
+from .boundary_tensors import pack, tie, unpack
+from .meta import META, computed, placed
+from .recorder import LIKE, RANDOM, Call
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """A module's call at which the model can be left and entered, and where the tensors that cross are found there."""
+
+    name: str
+    tick: int
+    where: tuple[tuple[str, int], ...]  # (module, number among the tensors of its arguments), one per crossing tensor
+    dtypes: tuple[torch.dtype, ...]  # of the crossing tensors
+    written: tuple[bool, ...]  # whether the model changes them in place later on
+    # Inputs of the model, by number, that cross as well: what the forward looks at before this place it looks at again
+    # in every stage beyond.
+    inputs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StagePlan:
+    """What a stage has to do."""
+
+    begin: Place | None  # None at the model's beginning
+    end: Place | None  # None at its end
+    skipped: tuple[Call, ...]  # modules called before the stage
+    inside: tuple[str, ...]  # modules whose calls lie within the stage
+    later: tuple[str, ...]  # modules called from the stage's end on
+    example: tuple[tuple[Any, ...], dict[str, Any]]  # the model's arguments; in later stages on meta
+    untouched: frozenset[int] = frozenset()  # entry tensors that no gradient reaches
+
+
+class _Leave(BaseException):
+    """Leaves a forward at a stage's end. No Exception: the user's `except Exception` is not meant."""
+
+    def __init__(self, outputs: tuple[torch.Tensor, ...]) -> None:
+        self.outputs = outputs
+
+
+class Stage(nn.Module):
+    """Runs its part of `model`, a copy made for this stage, whose registries it takes over as they are."""
+
+    def __init__(self, model: nn.Module, plan: StagePlan) -> None:
+        super().__init__()
+        # The same dictionaries: what moves or loads this module's parameters does so in the copy as well.
+        self._parameters, self._buffers, self._modules = model._parameters, model._buffers, model._modules
+        self._non_persistent_buffers_set = model._non_persistent_buffers_set
+        self.training = model.training
+        self._plan, self._model = plan, (model,)  # in a tuple, for it is no submodule
+        self._run: _Run | None = None
+        self._again: dict[str, bool] = {}
+        self._patch(dict(model.named_modules()))
+
+    def train(self, mode: bool = True) -> "Stage":
+        self._model[0].train(mode)
+        self.training = mode
+        return self
+
+    def forward(self, *received: torch.Tensor) -> Any:
+        plan = self._plan
+        run, outer = _Run(plan, received), self._run
+        self._run = run
+        try:
+            args, kwargs = run.arguments()
+            # The first stage has nothing to exchange.
+            with run if plan.begin is not None else contextlib.nullcontext():
+                result = self._model[0](*args, **kwargs)
+                if plan.end is not None or not run.entered:
+                    raise UserError(run.missed())
+                outputs = leaves(result := mapped(result, _received))
+        except _Leave as left:
+            outputs = result = left.outputs
+        finally:
+            self._run = outer
+        if plan.begin is not None or plan.end is not None:
+            tied = iter(tie(outputs, received if plan.begin else (), plan.untouched, crossing=plan.end is not None))
+            result = mapped(result, lambda _: next(tied))
+        return result[0] if plan.end is not None and len(result) == 1 else result
+
+    def _patch(self, modules: dict[str, nn.Module]) -> None:
+        plan = self._plan
+        begin, end = plan.begin, plan.end
+        noted = {name for place in (begin, end) if place is not None for name, _ in place.where}
+        for name in plan.inside:
+            _wrap(modules[name], functools.partial(self._within, name))
+        for name in plan.later:
+            if end is None or name != end.name:
+                _wrap(modules[name], self._later)
+        for name in noted:
+            _wrap(modules[name], functools.partial(self._noted, name))
+        for call in plan.skipped:
+            modules[call.name].forward = functools.partial(_skip, call)
+        for place, act in ((begin, self._enter), (end, self._leave)):
+            if place is not None:
+                # Outside of what notes its arguments would be too early, inside of it is as good.
+                _wrap(modules[place.name], functools.partial(act, place))
+
+    def _noted(self, name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        if self._run is not None:
+            self._run.arguments_of.setdefault(name, leaves((args, kwargs)))
+        return forward(*args, **kwargs)
+
+    def _enter(self, place: Place, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        run = self._run
+        if run is not None and not run.entered:
+            run.arguments_of.setdefault(place.name, leaves((args, kwargs)))
+            run.enter(place)
+        args, kwargs = mapped((args, kwargs), _received)
+        return forward(*args, **kwargs)
+
+    def _leave(self, place: Place, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        run = self._run
+        if run is None or not run.entered:
+            raise UserError(run.missed() if run is not None else f"unit {place.name} belongs to another stage")
+        run.arguments_of.setdefault(place.name, leaves((args, kwargs)))
+        made = [_received(tensor) for tensor in run.found(place)]
+        raise _Leave(tuple(pack(tensor) for tensor in [*made, *(run.inputs[i] for i in place.inputs)]))
+
+    def _later(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        raise UserError(self._run.missed() if self._run is not None else "a unit of another stage was called")
+
+    def recompute(self, modules: Mapping[str, bool]) -> None:
+        """Calls of these modules, which have to lie within the stage as a whole, keep no activations: the backward pass
+        computes them again. The flag says whether random numbers are then those of the first time."""
+        self._again = dict(modules)
+
+    def _within(self, name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        run = self._run
+        if run is not None and not run.entered:
+            raise UserError(run.missed())
+        args, kwargs = mapped((args, kwargs), _received)
+        if run is None:  # computed anew in a backward pass
+            return forward(*args, **kwargs)
+        run.depth += 1
+        try:
+            if name in self._again and torch.is_grad_enabled():
+                module = self._model[0].get_submodule(name)
+                return recomputed(forward, module, *args, preserve_rng_state=self._again[name], **kwargs)
+            return forward(*args, **kwargs)
+        finally:
+            run.depth -= 1
+
+
+class _Run(TorchFunctionMode):
+    """One forward of a stage: before its beginning everything is kept on meta, after it bound tensors are exchanged."""
+
+    def __init__(self, plan: StagePlan, received: Sequence[torch.Tensor]) -> None:
+        super().__init__()
+        self.plan, self.received = plan, tuple(received)
+        self.entered = plan.begin is None
+        self.depth = 0  # of calls whose arguments have been exchanged already
+        self.device = self.received[0].device if self.received else torch.device("cpu")
+        self.arguments_of: dict[str, list[torch.Tensor]] = {}
+        self.inputs: dict[int, torch.Tensor] = {}  # those of the model that this stage has, by number
+
+    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The model's arguments: in later stages the inputs that have come along, and fresh objects without values,
+        to be bound in this run only."""
+        begin, end = self.plan.begin, self.plan.end
+        examples = leaves(self.plan.example)
+        if begin is None:
+            self.inputs = dict(enumerate(self.received))
+        else:
+            came = zip(begin.inputs, self.received[len(begin.where) :], strict=True)
+            self.inputs = {i: unpack(tensor, examples[i].dtype).detach() for i, tensor in came}
+        # What goes on to the next stage, or lies in a buffer of the pipeline, may not be written to.
+        kept = self.inputs if begin is not None else end.inputs if end is not None else ()
+        own = iter(
+            (self.inputs[i].clone() if i in kept else self.inputs[i]) if i in self.inputs else example.detach()
+            for i, example in enumerate(examples)
+        )
+        return mapped(self.plan.example, lambda _: next(own))
+
+    def enter(self, place: Place) -> None:
+        self.entered = True  # from here on functions, the ones below too, work on real tensors
+        received = self.received[: len(place.where)]
+        crossing = zip(self.found(place), received, place.dtypes, place.written, strict=True)
+        for tensor, received, dtype, written in crossing:
+            received = unpack(received, dtype)
+            # A received tensor is a leaf of autograd's graph and a buffer of the pipeline: neither may be written to.
+            tensor._algorun_received = received.clone() if written else received
+
+    def found(self, place: Place) -> list[torch.Tensor]:
+        return [self.arguments_of[name][number] for name, number in place.where]
+
+    def missed(self) -> str:
+        place = self.plan.end if self.entered else self.plan.begin
+        return (
+            f"unit {place.name if place else 'at the end'} was not reached in the order that the example showed; "
+            "allowed: a forward that calls the same units in training and in evaluation; "
+            "fix: cut the model at larger units, or take the branch out of its forward"
+        )
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.depth:
+            return func(*args, **kwargs)
+        if not self.entered:
+            return self._before(func, args, kwargs)
+        args, kwargs = mapped((args, kwargs), _received)
+        if (
+            self.plan.begin is not None
+        ):  # shapes are known of tensors that have not come along, and devices asked of them
+            if func == _DEVICE and args[0].is_meta:
+                return self.device
+            args, kwargs = placed(args, kwargs, META, self.device)
+        return func(*args, **kwargs)
+
+    def _before(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Constants are computed as ever, on the stage's device; all that depends on inputs or weights stays on meta."""
+        if func == _DEVICE:
+            return self.device
+        name = func.__name__
+        known = all(not tensor.is_meta and not isinstance(tensor, nn.Parameter) for tensor in leaves((args, kwargs)))
+        if name in LIKE:
+            return func(*args, **{"device": self.device, **kwargs})
+        if known and name not in RANDOM:
+            return func(*args, **kwargs)
+        return computed(func, args, kwargs)
+
+
+_DEVICE = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+
+
+def _received(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that stands behind a bound meta tensor; any other tensor itself."""
+    return getattr(tensor, "_algorun_received", tensor)
+
+
+def _wrap(module: nn.Module, around: Callable[..., Any]) -> None:
+    module.forward = functools.partial(around, module.forward)
+
+
+def _skip(call: Call, *args: Any, **kwargs: Any) -> Any:
+    given = leaves((args, kwargs))
+    aliases = iter(call.aliases)
+
+    def fresh(tensor: torch.Tensor) -> torch.Tensor:
+        alias = next(aliases)
+        return tensor.detach() if alias is None or alias >= len(given) else given[alias]
+
+    return mapped(call.result, fresh)

@@ -1,0 +1,1 @@
+"""Runs a model whose stages lie on several ranks."""

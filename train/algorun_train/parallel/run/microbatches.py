@@ -1,0 +1,40 @@
+"""A batch in microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from algorun_train.errors import UserError
+from algorun_train.parallel.segments import TensorSpec
+from algorun_train.parallel.trees import arguments, in_order, leaves
+
+
+def in_microbatches(
+    inputs: Any, targets: torch.Tensor, specs: Sequence[TensorSpec], count: int
+) -> tuple[list[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
+    """The tensors of the model's arguments, and the targets, in `count` parts; `specs` are those of one part's arguments.
+
+    UserError for other shapes, which must not change: gloo takes a short message into the larger buffer, and stale rows
+    stay.
+    """
+    tensors = leaves(arguments(in_order(inputs)))
+    wanted = [[spec.shape[0] * count, *spec.shape[1:]] for spec in specs]
+    found = [list(tensor.shape) for tensor in tensors]
+    if found != wanted:
+        raise UserError(
+            f"a batch of shape {_shown(found)}; allowed: {_shown(wanted)}, that is {count} microbatches of "
+            f"{specs[0].shape[0]}; fix: pad the last batch, or leave it out"
+        )
+    if list(targets.shape[:1]) != wanted[0][:1]:
+        raise UserError(
+            f"targets of shape {list(targets.shape)} for a batch of {wanted[0][0]}; allowed: {wanted[0][0]} rows, one "
+            "per sample; fix: give the targets of this batch"
+        )
+    return list(zip(*(tensor.chunk(count) for tensor in tensors), strict=True)), targets.chunk(count)
+
+
+def _shown(shapes: list[list[int]]) -> str:
+    return ", ".join(map(str, shapes))

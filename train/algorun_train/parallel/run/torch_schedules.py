@@ -1,0 +1,116 @@
+"""torch.distributed.pipelining's schedules under the names of our options, and a stage that tells when it computes.
+
+Public names only: what lies behind them moves with every release of torch. `forward_one_chunk`, `backward_one_chunk`
+and `backward_weight_one_chunk` are methods without an underscore on PipelineStage from torch 2.10 to 2.15.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.distributed import pipelining
+
+from algorun_train.parallel.schedules import Action, Span
+from algorun_train.parallel.segments import TensorSpec
+
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+
+
+def gpipe(stage: pipelining.PipelineStage, microbatches: int, **named: Any) -> pipelining.ScheduleGPipe:
+    """torch's, also for fewer microbatches than stages, which its constructor refuses in torch 2.10 without need."""
+    stages = stage.num_stages
+    stage.num_stages = min(stages, microbatches)
+    try:
+        return pipelining.ScheduleGPipe(stage, microbatches, **named)
+    finally:
+        stage.num_stages = stages
+
+
+SINGLE = {"gpipe": gpipe, "1f1b": pipelining.Schedule1F1B}
+MULTI = {
+    "interleaved": pipelining.ScheduleInterleaved1F1B,
+    "zero-bubble": pipelining.ScheduleInterleavedZeroBubble,
+    "zbv": pipelining.ScheduleZBVZeroBubble,
+    "dualpipev": pipelining.ScheduleDualPipeV,
+}
+
+
+class Recorder:
+    """Spans of one step, in seconds since `start`. Off unless started: a GPU is waited for at every span."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._zero = device, 0.0
+        self.on = False
+        self.spans: list[Span] = []
+
+    def start(self) -> None:
+        self.spans, self.on, self._zero = [], True, self._now()
+
+    def stop(self) -> tuple[Span, ...]:
+        self.on = False
+        return tuple(self.spans)
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.perf_counter()
+
+    def run(self, kind: str, stage: int, microbatch: int, work: Callable[[], Any]) -> Any:
+        """The result of `work`, with its time kept while the recorder is on."""
+        if not self.on:
+            return work()
+        begin = self._now()
+        result = work()
+        self.spans.append(Span(Action(kind, stage, microbatch), begin - self._zero, self._now() - self._zero))
+        return result
+
+
+class RecordedStage(pipelining.PipelineStage):
+    """A PipelineStage whose computations a recorder can time."""
+
+    def __init__(self, recorder: Recorder, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._recorder = recorder
+
+    def receive_buffers(self) -> list[torch.Tensor]:
+        """What other stages' tensors arrive in; before torch 2.15 there are some for every microbatch, from the first step on."""
+        tables = (self.args_recv_info, self.grad_recv_info)
+        found = [getattr(info, "buffer", None) for table in tables for row in table.values() for info in row]
+        return [buffer for buffer in found if isinstance(buffer, torch.Tensor)]
+
+    def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
+        work = super().forward_one_chunk
+        return self._recorder.run("F", self.stage_index, fwd_chunk_id, lambda: work(fwd_chunk_id, *arguments, **named))
+
+    def backward_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
+        work = super().backward_one_chunk
+        kind = "B" if named.get("full_backward", True) else "I"
+        return self._recorder.run(kind, self.stage_index, bwd_chunk_id, lambda: work(bwd_chunk_id, *arguments, **named))
+
+    def backward_weight_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
+        work = super().backward_weight_one_chunk
+        return self._recorder.run("W", self.stage_index, bwd_chunk_id, lambda: work(bwd_chunk_id, *arguments, **named))
+
+
+def tensors(specs: Sequence[TensorSpec], gradients: bool) -> tuple[torch.Tensor, ...]:
+    """Tensors without memory, of these shapes and types, which take part in the backward pass or not.
+
+    Given for inputs and outputs, they keep PipelineStage from finding the shapes out by a pass on uninitialised memory,
+    which spoils the statistics of BatchNorm (torch 2.12, 2.13).
+    """
+    return tuple(
+        torch.empty(
+            spec.shape, dtype=spec.dtype, device="meta", requires_grad=gradients and spec.dtype.is_floating_point
+        )
+        for spec in specs
+    )
+
+
+def schedule(name: str, stages: Sequence[pipelining.PipelineStage], microbatches: int, loss: Loss) -> Any:
+    """torch's schedule for the stages of this rank. `loss` is of one microbatch and is not scaled further."""
+    if name in SINGLE:
+        return SINGLE[name](stages[0], microbatches, loss_fn=loss, scale_grads=False)
+    return MULTI[name](list(stages), microbatches, loss_fn=loss, scale_grads=False)

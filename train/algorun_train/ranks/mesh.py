@@ -1,0 +1,221 @@
+"""The ranks of a job: who am I, how ranks join, and the few collectives that are not gradients."""
+
+import contextlib
+import datetime
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from algorun_train.errors import UserError
+
+from . import devices
+from .roll_call import Place, agree, disagreement, host_name, one_gpu_each
+
+# Longer than any honest pause between two collectives (compilation of the first step, a checkpoint to slow storage);
+# short enough that a lost peer is noticed by ranks which no launcher watches.
+COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=15)
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # of the group that is made for ranks on such devices
+T = TypeVar("T")
+VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+CHUNK = 64 * 2**20  # bytes per broadcast of a checkpoint: bounds the second copy that a rank holds
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One rank's place, as torchrun's environment contract tells it."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    distributed: bool = False  # False: no launcher, one process, no process group
+
+
+def read_world(environ: Mapping[str, str]) -> World:
+    """The place of this process; a lone process where neither RANK nor WORLD_SIZE is set.
+
+    Raises UserError when only some of torchrun's variables are there, or they contradict each other.
+    """
+    if "RANK" not in environ and "WORLD_SIZE" not in environ:
+        return World()
+    if missing := [name for name in VARIABLES if not environ.get(name)]:
+        raise UserError(
+            f"environment: {', '.join(missing)} not set beside RANK or WORLD_SIZE; "
+            "fix: start through algorun or torchrun, or unset RANK and WORLD_SIZE for a single process"
+        )
+    numbers = {}
+    for name in VARIABLES[:4]:
+        if not (environ[name].isascii() and environ[name].isdigit() and len(environ[name]) < 10):
+            raise UserError(
+                f"environment: {name}={environ[name]!r}; allowed: a whole number; fix: start through algorun"
+            )
+        numbers[name] = int(environ[name])
+    rank, local_rank, world_size, local_world_size = (numbers[name] for name in VARIABLES[:4])
+    if not (rank < world_size and local_rank < local_world_size <= world_size):
+        text = " ".join(f"{name}={value}" for name, value in numbers.items())
+        raise UserError(f"environment: {text} contradict each other; fix: start through algorun or torchrun")
+    return World(rank, world_size, local_rank, local_world_size, True)
+
+
+class Mesh:
+    """The ranks, joined. With one process and no group every collective returns its own input."""
+
+    def __init__(self, world: World, device: torch.device) -> None:
+        self.world, self.device = world, device
+        self.rank, self.size = world.rank, world.world_size
+        self.is_leader = world.rank == 0
+
+    def say(self, text: object) -> None:
+        """Prints on rank 0."""
+        if self.is_leader:
+            print(text, flush=True)
+
+    def exchange(self, values: list[float]) -> list[list[float]]:
+        """Row r holds rank r's `values` (float64). Runs on the CPU: a GPU's queue of work is not waited for."""
+        if not self.world.distributed:
+            return [values]
+        mine = torch.tensor(values, dtype=torch.float64)
+        rows = torch.empty(self.size, len(values), dtype=torch.float64)
+        dist.all_gather(list(rows.unbind()), mine)
+        return rows.tolist()
+
+    def from_leader(self, work: Callable[[], T], limit: datetime.timedelta | None = None) -> T:
+        """Rank 0 does the work, as in `from_rank`."""
+        return self.from_rank(0, work, limit)
+
+    def from_rank(self, source: int, work: Callable[[], T], limit: datetime.timedelta | None = None) -> T:
+        """One rank does the work and all get its result, or all raise its UserError; another error ends all.
+
+        All ranks meet first, within COLLECTIVE_TIMEOUT. Then the others wait for the result, for up to `limit`, by default
+        COLLECTIVE_TIMEOUT; if rank `source` dies, they fail at once.
+        """
+        if not self.world.distributed:
+            return work()
+        if limit:  # a rank that never comes must not be waited for as long: making a group would
+            self.exchange([0.0])
+        # The time limit is that of a process group.
+        group = dist.new_group(backend="gloo", timeout=limit) if limit else None
+        outcome: list[Any] = [None, None, None]
+        failure: Exception | None = None
+        if self.rank == source:
+            try:
+                outcome[0] = work()
+            except UserError as error:
+                outcome[1] = str(error)
+            except Exception as error:
+                outcome[2], failure = f"{type(error).__name__}: {error}", error
+        dist.broadcast_object_list(outcome, src=source, group=group, device=torch.device("cpu"))
+        if group is not None:
+            dist.destroy_process_group(group)
+        if failure is not None:
+            raise failure
+        if outcome[1] is not None:
+            raise UserError(outcome[1])
+        if outcome[2] is not None:
+            raise RuntimeError(f"rank {source} failed: {outcome[2]}")
+        return outcome[0]
+
+    def on_all(self, work: Callable[[], T]) -> T:
+        """Every rank does its share; when any raises a UserError, all raise the one of the lowest such rank."""
+        result, message = None, None
+        try:
+            result = work()
+        except UserError as error:
+            message = str(error)
+        if first := next((text for text in self.gather(message) if text is not None), None):
+            raise UserError(first)
+        return result  # type: ignore[return-value]
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's `value` on every rank, by rank."""
+        if not self.world.distributed:
+            return [value]
+        payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        sizes = [int(row[0]) for row in self.exchange([float(len(payload))])]
+        return [pickle.loads(part.numpy().tobytes()) for part in self.gather_bytes(payload, sizes)]
+
+    def gather_bytes(self, mine: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
+        """Every rank's flat uint8 CPU tensor, by rank; `sizes` holds their lengths."""
+        if not self.world.distributed:
+            return [mine]
+        padded = torch.zeros(max(sizes), dtype=torch.uint8)
+        padded[: len(mine)] = mine
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        return [part[:size] for part, size in zip(parts, sizes, strict=True)]
+
+    def bytes_from_leader(self, data: bytes | None) -> bytes | None:
+        """Rank 0's bytes on every rank; None stays None."""
+        if not self.world.distributed:
+            return data
+        size = int(self.exchange([-1.0 if data is None else float(len(data))])[0][0])
+        if size < 0:
+            return None
+        whole = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(size, dtype=torch.uint8)
+        self.broadcast(whole, 0)
+        return data if data is not None else whole.numpy().tobytes()
+
+    def broadcast(self, flat: torch.Tensor, source: int) -> None:
+        """Fills the flat uint8 CPU tensor of every rank with that of rank `source`."""
+        if self.world.distributed:
+            for begin in range(0, len(flat), CHUNK):
+                dist.broadcast(flat[begin : begin + CHUNK], src=source)
+
+
+def enter(world: World) -> Mesh:
+    """Joins the ranks, unless that is done. Gloo carries CPU tensors, NCCL those on GPUs, in one group. On all ranks.
+
+    Raises UserError, equal on all ranks, where a rank cannot use its GPU, or their devices differ; and where the group
+    that is there has no backend for CPU tensors.
+    """
+    device, error = torch.device("cpu"), ""
+    try:
+        device = devices.find(world, os.environ, _warn)
+    except UserError as refused:
+        error = str(refused)
+    mesh = Mesh(world, device)
+    if not world.distributed:
+        if error:
+            raise UserError(error)
+        return mesh
+    backends = dist.get_backend_config() if dist.is_initialized() else BACKENDS[device.type]
+    gpu = devices.identity(device) if one_gpu_each(backends, os.environ) else ""
+    place = Place(world.rank, host_name(), str(device), gpu, error)
+    if not dist.is_initialized():
+        _join(world, place)
+    elif dist.get_backend() == "nccl":
+        raise UserError(
+            'torch.distributed has the backend "nccl" alone; allowed: one for CPU tensors beside it; '
+            'fix: init_process_group("cpu:gloo,cuda:nccl"), or leave it out: it is done here'
+        )
+    elif found := disagreement(mesh.gather(place)):
+        raise UserError(found)
+    return mesh
+
+
+def _join(world: World, place: Place) -> None:
+    """Makes the process group, once all ranks have said that their devices are of one kind."""
+    store, rank, size = next(dist.rendezvous("env://", world.rank, world.world_size, timeout=COLLECTIVE_TIMEOUT))
+    store.set_timeout(COLLECTIVE_TIMEOUT)
+    agree(store, size, place)
+    backends = BACKENDS[place.device.partition(":")[0]]
+    dist.init_process_group(backends, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
+
+
+def _warn(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def joined(world: World) -> Iterator[Mesh]:
+    """The mesh of all ranks, left again at the end."""
+    yield enter(world)
+    # Not in a `finally`: leaving the group in order needs peers that are still there, and after an error they are not.
+    if world.distributed:
+        dist.destroy_process_group()

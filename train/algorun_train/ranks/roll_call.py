@@ -1,0 +1,142 @@
+"""Before a process group: every rank says which device it has, and all of them go on or all raise the same error.
+
+Ranks on CPUs would make a group of Gloo's, ranks on GPUs one of NCCL's, and each would wait for the others for ever.
+"""
+
+import contextlib
+import datetime
+import itertools
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+
+import torch.distributed as dist
+
+from algorun_train.errors import UserError
+
+MOST_HOSTS = 4  # named in an error
+HEARD_S = 10.0  # rank 0 may hold the store: how long it waits for the others to read the error before it leaves
+PAUSE_S = 0.05  # until a rank looks again for the verdict, or a newer call
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One rank's answer. `gpu` is the UUID of its GPU, "" where ranks may share one; `error` says why it has no device."""
+
+    rank: int
+    host: str
+    device: str
+    gpu: str = ""
+    error: str = ""
+
+
+def host_name(environ: Mapping[str, str] = os.environ) -> str:
+    """This host as SageMaker names it, else as it names itself."""
+    return environ.get("SM_CURRENT_HOST") or socket.gethostname()
+
+
+def one_gpu_each(backends: str, environ: Mapping[str, str]) -> bool:
+    """True where ranks of one host must not share a GPU: NCCL refuses it, Gloo does not.
+
+    `backends` is torch's `cpu:gloo,cuda:nccl`. NCCL_HOSTID changes what NCCL takes for one host.
+    """
+    shared = environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") not in ("", "0")  # NCCL 2.30 and later
+    return "cuda:nccl" in backends.split(",") and not shared and not environ.get("NCCL_HOSTID")
+
+
+def disagreement(places: Iterable[Place]) -> str:
+    """What keeps these ranks from training together, "" where nothing does. Pure."""
+    ranks = sorted(places, key=lambda place: place.rank)
+    if refused := [place for place in ranks if place.error]:
+        return _errors(refused)
+    kinds = {name: [each for each in ranks if each.device.partition(":")[0] == name] for name in ("cuda", "cpu")}
+    if kinds["cuda"] and kinds["cpu"]:
+        return (
+            f"ranks have different devices: GPUs on {_hosts(kinds['cuda'])}; the CPU on {_hosts(kinds['cpu'])}; allowed: one "
+            f"kind for all ranks; fix: `algorun doctor` on {kinds['cpu'][0].host} tells why it has none, or "
+            "CUDA_VISIBLE_DEVICES= (empty) on all hosts"
+        )
+    taken: dict[tuple[str, str], Place] = {}
+    for place in ranks:
+        if place.gpu and (other := taken.setdefault((place.host, place.gpu), place)) is not place:
+            return (
+                f"ranks {other.rank} and {place.rank} on {place.host} have the same GPU ({place.gpu}); allowed: a GPU for "
+                "each rank; fix: fewer ranks per host, or more GPUs in CUDA_VISIBLE_DEVICES"
+            )
+    return ""
+
+
+def _errors(refused: list[Place]) -> str:
+    """The error of the first rank, who has the same, and who has another."""
+    first = refused[0].error
+    others = [place for place in refused if place.error != first]
+    text = f"{_hosts(place for place in refused if place.error == first)}: {first}"
+    if not others:
+        return text
+    have = "1 more rank has another error" if len(others) == 1 else f"{len(others)} more ranks have other errors"
+    return f"{text}; {have}: {_hosts(others)}"
+
+
+def _hosts(places: Iterable[Place]) -> str:
+    """Hosts with their ranks: `algo-1 (ranks 0 to 7), algo-2 (rank 8)`."""
+    found: list[str] = []
+    for host, group in itertools.groupby(places, key=lambda place: place.host):
+        ranks = [place.rank for place in group]
+        found.append(f"{host} (rank{'s' * (len(ranks) > 1)} {_numbers(ranks)})")
+    more = len(found) - MOST_HOSTS
+    return ", ".join(found) if more <= 0 else f"{', '.join(found[:MOST_HOSTS])} and {more} more"
+
+
+def _numbers(ranks: list[int]) -> str:
+    if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"{ranks[0]} to {ranks[-1]}"
+    return ", ".join(map(str, ranks))
+
+
+def agree(store: dist.Store, size: int, mine: Place) -> None:
+    """To be called on all `size` ranks. Raises UserError, equal on all of them, where they cannot train together.
+
+    Waits as long as the store does for ranks that have not come. The store may still hold answers of ranks
+    that torchrun has ended since, under the same TORCHELASTIC_RESTART_COUNT. So rank 0 calls the roll under a name
+    that is new, and the verdict goes to those who have answered this call.
+    """
+    ours = dist.PrefixStore("algorun-devices", store)
+    error = _ask(ours, size, mine) if mine.rank == 0 else _answer(ours, mine, store.timeout)
+    if error:
+        raise UserError(error)
+
+
+def _ask(ours: dist.Store, size: int, mine: Place) -> str:
+    """Rank 0 hears all others and tells them the verdict. Returns it."""
+    call = uuid.uuid4().hex
+    ours.set("call", call)
+    answers = [json.loads(ours.get(f"{call}/{rank}")) for rank in range(1, size)]
+    error = disagreement([mine, *(Place(**answer["place"]) for answer in answers)])
+    ours.set(f"{call}/verdict", json.dumps({"error": error, "heard": [answer["by"] for answer in answers]}))
+    if error and size > 1:
+        with contextlib.suppress(RuntimeError):  # one that has ended meanwhile needs no word
+            ours.wait([f"{call}/heard {rank}" for rank in range(1, size)], datetime.timedelta(seconds=HEARD_S))
+    return error
+
+
+def _answer(ours: dist.Store, mine: Place, patience: datetime.timedelta) -> str:
+    """Another rank answers the latest call until its answer is heard. Returns the verdict."""
+    by, answered = uuid.uuid4().hex, ""
+    until = time.monotonic() + patience.total_seconds()
+    while time.monotonic() < until:
+        call = ours.get("call").decode()
+        if call != answered:
+            ours.set(f"{call}/{mine.rank}", json.dumps({"by": by, "place": asdict(mine)}))
+            answered = call
+        if ours.check([f"{call}/verdict"]):
+            verdict = json.loads(ours.get(f"{call}/verdict"))
+            if by in verdict["heard"]:
+                ours.set(f"{call}/heard {mine.rank}", "1")
+                return str(verdict["error"])
+        time.sleep(PAUSE_S)  # a wait of the store's could miss a newer call, and torch warns of each that times out
+    waited_ms = patience / datetime.timedelta(milliseconds=1)
+    raise dist.DistStoreError(f"wait timeout after {waited_ms:.0f}ms, keys: /algorun-devices/{answered}/verdict")
