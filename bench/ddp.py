@@ -24,7 +24,8 @@ import torch
 from torch.nn import functional
 
 from algorun_train.loop.optimizer import optimizer
-from algorun_train.ranks.mesh import joined, read_world
+from algorun_train.ranks.join import joined
+from algorun_train.ranks.world import read_world
 from bench.loops import Seconds, Setting, Stamped, Turn, add_sizes, bare, in_turn, ours
 from bench.quiet import quartiles
 from bench.ranks import start
@@ -83,7 +84,7 @@ def lightning(setting: Setting) -> Turn:
         trainer = pl.Trainer(
             accelerator="cpu",
             strategy=strategy,
-            devices=setting.mesh.size,
+            devices=setting.comm.size,
             max_epochs=1,
             logger=False,
             enable_checkpointing=False,
@@ -109,11 +110,11 @@ def rank(args: argparse.Namespace) -> None:
     """One of the processes: all contenders take turns, in an order that changes and is equal on all ranks."""
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    with joined(read_world(os.environ)) as mesh, tempfile.TemporaryDirectory() as folder:
-        setting = Setting(args, mesh, Path(folder))
+    with joined(read_world(os.environ)) as comm, tempfile.TemporaryDirectory() as folder:
+        setting = Setting(args, comm, Path(folder))
         turns = {name: make(setting) for name, make in present().items()}
-        seconds = in_turn(turns, args.rounds, mesh)
-    if mesh.is_leader:
+        seconds = in_turn(turns, args.rounds, comm)
+    if comm.is_leader:
         Path(args.result).write_text(json.dumps(seconds))
 
 

@@ -31,7 +31,7 @@ from algorun_train.loop.optimizer import optimizer, schedule
 from algorun_train.loop.sinks import Sinks
 from algorun_train.models import build, specify
 from algorun_train.options.config import DdpConfig
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 WARM_UP = 10  # steps at the start of a round that do not count: bucket layouts, caches, frameworks' first calls
 CLASSES = 10
@@ -74,35 +74,35 @@ class Stamped:
 class Setting:
     """What all contenders share."""
 
-    def __init__(self, args: argparse.Namespace, mesh: Mesh, folder: Path) -> None:
-        self.steps, self.mesh, self.folder, self.side = args.steps + WARM_UP, mesh, folder, args.side
+    def __init__(self, args: argparse.Namespace, comm: Communicator, folder: Path) -> None:
+        self.steps, self.comm, self.folder, self.side = args.steps + WARM_UP, comm, folder, args.side
         sizes = {"model": args.model, "image_size": args.side, "width": args.width, "depth": args.depth}
         sizes |= {"patch_size": args.patch_size, "heads": args.heads, "precision": args.precision}
         self.config = DdpConfig(batch_size=args.batch_size, epochs=1, **{k: v for k, v in sizes.items() if v})
-        self.sharding = Sharding(args.batch_size, 1, mesh.rank, mesh.size)
+        self.sharding = Sharding(args.batch_size, 1, comm.rank, comm.size)
         torch.manual_seed(0)
         count = self.steps * self.sharding.global_batch
-        self.pixels = torch.randint(0, 256, (count, args.side, args.side, 3), dtype=torch.uint8, device=mesh.device)
+        self.pixels = torch.randint(0, 256, (count, args.side, args.side, 3), dtype=torch.uint8, device=comm.device)
         self.labels = torch.randint(0, CLASSES, (count,))
         scaled = self.pixels[: 8 * args.batch_size].permute(0, 3, 1, 2).float() / 127.5 - 1
-        labels = self.labels.to(mesh.device)
+        labels = self.labels.to(comm.device)
         self.ready = list(zip(scaled.split(args.batch_size), labels.split(args.batch_size), strict=False))
 
     def model(self) -> nn.Module:
-        return build(specify(self.config, CLASSES, self.side), seed=0).to(self.mesh.device)
+        return build(specify(self.config, CLASSES, self.side), seed=0).to(self.comm.device)
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(self.mesh.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
+        with torch.autocast(self.comm.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
             return functional.cross_entropy(model(images), labels)
 
     def batches(self) -> Stamped:
         ready = (self.ready[i % len(self.ready)] for i in range(self.steps))
-        return Stamped(ready, self.steps, self.mesh.device)
+        return Stamped(ready, self.steps, self.comm.device)
 
 
 def bare(setting: Setting) -> Turn:
     """The loop of the tutorials."""
-    device = setting.mesh.device
+    device = setting.comm.device
     model = DistributedDataParallel(setting.model(), device_ids=[device.index] if device.type == "cuda" else None)
     optim = optimizer(setting.config, model.parameters())
 
@@ -120,22 +120,22 @@ def bare(setting: Setting) -> Turn:
 
 def ours(setting: Setting) -> Turn:
     """The entrypoint's loop, reports and all."""
-    config, mesh = setting.config, setting.mesh
+    config, comm = setting.config, setting.comm
     model = setting.model()
-    stepper = DataParallel(model, optimizer(config, model.parameters()), mesh, config)
+    stepper = DataParallel(model, optimizer(config, model.parameters()), comm, config)
     stepper.warm_up(setting.side, config.batch_size)
-    few = InMemory(setting.pixels[: mesh.size], setting.labels[: mesh.size])
+    few = InMemory(setting.pixels[: comm.size], setting.labels[: comm.size])
     everything = InMemory(setting.pixels, setting.labels)
     augment = Augment(config.augment, config.seed, len(setting.labels), setting.side)
     names = tuple(str(i) for i in range(CLASSES))
-    data = StampedData(everything, few, names, setting.side, "noise", augment, mesh.device)
-    sinks = Sinks(setting.folder, Position()) if mesh.is_leader else None
+    data = StampedData(everything, few, names, setting.side, "noise", augment, comm.device)
+    sinks = Sinks(setting.folder, Position()) if comm.is_leader else None
     rates = schedule(config, setting.sharding.global_batch)
 
     def turn() -> Seconds:
-        agreement = Agreement(mesh, StopFlag())
+        agreement = Agreement(comm, StopFlag())
         report = (lambda r: sinks.write(r)) if sinks else (lambda r: None)
-        parts = Parts(config, mesh, data, stepper, setting.sharding, rates, agreement, lambda p: None, report)
+        parts = Parts(config, comm, data, stepper, setting.sharding, rates, agreement, lambda p: None, report)
         with Path(os.devnull).open("w") as nowhere:
             shown, sys.stdout = sys.stdout, nowhere
             try:
@@ -158,13 +158,13 @@ class StampedData(Data):
         return self.stamped[-1]
 
 
-def in_turn(turns: dict[str, Turn], rounds: int, mesh: Mesh) -> dict[str, list[Seconds]]:
+def in_turn(turns: dict[str, Turn], rounds: int, comm: Communicator) -> dict[str, list[Seconds]]:
     """Seconds per step of every contender in every round, in an order that changes and is equal on all ranks."""
     seconds: dict[str, list[Seconds]] = {name: [] for name in turns}
     shuffle = random.Random(0)
     for number in range(rounds + 1):
         for name in shuffle.sample(list(turns), len(turns)):
-            mesh.exchange([0.0])  # nobody starts a round while another rank is in the last one
+            comm.exchange([0.0])  # nobody starts a round while another rank is in the last one
             step_s = turns[name]()
             if number:  # round 0 warms up
                 seconds[name].append(step_s)

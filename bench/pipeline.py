@@ -34,7 +34,9 @@ from algorun_train.parallel.partition.profiling import combined, profile
 from algorun_train.parallel.run.live_memory import weighed
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.run.process_groups import join
-from algorun_train.ranks.mesh import Mesh, joined, read_world
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.join import joined
+from algorun_train.ranks.world import read_world
 from bench.quiet import quiet_rounds
 from bench.stages import MICROBATCH, MODELS, RANKS, as_rank, loss, on_ranks, options, spread, targets_of
 
@@ -44,14 +46,14 @@ CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 2, "zbv": 2, "
 class Bench:
     """One model on two ranks."""
 
-    def __init__(self, name: str, mesh: Mesh, microbatches: int) -> None:
+    def __init__(self, name: str, comm: Communicator, microbatches: int) -> None:
         make, inputs = MODELS[name]
         torch.manual_seed(0)
-        self.mesh, self.microbatches, self.model = mesh, microbatches, make()
+        self.comm, self.microbatches, self.model = comm, microbatches, make()
         self.inputs = inputs(MICROBATCH * microbatches)
         self.cutting = cut(self.model, self.inputs[:MICROBATCH], stages=2 * RANKS)
         self.targets = targets_of(self.model, self.inputs)
-        self.axes = join(grid(mesh.size, RANKS), mesh.rank, mesh.device)
+        self.axes = join(grid(comm.size, RANKS), comm.rank, comm.device)
         self.memory = Memory(preallocated=preallocated(torch.__version__))
 
     def segments(self) -> list[Segment]:
@@ -80,13 +82,13 @@ class Bench:
         parts = self._sequence()
         blocks = [i for i, (name, _) in enumerate(parts) if name.startswith("blocks.")]
         begins = [0, *(blocks[place] for place in even(len(blocks), stages)[1:]), len(parts)]
-        held = range(self.mesh.rank, stages, RANKS)
+        held = range(self.comm.rank, stages, RANKS)
         modules = {s: nn.Sequential(*(module for _, module in parts[begins[s] : begins[s + 1]])) for s in held}
         made = [pipelining.PipelineStage(modules[s], s, stages, torch.device("cpu")) for s in held]
         kind = {"1f1b": pipelining.Schedule1F1B, "interleaved": pipelining.ScheduleInterleaved1F1B}[schedule]
         runner = kind(made[0] if schedule == "1f1b" else made, self.microbatches, loss_fn=loss)
-        arguments = (self.inputs,) if self.mesh.rank == 0 else ()
-        target = {"target": self.targets} if self.mesh.rank == RANKS - 1 else {}
+        arguments = (self.inputs,) if self.comm.rank == 0 else ()
+        target = {"target": self.targets} if self.comm.rank == RANKS - 1 else {}
 
         def step() -> None:
             runner.step(*arguments, **target)
@@ -107,7 +109,7 @@ class Bench:
         """All of it on rank 0, microbatch by microbatch, while rank 1 waits."""
 
         def step() -> None:
-            if self.mesh.rank:
+            if self.comm.rank:
                 return
             for part, target in zip(self.inputs.split(MICROBATCH), self.targets.split(MICROBATCH), strict=True):
                 (loss(self.model(part), target) / self.microbatches).backward()
@@ -127,9 +129,9 @@ def rounds(
     """Seconds per step of every contender and the profile of each round that counts; the number of those that don't."""
     profiles, latest = [], []
     seconds, dropped = quiet_rounds(
-        bench.mesh, turns, args.rounds, args.steps, args.foreign,
+        bench.comm, turns, args.rounds, args.steps, args.foreign,
         before=lambda: latest.append(bench.segments()),
-        kept=lambda: profiles.append(combined(bench.mesh.gather(latest[-1]))),
+        kept=lambda: profiles.append(combined(bench.comm.gather(latest[-1]))),
     )  # fmt: skip
     return seconds, profiles, dropped
 
@@ -137,15 +139,15 @@ def rounds(
 def decision(bench: Bench, segments: list[Segment], schedule: str, begins: tuple[int, ...] | None) -> Decision:
     place = (segments, RANKS, CHUNKS[schedule], bench.microbatches, schedule)
     if begins is None:
-        return bench.mesh.from_leader(lambda: solve(*place, memory=bench.memory))
+        return bench.comm.from_leader(lambda: solve(*place, memory=bench.memory))
     return Partitioner(*place, memory=bench.memory).decide(begins)
 
 
-def schedules_table(mesh: Mesh, args: argparse.Namespace) -> dict:
+def schedules_table(comm: Communicator, args: argparse.Namespace) -> dict:
     """Every schedule on the first model."""
     name = next(iter(MODELS))
-    bench = Bench(name, mesh, args.microbatches)
-    first = mesh.from_leader(lambda: bench.segments())
+    bench = Bench(name, comm, args.microbatches)
+    first = comm.from_leader(lambda: bench.segments())
     begins = {s: decision(bench, first, s, None).begins for s in CHUNKS}
     turns = {"one process": bench.alone()}
     turns |= {f"{s}": bench.ours(s, begins[s]) for s in CHUNKS}
@@ -156,18 +158,18 @@ def schedules_table(mesh: Mesh, args: argparse.Namespace) -> dict:
     return {"model": name, "seconds": seconds, "ideal": ideal, "dropped": dropped}
 
 
-def partitions_table(mesh: Mesh, args: argparse.Namespace) -> list[dict]:
+def partitions_table(comm: Communicator, args: argparse.Namespace) -> list[dict]:
     """Even layers and the speed plan of each model, predicted and measured, and memory."""
     rows = []
     for name in MODELS:
-        bench = Bench(name, mesh, args.microbatches)
-        first = mesh.from_leader(lambda bench=bench: bench.segments())
+        bench = Bench(name, comm, args.microbatches)
+        first = comm.from_leader(lambda bench=bench: bench.segments())
         cuts = {"even": bench.even(first, RANKS), "speed": decision(bench, first, "1f1b", None).begins}
         turns = {plan: bench.ours("1f1b", begins) for plan, begins in cuts.items()}
         seconds, profiles, dropped = rounds(bench, turns, args)
         segments = combined(profiles, statistics.median)
         planned = {plan: decision(bench, segments, "1f1b", begins) for plan, begins in cuts.items()}
-        measured = mesh.gather(bytes_of(turns["speed"]))
+        measured = comm.gather(bytes_of(turns["speed"]))
         rows.append(
             {
                 "model": name,
@@ -205,9 +207,9 @@ def solver_s(optimize: str) -> float:
 
 def rank(args: argparse.Namespace) -> None:
     as_rank()
-    with joined(read_world(os.environ)) as mesh:
-        result = {"schedules": schedules_table(mesh, args), "partitions": partitions_table(mesh, args)}
-        if mesh.is_leader:
+    with joined(read_world(os.environ)) as comm:
+        result = {"schedules": schedules_table(comm, args), "partitions": partitions_table(comm, args)}
+        if comm.is_leader:
             result["solver_s"] = {optimize: solver_s(optimize) for optimize in ("speed", "memory")}
             Path(args.result).write_text(json.dumps(result))
         dist.barrier()

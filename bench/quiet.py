@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 FOREIGN = 0.1  # cores; above it a round does not count
 HERTZ = os.sysconf("SC_CLK_TCK")
@@ -38,7 +38,7 @@ def timed(turn: Callable[[], None], steps: int) -> float:
 
 
 def quiet_rounds(
-    mesh: Mesh,
+    comm: Communicator,
     turns: dict[str, Callable[[], None]],
     count: int,
     steps: int,
@@ -58,9 +58,9 @@ def quiet_rounds(
         own, machine, clock = time.process_time(), busy_s(), time.perf_counter()
         before()
         found = {name: timed(turns[name], steps) for name in shuffle.sample(list(turns), len(turns))}
-        rows = mesh.exchange([time.process_time() - own])
+        rows = comm.exchange([time.process_time() - own])
         others = (busy_s() - machine - sum(row[0] for row in rows)) / (time.perf_counter() - clock)
-        if mesh.exchange([others])[0][0] > foreign:
+        if comm.exchange([others])[0][0] > foreign:
             dropped += 1
             continue
         kept()

@@ -20,7 +20,8 @@ import torch  # noqa: E402
 
 import smdistributed.modelparallel.torch as smp  # noqa: E402
 from algorun.pipeline import pipeline  # noqa: E402
-from algorun_train.ranks.mesh import Mesh, read_world  # noqa: E402
+from algorun_train.ranks.communicator import Communicator  # noqa: E402
+from algorun_train.ranks.world import read_world  # noqa: E402
 from bench.quiet import quiet_rounds  # noqa: E402
 from bench.stages import MICROBATCH, MODELS, RANKS, as_rank, loss, on_ranks, options, spread, targets_of  # noqa: E402
 
@@ -63,9 +64,9 @@ def rank(args: argparse.Namespace) -> None:
         for parameter in pipe.parameters():
             parameter.grad = None
 
-    mesh = Mesh(read_world(os.environ), torch.device("cpu"))
-    seconds, dropped = quiet_rounds(mesh, {"pipeline": own, "smp": scripts}, args.rounds, args.steps, args.foreign)
-    if mesh.is_leader:
+    comm = Communicator(read_world(os.environ), torch.device("cpu"))
+    seconds, dropped = quiet_rounds(comm, {"pipeline": own, "smp": scripts}, args.rounds, args.steps, args.foreign)
+    if comm.is_leader:
         Path(args.result).write_text(json.dumps({"model": args.model, "seconds": seconds, "dropped": dropped}))
     smp.barrier()
 

@@ -23,7 +23,8 @@ from algorun_train.errors import UserError
 from algorun_train.loop.loop import Position, Progress
 from algorun_train.options import parsing
 from algorun_train.options.config import DdpConfig
-from algorun_train.ranks.mesh import Mesh, World, read_world
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.world import World, read_world
 
 from . import mutations
 from .reader import PART, Reader, parts, scratch
@@ -35,7 +36,7 @@ END_OF_TEXT = b"\x1d"  # between manifest, pointer and state, whose bytes hold e
 
 
 class Alone:
-    """The mesh of a job with one rank."""
+    """The communicator of a job with one rank."""
 
     is_leader = True
 
@@ -170,11 +171,11 @@ def read_part(data: bytes) -> None:
     (folder / "part-0000-of-0001.json").write_bytes(promise)
     before = sorted(os.listdir(scratch()))
     model, optimizer = parts_of_training()
-    mesh, said = Mesh(World(), torch.device("cpu")), []
+    comm, said = Communicator(World(), torch.device("cpu")), []
     with contextlib.suppress(UserError):
-        found = shard_resume.restore(PartStore(root, 1), IDENTITY, lambda name: True, mesh, said.append)
+        found = shard_resume.restore(PartStore(root, 1), IDENTITY, lambda name: True, comm, said.append)
         if found is not None:
-            found.load_into([model], optimizer, mesh)
+            found.load_into([model], optimizer, comm)
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
         else:

@@ -23,8 +23,10 @@ from .parallel.run.pipeline import Pipeline
 from .parallel.run.process_groups import Axes, join
 from .parallel.run.torch_schedules import Loss
 from .parallel.trees import arguments, in_order, leaves
+from .ranks.communicator import Communicator
 from .ranks.generators import kept
-from .ranks.mesh import Mesh, enter, read_world
+from .ranks.join import enter
+from .ranks.world import read_world
 
 
 def pipeline(
@@ -55,17 +57,17 @@ def pipeline(
     UserError, equal on all ranks, where the model cannot be cut, or options do not fit it or the number of ranks.
     """
     example = in_order(example)  # as batches will be
-    mesh = enter(read_world(os.environ))
+    comm = enter(read_world(os.environ))
     given = {"batch_size": _rows(example) * microbatches, "microbatches": microbatches, "partition": partition}
     config = from_values(PipelineConfig, given | options, "algorun.pipeline")
-    layout = lay_out(config, Wishes(), mesh.size, torch.__version__)
+    layout = lay_out(config, Wishes(), comm.size, torch.__version__)
     output = output_dir(os.environ, Path.is_dir) if folder is None else Path(folder)
-    mesh.from_leader(lambda: writable(output, "folder", "another one as `folder`"))
-    with kept(mesh.device):  # what the script draws next is the same on all ranks
-        counted = None if target is None else with_target(loss, target, mesh)
-        decider = Decider(config, Wishes(), layout, model, mesh, mesh.say, counted, by_layers)
+    comm.from_leader(lambda: writable(output, "folder", "another one as `folder`"))
+    with kept(comm.device):  # what the script draws next is the same on all ranks
+        counted = None if target is None else with_target(loss, target, comm)
+        decider = Decider(config, Wishes(), layout, model, comm, comm.say, counted, by_layers)
         split = decider.split(example, output / PARTITION)
-    return assemble(config, layout, split, join(layout.grid, mesh.rank, mesh.device), loss)
+    return assemble(config, layout, split, join(layout.grid, comm.rank, comm.device), loss)
 
 
 def assemble(
@@ -105,7 +107,7 @@ def _rows(example: Any) -> int:
     return rows.pop()
 
 
-def with_target(loss: Loss, target: torch.Tensor, mesh: Mesh) -> Callable[[Any], torch.Tensor]:
+def with_target(loss: Loss, target: torch.Tensor, comm: Communicator) -> Callable[[Any], torch.Tensor]:
     """The loss of a microbatch with this target, for a profile."""
-    there = target.to(mesh.device)
+    there = target.to(comm.device)
     return lambda output: loss(output, there)

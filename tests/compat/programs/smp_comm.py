@@ -128,10 +128,10 @@ def lone():
 if sys.argv[1] == "patience":
     import datetime
 
-    from algorun_train.ranks import mesh
+    from algorun_train.ranks import join
     from smdistributed.modelparallel.torch import meeting
 
-    mesh.COLLECTIVE_TIMEOUT = meeting.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=1)
+    join.COLLECTIVE_TIMEOUT = meeting.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=1)
 before_init = refused(smp.rank)
 smp.init()
 smp.init()

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 import smdistributed.modelparallel.torch as smp
-from algorun_train.ranks import mesh
+from algorun_train.ranks import join
 from smdistributed.modelparallel.torch import meeting
 from tests.compat.smp_runs import say
 
 COLLECTIVE_S, SEARCH_S = 3, 4
 (what,) = sys.argv[1:]
-mesh.COLLECTIVE_TIMEOUT = meeting.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=COLLECTIVE_S)
+join.COLLECTIVE_TIMEOUT = meeting.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=COLLECTIVE_S)
 searched = []
 
 

@@ -10,7 +10,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from algorun_train.models import build, specify
-from algorun_train.ranks.mesh import joined, read_world
+from algorun_train.ranks.join import joined
+from algorun_train.ranks.world import read_world
 from bench.loops import CLASSES, Setting, add_sizes, bare, in_turn, ours
 
 
@@ -19,13 +20,13 @@ def main() -> None:
     add_sizes(parser)
     parser.set_defaults(precision="bf16")
     args = parser.parse_args()
-    with joined(read_world(os.environ)) as mesh, tempfile.TemporaryDirectory() as folder:
-        setting = Setting(args, mesh, Path(folder))
+    with joined(read_world(os.environ)) as comm, tempfile.TemporaryDirectory() as folder:
+        setting = Setting(args, comm, Path(folder))
         operations = _operations(setting)
-        seconds = in_turn({"bare": bare(setting), "ours": ours(setting)}, args.rounds, mesh)
+        seconds = in_turn({"bare": bare(setting), "ours": ours(setting)}, args.rounds, comm)
     wall = {name: [turn[0] for turn in turns] for name, turns in seconds.items()}
-    found = {"ranks": mesh.size, "batch": setting.sharding.global_batch, "operations": operations, **wall}
-    mesh.say("measured: " + json.dumps(found))
+    found = {"ranks": comm.size, "batch": setting.sharding.global_batch, "operations": operations, **wall}
+    comm.say("measured: " + json.dumps(found))
 
 
 def _operations(setting: Setting) -> int:

@@ -15,7 +15,7 @@ from algorun_train.checkpoint.shard_resume import restore
 from algorun_train.checkpoint.shard_saver import PartSaver
 from algorun_train.checkpoint.shards import FORMAT, Part, PartStore, Save, newest_complete
 from tests.train.programs.sharded_training import IDENTITY, Layout, files, same, straight
-from tests.train.thread_mesh import as_ranks
+from tests.train.thread_communicator import as_ranks
 
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "sharded_training.py")
 
@@ -79,8 +79,8 @@ def test_all_ranks_take_the_newest_checkpoint_whose_parts_are_all_somewhere(case
             spread.put(roots)
         results = as_ranks(
             ranks,
-            lambda mesh: restore(
-                PartStore(roots[mesh.rank], 2), IDENTITY, wants[mesh.rank].__contains__, mesh, lambda text: None
+            lambda comm: restore(
+                PartStore(roots[comm.rank], 2), IDENTITY, wants[comm.rank].__contains__, comm, lambda text: None
             ),
         )
     for rank, result in enumerate(results):
@@ -109,11 +109,11 @@ def train_on(roots: list[Path], stages: int, steps: int) -> tuple[int, list[str]
     """A job of `steps` steps more: the step that it went on from, what its leader said, what all ranks hold then."""
     said: list[str] = []
 
-    def run(mesh):
-        say = (lambda text: said.append(str(text))) if mesh.is_leader else (lambda text: None)
-        layout, store = Layout(stages, mesh.rank, mesh.size), PartStore(roots[mesh.rank], 2)
-        begin = layout.resume(store, mesh, say)
-        saver = PartSaver(store, mesh, say)
+    def run(comm):
+        say = (lambda text: said.append(str(text))) if comm.is_leader else (lambda text: None)
+        layout, store = Layout(stages, comm.rank, comm.size), PartStore(roots[comm.rank], 2)
+        begin = layout.resume(store, comm, say)
+        saver = PartSaver(store, comm, say)
         for number in range(begin + 1, begin + steps + 1):
             layout.step(number)
             saver.save(number, stages, layout.states(number))
@@ -193,9 +193,9 @@ def test_an_old_checkpoint_goes_only_when_the_newer_one_is_on_all_hosts(tmp_path
             assert [files(root)[:4] for root in roots] == before  # what was there stays until this is over
             return PartStore.write(self, save, number, state)
 
-    def run(mesh):
-        layout = Layout(2, mesh.rank, mesh.size)
-        saver = PartSaver(Slow(roots[mesh.rank], 1), mesh, lambda text: None)
+    def run(comm):
+        layout = Layout(2, comm.rank, comm.size)
+        saver = PartSaver(Slow(roots[comm.rank], 1), comm, lambda text: None)
         saver.save(3, 2, layout.states(3))
         saver.finish()
 

@@ -91,7 +91,7 @@ def test_an_unknown_eta():
 
 
 class Peers:
-    """A mesh whose other rank has these wishes."""
+    """A communicator whose other rank has these wishes."""
 
     def __init__(self, stop: float = 0.0, save: float = 0.0, every: float = 256.0) -> None:
         self.row, self.calls = [stop, save, every], 0

@@ -13,10 +13,11 @@ from algorun_train.checkpoint.shard_saver import PartSaver, on_cpu
 from algorun_train.checkpoint.shards import FORMAT, PartStore, Save, model_state
 from algorun_train.errors import UserError
 from algorun_train.models.gpt import build
-from algorun_train.ranks.mesh import Mesh, World
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.world import World
 from tests.train.programs.sharded_training import IDENTITY, SPEC, Layout, files, same, straight
 
-ALONE = Mesh(World(), torch.device("cpu"))
+ALONE = Communicator(World(), torch.device("cpu"))
 PROGRAM = [str(Path(__file__).parents[1] / "programs" / "sharded_training.py")]
 
 

@@ -16,7 +16,8 @@ from algorun_train.errors import UserError
 from algorun_train.options import parsing as options
 from algorun_train.options import paths
 from algorun_train.options.config import DdpConfig
-from algorun_train.ranks.mesh import Mesh, World
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.world import World
 from tests.train.training_runs import SMALL, epochs, once, write_images
 
 
@@ -51,7 +52,7 @@ def test_without_inputs_batches_are_the_same_but_for_what_is_in_the_images(chann
     train, validation = channels
     given = ["--cache-mb", "0", "--image-size", "8", "--augment", "shift", "--workers", "1"]
     config = options.read(DdpConfig, [*given, "--train", str(train), "--validation", str(validation)])
-    full = data.load(config, paths.resolve(config, {}, Path.is_dir), Mesh(World(), torch.device("cpu")))
+    full = data.load(config, paths.resolve(config, {}, Path.is_dir), Communicator(World(), torch.device("cpu")))
     bare = full.without_inputs()
     sharding = Sharding(16, 1, 0, 1)
     wanted = [*full.training(0, 0, 2, 0, sharding), *full.evaluation(sharding)]

@@ -12,11 +12,12 @@ from algorun_train.data import IGNORED, corpus, text
 from algorun_train.data.sampler import Sharding
 from algorun_train.errors import UserError
 from algorun_train.options.paths import Paths
-from algorun_train.ranks.mesh import Mesh, World
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.world import World
 from tests.train.training_runs import clean_environ
 
 CPU = torch.device("cpu")
-ALONE = Mesh(World(), CPU)
+ALONE = Communicator(World(), CPU)
 
 
 def paths(train: Path | None = None, validation: Path | None = None) -> Paths:
@@ -152,13 +153,14 @@ import os, sys
 from pathlib import Path
 from algorun_train.data import text
 from algorun_train.errors import guarded, leave
-from algorun_train.ranks.mesh import joined, read_world
+from algorun_train.ranks.join import joined
+from algorun_train.ranks.world import read_world
 from algorun_train.options.paths import Paths
 
 def main(argv):
     train = Path(os.environ["SAGEMAKER_BASE_DIR"]) / "text"
-    with joined(read_world(os.environ)) as mesh:
-        data = text.load(4, Paths(train if train.exists() else None, None, train, train, train), mesh)
+    with joined(read_world(os.environ)) as comm:
+        data = text.load(4, Paths(train if train.exists() else None, None, train, train, train), comm)
         print(data.train_count, data.checksum, flush=True)
     return 0
 

@@ -23,12 +23,13 @@ from algorun_train.parallel.cut.any_module import cut
 from algorun_train.parallel.grid import Grid
 from algorun_train.parallel.run import process_groups, shared_weights
 from algorun_train.parallel.run.pipeline import Pipeline
+from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.device_copies import ReadBack, to_device
-from algorun_train.ranks.mesh import Mesh, World
+from algorun_train.ranks.world import World
 from tests.train.pretended_gpu import CUDA, Copy, PretendedGpu
 from tests.train.training_runs import write_images
 
-MESH = Mesh(World(), CUDA)
+MESH = Communicator(World(), CUDA)
 BATCH, SIDE = 16, 32
 PER_SAMPLE = 64  # bytes that the host may send beside images: a few whole numbers
 

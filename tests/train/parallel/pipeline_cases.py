@@ -29,7 +29,9 @@ from algorun_train.parallel.partition.profiling import entries
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.segments import Cutting, SegmentSpec, TensorSpec
-from algorun_train.ranks.mesh import Mesh, joined, read_world
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.join import joined
+from algorun_train.ranks.world import read_world
 from tests.train.parallel.one_queue import Queue, listened, stuck
 
 STEPS, EVALUATED, RECORDED = 5, 2, 3  # steps of a case; evaluation comes after the one, the other is timed
@@ -266,17 +268,17 @@ def begins_of(segments: int, stages: int) -> list[int]:
     return [number * segments // stages for number in range(stages)]
 
 
-def pipelined(case: Case, mesh: Mesh) -> tuple[Pipeline, Trace, bool, Queue]:
+def pipelined(case: Case, comm: Communicator) -> tuple[Pipeline, Trace, bool, Queue]:
     """The stages of this rank, what their training left, whether they ran in the order of the schedule, and the
     messages of an evaluation."""
     grid = Grid(case.dp, case.pp, case.placement)
-    place = process_groups.join(grid, mesh.rank, mesh.device)
+    place = process_groups.join(grid, comm.rank, comm.device)
     cutting = cutting_of(case, made(case.model))
     stages = case.pp * case.chunks
     pipeline = Pipeline(
         cutting, begins_of(len(cutting.segments), stages), place, loss_of, microbatches=case.microbatches,
         schedule=case.schedule, autocast=torch.bfloat16 if case.bf16 else None, recompute=case.recompute,
-        entries=entries(cutting, mesh.device, "bf16") if case.bf16 else None,
+        entries=entries(cutting, comm.device, "bf16") if case.bf16 else None,
     )  # fmt: skip
     optimizer = tuned(pipeline.parameters())
     gradients, norm, scores, losses, ordered, messages, collectives = {}, None, None, [], False, [], 0
@@ -311,10 +313,10 @@ def furthest(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> floa
     return max((float((tensor.float() - two[name].float()).abs().max()) for name, tensor in one.items()), default=0.0)
 
 
-def compared(case: Case, mesh: Mesh) -> dict[str, Any]:
+def compared(case: Case, comm: Communicator) -> dict[str, Any]:
     """The largest differences over all ranks."""
     whole = unsplit(case.model, case.dp * case.microbatches, case.clip, case.bf16)
-    pipeline, ours, ordered, messages = pipelined(case, mesh)
+    pipeline, ours, ordered, messages = pipelined(case, comm)
     scores = torch.zeros(2) if ours.scores is None else ours.scores
     sums = torch.cat([torch.stack(ours.losses), scores])
     dist.all_reduce(sums)
@@ -329,11 +331,11 @@ def compared(case: Case, mesh: Mesh) -> dict[str, Any]:
     copies = {index: pipeline.copied(index) for index in pipeline.modules}
     saved = [n for i, stage in pipeline.modules.items() for n in stage.module.state_dict() if n not in copies[i]]
     graded = [name for name in ours.gradients if name in saved]
-    rows = mesh.gather((row, ordered, saved, graded, pipeline.axes.dp_rank))
+    rows = comm.gather((row, ordered, saved, graded, pipeline.axes.dp_rank))
     every = sorted(name for _, _, names, _, dp_rank in rows if dp_rank == 0 for name in names)
-    heard = mesh.gather((pipeline.axes.dp_rank, pipeline.axes.pp_rank, messages))
+    heard = comm.gather((pipeline.axes.dp_rank, pipeline.axes.pp_rank, messages))
     graded = sorted(name for _, _, _, names, dp_rank in rows if dp_rank == 0 for name in names)
-    held = mesh.gather((ours.collectives, {name: tensor.numpy().tobytes() for name, tensor in ours.state.items()}))
+    held = comm.gather((ours.collectives, {name: tensor.numpy().tobytes() for name, tensor in ours.state.items()}))
     bits: dict[str, set[bytes]] = {}
     for name, data in (item for _, state in held for item in state.items()):
         bits.setdefault(name, set()).add(data)
@@ -350,16 +352,16 @@ def compared(case: Case, mesh: Mesh) -> dict[str, Any]:
 def main(argv: list[str]) -> int:
     results = []
     sys.modules["pipeline_cases"] = sys.modules["__main__"]
-    with joined(read_world(os.environ)) as mesh:
+    with joined(read_world(os.environ)) as comm:
         for case in json.loads(argv[0]):
             print(case, flush=True)
             if isinstance(case, str):
                 from tests.train.parallel import pipeline_traps
 
-                results.append(getattr(pipeline_traps, case)(mesh))
+                results.append(getattr(pipeline_traps, case)(comm))
             else:
-                results.append(compared(Case(**case), mesh))
-        if mesh.is_leader:
+                results.append(compared(Case(**case), comm))
+        if comm.is_leader:
             Path(os.environ["SAGEMAKER_BASE_DIR"], "results.json").write_text(json.dumps(results))
     return 0
 

@@ -17,7 +17,7 @@ from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.run.gradient_sum import GradientSum, buckets_of
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.segments import TensorSpec
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 from tests.train.parallel.pipeline_cases import PER_MICROBATCH, ByHand, batch, furthest, layered, loss_of, made
 
 PARTS = 4
@@ -36,9 +36,9 @@ def gradients(named: Any) -> dict[str, torch.Tensor]:
     return {name: p.grad for name, p in named}
 
 
-def stages_in_ddp(mesh: Mesh) -> dict[str, Any]:
+def stages_in_ddp(comm: Communicator) -> dict[str, Any]:
     """Zero bubble over two replicas of two ranks: stages wrapped in DistributedDataParallel, and ours."""
-    place = process_groups.join(Grid(2, 2), mesh.rank, mesh.device)
+    place = process_groups.join(Grid(2, 2), comm.rank, comm.device)
     inputs, labels = batch("hand", 2 * PARTS * PER_MICROBATCH, 1)
     mine = [tensor.chunk(2)[place.dp_rank] for tensor in (inputs, labels)]
     expected = whole_gradients("hand", 2 * PARTS)
@@ -52,19 +52,19 @@ def stages_in_ddp(mesh: Mesh) -> dict[str, Any]:
 
     stage = ByHand(layered(), inputs[:PER_MICROBATCH]).stage(4 * place.pp_rank, 4 * place.pp_rank + 4)
     wrapped = DistributedDataParallel(stage, process_group=place.dp_group)
-    part = PipelineStage(wrapped, place.pp_rank, 2, mesh.device, group=place.pp_group)
+    part = PipelineStage(wrapped, place.pp_rank, 2, comm.device, group=place.pp_group)
     library = ScheduleInterleavedZeroBubble([part], PARTS, loss_fn=loss_of)
     library.step(*([mine[0]] if place.pp_rank == 0 else []), **({"target": mine[1]} if place.pp_rank else {}))
     found = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
     theirs = furthest(found, expected) if len(found) == len(list(stage.parameters())) else float("inf")
-    rows = mesh.gather((ours, theirs))
+    rows = comm.gather((ours, theirs))
     return {"ours": max(row[0] for row in rows), "theirs": max(row[1] for row in rows)}
 
 
-def stages_without_shapes(mesh: Mesh) -> dict[str, Any]:
+def stages_without_shapes(comm: Communicator) -> dict[str, Any]:
     """BatchNorm's running means after a step, where memory that nobody wrote to holds NaN: a PipelineStage that finds
     its shapes out by itself, and ours."""
-    place = process_groups.join(Grid(1, 2), mesh.rank, mesh.device)
+    place = process_groups.join(Grid(1, 2), comm.rank, comm.device)
     inputs, labels = batch("convnet", PARTS * PER_MICROBATCH, 1)
     labels = labels * 0
 
@@ -80,7 +80,7 @@ def stages_without_shapes(mesh: Mesh) -> dict[str, Any]:
     unsplit = model().train()
     for part in inputs.chunk(PARTS):
         unsplit(part)
-    expected = means(unsplit[mesh.rank])
+    expected = means(unsplit[comm.rank])
 
     given = ByHand(model(), inputs[:PER_MICROBATCH])
     with torch.no_grad():
@@ -92,21 +92,21 @@ def stages_without_shapes(mesh: Mesh) -> dict[str, Any]:
         pipeline = Pipeline(given, [0, 1], place, loss_of, microbatches=PARTS, entries=entries)
         pipeline.train()
         pipeline.step(inputs, labels)
-        ours = float((means(pipeline.modules[mesh.rank]) - expected).abs().max())
-        alone = model()[mesh.rank].train()
-        part = PipelineStage(alone, mesh.rank, 2, mesh.device, group=place.pp_group)
+        ours = float((means(pipeline.modules[comm.rank]) - expected).abs().max())
+        alone = model()[comm.rank].train()
+        part = PipelineStage(alone, comm.rank, 2, comm.device, group=place.pp_group)
         library = Schedule1F1B(part, PARTS, loss_fn=loss_of)
-        library.step(*([inputs] if mesh.rank == 0 else []), **({"target": labels} if mesh.rank else {}))
+        library.step(*([inputs] if comm.rank == 0 else []), **({"target": labels} if comm.rank else {}))
         theirs = float((means(alone) - expected).abs().max())
     finally:
         torch.use_deterministic_algorithms(False)
-    rows = mesh.gather((ours, theirs))
+    rows = comm.gather((ours, theirs))
     return {"ours": [row[0] for row in rows], "theirs": [row[1] for row in rows]}
 
 
-def batches_of_other_shapes(mesh: Mesh) -> dict[str, Any]:
+def batches_of_other_shapes(comm: Communicator) -> dict[str, Any]:
     """What every rank says to batches that do not fit; a batch that fits is trained on afterwards."""
-    place = process_groups.join(Grid(1, 2), mesh.rank, mesh.device)
+    place = process_groups.join(Grid(1, 2), comm.rank, comm.device)
     inputs, labels = batch("hand", PARTS * PER_MICROBATCH, 1)
     pipeline = Pipeline(ByHand(layered(), inputs[:PER_MICROBATCH]), [0, 4], place, loss_of, microbatches=PARTS)
     said = []
@@ -119,19 +119,19 @@ def batches_of_other_shapes(mesh: Mesh) -> dict[str, Any]:
                 said.append(str(error))
     pipeline.step(inputs, labels)
     difference = furthest(gradients(pipeline.named_parameters()), whole_gradients("hand", PARTS))
-    return {"said": mesh.gather(said), "difference": max(mesh.gather(difference))}
+    return {"said": comm.gather(said), "difference": max(comm.gather(difference))}
 
 
-def copies_that_go_apart(mesh: Mesh) -> dict[str, Any]:
+def copies_that_go_apart(comm: Communicator) -> dict[str, Any]:
     """What the ranks of two copies say when one of them is changed, by no more than rounding and then by more: at the next
     step, and not before. `rows` are the first weight after each step."""
-    place = process_groups.join(Grid(1, 2), mesh.rank, mesh.device)
+    place = process_groups.join(Grid(1, 2), comm.rank, comm.device)
     inputs, labels = batch("tied gpt", PARTS * PER_MICROBATCH, 1)
     cutting = cut(made("tied gpt"), inputs[:PER_MICROBATCH], stages=2)
     pipeline = Pipeline(cutting, [0, len(cutting.segments) // 2], place, loss_of, microbatches=PARTS)
     weight = dict(pipeline.named_parameters())["embed.tokens.weight"]
     said, values = [], []
-    for change in (0.0, 1e-6 * mesh.rank, 0.01 * mesh.rank):
+    for change in (0.0, 1e-6 * comm.rank, 0.01 * comm.rank):
         weight.data[0, 0] += change
         try:
             pipeline.step(inputs, labels)
@@ -139,10 +139,10 @@ def copies_that_go_apart(mesh: Mesh) -> dict[str, Any]:
         except UserError as error:
             said.append(str(error))
         values.append(weight[0, 0].item())
-    return {"said": mesh.gather(said), "rows": mesh.gather(values)}
+    return {"said": comm.gather(said), "rows": comm.gather(values)}
 
 
-def sums_of_gradients(mesh: Mesh) -> dict[str, Any]:
+def sums_of_gradients(comm: Communicator) -> dict[str, Any]:
     """GradientSum over two ranks with small buckets; the last layer is used by rank 1 alone, a frozen one by nobody."""
     group = dist.new_group([0, 1])
     rows = []
@@ -159,7 +159,7 @@ def sums_of_gradients(mesh: Mesh) -> dict[str, Any]:
 
         for step in range(2):  # a step begins where the one before it has ended
             for turn in range(2):
-                passed(mesh.rank, 2 * step + turn).backward()
+                passed(comm.rank, 2 * step + turn).backward()
             total.finish()
             found = [None if p.grad is None else p.grad.clone() for p in parameters]
             wanted = torch.autograd.grad(
@@ -176,27 +176,27 @@ def sums_of_gradients(mesh: Mesh) -> dict[str, Any]:
             )
             for parameter in parameters:
                 parameter.grad = None
-    return {"rows": mesh.gather(rows)}
+    return {"rows": comm.gather(rows)}
 
 
-def sums_of_a_weight_of_two_stages(mesh: Mesh) -> dict[str, Any]:
+def sums_of_a_weight_of_two_stages(comm: Communicator) -> dict[str, Any]:
     """GradientSum over two replicas of a rank with two stages that use one weight: each pass adds to it twice."""
     group = dist.new_group([0, 1])
     weight, other = (nn.Parameter(torch.zeros(3)) for _ in range(2))
     total = GradientSum([other, weight], group, 2, bucket_bytes=4, times={weight: 2})
     for turn in range(2):
         for stage in range(2):
-            ((10 * turn + stage + 100 * mesh.rank) * weight).sum().backward()
+            ((10 * turn + stage + 100 * comm.rank) * weight).sum().backward()
         other.sum().backward()
     total.finish()
-    return {"rows": mesh.gather([weight.grad.tolist(), other.grad.tolist(), total.due])}
+    return {"rows": comm.gather([weight.grad.tolist(), other.grad.tolist(), total.due])}
 
 
-def replicas_of_a_whole_model(mesh: Mesh) -> dict[str, Any]:
+def replicas_of_a_whole_model(comm: Communicator) -> dict[str, Any]:
     """Two pipelines of one rank each, against DistributedDataParallel."""
-    place = process_groups.join(Grid(2, 1), mesh.rank, mesh.device)
+    place = process_groups.join(Grid(2, 1), comm.rank, comm.device)
     inputs, labels = batch("gpt", 2 * PARTS * PER_MICROBATCH, 1)
-    mine = [tensor.chunk(2)[mesh.rank] for tensor in (inputs, labels)]
+    mine = [tensor.chunk(2)[comm.rank] for tensor in (inputs, labels)]
     model = made("gpt")
     with torch.no_grad():
         example = inputs[:PER_MICROBATCH]
@@ -212,4 +212,4 @@ def replicas_of_a_whole_model(mesh: Mesh) -> dict[str, Any]:
             (loss_of(theirs(part), target) / PARTS).backward()
     (loss_of(theirs(pairs[-1][0]), pairs[-1][1]) / PARTS).backward()
     ours, expected = gradients(pipeline.named_parameters()), gradients(theirs.module.named_parameters())
-    return {"ddp": max(mesh.gather(furthest(ours, expected))), "names": sorted(ours) == sorted(expected)}
+    return {"ddp": max(comm.gather(furthest(ours, expected))), "names": sorted(ours) == sorted(expected)}

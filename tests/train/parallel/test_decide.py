@@ -11,7 +11,8 @@ from algorun_train.options.config import PipelineConfig
 from algorun_train.options.layout import lay_out
 from algorun_train.options.mp_parameters import Wishes
 from algorun_train.parallel.partition.decide import Decider
-from algorun_train.ranks.mesh import Mesh, World
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.world import World
 
 MIB = 2**20
 
@@ -32,9 +33,9 @@ class Job:
             **options,
         )
         layout = lay_out(config, wishes, pp, torch.__version__)
-        mesh = Mesh(World(), torch.device("cpu"))
+        comm = Communicator(World(), torch.device("cpu"))
         self.said = []
-        decider = Decider(config, wishes, layout, self.model, mesh, lambda text: self.said.append(str(text)))
+        decider = Decider(config, wishes, layout, self.model, comm, lambda text: self.said.append(str(text)))
         return decider.split(torch.zeros(samples, self.width), self.file.with_name("partition.json"))
 
 

@@ -16,7 +16,7 @@ from algorun_train.parallel.cut.any_module import Cut, cut
 from algorun_train.parallel.cut.proof import packed, unpacked
 from algorun_train.parallel.partition.decide import Decider
 from tests.train import split_runs
-from tests.train.thread_mesh import as_ranks
+from tests.train.thread_communicator import as_ranks
 
 RANKS, LAYERS = 4, 6
 PROFILED = 4  # passes of every segment on each rank's own device: one to warm up, three that are timed
@@ -39,19 +39,19 @@ def model_of(seed):
     return nn.Sequential(*(Layer() for _ in range(LAYERS)))
 
 
-def job(mesh, model, folder, example=None, named=None, **options):
+def job(comm, model, folder, example=None, named=None, **options):
     config = PipelineConfig(batch_size=8, microbatches=4, pp=RANKS, partition=named, **options)
     layout = lay_out(config, Wishes(), RANKS, torch.__version__)
-    decider = Decider(config, Wishes(), layout, model, mesh, lambda text: None)
+    decider = Decider(config, Wishes(), layout, model, comm, lambda text: None)
     return decider.split(torch.ones(2, 4) if example is None else example, folder / "partition.json")
 
 
 def counted(work):
-    """What `work(mesh)` returns on each rank, and how many passes each rank has run, in layers."""
+    """What `work(comm)` returns on each rank, and how many passes each rank has run, in layers."""
 
-    def run(mesh):
+    def run(comm):
         before = PASSES[threading.get_ident()]
-        result = work(mesh)
+        result = work(comm)
         return result, PASSES[threading.get_ident()] - before
 
     return zip(*as_ranks(RANKS, run), strict=True)
@@ -59,7 +59,7 @@ def counted(work):
 
 def test_only_one_rank_runs_the_whole_model(tmp_path):
     models = [model_of(rank) for rank in range(RANKS)]
-    splits, passes = counted(lambda mesh: job(mesh, models[mesh.rank], tmp_path, named=tmp_path / "kept.json"))
+    splits, passes = counted(lambda comm: job(comm, models[comm.rank], tmp_path, named=tmp_path / "kept.json"))
     assert passes[0] > 3 * PROFILED * LAYERS
     assert list(passes[1:]) == [PROFILED * LAYERS] * (RANKS - 1)
     assert all((s.begins, s.entries, s.cutting.segments) == (splits[0].begins, splits[0].entries, splits[0].cutting.segments) for s in splits)  # fmt: skip
@@ -67,7 +67,7 @@ def test_only_one_rank_runs_the_whole_model(tmp_path):
         stages = split_runs.cut_at(found.cutting, found.begins)
         rows = torch.randn(2, 4)
         split_runs.assert_equal(split_runs.whole(model, rows), split_runs.split(stages, model, [rows]))
-    _, passes = counted(lambda mesh: job(mesh, models[mesh.rank], tmp_path, named=tmp_path / "kept.json"))
+    _, passes = counted(lambda comm: job(comm, models[comm.rank], tmp_path, named=tmp_path / "kept.json"))
     assert list(passes[1:]) == [0] * (RANKS - 1)  # the file holds the profile
 
 
@@ -76,8 +76,8 @@ def test_a_model_that_stays_whole_is_run_by_one_rank(tmp_path):
     config = PipelineConfig(batch_size=8, microbatches=4, pp=1)
     layout = lay_out(config, Wishes(), RANKS, torch.__version__)
 
-    def work(mesh):
-        decider = Decider(config, Wishes(), layout, models[mesh.rank], mesh, lambda text: None)
+    def work(comm):
+        decider = Decider(config, Wishes(), layout, models[comm.rank], comm, lambda text: None)
         return decider.split(torch.ones(2, 4), tmp_path / "partition.json").entries
 
     entries, passes = counted(work)
@@ -90,9 +90,9 @@ def test_a_model_that_stays_whole_keeps_its_statistics(tmp_path):
     layout = lay_out(PipelineConfig(batch_size=8, microbatches=4, pp=1), Wishes(), 1, torch.__version__)
     before = {name: value.clone() for name, value in model.state_dict().items()}
 
-    def run(mesh):
+    def run(comm):
         config = PipelineConfig(batch_size=8, microbatches=4, pp=1)
-        Decider(config, Wishes(), layout, model, mesh, lambda text: None).split(torch.ones(2, 4), tmp_path / "p.json")
+        Decider(config, Wishes(), layout, model, comm, lambda text: None).split(torch.ones(2, 4), tmp_path / "p.json")
 
     as_ranks(1, run)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -111,19 +111,19 @@ def test_a_model_that_stays_whole_keeps_its_statistics(tmp_path):
     ],
 )
 def test_another_model_or_example_on_a_rank_is_one_error_of_all(model, example, said, tmp_path):
-    def work(mesh):
+    def work(comm):
         with pytest.raises(
             UserError, match=f"rank 2 has another model or example than rank 0: {said}; allowed: the same"
         ):
-            job(mesh, model if mesh.rank == 2 else model_of(0), tmp_path, example if mesh.rank == 2 else None)
+            job(comm, model if comm.rank == 2 else model_of(0), tmp_path, example if comm.rank == 2 else None)
 
     as_ranks(RANKS, work)
 
 
 def test_what_the_searching_rank_refuses_all_refuse(tmp_path):
-    def work(mesh):
+    def work(comm):
         with pytest.raises(UserError, match="4 stages of the model Layer, which can be cut into 1 at most"):
-            job(mesh, Layer(), tmp_path)
+            job(comm, Layer(), tmp_path)
 
     as_ranks(RANKS, work)
 

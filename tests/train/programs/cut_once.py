@@ -13,9 +13,10 @@ from torch import nn
 from torch.nn import functional
 
 from algorun.pipeline import pipeline
-from algorun_train.ranks import mesh
+from algorun_train.ranks import join
+from algorun_train.ranks.world import read_world
 
-mesh.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=2)
+join.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=2)
 
 
 class Broken(nn.Sequential):
@@ -23,10 +24,10 @@ class Broken(nn.Sequential):
         raise ValueError("this model does not run")
 
 
-ranks = mesh.enter(mesh.read_world(os.environ))
+comm = join.enter(read_world(os.environ))
 if sys.argv[1:] == ["absent"]:
-    if ranks.rank == 0:
-        ranks.from_leader(lambda: 7, datetime.timedelta(hours=2))
+    if comm.rank == 0:
+        comm.from_leader(lambda: 7, datetime.timedelta(hours=2))
     sys.exit(0)
-print(ranks.from_leader(lambda: time.sleep(3) or 7, datetime.timedelta(seconds=20)), flush=True)
+print(comm.from_leader(lambda: time.sleep(3) or 7, datetime.timedelta(seconds=20)), flush=True)
 pipeline(Broken(nn.Linear(2, 2), nn.Linear(2, 2)), torch.ones(2, 2), functional.cross_entropy, pp=2, microbatches=2)

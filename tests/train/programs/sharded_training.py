@@ -18,7 +18,9 @@ from algorun_train.checkpoint.shards import PartStore
 from algorun_train.errors import guarded, leave
 from algorun_train.loop.loop import Position, Progress
 from algorun_train.models.gpt import GptSpec, build
-from algorun_train.ranks.mesh import Mesh, joined, read_world
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.join import joined
+from algorun_train.ranks.world import read_world
 
 SPEC = GptSpec(vocabulary=11, context=4, width=8, depth=2, heads=2)
 UNITS = ("embed.", "blocks.0.", "blocks.1.", "norm.|head.")  # can be cut into 1, 2 or 4 stages
@@ -68,13 +70,13 @@ class Layout:
         progress = Progress(Position(0, 10 * step, step), [0.5])
         return {s.number: state(IDENTITY, progress, s.module, self.optimizer) for s in self.held if self.writes}
 
-    def resume(self, store: PartStore, mesh: Mesh, say=print) -> int:
+    def resume(self, store: PartStore, comm: Communicator, say=print) -> int:
         """The step of the checkpoint that all ranks went back to; 0 without one."""
-        restored = restore(store, IDENTITY, self.names().__contains__, mesh, say)
+        restored = restore(store, IDENTITY, self.names().__contains__, comm, say)
         if restored is None:
             return 0
         assert set(restored.model) <= self.names()
-        restored.load_into([s.module for s in self.held], self.optimizer, mesh)
+        restored.load_into([s.module for s in self.held], self.optimizer, comm)
         return restored.progress.position.step
 
     def everything(self) -> dict[str, torch.Tensor]:
@@ -110,20 +112,20 @@ def main(argv: list[str]) -> int:
     and ends with, and leaves what this rank holds then in its base folder."""
     base = Path(os.environ["SAGEMAKER_BASE_DIR"])
     store_root = Path(os.environ.get("PART_ROOT", base / "checkpoints"))
-    with joined(read_world(os.environ)) as mesh:
-        say = print if mesh.is_leader else lambda text: None
+    with joined(read_world(os.environ)) as comm:
+        say = print if comm.is_leader else lambda text: None
         for job in json.loads(argv[0]):
-            layout = Layout(job["stages"], mesh.rank, mesh.size)
+            layout = Layout(job["stages"], comm.rank, comm.size)
             store = PartStore(store_root, job.get("keep", 2))
-            begin = layout.resume(store, mesh, say)
-            saver = PartSaver(store, mesh, say)
+            begin = layout.resume(store, comm, say)
+            saver = PartSaver(store, comm, say)
             end = begin + job["only"] if "only" in job else job["to"]
             for number in range(begin + 1, end + 1):
                 layout.step(number)
                 saver.save(number, layout.stages, layout.states(number))
             saver.finish()
             print(f"from {begin} to {end}", flush=True)
-        torch.save(layout.everything(), base / f"rank{mesh.rank}.pt")
+        torch.save(layout.everything(), base / f"rank{comm.rank}.pt")
     return 0
 
 

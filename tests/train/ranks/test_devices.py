@@ -9,7 +9,7 @@ import torch
 from algorun_train.errors import UserError
 from algorun_train.ranks import devices
 from algorun_train.ranks.devices import choose_device, find, hidden_on_purpose
-from algorun_train.ranks.mesh import World
+from algorun_train.ranks.world import World
 
 ALONE = World()
 TOO_OLD = (

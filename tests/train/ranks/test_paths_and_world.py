@@ -8,7 +8,7 @@ from algorun_train.errors import UserError
 from algorun_train.options.config import DdpConfig
 from algorun_train.options.paths import resolve
 from algorun_train.ranks.devices import choose_device
-from algorun_train.ranks.mesh import World, read_world
+from algorun_train.ranks.world import World, read_world
 
 TORCHRUN = {
     "RANK": "3",

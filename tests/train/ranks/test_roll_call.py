@@ -9,8 +9,10 @@ import torch
 import torch.distributed as dist
 
 from algorun_train.errors import UserError
-from algorun_train.ranks import mesh
+from algorun_train.ranks import join
+from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.roll_call import Place, agree, disagreement, one_gpu_each
+from algorun_train.ranks.world import World
 from tests.train.training_runs import Ranks
 
 GPUS = [Place(rank, "algo-1", f"cuda:{rank}", f"GPU-{rank}") for rank in range(2)]
@@ -21,7 +23,8 @@ PROGRAM = """
 import os, sys, types
 import torch
 from algorun_train import errors
-from algorun_train.ranks import devices, mesh
+from algorun_train.ranks import devices, join
+from algorun_train.ranks.world import read_world
 
 mode = sys.argv[1]
 devices.device_files = lambda dev="/dev": ["/dev/nvidia0", "/dev/nvidia1"]
@@ -41,7 +44,7 @@ if not (mode == "hidden" and broken):
     del os.environ["CUDA_VISIBLE_DEVICES"]
 
 def main(argv):
-    mesh.enter(mesh.read_world(os.environ))
+    join.enter(read_world(os.environ))
     print("joined")
     return 0
 
@@ -116,18 +119,18 @@ def test_a_shared_gpu_is_refused_where_nccl_refuses_it(backends, environ, refuse
 
 @pytest.mark.parametrize(("backend", "joins"), [("gloo", True), ("nccl", False)])
 def test_ranks_of_a_script_s_own_group_may_share_a_gpu_by_gloo(backend, joins, monkeypatch):
-    world = mesh.World(1, 2, 0, 1, True)
-    monkeypatch.setattr(mesh.devices, "find", lambda *_: torch.device("cuda:0"))
-    monkeypatch.setattr(mesh.devices, "identity", lambda _: "GPU-0")
-    monkeypatch.setattr(mesh.Mesh, "gather", lambda _, mine: [replace(mine, rank=0), mine])
+    world = World(1, 2, 0, 1, True)
+    monkeypatch.setattr(join.devices, "find", lambda *_: torch.device("cuda:0"))
+    monkeypatch.setattr(join.devices, "identity", lambda _: "GPU-0")
+    monkeypatch.setattr(Communicator, "gather", lambda _, mine: [replace(mine, rank=0), mine])
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_backend", lambda: "undefined")
     monkeypatch.setattr(dist, "get_backend_config", lambda: f"cpu:gloo,cuda:{backend}")
     if joins:
-        assert mesh.enter(world).device == torch.device("cuda:0")
+        assert join.enter(world).device == torch.device("cuda:0")
     else:
         with pytest.raises(UserError, match="have the same GPU"):
-            mesh.enter(world)
+            join.enter(world)
 
 
 def test_many_hosts_are_not_all_listed():

@@ -5,17 +5,17 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 
-def on_leader(mesh: Mesh, sources: Sequence[int], state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def on_leader(comm: Communicator, sources: Sequence[int], state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors of the ranks `sources`, on the CPU of rank 0; {} on the others. On all ranks.
 
     They go one after the other, so that no rank but rank 0 needs memory for more than its own piece and one tensor. One
     that several ranks hold goes once.
     """
-    mine = state if mesh.rank in sources else {}
-    rows = mesh.gather([(name, tensor.dtype, tensor.shape) for name, tensor in mine.items()])
+    mine = state if comm.rank in sources else {}
+    rows = comm.gather([(name, tensor.dtype, tensor.shape) for name, tensor in mine.items()])
     whole: dict[str, torch.Tensor] = {}
     sent = set()
     for source in sources:
@@ -23,12 +23,12 @@ def on_leader(mesh: Mesh, sources: Sequence[int], state: dict[str, torch.Tensor]
             if name in sent:
                 continue
             sent.add(name)
-            tensor = mine[name].detach().cpu().contiguous() if source == mesh.rank else None
-            if mesh.is_leader:
+            tensor = mine[name].detach().cpu().contiguous() if source == comm.rank else None
+            if comm.is_leader:
                 whole[name] = torch.empty(shape, dtype=dtype) if tensor is None else tensor
             if source == 0:
                 continue
-            if mesh.is_leader:
+            if comm.is_leader:
                 dist.recv(_bytes(whole[name]), src=source)
             elif tensor is not None:
                 dist.send(_bytes(tensor), dst=0)

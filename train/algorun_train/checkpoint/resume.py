@@ -8,7 +8,7 @@ import torch
 
 from algorun_train.errors import UserError
 from algorun_train.loop.loop import Position, Progress
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 from . import store as checkpoint
 
@@ -42,7 +42,7 @@ def restore(
     identity: dict[str, Any],
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
-    mesh: Mesh,
+    comm: Communicator,
     say: Callable[[object], None],
 ) -> Progress | None:
     """Brings model and optimizer to the newest whole checkpoint of rank 0's folder; None where there is none.
@@ -50,9 +50,9 @@ def restore(
     Rank 0's copy goes to all ranks, so it does not matter whether hosts share a folder or each has its own, nor what
     an earlier job left in the others. UserError, the same on all ranks, when it was written by another job.
     """
-    found = store.newest(lambda text: say(f"warning: {text}")) if mesh.is_leader else None
-    folder = mesh.from_leader(lambda: str(found[0]) if found else "")
-    packed = mesh.bytes_from_leader(found[1] if found else None)
+    found = store.newest(lambda text: say(f"warning: {text}")) if comm.is_leader else None
+    folder = comm.from_leader(lambda: str(found[0]) if found else "")
+    packed = comm.bytes_from_leader(found[1] if found else None)
     if packed is None:
         return None
     saved = checkpoint.unpack(packed, folder)

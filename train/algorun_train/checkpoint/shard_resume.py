@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from algorun_train.loop.loop import Progress
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 from . import store as checkpoint
 from .optimizer_state import NamedState, load_named_state, named_state
@@ -45,7 +45,9 @@ class Restored:
     model: dict[str, torch.Tensor]
     optimizer: NamedState
 
-    def load_into(self, modules: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer, mesh: Mesh) -> None:
+    def load_into(
+        self, modules: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer, comm: Communicator
+    ) -> None:
         """Brings this rank's modules and their optimizer to the checkpoint. On all ranks; UserError on all alike."""
 
         def load() -> None:
@@ -62,14 +64,14 @@ class Restored:
             except Exception as error:  # torch has no one class for parts that do not fit each other
                 raise checkpoint.unusable(self.where, f"{type(error).__name__}: {error}"[:200]) from None
 
-        mesh.on_all(load)
+        comm.on_all(load)
 
 
 def restore(
     store: PartStore,
     identity: dict[str, Any],
     wants: Callable[[str], bool],
-    mesh: Mesh,
+    comm: Communicator,
     say: Callable[[object], None],
 ) -> Restored | None:
     """The newest complete checkpoint over all ranks' folders, of it the names that this rank wants; None without one.
@@ -78,19 +80,19 @@ def restore(
     taken. Each part is read by one rank that has it, and goes tensor by tensor to those that want it: no rank needs
     memory for more than one part and what it keeps. UserError, the same on all, when it is another job's.
     """
-    found = mesh.gather(store.found())
+    found = comm.gather(store.found())
     for text in dict.fromkeys(text for _, complaints in found for text in complaints):
         say(f"warning: {text}")
     union = holders([parts for parts, _ in found])
     for save, ranks in union.items():
-        folder = mesh.from_leader(lambda save=save: str(store.root / save.folder))  # type: ignore[misc]
+        folder = comm.from_leader(lambda save=save: str(store.root / save.folder))  # type: ignore[misc]
         if missing := lacking(save, ranks):
             say(f"warning: checkpoint {folder} lacks {_listed(missing, save)} on all hosts and is passed over")
             continue
-        mine = {part.number: part for part in found[mesh.rank][0] if part.save == save}
-        readers = _readers(store, save, ranks, mine, folder, mesh, say)
+        mine = {part.number: part for part in found[comm.rank][0] if part.save == save}
+        readers = _readers(store, save, ranks, mine, folder, comm, say)
         if readers is not None:
-            restored = _restored(store, identity, wants, readers, mine, folder, mesh)
+            restored = _restored(store, identity, wants, readers, mine, folder, comm)
             at = restored.progress.position
             say(f"resumed: {folder}, epoch {at.epoch + 1}, {at.samples} samples of it done, step {at.step}")
             return restored
@@ -103,7 +105,7 @@ def _readers(
     ranks: dict[int, list[int]],
     mine: dict[int, Part],
     folder: str,
-    mesh: Mesh,
+    comm: Communicator,
     say: Callable[[object], None],
 ) -> list[int] | None:
     """For each part a rank whose copy of it is whole; None when some part has none left.
@@ -111,13 +113,13 @@ def _readers(
     One copy of each is looked at first, ranks taking turns; the others only where that one is torn.
     """
     readers = [ranks[number][number % len(ranks[number])] for number in range(save.parts)]
-    faults = mesh.gather({n: store.fault(mine[n]) for n, rank in enumerate(readers) if rank == mesh.rank})
+    faults = comm.gather({n: store.fault(mine[n]) for n, rank in enumerate(readers) if rank == comm.rank})
     torn = {n: fault for row in faults for n, fault in row.items() if fault}
     if not torn:
         return readers
     for n, fault in torn.items():
         say(f"warning: checkpoint {folder} is torn on rank {readers[n]}'s host: {fault}")
-    again = mesh.gather({n: store.fault(mine[n]) for n in torn if mesh.rank in ranks[n] and mesh.rank != readers[n]})
+    again = comm.gather({n: store.fault(mine[n]) for n in torn if comm.rank in ranks[n] and comm.rank != readers[n]})
     for n in torn:
         whole = [rank for rank, row in enumerate(again) if n in row and row[n] is None]
         if not whole:
@@ -148,7 +150,7 @@ def _restored(
     readers: list[int],
     mine: dict[int, Part],
     folder: str,
-    mesh: Mesh,
+    comm: Communicator,
 ) -> Restored:
     model: dict[str, torch.Tensor] = {}
     optimizer: NamedState = {}
@@ -159,7 +161,7 @@ def _restored(
         def read(number: int = number, tensors: dict[tuple[str, ...], torch.Tensor] = tensors) -> _Content:
             return _take_apart(store.read(mine[number]), tensors, folder)
 
-        content = mesh.from_rank(source, read)
+        content = comm.from_rank(source, read)
         checkpoint.compatible(content.identity, identity, folder)
         if progress is not None and content.progress != progress:
             raise checkpoint.unusable(folder, "its parts are of different positions")
@@ -167,7 +169,7 @@ def _restored(
         for name, key, value in content.numbers:
             if wants(name):
                 optimizer.setdefault(name, {})[key] = value
-        for path, tensor in _received(content, tensors, wants, source, mesh):
+        for path, tensor in _received(content, tensors, wants, source, comm):
             if path[0] == MODEL:
                 model[path[1]] = tensor
             else:
@@ -200,17 +202,17 @@ def _received(
     tensors: dict[tuple[str, ...], torch.Tensor],
     wants: Callable[[str], bool],
     source: int,
-    mesh: Mesh,
+    comm: Communicator,
 ) -> list[tuple[tuple[str, ...], torch.Tensor]]:
     """The tensors that this rank wants. Those that only their reader wants are not sent."""
     wanted = [wants(path[1]) for path, _, _ in content.tensors]
-    rows = mesh.gather(wanted)
+    rows = comm.gather(wanted)
     kept = []
     for index, (path, dtype, shape) in enumerate(content.tensors):
-        tensor = tensors.pop(path) if mesh.rank == source else None
+        tensor = tensors.pop(path) if comm.rank == source else None
         if any(row[index] for rank, row in enumerate(rows) if rank != source):
             tensor = torch.empty(shape, dtype=dtype) if tensor is None else tensor.contiguous()
-            mesh.broadcast(tensor.view(-1).view(torch.uint8), source)
+            comm.broadcast(tensor.view(-1).view(torch.uint8), source)
         if wanted[index] and tensor is not None:
             kept.append((path, tensor))
     return kept

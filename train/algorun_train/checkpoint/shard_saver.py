@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from algorun_train.ranks.mesh import COLLECTIVE_TIMEOUT, Mesh
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
 from .shards import PartStore, Save, holders, lacking, newest_complete
 
@@ -21,8 +22,8 @@ class PartSaver:
     Whether a checkpoint is on all disks is seen at the next `save` or at `finish`; only then do older ones go.
     """
 
-    def __init__(self, store: PartStore, mesh: Mesh, say: Callable[[object], None]) -> None:
-        self._store, self._mesh, self._say = store, mesh, say
+    def __init__(self, store: PartStore, comm: Communicator, say: Callable[[object], None]) -> None:
+        self._store, self._comm, self._say = store, comm, say
         self._thread: threading.Thread | None = None
         self._save: Save | None = None
         self._error: BaseException | None = None
@@ -34,7 +35,7 @@ class PartSaver:
         Raises the error of the save before, as `finish` does. Tensors may change as soon as this returns.
         """
         newest = self.finish()
-        time_of_save = self._mesh.from_leader(lambda: max(time.time(), newest + LEAST_STEP_S))
+        time_of_save = self._comm.from_leader(lambda: max(time.time(), newest + LEAST_STEP_S))
         self._save = Save(time_of_save, step, parts)
         copies = {number: on_cpu(state) for number, state in states.items()}
         self._thread = threading.Thread(target=self._write, args=(self._save, copies), name="checkpoint", daemon=True)
@@ -55,7 +56,7 @@ class PartSaver:
         error, save = self._error, self._save
         self._thread, self._save, self._error = None, None, None
         text = f"{type(error).__name__}: {error}" if error is not None else None
-        rows = self._mesh.gather((text, self._store.found()[0], self._seconds))
+        rows = self._comm.gather((text, self._store.found()[0], self._seconds))
         if error is not None:
             raise error
         if failed := [(rank, row[0]) for rank, row in enumerate(rows) if row[0] is not None]:
@@ -65,7 +66,7 @@ class PartSaver:
             if missing := lacking(save, union.get(save, {})):
                 raise RuntimeError(f"checkpoint {save.folder} was saved and yet lacks {missing} of {save.parts} parts")
             self._store.prune(newest_complete([row[1] for row in rows], self._store.keep))
-            self._mesh.exchange([0.0])  # nobody writes the next parts to a folder in which another rank still prunes
+            self._comm.exchange([0.0])  # nobody writes the next parts to a folder in which another rank still prunes
             took_s = max(row[2] for row in rows)
             self._say(f"checkpoint: {self._store.root / save.folder} seconds: {took_s:.2f} waited: {waited_s:.2f}")
         return max((save.written for save in union), default=0.0)

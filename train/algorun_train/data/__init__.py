@@ -10,8 +10,8 @@ from torch.nn import functional
 from algorun_train.errors import UserError
 from algorun_train.options.config import ModelConfig
 from algorun_train.options.paths import Paths
+from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.device_copies import to_device
-from algorun_train.ranks.mesh import Mesh
 
 from . import digits
 from .augment import Augment
@@ -92,14 +92,14 @@ class Data:
         return Batch(images, to_device(chosen, self.device), piece.valid)
 
 
-def load(config: ModelConfig, paths: Paths, mesh: Mesh) -> Data:
+def load(config: ModelConfig, paths: Paths, comm: Communicator) -> Data:
     """Both splits, equal on all ranks. UserError, the same on all ranks, for anything wrong with a channel."""
     if paths.train is None:
         if paths.validation is not None:
             raise UserError("channel 'validation' is given without 'train'; fix: give both, or train alone, or neither")
-        return _embedded(config, mesh.device)
+        return _embedded(config, comm.device)
     side = config.image_size or FOLDER_SIDE
-    threads = config.workers or default_threads(mesh.world.local_world_size)
+    threads = config.workers or default_threads(comm.world.local_world_size)
     root, other = paths.train, paths.validation
 
     def look() -> tuple[Listing, Listing | None]:
@@ -109,7 +109,7 @@ def load(config: ModelConfig, paths: Paths, mesh: Mesh) -> Data:
             same_classes(train, validation)
         return train, validation
 
-    train, validation = mesh.from_leader(look)
+    train, validation = comm.from_leader(look)
     train = replace(train, root=str(root))  # rank 0's names, this host's folder
     if validation:
         validation = replace(validation, root=str(other))
@@ -117,9 +117,9 @@ def load(config: ModelConfig, paths: Paths, mesh: Mesh) -> Data:
     else:
         train, validation = (train.subset(chosen) for chosen in held_out(np.array(train.labels), FOLDER_HELD_OUT))
         source = f"{root}, a tenth of it held out for validation"
-    shown, held = (open_folder(listing, side, threads, config.cache_mb, mesh) for listing in (train, validation))
+    shown, held = (open_folder(listing, side, threads, config.cache_mb, comm) for listing in (train, validation))
     augment = Augment(config.augment, config.seed, len(train.files), side)
-    return Data(shown, held, train.classes, side, source, augment, mesh.device)
+    return Data(shown, held, train.classes, side, source, augment, comm.device)
 
 
 def _embedded(config: ModelConfig, device: torch.device) -> Data:

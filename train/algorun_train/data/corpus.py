@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorun_train.errors import UserError
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 ALLOWED = "a folder of text files (UTF-8 or any other bytes without zeros), at any depth"
 LARGEST = 4 * 2**30  # bytes; every rank holds the whole text in memory
@@ -25,7 +25,7 @@ class Corpus:
     checksum: str
 
 
-def from_channel(channel: str, root: Path, mesh: Mesh) -> Corpus:
+def from_channel(channel: str, root: Path, comm: Communicator) -> Corpus:
     """All text files below `root`, one after the other in the order of their names.
 
     UserError, the same on all ranks, for a channel without text, and for hosts whose files differ.
@@ -38,11 +38,11 @@ def from_channel(channel: str, root: Path, mesh: Mesh) -> Corpus:
             "fix: use S3DataDistributionType FullyReplicated"
         )
 
-    names = mesh.from_leader(lambda: _listed(where, root))
-    return _read(names, lambda name: _text(where, root, name), differs, mesh)
+    names = comm.from_leader(lambda: _listed(where, root))
+    return _read(names, lambda name: _text(where, root, name), differs, comm)
 
 
-def embedded(mesh: Mesh) -> Corpus:
+def embedded(comm: Communicator) -> Corpus:
     """The first modules of Python's standard library, so that a first run needs no download.
 
     UserError, the same on all ranks, where there are none or hosts have different Pythons.
@@ -56,8 +56,8 @@ def embedded(mesh: Mesh) -> Corpus:
             "fix: use the same image on every host, or give a channel train of text files"
         )
 
-    names = mesh.from_leader(lambda: _modules(where, root))
-    return _read(names, lambda name: _text(where, root, name), differs, mesh)
+    names = comm.from_leader(lambda: _modules(where, root))
+    return _read(names, lambda name: _text(where, root, name), differs, comm)
 
 
 def _modules(where: str, root: Path) -> list[str]:
@@ -106,16 +106,18 @@ def _text(where: str, root: Path, name: str) -> bytes:
     return text
 
 
-def _read(names: list[str], read: Callable[[str], bytes], differs: Callable[[str], UserError], mesh: Mesh) -> Corpus:
+def _read(
+    names: list[str], read: Callable[[str], bytes], differs: Callable[[str], UserError], comm: Communicator
+) -> Corpus:
     """This host's files of rank 0's names, all with rank 0's content."""
-    texts = mesh.on_all(lambda: [read(name) for name in names])
+    texts = comm.on_all(lambda: [read(name) for name in names])
     mine = [hashlib.sha256(text).digest() for text in texts]
-    theirs = mesh.from_leader(lambda: mine)
+    theirs = comm.from_leader(lambda: mine)
 
     def compare() -> None:
         for name, here, there in zip(names, mine, theirs, strict=True):
             if here != there:
                 raise differs(f"{name} has another content on {platform.node()}")
 
-    mesh.on_all(compare)
+    comm.on_all(compare)
     return Corpus(b"".join(texts), hashlib.sha256(b"".join(mine)).hexdigest())

@@ -14,8 +14,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 import torch
 
+from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.device_copies import host_buffer, to_device
-from algorun_train.ranks.mesh import Mesh
 
 from .folder import Listing, check_header, decode
 from .sampler import Indices
@@ -95,7 +95,7 @@ def default_threads(local_world_size: int) -> int:
     return min(max(len(os.sched_getaffinity(0)) // local_world_size, 1), MAX_THREADS)
 
 
-def open_folder(listing: Listing, side: int, threads: int, cache_mb: int, mesh: Mesh) -> InMemory | OnDisk:
+def open_folder(listing: Listing, side: int, threads: int, cache_mb: int, comm: Communicator) -> InMemory | OnDisk:
     """The images of a listing. A corrupt file is a UserError on all ranks.
 
     Small channels (at most `cache_mb` MiB decoded) are decoded once, each rank its share, and handed round; of larger
@@ -103,16 +103,16 @@ def open_folder(listing: Listing, side: int, threads: int, cache_mb: int, mesh: 
     """
     count, size = len(listing.files), side * side * 3
     if count * size > cache_mb * 2**20:
-        mine = range(mesh.rank, count, mesh.size)[:SCANNED_PER_RANK]
-        mesh.on_all(lambda: _in_threads(lambda i: check_header(listing, i), mine, threads))
-        return OnDisk(listing, side, threads, mesh.device)
-    bounds = [count * rank // mesh.size for rank in range(mesh.size + 1)]
-    mine = range(bounds[mesh.rank], bounds[mesh.rank + 1])
-    decoded = mesh.on_all(lambda: _in_threads(lambda i: decode(listing, i, side), mine, threads))
+        mine = range(comm.rank, count, comm.size)[:SCANNED_PER_RANK]
+        comm.on_all(lambda: _in_threads(lambda i: check_header(listing, i), mine, threads))
+        return OnDisk(listing, side, threads, comm.device)
+    bounds = [count * rank // comm.size for rank in range(comm.size + 1)]
+    mine = range(bounds[comm.rank], bounds[comm.rank + 1])
+    decoded = comm.on_all(lambda: _in_threads(lambda i: decode(listing, i, side), mine, threads))
     pixels = torch.from_numpy(np.stack(decoded) if decoded else np.empty((0, side, side, 3), np.uint8))
     sizes = [(end - begin) * size for begin, end in itertools.pairwise(bounds)]
-    everything = torch.cat(mesh.gather_bytes(pixels.flatten(), sizes)).view(count, side, side, 3)
-    return InMemory(everything.to(mesh.device), torch.tensor(listing.labels))
+    everything = torch.cat(comm.gather_bytes(pixels.flatten(), sizes)).view(count, side, side, 3)
+    return InMemory(everything.to(comm.device), torch.tensor(listing.labels))
 
 
 def _in_threads(work: Callable[[int], R], items: Iterable[int], threads: int) -> list[R]:

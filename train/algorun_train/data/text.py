@@ -8,8 +8,8 @@ import torch
 
 from algorun_train.errors import UserError
 from algorun_train.options.paths import Paths
+from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.device_copies import to_device
-from algorun_train.ranks.mesh import Mesh
 
 from . import corpus
 from .batch import IGNORED, Batch
@@ -70,7 +70,7 @@ class Text:
         return Batch(tokens[:, :-1].contiguous(), labels, piece.valid)
 
 
-def load(context: int, paths: Paths, mesh: Mesh) -> Text:
+def load(context: int, paths: Paths, comm: Communicator) -> Text:
     """Both splits, equal on all ranks, cut into sequences of `context` bytes that do not overlap.
 
     Without a validation channel the last tenth of the sequences is held out. UserError, the same on all ranks, for
@@ -79,17 +79,17 @@ def load(context: int, paths: Paths, mesh: Mesh) -> Text:
     if paths.train is None:
         if paths.validation is not None:
             raise UserError("channel 'validation' is given without 'train'; fix: give both, or train alone, or neither")
-        text, source = corpus.embedded(mesh), "the embedded text, sources of Python's standard library"
+        text, source = corpus.embedded(comm), "the embedded text, sources of Python's standard library"
     else:
-        text, source = corpus.from_channel("train", paths.train, mesh), str(paths.train)
+        text, source = corpus.from_channel("train", paths.train, comm), str(paths.train)
     if paths.validation is not None:
-        held = corpus.from_channel("validation", paths.validation, mesh)
+        held = corpus.from_channel("validation", paths.validation, comm)
         train = sequences(text.text, context, 1, source)
         validation = sequences(held.text, context, 1, str(paths.validation))
-        return Text(train, validation, f"{source} and {paths.validation}", text.checksum + held.checksum, mesh.device)
+        return Text(train, validation, f"{source} and {paths.validation}", text.checksum + held.checksum, comm.device)
     both = sequences(text.text, context, 2, source)
     kept = len(both) - max(1, round(HELD_OUT * len(both)))
-    return Text(both[:kept], both[kept:], f"{source}, a tenth held out for validation", text.checksum, mesh.device)
+    return Text(both[:kept], both[kept:], f"{source}, a tenth held out for validation", text.checksum, comm.device)
 
 
 def sequences(text: bytes, context: int, least: int, source: str) -> torch.Tensor:

@@ -34,7 +34,9 @@ from algorun_train.loop.summary import write_summary  # noqa: E402
 from algorun_train.models import ModelSpec, build, specify  # noqa: E402
 from algorun_train.models.pretrained import start_from  # noqa: E402
 from algorun_train.options import paths  # noqa: E402
-from algorun_train.ranks.mesh import Mesh, joined, read_world  # noqa: E402
+from algorun_train.ranks.communicator import Communicator  # noqa: E402
+from algorun_train.ranks.join import joined  # noqa: E402
+from algorun_train.ranks.world import read_world  # noqa: E402
 
 from .job import figures, ignore, numerics, prepare_folders, rate_line, result, set_numerics  # noqa: E402
 
@@ -44,53 +46,53 @@ def main(argv: list[str]) -> int:
     config = parsing.read(DdpConfig, argv)
     world = read_world(os.environ)
     where = paths.resolve(config, os.environ, Path.is_dir)
-    with joined(world) as mesh:
-        train(config, where, mesh)
+    with joined(world) as comm:
+        train(config, where, comm)
     return 0
 
 
-def train(config: DdpConfig, where: paths.Paths, mesh: Mesh) -> None:
+def train(config: DdpConfig, where: paths.Paths, comm: Communicator) -> None:
     """One job on the joined ranks: data, model, loop, artifact."""
-    say = mesh.say
-    mesh.from_leader(lambda: _prepare(config, where))
+    say = comm.say
+    comm.from_leader(lambda: _prepare(config, where))
     set_numerics(config)
-    images = data.load(config, where, mesh)
+    images = data.load(config, where, comm)
     spec = specify(config, len(images.classes), images.side)
-    model = build(spec, config.seed).to(mesh.device)
+    model = build(spec, config.seed).to(comm.device)
     optim = optimizer(config, model.parameters())
     store = checkpoint.Store(where.checkpoints, config.keep_checkpoints)
     identity = _identity(config, spec, images)
-    start = restore(store, identity, model, optim, mesh, say) if config.resume == "auto" else None
+    start = restore(store, identity, model, optim, comm, say) if config.resume == "auto" else None
     if start and start.position.epoch >= config.epochs:
         say(f"nothing left to train after epoch {start.position.epoch}; fix: more --epochs, or --resume never")
     if (weights := config.init_from) and start is None:
-        say(mesh.from_leader(lambda: start_from(model, weights)))  # the other ranks get them from rank 0 by DDP
+        say(comm.from_leader(lambda: start_from(model, weights)))  # the other ranks get them from rank 0 by DDP
 
-    sharding = Sharding(config.batch_size, config.accumulation, mesh.rank, mesh.size)
+    sharding = Sharding(config.batch_size, config.accumulation, comm.rank, comm.size)
     rates = schedule(config, sharding.global_batch)
-    for line in _introduction(config, images, spec, model, mesh, sharding.global_batch, rates.peak):
+    for line in _introduction(config, images, spec, model, comm, sharding.global_batch, rates.peak):
         say(line)
-    stepper = DataParallel(model, optim, mesh, config)
+    stepper = DataParallel(model, optim, comm, config)
     stepper.warm_up(images.side, config.batch_size)
-    sinks = Sinks(where.output, start.position if start else Position()) if mesh.is_leader else None
+    sinks = Sinks(where.output, start.position if start else Position()) if comm.is_leader else None
 
     def save(progress: Progress) -> None:
         begun = time.perf_counter()
-        folder = mesh.from_leader(
+        folder = comm.from_leader(
             lambda: str(store.save(progress.position.step, state(identity, progress, model, optim)))
         )
         say(f"checkpoint: {folder} seconds: {time.perf_counter() - begun:.2f}")
 
     report = sinks.write if sinks else ignore
-    agreement = Agreement(mesh, STOP)
-    parts = Parts(config, mesh, images, stepper, sharding, rates, agreement, save, report)
+    agreement = Agreement(comm, STOP)
+    parts = Parts(config, comm, images, stepper, sharding, rates, agreement, save, report)
     outcome = Loop(parts, start).run()
     if sinks:
         sinks.close()
     if outcome.stopped:
         say(f"stopped on request after step {outcome.position.step}; the same command goes on from there")
         return
-    say(mesh.from_leader(lambda: _finish(config, where, spec, images, model, outcome)))
+    say(comm.from_leader(lambda: _finish(config, where, spec, images, model, outcome)))
 
 
 def _prepare(config: DdpConfig, where: paths.Paths) -> None:
@@ -111,7 +113,7 @@ def _introduction(
     images: data.Data,
     spec: ModelSpec,
     model: torch.nn.Module,
-    mesh: Mesh,
+    comm: Communicator,
     global_batch: int,
     peak: float,
 ) -> list[str]:
@@ -119,8 +121,8 @@ def _introduction(
     return [
         f"data: {images.source}; {images.train_count} training and {images.validation_count} validation "
         f"images of {images.side} x {images.side}, {len(images.classes)} classes",
-        f"model: {spec.model}, {weights} weights, {numerics(config, mesh.device)}",
-        f"global batch: {global_batch} = {config.batch_size} per rank x {mesh.size} ranks "
+        f"model: {spec.model}, {weights} weights, {numerics(config, comm.device)}",
+        f"global batch: {global_batch} = {config.batch_size} per rank x {comm.size} ranks "
         f"x {config.accumulation} passes",
         rate_line(config, peak),
     ]

@@ -17,7 +17,7 @@ from algorun_train.parallel import draw, schedules
 from algorun_train.parallel.partition.partitioner import Decision
 from algorun_train.parallel.run.live_memory import weighed
 from algorun_train.parallel.schedules import Span, Timeline
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 TIMED_STEP = 4  # of a run: the first ones allocate, and lay out buffers anew
 WEIGHED_STEP = 5  # on its own: counting what autograd keeps costs time
@@ -34,12 +34,12 @@ class Explained:
         layout: Layout,
         decision: Decision | None,
         folder: Path,
-        mesh: Mesh,
+        comm: Communicator,
         say: Callable[[object], None],
         recompute: bool = False,
     ) -> None:
         self._stepper, self._layout, self._decision, self._folder = stepper, layout, decision, folder
-        self._mesh, self._say, self._recompute = mesh, say, recompute
+        self._comm, self._say, self._recompute = comm, say, recompute
         self._count = itertools.count(1)
 
     def finish(self) -> None:
@@ -67,12 +67,12 @@ class Explained:
 
     def _timed(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
         pipeline = self._stepper.pipeline
-        if self._mesh.world.distributed:
+        if self._comm.world.distributed:
             dist.barrier(group=pipeline.axes.pp_group)  # zero of all ranks' clocks, which different hosts do not share
         pipeline.recorder.start()
         losses = self._stepper.step(batches, total, rate, number)
-        rows = self._mesh.gather(pipeline.recorder.stop())
-        if self._mesh.is_leader:
+        rows = self._comm.gather(pipeline.recorder.stop())
+        if self._comm.is_leader:
             self._draw([rows[rank] for rank in self._layout.grid.pipelines[0]], number)
         return losses
 
@@ -92,7 +92,7 @@ class Explained:
         )
 
     def _weighed(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
-        pipeline, device = self._stepper.pipeline, self._mesh.device
+        pipeline, device = self._stepper.pipeline, self._comm.device
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
             losses = self._stepper.step(batches, total, rate, number)
@@ -100,7 +100,7 @@ class Explained:
         else:
             losses, held = weighed(pipeline, lambda: self._stepper.step(batches, total, rate, number))
             measured = self._states() + held
-        rows = self._mesh.gather(measured)
+        rows = self._comm.gather(measured)
         decision = self._decision
         if decision is not None:
             ranks = [rows[rank] for rank in self._layout.grid.pipelines[0]]

@@ -35,7 +35,9 @@ from algorun_train.parallel.partition.decide import PARTITION, Decider  # noqa: 
 from algorun_train.parallel.run import process_groups  # noqa: E402
 from algorun_train.parallel.run.pipeline import Pipeline  # noqa: E402
 from algorun_train.parallel.schedules import find  # noqa: E402
-from algorun_train.ranks.mesh import Mesh, joined, read_world  # noqa: E402
+from algorun_train.ranks.communicator import Communicator  # noqa: E402
+from algorun_train.ranks.join import joined  # noqa: E402
+from algorun_train.ranks.world import read_world  # noqa: E402
 from algorun_train.user_pipeline import assemble, with_target  # noqa: E402
 
 from . import pipeline_task  # noqa: E402
@@ -49,28 +51,28 @@ def main(argv: list[str]) -> int:
     world = read_world(os.environ)
     layout = lay_out(config, wishes, world.world_size, torch.__version__)
     where = paths.resolve(config, os.environ, Path.is_dir)
-    with joined(world) as mesh:
-        train(config, wishes, layout, where, mesh)
+    with joined(world) as comm:
+        train(config, wishes, layout, where, comm)
     return 0
 
 
-def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.Paths, mesh: Mesh) -> None:
+def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.Paths, comm: Communicator) -> None:
     """One job on the joined ranks: data, model, partition, loop, artifact."""
-    say = mesh.say
-    mesh.from_leader(lambda: prepare_folders(where))
+    say = comm.say
+    comm.from_leader(lambda: prepare_folders(where))
     set_numerics(config)
-    job, model = pipeline_task.load(config, where, mesh)
+    job, model = pipeline_task.load(config, where, comm)
     names, weights = _names(model), sum(p.numel() for p in model.parameters())
     for line in (*job.lines, f"layout: {layout}"):
         say(line)
     if find(layout.schedule).experimental:
         say(f"schedule {layout.schedule} is experimental: it splits the backward pass, which not every module stands")
     example, labels = job.example(layout.microbatch)
-    decider = Decider(config, wishes, layout, model, mesh, say, with_target(sample_losses, labels, mesh))
+    decider = Decider(config, wishes, layout, model, comm, say, with_target(sample_losses, labels, comm))
     split = decider.split(example, where.output / PARTITION)
     if config.profile_only:
         return
-    pipeline = assemble(config, layout, split, process_groups.join(layout.grid, mesh.rank, mesh.device), sample_losses)
+    pipeline = assemble(config, layout, split, process_groups.join(layout.grid, comm.rank, comm.device), sample_losses)
     decision = split.decision
     del model, decider, split  # the other ranks' stages go, and leave their memory to this one's
     optim = optimizer(config, pipeline.parameters())
@@ -79,25 +81,25 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     start = None
     if config.resume == "auto":
         own = {name for module in modules for name in module.state_dict()}
-        restored = shard_resume.restore(store, job.identity, own.__contains__, mesh, say)
+        restored = shard_resume.restore(store, job.identity, own.__contains__, comm, say)
         if restored:
-            restored.load_into(modules, optim, mesh)
+            restored.load_into(modules, optim, comm)
             start = restored.progress
     if start and start.position.epoch >= config.epochs:
         say(f"nothing left to train after epoch {start.position.epoch}; fix: more --epochs, or --resume never")
 
-    dp_rank, _ = layout.grid.place(mesh.rank)
+    dp_rank, _ = layout.grid.place(comm.rank)
     sharding = Sharding(config.batch_size, 1, dp_rank, layout.grid.dp)
     rates = schedule(config, sharding.global_batch)
-    say(f"model: {config.model}, {weights} weights, {numerics(config, mesh.device)}")
+    say(f"model: {config.model}, {weights} weights, {numerics(config, comm.device)}")
     say(f"global batch: {sharding.global_batch} = {config.batch_size} per pipeline x {layout.grid.dp} pipelines")
     say(rate_line(config, rates.peak))
-    sinks = Sinks(where.output, start.position if start else Position()) if mesh.is_leader else None
-    stepper = Staged(pipeline, optim, mesh, config.seed, config.clip_norm)
+    sinks = Sinks(where.output, start.position if start else Position()) if comm.is_leader else None
+    stepper = Staged(pipeline, optim, comm, config.seed, config.clip_norm)
     explained = (
-        Explained(stepper, layout, decision, where.output, mesh, say, config.recompute) if config.explain else None
+        Explained(stepper, layout, decision, where.output, comm, say, config.recompute) if config.explain else None
     )
-    saver = PartSaver(store, mesh, say)
+    saver = PartSaver(store, comm, say)
     writes = dp_rank == 0  # the other replicas hold the same
 
     def save(progress: Progress) -> None:
@@ -107,10 +109,10 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
         }
         saver.save(progress.position.step, layout.stages, states)
 
-    agreement = Agreement(mesh, STOP)
+    agreement = Agreement(comm, STOP)
     report = sinks.write if sinks else ignore
     source = job.source if 0 in pipeline.modules else job.source.without_inputs()
-    parts = Parts(config, mesh, source, explained or stepper, sharding, rates, agreement, save, report)
+    parts = Parts(config, comm, source, explained or stepper, sharding, rates, agreement, save, report)
     outcome = Loop(parts, start).run()
     saver.finish()
     if explained:
@@ -120,7 +122,7 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     if outcome.stopped:
         say(f"stopped on request after step {outcome.position.step}; the same command goes on from there")
         return
-    say(_finish(job, names, layout, where, pipeline, outcome, mesh))
+    say(_finish(job, names, layout, where, pipeline, outcome, comm))
 
 
 def _names(model: nn.Module) -> dict[str, str]:
@@ -140,10 +142,10 @@ def _finish(
     where: paths.Paths,
     pipeline: Pipeline,
     outcome: Outcome,
-    mesh: Mesh,
+    comm: Communicator,
 ) -> str:
     """Writes the whole model as one artifact, and the summary (rank 0); returns a line that says where."""
-    whole = collect.on_leader(mesh, layout.grid.pipelines[0], pipeline.state_dict())
+    whole = collect.on_leader(comm, layout.grid.pipelines[0], pipeline.state_dict())
 
     def write() -> str:
         ordered = {name: whole[first] for name, first in names.items()}
@@ -151,7 +153,7 @@ def _finish(
         write_summary(where.output, figures(outcome, f"{job.source.unit}_per_s"))
         return f"artifact: {file} metrics: {where.output}"
 
-    return mesh.from_leader(write)
+    return comm.from_leader(write)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from algorun_train.data import Source, text
 from algorun_train.models import build, gpt, specify
 from algorun_train.options import paths
 from algorun_train.options.config import PipelineConfig
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 GPT_WIDTH, GPT_DEPTH = 128, 8
 
@@ -33,12 +33,12 @@ class Task:
         return self.sample.expand(samples, *self.sample.shape).clone(), self.label.expand(samples, *self.label.shape)
 
 
-def load(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> tuple[Task, nn.Module]:
+def load(config: PipelineConfig, where: paths.Paths, comm: Communicator) -> tuple[Task, nn.Module]:
     """Data and a model with weights drawn from the seed, equal on all ranks, on the CPU. UserError as its parts do."""
-    return _gpt(config, where, mesh) if config.model == "gpt" else _vit(config, where, mesh)
+    return _gpt(config, where, comm) if config.model == "gpt" else _vit(config, where, comm)
 
 
-def _gpt(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> tuple[Task, nn.Module]:
+def _gpt(config: PipelineConfig, where: paths.Paths, comm: Communicator) -> tuple[Task, nn.Module]:
     spec = gpt.GptSpec(
         context=config.context,
         width=config.width or GPT_WIDTH,
@@ -47,7 +47,7 @@ def _gpt(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> tuple[Task, 
         dropout=config.dropout,
         tied=config.tied,
     )
-    source = text.load(config.context, where, mesh)
+    source = text.load(config.context, where, comm)
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
     identity = shapes | {"optimizer": config.optimizer, "seed": config.seed, "text": source.checksum}
     if not config.tied:  # as in checkpoints of before there was a choice
@@ -64,8 +64,8 @@ def _gpt(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> tuple[Task, 
     return task, gpt.build(spec, config.seed)
 
 
-def _vit(config: PipelineConfig, where: paths.Paths, mesh: Mesh) -> tuple[Task, nn.Module]:
-    images = data.load(config, where, mesh)
+def _vit(config: PipelineConfig, where: paths.Paths, comm: Communicator) -> tuple[Task, nn.Module]:
+    images = data.load(config, where, comm)
     spec = specify(config, len(images.classes), images.side)
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
     identity = shapes | {"optimizer": config.optimizer, "seed": config.seed, "class_names": list(images.classes)}

@@ -10,24 +10,26 @@ from torch.nn.parallel import DistributedDataParallel
 
 from algorun_train.data import IGNORED, Batch
 from algorun_train.options.config import TrainConfig
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 
 class DataParallel:
     """Steps and evaluates `model`, whose weights and gradients stay equal on all ranks."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, mesh: Mesh, config: TrainConfig) -> None:
+    def __init__(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, comm: Communicator, config: TrainConfig
+    ) -> None:
         self.model, self.optimizer = model, optimizer
-        self._mesh, self._clip, self._seed = mesh, config.clip_norm, config.seed
+        self._comm, self._clip, self._seed = comm, config.clip_norm, config.seed
         self._random = any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())
         self._wrapped: nn.Module = model
         self._no_sync: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
-        if mesh.world.distributed:
-            ids = [mesh.device.index] if mesh.device.type == "cuda" else None
+        if comm.world.distributed:
+            ids = [comm.device.index] if comm.device.type == "cuda" else None
             wrapped = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
             self._wrapped, self._no_sync = wrapped, wrapped.no_sync
         self._call = torch.compile(self._wrapped) if config.compile else self._wrapped
-        self._device_type = mesh.device.type
+        self._device_type = comm.device.type
         self._autocast = config.precision == "bf16"
 
     def warm_up(self, image_size: int, batch: int) -> None:
@@ -39,8 +41,8 @@ class DataParallel:
         first step is as quick as the rest.
         """
         # Pixels lie in memory as the data module lays them out: compiled code is made for one layout.
-        images = torch.zeros(batch, image_size, image_size, 3, device=self._mesh.device).permute(0, 3, 1, 2)
-        labels = torch.zeros(batch, dtype=torch.int64, device=self._mesh.device)
+        images = torch.zeros(batch, image_size, image_size, 3, device=self._comm.device).permute(0, 3, 1, 2)
+        labels = torch.zeros(batch, dtype=torch.int64, device=self._comm.device)
         self.model.train()
         self._loss(images, labels).backward()
         self.optimizer.zero_grad(set_to_none=True)
@@ -59,11 +61,11 @@ class DataParallel:
         """
         if self._random:
             # The streams depend on (seed, step, rank) only: a resumed run needs no saved state to draw the same.
-            torch.manual_seed(((self._seed * 1_000_003 + number) * 65_537 + self._mesh.rank) % 2**63)
+            torch.manual_seed(((self._seed * 1_000_003 + number) * 65_537 + self._comm.rank) % 2**63)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        scale = self._mesh.size / total
-        losses = torch.zeros((), device=self._mesh.device)
+        scale = self._comm.size / total
+        losses = torch.zeros((), device=self._comm.device)
         for turn, batch in enumerate(batches, start=1):
             # Gradients are exchanged in the last pass only; in the others that would be traffic for nothing.
             with contextlib.nullcontext() if turn == len(batches) else self._no_sync():

@@ -13,7 +13,7 @@ from algorun.inside.stop_agreement import Agreement
 from algorun_train.data import Batch, Source
 from algorun_train.data.sampler import Sharding, Step, steps_in
 from algorun_train.options.config import TrainConfig
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 from .meter import Meter, Reading, Window
 from .metrics import EpochReport, Pace, StepReport
@@ -66,7 +66,7 @@ class Parts:
     """What the loop works with. `save` and `report` are called on all ranks with equal arguments."""
 
     config: TrainConfig
-    mesh: Mesh
+    comm: Communicator
     data: Source
     stepper: Stepper
     sharding: Sharding
@@ -80,17 +80,17 @@ class Loop:
     """One run from `start` (None: from scratch) to the last epoch or a stop."""
 
     def __init__(self, parts: Parts, start: Progress | None) -> None:
-        self._parts, self._mesh = parts, parts.mesh
+        self._parts, self._comm = parts, parts.comm
         self._count, self._epochs = parts.data.train_count, parts.config.epochs
-        self._meter = Meter(parts.mesh)
+        self._meter = Meter(parts.comm)
         self._position = start.position if start else Position()
         self._saved_step = self._position.step if start else -1
         self._rate = 0.0
         self._evaluation_s = 0.0
         self._next_save = self._one_interval_on()
-        if start and len(start.losses) == self._mesh.size:
-            self._meter.epoch.loss = start.losses[self._mesh.rank]
-        elif start and self._mesh.is_leader:
+        if start and len(start.losses) == self._comm.size:
+            self._meter.epoch.loss = start.losses[self._comm.rank]
+        elif start and self._comm.is_leader:
             self._meter.epoch.loss = math.fsum(start.losses)
         self._meter.epoch.samples = self._meter.epoch.carried = self._position.samples
 
@@ -141,12 +141,12 @@ class Loop:
         """Mean loss and accuracy over the validation split, each sample once; None when all agreed to stop."""
         begun, parts = time.perf_counter(), self._parts
         parts.stepper.eval()
-        sums = torch.zeros(3, dtype=torch.float64, device=self._mesh.device)
+        sums = torch.zeros(3, dtype=torch.float64, device=self._comm.device)
         for batch in parts.data.evaluation(parts.sharding):
             sums += parts.stepper.evaluate(batch)
             if not self._agree():
                 return None
-        rows = self._mesh.exchange(sums.tolist())
+        rows = self._comm.exchange(sums.tolist())
         loss, right, counted = (math.fsum(column) for column in zip(*rows, strict=True))
         if counted != parts.data.validation_count:
             raise RuntimeError(f"evaluation counted {counted:.0f} of {parts.data.validation_count} samples")
@@ -165,7 +165,7 @@ class Loop:
             return
         self._meter.fold()
         self._meter.read(self._meter.epoch)  # never keep weights that a broken loss has spoilt
-        losses = [row[0] for row in self._mesh.exchange([self._meter.epoch.loss])]
+        losses = [row[0] for row in self._comm.exchange([self._meter.epoch.loss])]
         self._parts.save(Progress(self._position, losses))
         self._saved_step, self._next_save = self._position.step, self._one_interval_on()
         self._meter.start()

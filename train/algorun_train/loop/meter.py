@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from algorun_train.errors import TrainingError
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 
 @dataclass(slots=True)
@@ -44,11 +44,11 @@ class Reading:
 class Meter:
     """`interval` is what happened since the last report, `epoch` since the epoch began, `total` in this run."""
 
-    def __init__(self, mesh: Mesh) -> None:
-        self._mesh = mesh
+    def __init__(self, comm: Communicator) -> None:
+        self._comm = comm
         self.interval, self.epoch, self.total = Window(), Window(), Window()
         self._open, self._since = Window(), time.perf_counter()
-        self._loss = torch.zeros((), dtype=torch.float64, device=mesh.device)
+        self._loss = torch.zeros((), dtype=torch.float64, device=comm.device)
 
     def start(self) -> None:
         """The clock of training runs from here; what happened since the last `fold` was something else."""
@@ -73,7 +73,7 @@ class Meter:
 
     def read(self, window: Window) -> Reading:
         """The figures of a window, equal on all ranks. TrainingError when the loss is not a finite number."""
-        rows = self._mesh.exchange([window.loss, window.waited_s, self._memory_mib()])
+        rows = self._comm.exchange([window.loss, window.waited_s, self._memory_mib()])
         loss = sum(row[0] for row in rows) / max(window.samples, 1)
         if not math.isfinite(loss):
             raise TrainingError(
@@ -89,6 +89,6 @@ class Meter:
         )
 
     def _memory_mib(self) -> float:
-        if self._mesh.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._mesh.device) / 2**20
+        if self._comm.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._comm.device) / 2**20
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10  # Linux counts in KiB

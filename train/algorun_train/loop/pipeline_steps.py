@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from algorun_train.data import IGNORED, Batch
 from algorun_train.parallel.run.pipeline import Pipeline
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 
 def sample_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -30,10 +30,10 @@ class Staged:
     """Steps and evaluates a pipeline. Each rank of it gets the same batches and holds the weights of its own stages."""
 
     def __init__(
-        self, pipeline: Pipeline, optimizer: torch.optim.Optimizer, mesh: Mesh, seed: int, clip_norm: float
+        self, pipeline: Pipeline, optimizer: torch.optim.Optimizer, comm: Communicator, seed: int, clip_norm: float
     ) -> None:
         self.pipeline, self.optimizer = pipeline, optimizer
-        self._mesh, self._seed, self._clip = mesh, seed, clip_norm
+        self._comm, self._seed, self._clip = comm, seed, clip_norm
         modules = [m for stage in pipeline.modules.values() for m in stage.modules()]
         self._random = any(isinstance(m, nn.Dropout) and m.p > 0 for m in modules)
 
@@ -49,7 +49,7 @@ class Staged:
         Returns this pipeline's sum of losses on the rank that computed it, 0 on its others.
         """
         if self._random:  # as in data parallel steps: the streams depend on (seed, step, rank) only
-            torch.manual_seed(((self._seed * 1_000_003 + number) * 65_537 + self._mesh.rank) % 2**63)
+            torch.manual_seed(((self._seed * 1_000_003 + number) * 65_537 + self._comm.rank) % 2**63)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         (batch,) = batches
@@ -64,5 +64,5 @@ class Staged:
         """float64 [sum of losses, right answers, samples counted]; zeros on ranks without the last stage."""
         scores = self.pipeline.evaluate(batch.inputs, batch.labels, sample_scores)
         if scores is None:
-            return torch.zeros(3, dtype=torch.float64, device=self._mesh.device)
+            return torch.zeros(3, dtype=torch.float64, device=self._comm.device)
         return torch.cat([scores, scores.new_full((1,), batch.valid)])

@@ -5,14 +5,12 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
 from algorun_train.errors import UserError
 
-if TYPE_CHECKING:
-    from .mesh import World
+from .world import World
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 NONE_ON_PURPOSE = ("", "none", "void", "nodevfiles")  # the last is what Slurm sets for a job without GPUs
@@ -59,7 +57,7 @@ def hidden_on_purpose(environ: Mapping[str, str]) -> bool:
     return first in NONE_ON_PURPOSE or first.startswith("-")
 
 
-def choose_device(world: "World", gpus: int, one_visible: bool, visible: str = "") -> str:
+def choose_device(world: World, gpus: int, one_visible: bool, visible: str = "") -> str:
     """`cuda:<local rank>` where there are GPUs, else `cpu`. `one_visible`: each rank was given a single GPU to see.
 
     Raises UserError for a rank without a GPU on a host that has some.
@@ -78,7 +76,7 @@ def choose_device(world: "World", gpus: int, one_visible: bool, visible: str = "
     return f"cuda:{world.local_rank}"
 
 
-def find(world: "World", environ: Mapping[str, str], warn: Callable[[str], None], dev: str = "/dev") -> torch.device:
+def find(world: World, environ: Mapping[str, str], warn: Callable[[str], None], dev: str = "/dev") -> torch.device:
     """This rank's device, made the current one. `warn` hears of a GPU that others use too.
 
     Raises UserError, with the driver's words, where the host has GPUs that this process cannot use. A host without

@@ -56,5 +56,5 @@ def agree(mine: Header) -> Fit:
 
 def header(function: str, is_training: bool, fit: Fit, error: str) -> Header:
     return Header(
-        session().mesh.rank, function[:200], is_training, torch.is_grad_enabled(), astuple(fit), error[:LONGEST]
+        session().comm.rank, function[:200], is_training, torch.is_grad_enabled(), astuple(fit), error[:LONGEST]
     )

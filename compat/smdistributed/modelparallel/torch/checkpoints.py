@@ -171,18 +171,18 @@ def resume_from_checkpoint(
     `load_sharded_optimizer_state` has no effect, as there is no sharded data parallelism. Raises UserError, equal on
     all ranks, where there is no whole checkpoint.
     """
-    where, mesh = Path(path), session().mesh
-    tag = mesh.from_leader(lambda: _newest(where)) if tag is None else _tag(tag)
+    where, comm = Path(path), session().comm
+    tag = comm.from_leader(lambda: _newest(where)) if tag is None else _tag(tag)
     load_optimizer = load_optimizer and load_optimizer_states
     if partial:
         states, content = _read_parts(where / f"{tag}{PARTS}", load_optimizer)
     else:
-        states = dict(_from_a_holder(where / tag, mesh))
+        states = dict(_from_a_holder(where / tag, comm))
         if not isinstance(states.get("model"), Mapping):
             states = {"model": states}
         if translate_function is not None:
             states["model"] = translate_function(states["model"])
-        content = _from_a_holder(where / f"{CONTENT}_{tag}", mesh, keys=None, needed=False)
+        content = _from_a_holder(where / f"{CONTENT}_{tag}", comm, keys=None, needed=False)
     if "model" in states:
         _into_model(states["model"], strict)
     if load_optimizer and "optimizer" in states:
@@ -200,8 +200,8 @@ def _into_model(state: Any, strict: bool) -> None:
 
 def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any]:
     """The states of this rank (or of the whole model, where the parts are of other ranks), and the user's content."""
-    mesh, axes, ranks = session().mesh, session().axes, session().layout.grid.pp
-    names = sorted(set().union(*mesh.gather([f.name for f in folder.glob("*.pt")] if folder.is_dir() else [])))
+    comm, axes, ranks = session().comm, session().axes, session().layout.grid.pp
+    names = sorted(set().union(*comm.gather([f.name for f in folder.glob("*.pt")] if folder.is_dir() else [])))
     counts = {int(match[3]) for name in names if (match := _PART.fullmatch(name))}
     if f"{CONTENT}.pt" not in names or len(counts) > 1:
         raise UserError(
@@ -209,7 +209,7 @@ def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any
             "fix: another tag, or partial=False for a full one"
         )
     file = folder / f"{CONTENT}.pt"
-    last = _from_a_holder(file, mesh, keys=("save", "content"))
+    last = _from_a_holder(file, comm, keys=("save", "content"))
     count = next(iter(counts), 0)
     states: dict[str, Any] = {}
     for kind in KINDS[: 2 if load_optimizer else 1]:
@@ -219,11 +219,11 @@ def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any
         parts = {}
         for number in range(count):
             file = folder / f"{kind}_{number}_of_{count}.pt"
-            part = _from_a_holder(file, mesh, keys=("save", "state"), read_it=number in wanted)
+            part = _from_a_holder(file, comm, keys=("save", "state"), read_it=number in wanted)
             if number in wanted:
                 parts[number] = part
         mixed = any(part["save"] != last["save"] for part in parts.values())
-        if any(mesh.gather(mixed)):
+        if any(comm.gather(mixed)):
             raise UserError(
                 f"smp.resume_from_checkpoint: the files in {folder} are of two saves, of which one was not finished; "
                 "fix: another tag"
@@ -238,23 +238,23 @@ def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any
 
 
 def _from_a_holder(
-    file: Path, mesh: Any, keys: tuple[str, ...] | None = (), read_it: bool = True, needed: bool = True
+    file: Path, comm: Any, keys: tuple[str, ...] | None = (), read_it: bool = True, needed: bool = True
 ) -> Any:
     """What the file holds; where a rank does not see it, the first rank that does reads it for all. On all ranks.
 
     It is a dictionary with these keys, unless they are None. Returns None where this rank does not `read_it`, and where
     nobody has it and it is not `needed`.
     """
-    rows = mesh.gather((read_it, file.is_file()))
+    rows = comm.gather((read_it, file.is_file()))
     holders = [rank for rank, (_, there) in enumerate(rows) if there]
     if not holders:
         if not needed:
             return None
         raise UserError(f"smp.resume_from_checkpoint: no file {file}; fix: another path or tag, or another `partial`")
     if any(wants and not there for wants, there in rows):
-        found = mesh.from_rank(holders[0], lambda: _dictionary(file, keys))
+        found = comm.from_rank(holders[0], lambda: _dictionary(file, keys))
         return found if read_it else None
-    return mesh.on_all(lambda: _dictionary(file, keys) if read_it else None)
+    return comm.on_all(lambda: _dictionary(file, keys) if read_it else None)
 
 
 def _dictionary(file: Path, keys: tuple[str, ...] | None) -> Any:

@@ -29,7 +29,7 @@ from .session import session
 
 def _peer(what: str, number: int, rank_type: RankType) -> int:
     found = global_rank(number, rank_type)
-    if found == session().mesh.rank:
+    if found == session().comm.rank:
         raise UserError(f"smp.{what}: {rank_type.name} {number} is this process itself; fix: name another rank")
     return found
 
@@ -47,18 +47,18 @@ def recv_from(src_rank: int, rank_type: RankType) -> Any:
 
     Tensors that were on a GPU are on this rank's. Raises UserError as `send` does.
     """
-    return take(_peer("recv_from", src_rank, rank_type), session().mesh.device)
+    return take(_peer("recv_from", src_rank, rank_type), session().comm.device)
 
 
 def broadcast(obj: Any, group: CommGroup) -> None:
     """Sends an object to all others of a group; returns once each has called `recv_from`. UserError for no group."""
-    if others := [rank for rank in members(group) if rank != session().mesh.rank]:
+    if others := [rank for rank in members(group) if rank != session().comm.rank]:
         post(packed(obj), others)
 
 
 def allgather(obj: Any, group: CommGroup) -> list[Any]:
     """The objects of all ranks of a group, by their rank in it. All of them call it. UserError for no group."""
-    return gathered(obj, joined(group), session().mesh.device, "smp.allgather")
+    return gathered(obj, joined(group), session().comm.device, "smp.allgather")
 
 
 def barrier(group: CommGroup = WORLD) -> None:

@@ -104,7 +104,7 @@ def read(path: Path, **options: Any) -> Any:
 def write(path: Path, fill: Callable[[Any], object]) -> None:
     """`fill` writes the file under a name that no other rank uses; then it is renamed. UserError where that fails."""
     # Hosts may share the folder, and in two containers two processes may have the same number.
-    aside = path.with_name(f".{path.name}.rank{session().mesh.rank}")
+    aside = path.with_name(f".{path.name}.rank{session().comm.rank}")
     try:
         files.write(aside, fill)
         aside.replace(path)

@@ -44,7 +44,7 @@ class Forms:
     def __init__(self, here: Session, module: nn.Module, example: Entry) -> None:
         self._here, self._module = here, module
         with generators.kept(here.axes.device):  # what the script draws next is the same on all ranks
-            alone = here.mesh.from_leader(lambda: _alone(module, example), on_one_rank.LIMIT)
+            alone = here.comm.from_leader(lambda: _alone(module, example), on_one_rank.LIMIT)
             split = _planned(here, module, example)
         self.first = self._made(0, example, alone, split, None)
         self._others: list[Made] = []
@@ -77,7 +77,7 @@ class Forms:
         except UserError as failed:
             error = str(failed)
         except Exception as failed:  # the model's own, for these arguments
-            error, broken = f"rank {self._here.mesh.rank} failed: {type(failed).__name__}: {failed}", failed
+            error, broken = f"rank {self._here.comm.rank} failed: {type(failed).__name__}: {failed}", failed
         rows = gathered((result, error), self._here.axes.pp_group, CPU, OTHER_FORM, patient)
         if broken:
             raise broken
@@ -162,19 +162,19 @@ def _planned(here: Session, module: nn.Module, entry: Entry) -> Any:
     example, config, layout = entry.example(module), _config(here, entry), _layout(here, module, entry)
     if here.wishes.auto_partition:
         folder = paths.output_dir(os.environ, Path.is_dir)
-        return Decider(config, here.wishes, layout, module, here.mesh, here.mesh.say).split(example, folder / PARTITION)
+        return Decider(config, here.wishes, layout, module, here.comm, here.comm.say).split(example, folder / PARTITION)
     fewer = here.wishes.fewer_stages
     cutting = on_one_rank.by_leader(
-        here.mesh,
+        here.comm,
         module,
         example,
         lambda: any_module.cut(module, example, stages=layout.stages, finest=True, fewer=fewer),
     )
     default = here.wishes.default_partition
-    begins, warning = here.mesh.on_all(lambda: manual.placed(cutting, module, default, layout.stages))
+    begins, warning = here.comm.on_all(lambda: manual.placed(cutting, module, default, layout.stages))
     if warning:
         manual.say(warning)
-    entries = here.mesh.from_leader(lambda: _entries(here, cutting, config), on_one_rank.LIMIT)
+    entries = here.comm.from_leader(lambda: _entries(here, cutting, config), on_one_rank.LIMIT)
     return Split(cutting, tuple(begins), entries)
 
 

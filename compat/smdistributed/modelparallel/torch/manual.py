@@ -95,7 +95,7 @@ def placed(cutting: Any, model: nn.Module, default: int | None, stages: int) -> 
 @functools.cache  # once, though a model is cut again where an evaluation came before any training
 def say(text: str) -> None:
     """Prints on rank 0 what has not been said yet."""
-    session().mesh.say(text)
+    session().comm.say(text)
 
 
 def _differs(order: Sequence[int], moves: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> str | None:

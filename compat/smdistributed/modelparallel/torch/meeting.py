@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from algorun_train.errors import UserError
 from algorun_train.parallel.cut import on_one_rank
-from algorun_train.ranks.mesh import COLLECTIVE_TIMEOUT
+from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
 FIRST = 1024  # bytes of the first round; more than that travels in a second one
 NAME = 200  # of them at most for what is called
@@ -81,19 +81,19 @@ def _key(ranks: Sequence[int]) -> str:
     return ",".join(map(str, ranks))
 
 
-def connect(mesh: Any, grid: Any) -> None:
+def connect(comm: Any, grid: Any) -> None:
     """Makes the groups: all ranks, each pipeline, each set of replicas. On all ranks, once."""
     global _board
-    if not mesh.world.distributed:
+    if not comm.world.distributed:
         return
-    for ranks in (range(mesh.size), *grid.pipelines, *grid.replicas):
+    for ranks in (range(comm.size), *grid.pipelines, *grid.replicas):
         if len(ranks) > 1 and tuple(ranks) not in _groups:
             _groups[tuple(ranks)] = dist.new_group(list(ranks), backend="gloo", timeout=COLLECTIVE_TIMEOUT)
     # Made in advance: a group of a pipeline alone can only be made by all ranks of the job together.
     for ranks in grid.pipelines if grid.pp > 1 else ():
         _patient[tuple(ranks)] = dist.new_group(list(ranks), backend="gloo", timeout=on_one_rank.LIMIT)
     # A name of its own: torchrun's store outlives an attempt, and would tell where a dead rank was waiting.
-    name = mesh.from_leader(lambda: secrets.token_hex(8))
+    name = comm.from_leader(lambda: secrets.token_hex(8))
     with contextlib.suppress(RuntimeError):  # the script has joined its ranks in another way: there is no board then
         store = dist.TCPStore(
             os.environ["MASTER_ADDR"],
@@ -101,7 +101,7 @@ def connect(mesh: Any, grid: Any) -> None:
             is_master=False,
             timeout=datetime.timedelta(seconds=STORE_S),
         )
-        _board = _Board(mesh.rank, dist.PrefixStore(f"smp-{name}", store))
+        _board = _Board(comm.rank, dist.PrefixStore(f"smp-{name}", store))
 
 
 def everybody() -> dist.ProcessGroup | None:

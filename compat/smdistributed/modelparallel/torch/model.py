@@ -234,7 +234,7 @@ class DistributedModel(ModelState, NothingDistributed, Refusing, nn.Module):
             return
         if self._staged:
             self._staged.gradients.release()
-        example = here.mesh.from_leader(lambda: entry.on_cpu())  # type: ignore[union-attr]
+        example = here.comm.from_leader(lambda: entry.on_cpu())  # type: ignore[union-attr]
         self._staged = StagedPart(here, self.module, example, *self._replicas)
         if self._comm_hook:
             self._staged.hook(self._comm_hook)

@@ -124,7 +124,7 @@ class ModelState:
             rows = gathered(mine, here.axes.pp_group, CPU, "model.state_dict")
         except RuntimeError as error:  # Gloo's: a connection is closed
             raise UserError(
-                f"a whole state dict: another rank of this pipeline has ended or failed while rank {here.mesh.rank} asks "
+                f"a whole state dict: another rank of this pipeline has ended or failed while rank {here.comm.rank} asks "
                 "for it; allowed: on all ranks with the same dp_rank; fix: call it on every rank and save on rank 0, or "
                 "use model.local_state_dict()"
             ) from error

@@ -52,13 +52,13 @@ def members(group: CommGroup) -> list[int]:
     """The global ranks of this process's group, by their rank in it. UserError for what is no group."""
     now = session()
     if group is WORLD:
-        return list(range(now.mesh.size))
+        return list(range(now.comm.size))
     if group in (MP_GROUP, PP_GROUP):
         return list(now.layout.grid.pipelines[now.axes.dp_rank])
     if group in (DP_GROUP, RDP_GROUP):
         return list(now.layout.grid.replicas[now.axes.pp_rank])
     if group is TP_GROUP:
-        return [now.mesh.rank]
+        return [now.comm.rank]
     raise UserError(
         f"group {group!r}; allowed: smp.CommGroup.{', '.join(g.name for g in CommGroup)}; fix: give one of them"
     )
@@ -84,7 +84,7 @@ def joined(group: CommGroup) -> dist.ProcessGroup | None:
     ranks, now = members(group), session()
     if len(ranks) == 1:
         return None
-    if len(ranks) == now.mesh.size:
+    if len(ranks) == now.comm.size:
         return dist.group.WORLD
     return now.axes.pp_group if group in (MP_GROUP, PP_GROUP) else now.axes.dp_group
 
@@ -104,28 +104,28 @@ def _process_group(group: CommGroup) -> dist.ProcessGroup:
         return dist.group.WORLD
     if _alone is None:
         # The others are not asked: each makes its own, when it wants one.
-        _alone = dist.new_group([session().mesh.rank], use_local_synchronization=True)
+        _alone = dist.new_group([session().comm.rank], use_local_synchronization=True)
     return _alone
 
 
 def rank() -> int:
     """This process's rank in the job."""
-    return session().mesh.rank
+    return session().comm.rank
 
 
 def size() -> int:
     """The number of processes in the job."""
-    return session().mesh.size
+    return session().comm.size
 
 
 def local_rank() -> int:
     """This process's rank on its host."""
-    return session().mesh.world.local_rank
+    return session().comm.world.local_rank
 
 
 def local_size() -> int:
     """The number of processes on this host."""
-    return session().mesh.world.local_world_size
+    return session().comm.world.local_world_size
 
 
 def pp_rank() -> int:

@@ -17,7 +17,9 @@ from algorun_train.options.layout import Layout, lay_out
 from algorun_train.options.mp_parameters import Wishes
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.run.process_groups import Axes
-from algorun_train.ranks.mesh import Mesh, enter, read_world
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.join import enter
+from algorun_train.ranks.world import read_world
 
 from . import meeting
 
@@ -33,7 +35,7 @@ VARIABLE = "SM_HP_MP_PARAMETERS"
 class Session:
     """What smp.init() has found, and what the script has made since."""
 
-    mesh: Mesh
+    comm: Communicator
     config: PipelineConfig
     wishes: Wishes
     layout: Layout
@@ -97,7 +99,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
     options, wishes = mp_parameters.apply(wanted)
     world = read_world(os.environ)
     layout = lay_out(options, wishes, world.world_size, torch.__version__)
-    mesh = enter(world)
-    axes = process_groups.join(layout.grid, mesh.rank, mesh.device)
-    meeting.connect(mesh, layout.grid)
-    _session = Session(mesh, replace(options, microbatches=count), wishes, layout, axes)
+    comm = enter(world)
+    axes = process_groups.join(layout.grid, comm.rank, comm.device)
+    meeting.connect(comm, layout.grid)
+    _session = Session(comm, replace(options, microbatches=count), wishes, layout, axes)

@@ -173,7 +173,7 @@ class Step:
     def _of_this_rank(self, arguments: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
         if lacking := names - arguments.keys():
             raise UserError(
-                f"{self._name}: rank {session().mesh.rank} calls it without {', '.join(sorted(lacking))}, which pickle "
+                f"{self._name}: rank {session().comm.rank} calls it without {', '.join(sorted(lacking))}, which pickle "
                 "cannot send it; fix: call it with the same arguments on all ranks"
             )
         return {name: arguments[name] for name in names}

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 from .any_module import Cut
 from .proof import packed, unpacked
@@ -19,7 +19,7 @@ from .proof import packed, unpacked
 LIMIT = datetime.timedelta(hours=2)
 
 
-def by_leader(mesh: Mesh, model: nn.Module, example: Any, search: Callable[[], Cut]) -> Cut:
+def by_leader(comm: Communicator, model: nn.Module, example: Any, search: Callable[[], Cut]) -> Cut:
     """The cut that `search` finds on rank 0, of every rank's own model. On all ranks, whose models have to be alike.
 
     Raises on all ranks the UserError of the search; any other error of it ends all.
@@ -30,5 +30,5 @@ def by_leader(mesh: Mesh, model: nn.Module, example: Any, search: Callable[[], C
         found.append(search())
         return packed(found[0].proof)
 
-    data = mesh.from_leader(told, LIMIT)
-    return mesh.on_all(lambda: found[0] if found else Cut(model, example, unpacked(data, model, example)))
+    data = comm.from_leader(told, LIMIT)
+    return comm.on_all(lambda: found[0] if found else Cut(model, example, unpacked(data, model, example)))

@@ -23,7 +23,7 @@ from algorun_train.parallel.cut.on_one_rank import LIMIT, by_leader
 from algorun_train.parallel.cut.uncut import Whole
 from algorun_train.parallel.segments import Cutting, SegmentSpec, TensorSpec
 from algorun_train.parallel.trees import arguments, leaves
-from algorun_train.ranks.mesh import Mesh
+from algorun_train.ranks.communicator import Communicator
 
 from . import imbalance, partition_file
 from .memory import Memory, moments_of, preallocated
@@ -63,12 +63,12 @@ class Decider:
         wishes: Wishes,
         layout: Layout,
         model: nn.Module,
-        mesh: Mesh,
+        comm: Communicator,
         say: Say,
         loss: Callable[[Any], torch.Tensor] | None = None,
         by_layers: bool = False,
     ) -> None:
-        self._config, self._wishes, self._layout, self._mesh, self._say = config, wishes, layout, mesh, say
+        self._config, self._wishes, self._layout, self._comm, self._say = config, wishes, layout, comm, say
         self._model, self._loss, self._by_layers = model, loss, by_layers
         self._limit = None if config.memory_limit_mb is None else round(config.memory_limit_mb * MIB)
         self._memory = Memory(
@@ -84,13 +84,13 @@ class Decider:
         """
         config, layout = self._config, self._layout
         if layout.stages == 1 and not (config.profile_only or config.partition or self._limit):
-            whole = Whole(self._model, example, self._mesh.from_leader(lambda: _output(self._model, example)))
+            whole = Whole(self._model, example, self._comm.from_leader(lambda: _output(self._model, example)))
             return Split(whole, (0,), (whole.segments[0].entry, whole.output))
         self._same_models(example)
         cutting = self._cut(example)
-        job = self._mesh.from_leader(lambda: self._job(example))  # hosts' devices may differ, answers may not
+        job = self._comm.from_leader(lambda: self._job(example))  # hosts' devices may differ, answers may not
         path = config.partition or default_file
-        if config.partition and (file := self._mesh.from_leader(lambda: _read(path))):
+        if config.partition and (file := self._comm.from_leader(lambda: _read(path))):
             return self._as_in_file(path, file, job, cutting, example)
         if not self._wishes.auto_partition:
             raise UserError(
@@ -98,16 +98,16 @@ class Decider:
                 "fix: --partition FILE, made by a run with --profile-only"
             )
         what = "option --partition" if config.partition else f"{PARTITION} of the job"
-        self._mesh.from_leader(lambda: writable(path.parent, f"{what}: folder", "another folder"))
+        self._comm.from_leader(lambda: writable(path.parent, f"{what}: folder", "another folder"))
         segments = self._profiled(cutting)
-        decision = self._mesh.from_leader(lambda: self._best(segments))
+        decision = self._comm.from_leader(lambda: self._best(segments))
         if decision is None and (finer := self._finest(cutting, example)):
             cutting, segments = finer, self._profiled(finer)
-            decision = self._mesh.from_leader(lambda: self._best(segments))
+            decision = self._comm.from_leader(lambda: self._best(segments))
         if decision is None:
-            self._mesh.from_leader(lambda: self._refuse(segments))
+            self._comm.from_leader(lambda: self._refuse(segments))
         assert decision is not None
-        self._mesh.from_leader(lambda: partition_file.write(path, job, segments, decision))
+        self._comm.from_leader(lambda: partition_file.write(path, job, segments, decision))
         return self._told(path, cutting, segments, decision, new=True)
 
     def _as_in_file(self, path: Path, file: PartitionFile, job: Job, cutting: Cut, example: Any) -> Split:
@@ -125,14 +125,14 @@ class Decider:
                 "--partition that does not exist yet, for cuts decided anew"
             )
         segments = file.segments if reused.profiled else self._profiled(cutting)
-        decision = self._mesh.from_leader(lambda: self._of_cuts(segments, reused.begins))
+        decision = self._comm.from_leader(lambda: self._of_cuts(segments, reused.begins))
         return self._told(path, cutting, segments, decision, new=False)
 
     def _told(self, path: Path, cutting: Cut, segments: tuple[Segment, ...], decision: Decision, new: bool) -> Split:
         self._tell(path, decision, segments, new)
         if warning := imbalance.warning(decision, segments, cutting.refused, self._config.optimize):
             self._say(warning)
-        specs = self._mesh.from_leader(lambda: entries(cutting, self._mesh.device, self._config.precision), LIMIT)
+        specs = self._comm.from_leader(lambda: entries(cutting, self._comm.device, self._config.precision), LIMIT)
         return Split(cutting, decision.begins, tuple(specs), segments, decision)
 
     def _cut(self, example: Any) -> Cut:
@@ -143,7 +143,7 @@ class Decider:
                 return layers(self._model, example)
             return cut(self._model, example, stages=stages, fewer=fewer)
 
-        return by_leader(self._mesh, self._model, example, search)
+        return by_leader(self._comm, self._model, example, search)
 
     def _finest(self, cutting: Cut, example: Any) -> Cut | None:
         """The model cut at the smallest units; None where that gives no more segments than `cutting` has."""
@@ -152,7 +152,7 @@ class Decider:
         stages = self._layout.stages
         try:
             finer = by_leader(
-                self._mesh, self._model, example, lambda: cut(self._model, example, stages=stages, finest=True)
+                self._comm, self._model, example, lambda: cut(self._model, example, stages=stages, finest=True)
             )
         except UserError:  # inside its units the model cannot be cut; alike on all ranks
             return None
@@ -163,10 +163,10 @@ class Decider:
         named = [*self._model.named_parameters(), *self._model.named_buffers()]
         specs = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in named]
         inputs = [(f"input {i}", tuple(t.shape), str(t.dtype)) for i, t in enumerate(leaves(arguments(example)))]
-        hashes = self._mesh.gather(partition_file.model_hash(inputs + specs))
+        hashes = self._comm.gather(partition_file.model_hash(inputs + specs))
         if len(set(hashes)) == 1:
             return
-        rows = self._mesh.gather(inputs + specs)
+        rows = self._comm.gather(inputs + specs)
         for rank, row in enumerate(rows):
             if row != rows[0]:
                 mine, its = next(pair for pair in zip_longest(rows[0], row) if pair[0] != pair[1])
@@ -176,7 +176,7 @@ class Decider:
                 )
 
     def _job(self, example: Any) -> Job:
-        device = self._mesh.device
+        device = self._comm.device
         return Job(
             model=partition_file.model_hash(
                 (n, tuple(p.shape), str(p.dtype)) for n, p in self._model.named_parameters()
@@ -195,8 +195,8 @@ class Decider:
 
     def _profiled(self, cutting: Cutting) -> tuple[Segment, ...]:
         """All ranks profile at once, since they will compute at once too; the mean of their times counts."""
-        mine = profile(cutting, self._mesh.device, precision=self._config.precision, loss=self._loss)
-        return tuple(combined(self._mesh.gather(mine)))
+        mine = profile(cutting, self._comm.device, precision=self._config.precision, loss=self._loss)
+        return tuple(combined(self._comm.gather(mine)))
 
     def _best(self, segments: Sequence[Segment]) -> Decision | None:
         partitioner = Partitioner(segments, **self._place(), memory=self._memory)

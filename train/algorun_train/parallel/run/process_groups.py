@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from algorun_train.parallel.grid import Grid
-from algorun_train.ranks.mesh import COLLECTIVE_TIMEOUT
+from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
 
 @dataclass(frozen=True, slots=True)

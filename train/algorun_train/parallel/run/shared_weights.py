@@ -18,7 +18,7 @@ from torch import nn
 from algorun_train.errors import UserError
 from algorun_train.parallel.segments import Cutting
 from algorun_train.ranks.device_copies import ReadBack
-from algorun_train.ranks.mesh import COLLECTIVE_TIMEOUT
+from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
 from .process_groups import Axes
 

@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: the mesh's collectives without processes, for tests that need hundreds of jobs."""
+"""Ranks as threads of one process: a communicator's collectives without processes, for tests that need hundreds of jobs."""
 
 import pickle
 import threading
@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from algorun_train.errors import UserError
-from algorun_train.ranks.mesh import Mesh, World
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.world import World
 
 LIMIT_S = 60
 
@@ -20,8 +21,8 @@ class Meeting:
         self.barrier = threading.Barrier(size, timeout=LIMIT_S)
 
 
-class ThreadMesh(Mesh):
-    """Of the real mesh only what moves data is exchanged; objects are pickled on their way, as they are there."""
+class ThreadCommunicator(Communicator):
+    """A communicator of threads: objects are pickled on their way, as they are between processes."""
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         super().__init__(World(rank, len(meeting.rows), rank, len(meeting.rows), True), torch.device("cpu"))
@@ -54,13 +55,13 @@ class ThreadMesh(Mesh):
         flat.copy_(self.gather(flat if self.rank == source else None)[source])
 
 
-def as_ranks(size: int, work: Callable[[Mesh], Any]) -> list[Any]:
+def as_ranks(size: int, work: Callable[[Communicator], Any]) -> list[Any]:
     """What `work` returns on each of `size` ranks."""
     meeting = Meeting(size)
 
     def run(rank: int) -> Any:
         try:
-            return work(ThreadMesh(meeting, rank))
+            return work(ThreadCommunicator(meeting, rank))
         except BaseException:
             meeting.barrier.abort()
             raise

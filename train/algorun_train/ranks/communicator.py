@@ -1,12 +1,8 @@
-"""The ranks of a job: who am I, how ranks join, and the few collectives that are not gradients."""
+"""The communicator of a job: the few collectives that are not gradients, for values, bytes and shared work."""
 
-import contextlib
 import datetime
-import os
 import pickle
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -14,56 +10,13 @@ import torch.distributed as dist
 
 from algorun_train.errors import UserError
 
-from . import devices
-from .roll_call import Place, agree, disagreement, host_name, one_gpu_each
+from .world import World
 
-# Longer than any honest pause between two collectives (compilation of the first step, a checkpoint to slow storage);
-# short enough that a lost peer is noticed by ranks which no launcher watches.
-COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=15)
-BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # of the group that is made for ranks on such devices
 T = TypeVar("T")
-VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 CHUNK = 64 * 2**20  # bytes per broadcast of a checkpoint: bounds the second copy that a rank holds
 
 
-@dataclass(frozen=True, slots=True)
-class World:
-    """One rank's place, as torchrun's environment contract tells it."""
-
-    rank: int = 0
-    world_size: int = 1
-    local_rank: int = 0
-    local_world_size: int = 1
-    distributed: bool = False  # False: no launcher, one process, no process group
-
-
-def read_world(environ: Mapping[str, str]) -> World:
-    """The place of this process; a lone process where neither RANK nor WORLD_SIZE is set.
-
-    Raises UserError when only some of torchrun's variables are there, or they contradict each other.
-    """
-    if "RANK" not in environ and "WORLD_SIZE" not in environ:
-        return World()
-    if missing := [name for name in VARIABLES if not environ.get(name)]:
-        raise UserError(
-            f"environment: {', '.join(missing)} not set beside RANK or WORLD_SIZE; "
-            "fix: start through algorun or torchrun, or unset RANK and WORLD_SIZE for a single process"
-        )
-    numbers = {}
-    for name in VARIABLES[:4]:
-        if not (environ[name].isascii() and environ[name].isdigit() and len(environ[name]) < 10):
-            raise UserError(
-                f"environment: {name}={environ[name]!r}; allowed: a whole number; fix: start through algorun"
-            )
-        numbers[name] = int(environ[name])
-    rank, local_rank, world_size, local_world_size = (numbers[name] for name in VARIABLES[:4])
-    if not (rank < world_size and local_rank < local_world_size <= world_size):
-        text = " ".join(f"{name}={value}" for name, value in numbers.items())
-        raise UserError(f"environment: {text} contradict each other; fix: start through algorun or torchrun")
-    return World(rank, world_size, local_rank, local_world_size, True)
-
-
-class Mesh:
+class Communicator:
     """The ranks, joined. With one process and no group every collective returns its own input."""
 
     def __init__(self, world: World, device: torch.device) -> None:
@@ -166,56 +119,3 @@ class Mesh:
         if self.world.distributed:
             for begin in range(0, len(flat), CHUNK):
                 dist.broadcast(flat[begin : begin + CHUNK], src=source)
-
-
-def enter(world: World) -> Mesh:
-    """Joins the ranks, unless that is done. Gloo carries CPU tensors, NCCL those on GPUs, in one group. On all ranks.
-
-    Raises UserError, equal on all ranks, where a rank cannot use its GPU, or their devices differ; and where the group
-    that is there has no backend for CPU tensors.
-    """
-    device, error = torch.device("cpu"), ""
-    try:
-        device = devices.find(world, os.environ, _warn)
-    except UserError as refused:
-        error = str(refused)
-    mesh = Mesh(world, device)
-    if not world.distributed:
-        if error:
-            raise UserError(error)
-        return mesh
-    backends = dist.get_backend_config() if dist.is_initialized() else BACKENDS[device.type]
-    gpu = devices.identity(device) if one_gpu_each(backends, os.environ) else ""
-    place = Place(world.rank, host_name(), str(device), gpu, error)
-    if not dist.is_initialized():
-        _join(world, place)
-    elif dist.get_backend() == "nccl":
-        raise UserError(
-            'torch.distributed has the backend "nccl" alone; allowed: one for CPU tensors beside it; '
-            'fix: init_process_group("cpu:gloo,cuda:nccl"), or leave it out: it is done here'
-        )
-    elif found := disagreement(mesh.gather(place)):
-        raise UserError(found)
-    return mesh
-
-
-def _join(world: World, place: Place) -> None:
-    """Makes the process group, once all ranks have said that their devices are of one kind."""
-    store, rank, size = next(dist.rendezvous("env://", world.rank, world.world_size, timeout=COLLECTIVE_TIMEOUT))
-    store.set_timeout(COLLECTIVE_TIMEOUT)
-    agree(store, size, place)
-    backends = BACKENDS[place.device.partition(":")[0]]
-    dist.init_process_group(backends, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
-
-
-def _warn(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-@contextlib.contextmanager
-def joined(world: World) -> Iterator[Mesh]:
-    """The mesh of all ranks, left again at the end."""
-    yield enter(world)
-    # Not in a `finally`: leaving the group in order needs peers that are still there, and after an error they are not.
-    if world.distributed:
-        dist.destroy_process_group()
