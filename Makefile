@@ -110,10 +110,11 @@ image-test: $(VENV)/ready-test  ## Run the exactness of pipelines on the CUDA im
 	    'cp -r /src/tests /src/train /src/launcher /src/compat /src/pyproject.toml . && \
 	    PYTHONPATH=/tmp:/tmp/launcher:/tmp/train:/tmp/compat:/src/.build/image-test python -m pytest -n 2 --dist loadfile $(EXACT)'
 
-lint: $(VENV)/ready-lint  ## Check style, types, Dockerfile and shell scripts
+lint: $(VENV)/ready-lint  ## Check style, types, imports, Dockerfile and shell scripts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
 	shellcheck --external-sources --check-sourced build.sh docker/*.sh docker/train docker/sdk-v3/mpirun docker/sdk-v3/sshd .ci/run .ci/newcomer.sh
 
