@@ -28,9 +28,9 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from algorun.control import messages
+from algorun.control import wire
 from algorun.control.failure import Failure
-from algorun.control.messages import Hello, Message, Ready
+from algorun.control.messages import Bye, End, Fail, Go, Heartbeat, Hello, Message, Ready, Refuse
 from algorun.event_loop import Loop
 from algorun.job import config
 from algorun.job.request import Request
@@ -74,7 +74,7 @@ class Hosts:
         self._job, self._pid, self._seconds = job, leader_pid, seconds
         self._first = agreement.at_first(job, machine)
         slots = cluster.own_slots(job, machine).value
-        self._ready = Ready(slots, agreement.at_the_start(job, machine, "", slots)).message()
+        self._ready = Ready(slots, agreement.at_the_start(job, machine, "", slots))
         self._loop = Loop()
         self._links: dict[str, HubLink] = {}
         self._waiting = set(job.resources.hosts[1:])
@@ -114,28 +114,28 @@ class Hosts:
         self._beat(host)
 
     def _beat(self, host: str) -> None:
-        self._links[host].send({"type": "heartbeat"})
+        self._links[host].send(Heartbeat())
         self._loop.after(self._job.limits.heartbeat_s, lambda: self._beat(host))
 
     def _heard(self, host: str, message: Message) -> None:
-        match message["type"]:
-            case "go":
+        match message:
+            case Go():
                 self._waiting.discard(host)
                 self._running.add(host)
                 if not self._waiting:
                     self.gate_s = self._loop.now() - self._started
-                    self.go_bytes = len(messages.encode(message))
+                    self.go_bytes = len(wire.encode(message))
                     self._loop.after(SETTLE_S, self._measure)
-            case "end":
+            case End(verdict):
                 self._running.discard(host)
-                self._links[host].send({"type": "bye"})
-                if messages.parse_verdict(message).code != CODE:
-                    self._give_up(f"{host}: verdict {message['verdict']}")
+                self._links[host].send(Bye())
+                if verdict.code != CODE:
+                    self._give_up(f"{host}: verdict {verdict}")
                 if not self._running:
                     self.verdict_s = self._loop.now() - self._failed_at
                     self._loop.stop()
-            case "refuse":
-                self._give_up(f"{host} was refused: {message['why']}")
+            case Refuse(why):
+                self._give_up(f"{host} was refused: {why}")
             case _:
                 pass
 
@@ -147,7 +147,7 @@ class Hosts:
         self.share = 100 * (cpu_s(self._pid) - used) / (self._loop.now() - at)
         self._failed_at = self._loop.now()
         failing = self._job.resources.hosts[1]
-        self._links[failing].send(messages.fail(Failure("exit", failing, CODE, "the end of a round")))
+        self._links[failing].send(Fail(Failure("exit", failing, CODE, "the end of a round")))
 
 
 def address(number: int) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -39,11 +40,13 @@ def loads(text: str | bytes, constant: Callable[[str], object] | None = None) ->
 
 
 def to_json(value: Any) -> Any:
-    """Dataclasses as objects, tuples as lists; everything else as it is."""
+    """Dataclasses and mappings as objects, tuples as lists; everything else as it is."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, (tuple, list)):
         return [to_json(item) for item in value]
+    if isinstance(value, Mapping):
+        return {key: to_json(item) for key, item in value.items()}
     return value
 
 
@@ -56,6 +59,10 @@ def from_json(kind: Any, value: Any, where: str = "$") -> Any:
         if not isinstance(value, list):
             raise ValueError(f"{where}: {type(value).__name__} is not a list")
         return tuple(from_json(args[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+    if origin is Mapping:
+        if not isinstance(value, dict):
+            raise ValueError(f"{where}: {type(value).__name__} is not an object")
+        return {key: from_json(args[1], item, f"{where}.{key}") for key, item in value.items()}
     if origin in (typing.Union, types.UnionType):
         if value is None and type(None) in args:
             return None
@@ -70,10 +77,15 @@ def from_json(kind: Any, value: Any, where: str = "$") -> Any:
     return value
 
 
+@functools.cache  # it evaluates every annotation anew, and a hub with 512 hosts reads 512 messages a second
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
 def _dataclass(kind: Any, args: tuple[Any, ...], value: Any, where: str) -> Any:
     if not isinstance(value, dict):
         raise ValueError(f"{where}: {type(value).__name__} is not an object")
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     known = {f.name: f for f in dataclasses.fields(kind)}
     for name in value:
         if name not in known:

@@ -9,10 +9,35 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from algorun.control import messages
-from algorun.control.failure import Failure, Left
+from algorun.control import proof, wire
+from algorun.control.failure import Failure, RankLeft
+from algorun.control.hang import Frame, Stack
 from algorun.control.hub import Hub
-from algorun.control.messages import Go, Hello, Message, Ready, Verdict
+from algorun.control.messages import (
+    AskStacks,
+    Bye,
+    DaemonEnded,
+    Done,
+    End,
+    Fail,
+    Go,
+    Hang,
+    Heartbeat,
+    Hello,
+    Message,
+    Nonce,
+    Notice,
+    Ready,
+    Refuse,
+    Restart,
+    SaveFailed,
+    StacksSent,
+    StartDaemon,
+    Stop,
+    Verdict,
+    Welcome,
+    bye,
+)
 from algorun.event_loop import Loop
 from algorun.job.values import Limits, Sourced
 from algorun.network.addresses import free_ports
@@ -52,74 +77,74 @@ class StepLoop(Loop):
 
 
 def line(message: Message) -> bytes:
-    return messages.encode(message)
+    return wire.encode(message)
 
 
 FROM_HOSTS = [
-    Hello("algo-2", {"hosts": "algo-1,algo-2", "python version": "3.11"}, "").message("@MAC@", "5e55", 0),
-    Ready(2, {"engine": "native", "program": "python -u x.py"}, "algo-2", 1234, 1235).message(),
-    {"type": "heartbeat", "heard": 0},
-    messages.fail(FAILURE),
-    messages.left(Left("algo-2", 1, 20, 0)),
-    {"type": "stop", "why": "SIGTERM on algo-2"},
-    {"type": "done", "note": "loss=0.1"},
-    messages.bye(Verdict("failed", 1, FAILURE)),
-    {"type": "daemon_exit", "id": "ab", "code": 1},
+    Hello("algo-2", {"hosts": "algo-1,algo-2", "python version": "3.11"}, "", "@MAC@", "5e55", 0),
+    Ready(2, {"engine": "native", "program": "python -u x.py"}, "algo-2", 1234, 1235),
+    Heartbeat(0),
+    Fail(FAILURE),
+    SaveFailed(FAILURE),
+    RankLeft("algo-2", 1, 20, 0),
+    Hang(600.0),
+    Stack(1, "algo-2", 20, (Frame("/opt/ml/code/train.py", 3, "step"),), source="loss.item()"),
+    StacksSent(),
+    Stop("SIGTERM on algo-2"),
+    Done("loss=0.1"),
+    bye(Verdict("failed", 1, FAILURE)),
+    DaemonEnded("ab", 1),
 ]
 FROM_HUB = [
-    {"type": "nonce", "nonce": "00" * 16},
-    {"type": "welcome", "heard": 0},
-    Go(0, "algo-1", 1234, dict.fromkeys(HOSTS, 2), 1235).message(),
-    {"type": "heartbeat", "heard": 0, "unheard": True},
-    {"type": "stop", "why": "SIGTERM on algo-1"},
-    messages.end(Verdict("failed", 1, FAILURE)),
-    messages.end(Verdict("ok", 0, None, "loss=0.1")),
-    {"type": "refuse", "why": "no"},
-    {"type": "daemon", "id": "ab", "host": "algo-2", "command": "orted -mca ess env"},
+    Nonce("00" * 16),
+    Welcome(0),
+    Go(0, "algo-1", 1234, dict.fromkeys(HOSTS, 2), 1235),
+    Heartbeat(0, unheard=True),
+    AskStacks(),
+    Restart(1, FAILURE),
+    Stop("SIGTERM on algo-1"),
+    End(Verdict("failed", 1, FAILURE)),
+    End(Verdict("ok", 0, None, "loss=0.1")),
+    Refuse("no"),
+    Notice("a warning"),
+    StartDaemon("ab", "algo-2", "orted -mca ess env"),
 ]
 
 
 def parse(message: Message) -> None:
-    """What hub and hosts read of a message of each kind; ValueError where it is none."""
-    match message["type"]:
-        case "hello":
-            messages.parse_hello(message)
-            messages.parse_session(message)
-        case "ready":
-            messages.parse_ready(message)
-        case "fail":
-            failure = messages.parse_failure(message)
-            assert fits(messages.end(Verdict("failed", failure.code, failure)))
+    """What hub and hosts rely on in a message that the codec has taken."""
+    match message:
+        case Hello():
+            assert message.session.isascii()
+        case Fail(failure) | SaveFailed(failure):
+            assert fits(End(Verdict("failed", failure.code, failure)))
             assert failure.secondary in (True, False)
             failure.text()
-        case "left":
-            left = messages.parse_left(message, "algo-2")
-            assert min(left.rank, left.step, left.attempt) >= 0
-        case "go":
-            go = messages.parse_go(message)
-            slots = {host: Sourced(count, "the gate") for host, count in go.slots.items()}
-            if slots and sum(go.slots.values()) <= 1 << 14:
+        case RankLeft():
+            assert min(message.rank, message.step, message.attempt) >= 0
+        case Go():
+            slots = {host: Sourced(count, "the gate") for host, count in message.slots.items()}
+            if slots and sum(message.slots.values()) <= 1 << 14:
                 cluster.resolve(tuple(slots), slots)
-            assert all(0 < count <= messages.MOST_SLOTS for count in go.slots.values())
-        case "end":
-            verdict = messages.parse_verdict(message)
+            assert all(0 < count <= wire.MOST_SLOTS for count in message.slots.values())
+        case End(verdict):
             assert 0 <= verdict.code < 256
             assert (verdict.code == 0) == (verdict.failure is None)
-        case _:
-            assert fits({"type": "stop", "why": str(message.get("why", ""))})
+        case Stop(why):
+            assert fits(Stop(why))
 
 
 def fits(message: Message) -> bool:
     """What came in fits a line, so what goes out to all hosts has to fit too."""
     try:
-        return len(messages.encode(message)) <= messages.LONGEST
+        return len(wire.encode(message)) <= wire.LONGEST
     except ValueError:
         return False
 
 
 def read_message(data: bytes) -> None:
     with contextlib.suppress(ValueError):
-        message = messages.decode(data)
+        message = wire.decode(data)
         parse(message)
 
 
@@ -177,7 +202,7 @@ class Client:
         """The right answer to the hub's nonce."""
         first = self.hear().partition(b"\n")[0]
         nonce = json.loads(first)["nonce"] if first else ""
-        return messages.mac(TOKEN, nonce, host).encode()
+        return proof.mac(TOKEN, nonce, host).encode()
 
 
 def _loopback(number: int) -> str:
@@ -199,7 +224,7 @@ def read_hub(data: bytes) -> None:
         shell.listen("127.0.0.1", port)
         leaders = Hello("algo-1", {"hosts": "algo-1,algo-2", "python version": "3.11"})
         shell.join(leaders, lambda message: None)
-        shell.send(Ready(2, {"engine": "native", "program": "python -u x.py"}, "algo-1", 1234, 1235).message())
+        shell.send(Ready(2, {"engine": "native", "program": "python -u x.py"}, "algo-1", 1234, 1235))
         for piece in data.split(PART)[:24]:
             number = (piece[:1] or b"0")[0] % len(HOSTS)
             if number not in clients:
@@ -222,19 +247,19 @@ def read_hub(data: bytes) -> None:
 
 
 def hub_seeds() -> list[bytes]:
-    def session(peer: bytes, host: str, *names: str) -> list[bytes]:
-        chosen = [m for m in FROM_HOSTS if m["type"] in ("hello", "ready", *names)]
+    def session(peer: bytes, host: str, *kinds: type) -> list[bytes]:
+        chosen = [m for m in FROM_HOSTS if isinstance(m, (Hello, Ready, *kinds))]
         return [peer + line(m).replace(b"algo-2", host.encode()) for m in chosen]
 
     two, three = (
-        session(b"0", "algo-2", "heartbeat", "left", "done", "bye"),
-        session(b"1", "algo-3", "left", "fail", "daemon_exit", "bye"),
+        session(b"0", "algo-2", Heartbeat, RankLeft, Done, Bye),
+        session(b"1", "algo-3", RankLeft, Fail, DaemonEnded, Bye),
     )
     both = [piece for each in zip(two, three, strict=True) for piece in each]
     return [
         PART.join(two),
         PART.join(both),
-        PART.join(session(b"0", "algo-2", "stop")),
+        PART.join(session(b"0", "algo-2", Stop)),
         PART.join(both[:2]) + b"\n{}\n",
         PART.join(
             [*two[:3], b"2" + two[0][1:], b"2" + two[-1][1:]]
@@ -251,7 +276,7 @@ def read_link(data: bytes) -> None:
         link = HubLink(
             loop, listener.getsockname(), "", TOKEN, Hello("algo-2", {}), lambda message: parse(message), lost.append, 10.0
         )  # fmt: skip
-        link.send({"type": "done", "note": ""})
+        link.send(Done())
         loop.turn(2)
         hub, _ = listener.accept()
         with hub, contextlib.suppress(OSError):
@@ -259,7 +284,7 @@ def read_link(data: bytes) -> None:
                 hub.sendall(piece)
                 loop.turn(2)
         loop.turn(2)
-        link.send({"type": "heartbeat"})
+        link.send(Heartbeat())
         link.close(0.01)
         assert len(lost) <= 1
 

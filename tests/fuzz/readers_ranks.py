@@ -10,9 +10,9 @@ import socket
 from typing import Any
 from unittest import mock
 
-from algorun.control import messages
+from algorun.control import wire
 from algorun.control.failure import Failure
-from algorun.control.messages import Message
+from algorun.control.messages import DaemonEnded, Fail, StartDaemon
 from algorun.host import ranks
 from algorun.host.daemons import Daemons
 from algorun.host.rank_port import Peer, RankPort, parse_raised
@@ -114,15 +114,17 @@ def read_daemons(data: bytes) -> None:
     daemons = Daemons(OPEN_MPI, start, lambda message: None)
     near, far = socket.socketpair()
     with near, far:
-        asked: list[Message] = []
+        asked: list[StartDaemon] = []
         asking = Daemons(OPEN_MPI, start, asked.append)
         asking.wanted(Peer(near), {"daemon": "algo-2", "command": "orted"})
         try:
-            message = messages.decode(data.replace(b"@ID@", str(asked[0]["id"]).encode()))
+            message = wire.decode(data.replace(b"@ID@", asked[0].id.encode()))
         except ValueError:
             return
-        daemons.start(message)
-        asking.ended(message)
+        if isinstance(message, StartDaemon):
+            daemons.start(message)
+        if isinstance(message, DaemonEnded):
+            asking.ended(message)
         assert all(argv[0] == "orted" for argv in started)
 
 
@@ -135,7 +137,7 @@ RANK_STREAMS = [
     PART.join((b"0" + RANK_MESSAGES[0] + b"\n", b"1" + RANK_MESSAGES[5] + b"\n", b"1" + RANK_MESSAGES[3] + b"\n")),
     b"2" + RANK_MESSAGES[4] + b"\n",
 ]
-DAEMON_MESSAGES = [line({"type": "daemon_exit", "id": "@ID@", "code": 1}), line(FROM_HUB[-1])]
+DAEMON_MESSAGES = [line(DaemonEnded("@ID@", 1)), line(FROM_HUB[-1])]
 RAISED = b"\0".join((b"0", b"1234", b"5.5", b"ValueError", b"x", b"Traceback ..\nValueError: x"))
 
 
@@ -144,7 +146,7 @@ def read_raised(data: bytes) -> None:
     raised = parse_raised(data)
     if raised is not None:
         failure = Failure("exception", "algo-1", 1, f"{raised.type}: {raised.message}", raised.rank, raised.traceback)
-        told = messages.parse_failure(messages.decode(messages.encode(messages.fail(failure)).rstrip(b"\n")))
+        told = wire.decode(wire.encode(Fail(failure)).rstrip(b"\n")).failure
         assert told.host == "algo-1"
         assert told.secondary in (True, False)
 

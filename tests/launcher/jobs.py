@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from algorun.control import messages
+from algorun.control import messages, wire
 from algorun.control.failure import Raised
 from algorun.control.hang import Frame, Stack
 from algorun.control.hub import Hub
 from algorun.control.member import Conclude, Member, Signal, Start, State, ToHub
-from algorun.control.messages import Hello, Ready, Verdict
+from algorun.control.messages import AskStacks, Bye, End, Go, Hello, Message, Ready, Restart, StacksSent, Stop, Verdict
 from algorun.job.values import Limits
 
 LIMITS = Limits()
@@ -54,7 +54,7 @@ class Job:
                 case Conclude(verdict):
                     assert host not in self.verdicts, "two verdicts on one host"
                     self.verdicts[host] = verdict
-                    self.to_hub[host].append({"type": "bye"})
+                    self.to_hub[host].append(Bye())
                 case Signal(number):
                     self.signals[host].append(number)
                 case Start(go):
@@ -72,7 +72,7 @@ class Job:
 
     def get_ready(self, host: str, **digest: str) -> None:
         self.act(host, self.members[host].prepared(self.now))
-        self.to_hub[host].append(replace(ready(host, **digest), newest=self.checkpoints[host]).message())
+        self.to_hub[host].append(replace(ready(host, **digest), newest=self.checkpoints[host]))
 
     def arrive(self, host: str, **digest: str) -> None:
         """Says hello, and prepares from now on."""
@@ -92,58 +92,33 @@ class Job:
             self.receive(host, self.to_host[host].pop(0))
         return True
 
-    def hear(self, host: str, message: dict) -> None:
-        message = messages.decode(messages.encode(message).rstrip(b"\n"))
-        match message["type"]:
-            case "ready":
-                self.send(self.hub.ready(self.now, host, messages.parse_ready(message)))
-            case "fail":
-                self.send(self.hub.fail(self.now, host, messages.parse_failure(message)))
-            case "spoilt":
-                self.hub.spoilt(self.now, host, messages.parse_failure(message))
-            case "left":
-                self.send(self.hub.left(self.now, messages.parse_left(message, host)))
-            case "time-out":
-                self.act(host, self.members[host].rank_exited(self.now, 0, -6, TIME_OUT))
-            case "hang":
-                self.send(self.hub.hang(self.now, messages.parse_hang(message)))
-            case "stack":
-                self.hub.stack(messages.parse_stack(message))
-            case "stacked":
-                self.send(self.hub.stacked(self.now, host))
-            case "stop":
-                self.send(self.hub.stop(self.now, host, message["why"]))
-            case "done":
-                self.send(self.hub.done(self.now, host))
-            case "bye":
-                self.send(self.hub.bye(self.now, host))
-            case "heartbeat":
-                self.send(self.hub.heartbeat(self.now, host))
+    def hear(self, host: str, message: Message) -> None:
+        message = wire.decode(wire.encode(message).rstrip(b"\n"))
+        self.send(self.hub.receive(self.now, host, message))
 
-    def receive(self, host: str, message: dict) -> None:
+    def receive(self, host: str, message: Message) -> None:
         member = self.members[host]
-        message = messages.decode(messages.encode(message).rstrip(b"\n"))
+        message = wire.decode(wire.encode(message).rstrip(b"\n"))
         member.heard(self.now)
-        match message["type"]:
-            case "go":
+        match message:
+            case Go():
                 first = 2 * self.hosts.index(host)
-                self.act(host, member.go(self.now, messages.parse_go(message), {0: first, 1: first + 1}))
-            case "stacks":
+                self.act(host, member.go(self.now, message, {0: first, 1: first + 1}))
+            case AskStacks():
                 for stack in () if host in self.mute else self.stacks(host):
-                    self.to_hub[host].append(messages.stack(stack))
+                    self.to_hub[host].append(messages.short(stack))
                 if host not in self.mute:
-                    self.to_hub[host].append({"type": "stacked"})
-            case "restart":
-                attempt, _ = messages.parse_restart(message)
+                    self.to_hub[host].append(StacksSent())
+            case Restart(attempt, _):
                 actions = member.restart(self.now, attempt)
                 self.act(host, actions)
                 if actions:
                     self.act(host, member.cleared(self.now))
                     self.get_ready(host)
-            case "stop":
-                self.act(host, member.stop(self.now, message["why"]))
-            case "end":
-                self.act(host, member.end(self.now, messages.parse_verdict(message)))
+            case Stop(why):
+                self.act(host, member.stop(self.now, why))
+            case End(verdict):
+                self.act(host, member.end(self.now, verdict))
 
     def stacks(self, host: str) -> list[Stack]:
         """What the two ranks of a host do: all wait but the last rank of all, which sleeps."""

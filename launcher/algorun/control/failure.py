@@ -135,8 +135,8 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """A rank that has left with 0: no failure, unless others needed it. `step` as in a failure."""
+class RankLeft:
+    """A rank that has left with 0: no failure, unless other ranks needed it. `step` counts its optimizer steps."""
 
     host: str
     rank: int
@@ -207,7 +207,7 @@ def complete(first: Failure, reported: Iterable[tuple[float, Failure]]) -> Failu
     return replace(first, others="\n".join(lines), said=next((each.said for each in near if each.said), ""))
 
 
-def left_early(gone: Sequence[Left], ranks: int, seen: Failure) -> Failure:
+def left_early(gone: Sequence[RankLeft], ranks: int, seen: Failure) -> Failure:
     """What `seen`, the trouble of another rank, becomes where ranks that it needed had left; `gone`: the first one first.
 
     `ranks` is the number of all. The code and the words stay those of the one in trouble, as nothing else has any.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from .failure import Failure, Left, complete, left_early, root
+from .failure import Failure, RankLeft, complete, left_early, root
 from .peer_errors import Distance
 
 MOST_FAILURES = 10_000  # kept; more say nothing new
@@ -24,7 +24,7 @@ class Blame:
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._reported: dict[tuple[str, int | None], tuple[float, Failure]] = {}
-        self._left: dict[tuple[str, int], tuple[float, Left]] = {}
+        self._left: dict[tuple[str, int], tuple[float, RankLeft]] = {}
         self._longer = False
         self.deadline: float | None = None
 
@@ -48,13 +48,13 @@ class Blame:
         self._reported[failure.host, failure.rank] = (now - max(0.0, failure.age_s), failure)
         self._look(now)
 
-    def left(self, now: float, left: Left) -> None:
+    def left(self, now: float, left: RankLeft) -> None:
         """Keeps a rank that has left with 0."""
         if len(self._left) < MOST_FAILURES:
             self._left.setdefault((left.host, left.rank), (now, left))
             self._look(now)
 
-    def gone(self) -> list[Left]:
+    def gone(self) -> list[RankLeft]:
         """The ranks that have left with 0, the first one first."""
         return [left for _, left in sorted(self._left.values(), key=lambda pair: pair[0])]
 

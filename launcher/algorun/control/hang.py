@@ -14,11 +14,13 @@ from dataclasses import dataclass
 # Patterns are text, compiled at the first hang: no start waits for that.
 STANDARD = r"/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen "
 # Not the user's own code; the bundled entry points stand for it.
-LIBRARY = STANDARD + r"|/(site|dist)-packages/(?!train/)|/compat/(algorun|smdistributed)/"
+LIBRARY = STANDARD + r"|/(site|dist)-packages/(?!algorun_train/)|/launcher/algorun/|/compat/smdistributed/"
 # Between a wait and whoever called it: the standard library, torch's wrappers.
 WRAPPER = STANDARD + r"|/torch/(_ops|_tensor|autograd/function|_dynamo/eval_frame|utils/\w+|optim/optimizer)\.py$"
 # Where Python code of libraries waits for other ranks (a file and a function).
-COLLECTIVE = r"/torch/distributed/|/torch/nn/parallel/distributed\.py |/horovod/|/deepspeed/comm/|/algorun/\w+\.py "
+COLLECTIVE = (
+    r"/torch/distributed/|/torch/nn/parallel/distributed\.py |/horovod/|/deepspeed/comm/|/algorun/(inside/)?\w+\.py "
+)
 # The same for a GPU, whose queue may hold a collective; on the CPU backward() waits for one itself.
 VALUE = (
     r"/torch/autograd/(graph|__init__)\.py |/torch/cuda/(__init__|streams)\.py |/torch/amp/grad_scaler\.py "

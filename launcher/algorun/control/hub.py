@@ -19,14 +19,33 @@ from enum import Enum
 from algorun.errors import ExitCode
 from algorun.job.values import Limits
 
-from . import messages
-from .failure import Failure, Left
+from .failure import Failure, RankLeft
 from .first_failure import Blame
 from .gate import Gate, listed
 from .hang import Stack
 from .heartbeat import Hearing, Pulse
 from .inquiry import Inquiry
-from .messages import Hello, Message, Ready, Verdict
+from .messages import (
+    AskStacks,
+    Bye,
+    DaemonEnded,
+    Done,
+    End,
+    Fail,
+    Hang,
+    Heartbeat,
+    Hello,
+    Message,
+    Notice,
+    Ready,
+    Refuse,
+    Restart,
+    SaveFailed,
+    StacksSent,
+    StartDaemon,
+    Stop,
+    Verdict,
+)
 from .restarts import Restarts
 from .rivals import Rivals
 from .waiting import Waiting
@@ -65,7 +84,7 @@ class Hub:
         self._cause: Failure | None = None  # of the restart under way
         self._inquiry: Inquiry | None = None  # into a hang
         self._stopping = ""
-        self._spoilt = Blame(limits.blame_s)  # saves that failed in a stop
+        self._failed_saves = Blame(limits.blame_s)  # saves that failed in a stop
         self._note = ""
         self._leave_deadline = 0.0
         self._ended_at_gate = False
@@ -120,18 +139,53 @@ class Hub:
         host = hello.host
         refusal = self._gate.refusal(host) or self._rivals.refusal(host)
         if refusal:
-            return [(host, {"type": "refuse", "why": refusal})]
+            return [(host, Refuse(refusal))]
         if self.state is State.GATE and self._rivals.takes(hello):
-            return [(host, {"type": "heartbeat"})]  # no verdict yet
+            return [(host, Heartbeat())]  # no verdict yet
         self._gate.hellos[host] = hello
         self._hearing.heard(now, host)
         if self.verdict is not None:
-            return [(host, messages.end(self.verdict))]
+            return [(host, End(self.verdict))]
         if hello.error:
             return self._fail(now, Failure("configuration", host, ExitCode.CONFIGURATION, hello.error))
         if self._gate.all_came:
             self._waiting = Waiting(now)
         return self._compare(now, host)
+
+    def receive(self, now: float, host: str, message: Message) -> Sends:
+        """A message of a host that has joined. Raises ValueError on one that no host may send."""
+        sends = self.heartbeat(now, host)
+        match message:
+            case Heartbeat():
+                return sends
+            case Ready():
+                return sends + self.ready(now, host, message)
+            case Fail(failure):
+                return sends + self.fail(now, host, failure)
+            case SaveFailed(failure):
+                self.save_failed(now, host, failure)
+                return sends
+            case RankLeft():
+                return sends + self.rank_left(now, host, message)
+            case Hang(idle_s):
+                return sends + self.hang(now, idle_s)
+            case Stack():
+                self.stack(message)
+                return sends
+            case StacksSent():
+                return sends + self.stacks_sent(now, host)
+            case Stop(why):
+                return sends + self.stop(now, host, why)
+            case Done(note):
+                return sends + self.done(now, host, note)
+            case Bye(why, informed):
+                return sends + self.bye(now, host, informed, why)
+            case StartDaemon() if host == self.leader:
+                return [*sends, (message.host, message)]
+            case DaemonEnded():
+                return [*sends, (self.leader, message)]
+            case other:
+                raise ValueError(f"a host cannot send {type(other).__name__}")
 
     def looked(self, now: float, answered: Collection[str]) -> Sends:
         """All missing hosts were asked whether they lead too; `answered` do, and have no verdict."""
@@ -175,7 +229,7 @@ class Hub:
         self._hearing.heard(now, host)
         late = host in self._gone
         self._gone.discard(host)
-        return [(host, messages.end(self.verdict))] if late and self.verdict is not None else []
+        return [(host, End(self.verdict))] if late and self.verdict is not None else []
 
     def fail(self, now: float, host: str, failure: Failure) -> Sends:
         """A host reports a failure. The first one opens the blame window; what comes within it is weighed too."""
@@ -190,10 +244,10 @@ class Hub:
             self._weigh_from(now)
         return []
 
-    def left(self, now: float, left: Left) -> Sends:
+    def rank_left(self, now: float, host: str, left: RankLeft) -> Sends:
         """A rank has left with 0. Nothing follows from that alone: uneven work ends like this too."""
         if self.state is State.RUN and not self._stopping and left.attempt == self._restarts.attempt:
-            self._blame.left(now, left)
+            self._blame.left(now, replace(left, host=host))
         return []
 
     def hang(self, now: float, idle_s: float) -> Sends:
@@ -207,16 +261,16 @@ class Hub:
         if self._inquiry is not None and len(self._inquiry.stacks) < self._gate.slots:
             self._inquiry.stacks.append(stack)
 
-    def stacked(self, now: float, host: str) -> Sends:
+    def stacks_sent(self, now: float, host: str) -> Sends:
         """A host has told of all its ranks."""
         if self._inquiry is None:
             return []
         self._inquiry.answered.add(host)
         return self._hangs(now) if self._inquiry.answered >= set(self._hosts) - self._gone else []
 
-    def spoilt(self, now: float, host: str, failure: Failure) -> None:
+    def save_failed(self, now: float, host: str, failure: Failure) -> None:
         """A rank could not save while stopping: the others still do, and then the job has failed."""
-        self._spoilt.add(now, replace(failure, host=host))
+        self._failed_saves.add(now, replace(failure, host=host))
 
     def stop(self, now: float, host: str, why: str) -> Sends:
         """A host was told to stop: all stop. A failure that was reported before still decides, but not a restart."""
@@ -227,7 +281,7 @@ class Hub:
             self._weigh_from(now)
         if self.state is not State.RUN:  # no rank runs that could save anything
             return self._end(now, Verdict("stopped", ExitCode.OK, None, why))
-        return [(each, {"type": "stop", "why": why}) for each in self._gate.hellos]
+        return [(each, Stop(why)) for each in self._gate.hellos]
 
     def done(self, now: float, host: str, note: str = "") -> Sends:
         """All ranks of a host have ended well (or were stopped). The leader's note becomes the verdict's."""
@@ -239,20 +293,20 @@ class Hub:
         weighing = self._blame.deadline is not None or (self._inquiry is not None and self._blame)
         if weighing or self._done != set(self._hosts):
             return []
-        if self._stopping and self._spoilt:
-            return self._fail(now, self._restarts.counted(self._spoilt.root(self._gate.slots)))
+        if self._stopping and self._failed_saves:
+            return self._fail(now, self._restarts.counted(self._failed_saves.root(self._gate.slots)))
         kind = "stopped" if self._stopping else "ok"
         again = f" restarts={self._restarts.attempt}" if self._restarts.attempt else ""
         return self._end(now, Verdict(kind, ExitCode.OK, None, self._stopping or f"{self._note}{again}".strip()))
 
-    def bye(self, now: float, host: str, told: Collection[str] = (), why: str = "") -> Sends:
+    def bye(self, now: float, host: str, informed: Collection[str] = (), why: str = "") -> Sends:
         """A host has ended its processes and leaves. Before a verdict it has given up, and nobody else would say so.
 
-        `told` are those that another leader has told of the verdict: they will not come.
+        `informed` are the hosts that know another leader's verdict: they will not come.
         """
         if self.state is not State.END:
             return self.lost(now, host, f"host lost: it gave up: {why}" if why else "host lost: it left before the end")
-        self._gone |= {host, *told}
+        self._gone |= {host, *informed}
         return []
 
     def lost(self, now: float, host: str, reason: str) -> Sends:
@@ -290,10 +344,9 @@ class Hub:
         sends: Sends = []
         for host in self._gate.hellos:
             if host not in self._gone:
-                unheard = {"unheard": True} if self._hearing.unheard(now, host) else {}
-                sends.append((host, {"type": "heartbeat", **unheard}))
+                sends.append((host, Heartbeat(unheard=self._hearing.unheard(now, host))))
         news = self._hearing.news(now)
-        return [*sends, (self.leader, {"type": "warn", "text": news})] if news else sends
+        return [*sends, (self.leader, Notice(news))] if news else sends
 
     def _silence(self, now: float) -> Sends:
         limit_s, others = self._limits.heartbeat_timeout_s, self._gate.hellos.keys() - self._gone - {self.leader}
@@ -331,7 +384,7 @@ class Hub:
         if futile is not None:
             return self._fail(now, futile)
         self.state = State.RUN
-        return [(host, self._gate.go(self._restarts.attempt).message()) for host in self._hosts]
+        return [(host, self._gate.go(self._restarts.attempt)) for host in self._hosts]
 
     def _weigh_from(self, now: float) -> None:
         """The first failure opens the blame window; a hang that is being looked into has begun before it."""
@@ -341,7 +394,7 @@ class Hub:
     def _ask(self, inquiry: Inquiry) -> Sends:
         """All hosts are asked what their ranks are doing."""
         self._inquiry, self._blame.deadline = inquiry, None
-        return [(host, {"type": "stacks"}) for host in self._hosts if host not in self._gone]
+        return [(host, AskStacks()) for host in self._hosts if host not in self._gone]
 
     def _weigh(self, now: float) -> Sends:
         """The time to report is over. Where ranks have only waited in vain, those that live are asked first."""
@@ -380,7 +433,7 @@ class Hub:
         self._blame.clear()
         self._done.clear()
         self._gate.ready.clear()
-        again = messages.restart(self._restarts.attempt, failure)
+        again = Restart(self._restarts.attempt, failure)
         return [(host, again) for host in self._hosts]
 
     def _fail(self, now: float, failure: Failure) -> Sends:
@@ -397,4 +450,4 @@ class Hub:
         self._gate.hellos |= self._rivals.hellos
         self._blame.deadline = self._inquiry = None
         self._leave_deadline = now + leave_s
-        return [(host, messages.end(verdict)) for host in self._gate.hellos if host not in self._gone]
+        return [(host, End(verdict)) for host in self._gate.hellos if host not in self._gone]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from algorun.errors import ExitCode
 
 from . import hang
-from .failure import Failure, Left, left_early
+from .failure import Failure, RankLeft, left_early
 from .hang import Stack
 
 ANSWER_S = 3.0  # for all hosts to tell what their ranks are doing
@@ -25,7 +25,7 @@ class Inquiry:
         self.stacks: list[Stack] = []
         self.answered: set[str] = set()
 
-    def failure(self, now: float, leader: str, attempt: int, gone: Sequence[Left], ranks: int) -> Failure | None:
+    def failure(self, now: float, leader: str, attempt: int, gone: Sequence[RankLeft], ranks: int) -> Failure | None:
         """The rank that holds the others up, with its stack; the leader where nobody has answered.
 
         `gone` are the ranks that have left with 0. Where all others only wait, they wait for the first of these.

@@ -18,12 +18,11 @@ from enum import Enum
 from algorun.errors import ExitCode
 from algorun.job.values import Limits
 
-from . import messages
-from .failure import Failure, Left, Raised
+from .failure import Failure, Raised, RankLeft
 from .first_failure import MISSED_S
 from .heartbeat import Pulse, silence_s
 from .inquiry import ANSWER_S
-from .messages import Go, Message, Verdict
+from .messages import Done, Fail, Go, Hang, Heartbeat, Message, SaveFailed, Stop, Verdict
 from .rank_failures import RankFailures
 
 STOP_S = 2.0  # to reach the hub and tell it of a stop: an untold hub waits longer for this host
@@ -162,13 +161,13 @@ class Member:
             return []
         if failure is None:  # the hub knows whether others still needed it; one that has raised has told why it goes
             known = self._stopping or local_rank in self._failed
-            return [] if known else [ToHub(messages.left(Left(self._host, rank, step, self._attempt)))]
+            return [] if known else [ToHub(RankLeft(self._host, rank, step, self._attempt))]
         if not self._stopping:
             return self._report(now, local_rank, failure)
         actions: list[Action] = [Warn(f"rank {failure.rank} left with {failure.code} while stopping")]
         if self.ranks.raised_itself(local_rank) and failure.spoils_a_stop(bundled=self.ranks.bundled):
             failure = self._explain(replace(failure, attempt=self._attempt))
-            actions.append(ToHub(messages.fail(failure, spoils=True)))
+            actions.append(ToHub(SaveFailed(failure)))
         return actions
 
     def all_ranks_gone(self, now: float, note: str = "") -> list[Action]:
@@ -176,7 +175,7 @@ class Member:
         self._note = note
         if self.state is State.RUN and (self._stopping or not self._failed):
             self._kill_at = None
-            return [ToHub({"type": "done", "note": note})]
+            return [ToHub(Done(note))]
         return []
 
     def preparing(self, now: float) -> list[Action]:
@@ -218,13 +217,13 @@ class Member:
         if self.state is not State.RUN or self._stopping or self._hang_said:
             return []
         self._hang_said = True
-        return [ToHub(messages.hang(idle_s))]
+        return [ToHub(Hang(idle_s))]
 
     def stop_asked(self, now: float, why: str) -> list[Action]:
         """This host was told to stop, by a signal."""
         if self.state in (State.LEAVE, State.LEFT):
             return []
-        actions: list[Action] = [ToHub({"type": "stop", "why": why})]
+        actions: list[Action] = [ToHub(Stop(why))]
         if self.state is State.JOIN:
             if self._heard is None:
                 if self._alone_at is not None:  # asked again
@@ -243,7 +242,7 @@ class Member:
         self._stopping = True
         self._report_deadline = None
         if self._note is not None:  # they had ended by a failure that the stop has overtaken
-            return [ToHub({"type": "done", "note": self._note})]
+            return [ToHub(Done(self._note))]
         self._kill_at = now + self._limits.grace_s
         return [Signal(signal.SIGTERM)]
 
@@ -277,7 +276,7 @@ class Member:
         """Deadlines."""
         actions: list[Action] = []
         if self._pulse.due(now) and self._heard is not None:
-            actions.append(ToHub({"type": "heartbeat"}))
+            actions.append(ToHub(Heartbeat()))
         if self._kill_at is not None and now >= self._kill_at:
             self._kill_at = None
             if self._stopping and self.state is State.RUN:
@@ -314,7 +313,7 @@ class Member:
         if self._report_deadline is None:  # the hub answers after its questions, or not at all
             wait_s = self._limits.blame_s + MISSED_S + ANSWER_S + self._limits.leave_s
             self._report_deadline = now + (wait_s if self._heard is not None else max(wait_s, TELL_S))
-        return [ToHub(messages.fail(failure))]
+        return [ToHub(Fail(failure))]
 
     def _conclude(self, now: float, verdict: Verdict) -> list[Action]:
         if self.state in (State.LEAVE, State.LEFT):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
-from algorun.codec import from_json
-
-from .messages import Message
+from .messages import Heartbeat, Hello, Message, Nonce, Refuse, Welcome
 
 # They belong to one connection, or are worth nothing later; all others are counted.
-FLEETING = frozenset({"nonce", "hello", "welcome", "refuse", "heartbeat"})
+FLEETING = (Nonce, Hello, Welcome, Refuse, Heartbeat)
 
 
 class Session:
@@ -27,22 +26,22 @@ class Session:
 
     def say(self, message: Message) -> Message:
         """The message as it is sent. It is kept until the other side has heard it; a heartbeat says what was heard."""
-        if message["type"] == "heartbeat":
-            return {**message, "heard": self.heard}
-        if message["type"] not in FLEETING:
+        if isinstance(message, Heartbeat):
+            return replace(message, heard=self.heard)
+        if not isinstance(message, FLEETING):
             self._said.append(message)
         return message
 
     def hear(self, message: Message) -> None:
         """Counts a message of the other side. Raises ValueError where it claims to have heard what was never said."""
-        if message["type"] == "heartbeat" and "heard" in message:
-            self.missed(message["heard"])
-        elif message["type"] not in FLEETING:
+        if isinstance(message, Heartbeat) and message.heard is not None:
+            self.missed(message.heard)
+        elif not isinstance(message, FLEETING):
             self.heard += 1
 
-    def missed(self, heard: object) -> list[Message]:
+    def missed(self, heard: int) -> list[Message]:
         """What the other side has not heard, if it has heard so many messages. Raises ValueError on another number."""
-        count = from_json(int, heard, "heard") - self._known
+        count = heard - self._known
         if not 0 <= count <= len(self._said):
             raise ValueError(f"heard {heard} messages of {self._known + len(self._said)}")
         for _ in range(count):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from algorun.control.failure import Failure
 from algorun.control.hang import Stack, of_one_rank
-from algorun.control.messages import Message
+from algorun.control.messages import DaemonEnded, Message, StartDaemon
 from algorun.errors import exit_code
 from algorun.plan.plan import Plan
 
@@ -103,9 +103,9 @@ class Attempt:
         else:
             self._ranks.peer_message(peer, message)
 
-    def daemon(self, message: Message) -> None:
+    def daemon(self, message: StartDaemon | DaemonEnded) -> None:
         """The hub passes on what mpirun asks this host for, or that it has ended elsewhere."""
-        if message["type"] == "daemon_exit":
+        if isinstance(message, DaemonEnded):
             self._engine.daemon_ended(message)
         elif trouble := self._engine.start_daemon(message):
             self._broken(trouble)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from algorun.control.messages import Message
+from algorun.control.messages import DaemonEnded, Message, StartDaemon
 from algorun.errors import UserError, exit_code
 from algorun.machine.openmpi import DAEMON_SESSIONS, DAEMONS, OpenMpi, daemon_words
 
@@ -50,38 +50,35 @@ class Daemons:
         """rsh asks for a daemon on a host."""
         key = os.urandom(4).hex()
         self._asking[key] = peer
-        command = str(message.get("command", ""))
-        self._send({"type": "daemon", "id": key, "host": str(message["daemon"]), "command": command})
+        self._send(StartDaemon(key, message["daemon"], message["command"]))
 
-    def start(self, message: Message) -> str:
+    def start(self, order: StartDaemon) -> str:
         """Starts this host's daemon, and nothing else: whoever speaks for the leader cannot run another program.
 
         Returns "" or the error.
         """
-        key = str(message.get("id", ""))
         name = DAEMONS[self._openmpi.major] if self._openmpi else "a daemon of Open MPI"
         try:
-            argv = daemon_words(str(message.get("command", "")))
+            argv = daemon_words(order.command)
             if self._openmpi is None or not argv or os.path.basename(argv[0]) != name:
                 raise UserError("daemon", f"the leader asks for something that is not {name}")
             argv[0] = self._openmpi.daemon  # this host's, wherever the leader has its own
-            self._running[self._start_process(argv)] = key
+            self._running[self._start_process(argv)] = order.id
         except (UserError, ValueError) as error:
-            self._send({"type": "daemon_exit", "id": key, "code": 1})
+            self._send(DaemonEnded(order.id, 1))
             return f"{name} cannot be started: {error}"
         return ""
 
-    def ended(self, message: Message) -> None:
+    def ended(self, message: DaemonEnded) -> None:
         """A daemon somewhere has ended: so does the rsh that asked for it."""
-        peer = self._asking.pop(str(message.get("id", "")), None)
+        peer = self._asking.pop(message.id, None)
         if peer is not None:
-            code = message.get("code")
-            peer.send({"leave": code if isinstance(code, int) and 0 <= code < 256 else 1})
+            peer.send({"leave": message.code})
 
     def exited(self, pid: int, returncode: int) -> bool:
         """A child of this host has ended; False if it was no daemon."""
         key = self._running.pop(pid, None)
         if key is None:
             return False
-        self._send({"type": "daemon_exit", "id": key, "code": exit_code(returncode)})
+        self._send(DaemonEnded(key, exit_code(returncode)))
         return True

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from algorun.control.messages import Message
+from algorun.control.messages import DaemonEnded, Message, StartDaemon
 from algorun.machine.openmpi import HARMLESS, SESSIONS
 from algorun.plan.plan import Plan
 
@@ -57,7 +57,7 @@ class EngineProcesses:
         """Starts the plan's starter. Raises UserError where the program cannot start."""
         self._starter = self._run(argv, what=what)
 
-    def start_daemon(self, message: Message) -> str:
+    def start_daemon(self, message: StartDaemon) -> str:
         """Starts Open MPI's daemon as the leader asks; "" or the reason why not."""
         return self._daemons.start(message)
 
@@ -65,7 +65,7 @@ class EngineProcesses:
         """mpirun asks for a daemon on a host."""
         self._daemons.wanted(peer, message)
 
-    def daemon_ended(self, message: Message) -> None:
+    def daemon_ended(self, message: DaemonEnded) -> None:
         """A daemon has ended, on whatever host."""
         self._daemons.ended(message)
 

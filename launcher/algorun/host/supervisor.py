@@ -14,7 +14,25 @@ from typing import Any
 from algorun.control import messages
 from algorun.control.failure import Failure, Raised
 from algorun.control.member import Action, Conclude, Member, Signal, Start, State, ToHub, Warn
-from algorun.control.messages import Hello, Message, Ready, Verdict
+from algorun.control.messages import (
+    AskStacks,
+    DaemonEnded,
+    End,
+    Go,
+    Heartbeat,
+    Hello,
+    Message,
+    Nonce,
+    Notice,
+    Ready,
+    Refuse,
+    Restart,
+    StacksSent,
+    StartDaemon,
+    Stop,
+    Verdict,
+    Welcome,
+)
 from algorun.errors import UserError
 from algorun.event_loop import STOP_SIGNALS, Loop, Timer
 from algorun.job.config import JobConfig
@@ -121,7 +139,7 @@ class Supervisor:
 
     def _ready(self, ready: Ready) -> None:
         self._member.ranks.bundled = self.config.entry.kind == "bundled"
-        self.send(ready.message())
+        self.send(ready)
 
     def _cannot_start(self, failure: Failure) -> None:
         self._do(self._member.broken(self._loop.now(), failure))
@@ -138,31 +156,31 @@ class Supervisor:
         """A message of the hub."""
         member, now = self._member, self._loop.now()
         member.heard(now)
-        match message["type"]:
-            case "go":
-                self._go(messages.parse_go(message))
-            case "restart":
-                self._restart(*messages.parse_restart(message))
-            case "stacks":
+        match message:
+            case Go():
+                self._go(message)
+            case Restart(attempt, cause):
+                self._restart(attempt, cause)
+            case AskStacks():
                 self._ask_for_stacks()
-            case "stop":
-                self._do(member.stop(now, str(message.get("why", ""))))
-            case "end":
-                self._do(member.end(now, messages.parse_verdict(message)))
-            case "refuse":
-                self._do(member.refused(now, str(message.get("why", ""))))
-            case "daemon" | "daemon_exit":
+            case Stop(why):
+                self._do(member.stop(now, why))
+            case End(verdict):
+                self._do(member.end(now, verdict))
+            case Refuse(why):
+                self._do(member.refused(now, why))
+            case StartDaemon() | DaemonEnded():
                 if self._attempt is not None:
                     self._attempt.daemon(message)
-            case "warn":
-                self._warn(str(message.get("text", "")))
-            case "nonce" | "welcome" | "heartbeat":
+            case Notice(text):
+                self._warn(text)
+            case Nonce() | Welcome() | Heartbeat():
                 self._look_after_ranks()
                 self._arm()
             case other:
-                raise ValueError(f"type {other!r}")
+                raise ValueError(f"the hub cannot send {type(other).__name__}")
 
-    def _go(self, go: messages.Go) -> None:
+    def _go(self, go: Go) -> None:
         slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
         port, engine_port = (Sourced(number, "free on the leader") for number in (go.master_port, go.engine_port))
         meeting = Meeting(Sourced(go.master_addr, "leader"), port, engine_port, go.attempt)
@@ -300,8 +318,8 @@ class Supervisor:
     def _send_stacks(self) -> None:
         for stack in self._attempt.stacks() if self._attempt is not None else ():
             report.write_stack(self.config.paths, stack)
-            self.send(messages.stack(stack))
-        self.send({"type": "stacked"})
+            self.send(messages.short(stack))
+        self.send(StacksSent())
 
     # -- actions ---------------------------------------------------------------------------------------------------
 

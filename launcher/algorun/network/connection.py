@@ -7,7 +7,7 @@ import errno
 import socket
 from collections.abc import Callable
 
-from algorun.control import messages
+from algorun.control import wire
 from algorun.control.messages import Message
 from algorun.event_loop import READ, WRITE, Loop
 
@@ -48,7 +48,7 @@ class Connection:
     def send(self, message: Message) -> None:
         """Queues a message; a connection that has ended swallows it."""
         if self._open:
-            self._unsent += messages.encode(message)
+            self._unsent += wire.encode(message)
             self._write()
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class Connection:
         for line in lines:
             if self._open and not self._closing:  # what comes after a word that closed it is nobody's
                 self._on_line(line)
-        if len(self._received) > messages.LONGEST:
+        if len(self._received) > wire.LONGEST:
             self._lost("line too long")
         return None
 

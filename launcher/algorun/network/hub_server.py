@@ -9,9 +9,9 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from algorun.control import messages
+from algorun.control import proof, wire
 from algorun.control.hub import Hub, Sends
-from algorun.control.messages import Hello, Message
+from algorun.control.messages import Heartbeat, Hello, Message, Nonce, Refuse, Welcome
 from algorun.control.refusals import Refusals, shown
 from algorun.control.session import Session
 from algorun.errors import UserError
@@ -167,7 +167,7 @@ class HubShell:
         )  # fmt: skip
         too_late = f" within {HELLO_TIMEOUT_S:g} s"
         self._strangers[connection] = self._loop.after(HELLO_TIMEOUT_S, lambda: self._no_hello(connection, too_late))
-        connection.send({"type": "nonce", "nonce": nonce})
+        connection.send(Nonce(nonce))
 
     def _no_hello(self, connection: Connection, how: str) -> None:
         """A host that tried another connection may have heard the hub over its first one meanwhile."""
@@ -185,7 +185,7 @@ class HubShell:
 
     def _refuse(self, connection: Connection, why: str, host: str = "") -> None:
         """The same for one that can be told why."""
-        connection.send({"type": "refuse", "why": why})
+        connection.send(Refuse(why))
         self._drop(connection, why, host)
 
     def _note_refusal(self, connection: Connection, why: str, host: str) -> None:
@@ -205,22 +205,18 @@ class HubShell:
         if connection not in self._strangers:
             return
         try:
-            message = messages.decode(line)
-            if message["type"] != "hello":
-                raise ValueError("not a hello")
-            hello = messages.parse_hello(message)
-            session = messages.parse_session(message)
-            proven = messages.same(str(message.get("mac", "")), messages.mac(self._token, nonce, hello.host))
+            hello = wire.decode_hello(line)
+            proven = proof.same(hello.mac, proof.mac(self._token, nonce, hello.host))
         except ValueError:  # text that cannot be encoded is one too
             return self._drop(connection, f"no hello, it sent {shown(line)}")
         host = hello.host
         if proven and not self._hub.expects(host):
-            connection.send({"type": "refuse", "why": f"{host} is not one of the job's hosts"})
+            connection.send(Refuse(f"{host} is not one of the job's hosts"))
             return self._drop(connection, f"{shown(host.encode())} is not one of the job's hosts")
         if not proven:
             self._hub.unproven(host)
             return self._refuse(connection, WRONG_PROOF, host if self._hub.expects(host) else "")
-        admit = functools.partial(self._admit, connection, hello, *session)
+        admit = functools.partial(self._admit, connection, hello)
         if self._secret:  # a token of the user's own proves more than an address does
             return admit()
         self._strangers[connection].cancel()
@@ -248,7 +244,7 @@ class HubShell:
         """The address must be one of the host that the peer says it is. A name that is not known yet may come."""
         peer = connection.peer
         if isinstance(found, Exception):
-            connection.send({"type": "heartbeat"})
+            connection.send(Heartbeat())
             self._loop.after(NAME_RETRY_S, lambda: self._look_up(connection, hello, admit))
             return None
         known = [str(address[0]) for _, address in found]
@@ -257,24 +253,25 @@ class HubShell:
         why = f"{hello.host} resolves to {', '.join(known)}, but the connection comes from {peer}"
         return self._refuse(connection, why, hello.host)
 
-    def _admit(self, connection: Connection, hello: Hello, id: str, heard: int) -> None:
+    def _admit(self, connection: Connection, hello: Hello) -> None:
         """A host joins, or one that knows its session's id comes back: each side hears what it has missed."""
         timer = self._strangers.pop(connection, None)
         if timer is None:
             return
         timer.cancel()
         host, peer = hello.host, self._peers.get(hello.host)
-        back = peer is not None and messages.same(id, peer.session.id)
-        session = peer.session if peer is not None and back else Session(id)
+        back = peer is not None and proof.same(hello.session, peer.session.id)
+        session = peer.session if peer is not None and back else Session(hello.session)
         try:
-            missed = session.missed(heard)
+            missed = session.missed(hello.heard)
         except ValueError as error:
             self._note_refusal(connection, str(error), host)
             return connection.close()
         sends = self._hub.back(self._loop.now(), host) if back else self._hub.hello(self._loop.now(), hello)
-        if sends and sends[0][1]["type"] == "refuse":
-            self._note_refusal(connection, sends[0][1]["why"], host)
-            connection.send(sends[0][1])
+        answer = sends[0][1] if sends else None
+        if isinstance(answer, Refuse):
+            self._note_refusal(connection, answer.why, host)
+            connection.send(answer)
             connection.close()
             return
         if peer is not None:
@@ -283,7 +280,7 @@ class HubShell:
         connection.listen(
             functools.partial(self._line, host, connection), functools.partial(self._ended, host, connection)
         )
-        for message in ({"type": "welcome", "heard": session.heard}, *missed):
+        for message in (Welcome(session.heard), *missed):
             connection.send(message)
         self._send(sends)
         if self._hub.rivals and self._lookout is not None:
@@ -296,7 +293,7 @@ class HubShell:
 
     def _line(self, host: str, connection: Connection, line: bytes) -> None:
         try:
-            message = messages.decode(line)
+            message = wire.decode(line)
             self._peers[host].session.hear(message)
             self._hear(host, message)
         except ValueError as error:
@@ -304,35 +301,4 @@ class HubShell:
             self._ended(host, connection, f"sent an unusable message: {error}")
 
     def _hear(self, host: str, message: Message) -> None:
-        now = self._loop.now()
-        sends = self._hub.heartbeat(now, host)
-        match message["type"]:
-            case "ready":
-                sends += self._hub.ready(now, host, messages.parse_ready(message))
-            case "fail":
-                sends += self._hub.fail(now, host, messages.parse_failure(message))
-            case "spoilt":
-                self._hub.spoilt(now, host, messages.parse_failure(message))
-            case "left":
-                sends += self._hub.left(now, messages.parse_left(message, host))
-            case "hang":
-                sends += self._hub.hang(now, messages.parse_hang(message))
-            case "stack":
-                self._hub.stack(messages.parse_stack(message))
-            case "stacked":
-                sends += self._hub.stacked(now, host)
-            case "stop":
-                sends += self._hub.stop(now, host, str(message.get("why", "")))
-            case "done":
-                sends += self._hub.done(now, host, str(message.get("note", "")))
-            case "bye":
-                sends += self._hub.bye(now, host, messages.parse_told(message), str(message.get("why", "")))
-            case "daemon" if host == self._hub.leader:
-                sends.append((str(message.get("host")), message))
-            case "daemon_exit":
-                sends.append((self._hub.leader, message))
-            case "heartbeat":
-                pass
-            case other:
-                raise ValueError(f"type {other!r}")
-        self._send(sends)
+        self._send(self._hub.receive(self._loop.now(), host, message))

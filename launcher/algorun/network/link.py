@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 
-from algorun.control import messages
-from algorun.control.messages import Hello, Message
+from algorun.control import proof, wire
+from algorun.control.messages import Heartbeat, Hello, Message, Nonce, Welcome
 from algorun.control.refusals import shown
 from algorun.control.session import Session
 from algorun.control.waiting import Reach
@@ -73,7 +74,7 @@ class HubLink:
         if self._connection is not None and self._welcome:
             self._connection.send(line)
         silent = self._joined and self._loop.now() - self._heard_at >= self._silence_s
-        if silent and message["type"] == "heartbeat":
+        if silent and isinstance(message, Heartbeat):
             self._seek()
 
     @property
@@ -239,8 +240,8 @@ class HubLink:
         if self._silence:
             self._silence.cancel()
         try:
-            message = messages.decode(line)
-            if (not self._greeted or connection is self._spare) and message["type"] != "nonce":
+            message = wire.decode(line)
+            if (not self._greeted or connection is self._spare) and not isinstance(message, Nonce):
                 raise ValueError("no nonce")
             if connection is self._spare:
                 self._change_over()
@@ -260,21 +261,21 @@ class HubLink:
     def _hear(self, connection: Connection, message: Message) -> None:
         self._session.hear(message)
         self._heard_at = self._loop.now()
-        match message["type"]:
-            case "nonce":
+        match message:
+            case Nonce(nonce):
                 self._greeted = True
                 self._waiting.cancel()
-                proof = messages.mac(self._token, str(message.get("nonce", "")), self._hello.host)
-                connection.send(self._hello.message(proof, self._session.id, self._session.heard))
-            case "welcome":
-                missed = self._session.missed(message.get("heard"))
+                mac = proof.mac(self._token, nonce, self._hello.host)
+                connection.send(replace(self._hello, mac=mac, session=self._session.id, heard=self._session.heard))
+            case Welcome(heard):
+                missed = self._session.missed(heard)
                 for each in self._resting:
                     each.abandon()
                 self._resting.clear()
                 self._welcome = self._joined = True
                 for line in missed:
                     connection.send(line)
-            case "heartbeat" if message.get("unheard"):
+            case Heartbeat(unheard=True):
                 self._seek()
             case _:
                 self._stop_seeking()

@@ -7,10 +7,11 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from algorun.control import messages
+from algorun.control import proof, wire
 from algorun.control.hub import Hub, Sends
-from algorun.control.messages import Hello
+from algorun.control.messages import Bye, End, Heartbeat, Hello, Nonce, Refuse
 from algorun.control.refusals import shown
 from algorun.event_loop import Loop, Timer
 
@@ -126,20 +127,19 @@ class Lookout:
     def _line(self, host: str, line: bytes) -> None:
         connection = self._links[host]
         try:
-            message = messages.decode(line)
-            match message["type"]:
-                case "nonce":
-                    proof = messages.mac(self._token, str(message.get("nonce", "")), self._hello.host)
-                    connection.send(self._hello.message(proof, os.urandom(16).hex()))
-                case "heartbeat":
+            match wire.decode(line):
+                case Nonce(nonce):
+                    mac = proof.mac(self._token, nonce, self._hello.host)
+                    connection.send(replace(self._hello, mac=mac, session=os.urandom(16).hex()))
+                case Heartbeat():
                     self._answered.add(host)
                     self._settle(host)
-                case "end":
-                    self._send(self._hub.told(self._loop.now(), host, messages.parse_verdict(message)))
-                    connection.send({"type": "bye", "told": list(self._hub.came)})
+                case End(verdict):
+                    self._send(self._hub.told(self._loop.now(), host, verdict))
+                    connection.send(Bye(informed=tuple(self._hub.came)))
                     self._leave(host, connection)
-                case "refuse":
-                    self._was_refused(host, str(message.get("why", "")))
+                case Refuse(why):
+                    self._was_refused(host, why)
                     self._leave(host, connection)
         except ValueError:  # whatever answers there is none of ours
             self._leave(host, connection)

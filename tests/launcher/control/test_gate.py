@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from algorun.control.failure import Failure
 from algorun.control.hub import State as HubState
 from algorun.control.member import Conclude, Member, State
+from algorun.control.messages import Refuse
 from tests.launcher.jobs import LIMITS, Job, hello
 
 
@@ -150,8 +151,9 @@ def test_strangers_and_doubles_are_refused_and_the_job_goes_on(host, why):
     job.join("algo-1")
     job.join("algo-2")
     ((to, message),) = job.hub.hello(job.now, hello(host))
-    assert (to, message["type"]) == (host, "refuse")
-    assert why in message["why"]
+    assert to == host
+    assert isinstance(message, Refuse)
+    assert why in message.why
     job.join("algo-3")
     job.settle()
     assert job.hub.state is HubState.RUN

@@ -215,6 +215,21 @@ def test_a_program_of_a_package_has_its_own_frames_too():
     assert "called at loop.py:101 in _train_epoch" in message(stacks[0], stacks, 600)
 
 
+@pytest.mark.parametrize("folder", ["/opt/venv/lib/python3.11/site-packages", "/work/launcher"])
+def test_should_stop_waits_for_the_other_ranks(folder):
+    """The code that calls it is the user's, the launcher's own is not."""
+    waits = (
+        Frame("/lib/python3.11/threading.py", 320, "wait"),
+        Frame(f"{folder}/algorun/inside/peers.py", 50, "all_reduce"),
+        Frame(f"{folder}/algorun/__init__.py", 52, "should_stop"),
+        MAIN,
+    )
+    stack = ranks(waits)[0]
+    assert stack.own == MAIN
+    assert stack.wait == "all_reduce (peers.py:50)"
+    assert stack.in_collective
+
+
 def test_a_parent_speaks_for_a_rank_only_when_it_is_alone():
     parent = (
         Frame("/usr/lib/python3.11/multiprocessing/connection.py", 930, "wait"),

@@ -11,6 +11,7 @@ from algorun.control.failure import Failure, Raised
 from algorun.control.heartbeat import RECONNECT_S, TELL_AGAIN_S, silence_s
 from algorun.control.hub import Hub
 from algorun.control.member import STOP_S, Conclude, Member
+from algorun.control.messages import Bye, End, Heartbeat, Notice
 from algorun.job.values import Limits
 from tests.launcher.jobs import LIMITS, Job, finish, hello, ready, running
 
@@ -69,7 +70,7 @@ def test_a_hub_that_was_paused_hears_its_hosts_before_it_calls_them_lost():
 
 
 def warnings(sends):
-    return [message["text"] for host, message in sends if message["type"] == "warn" and host == "algo-1"]
+    return [message.text for host, message in sends if isinstance(message, Notice) and host == "algo-1"]
 
 
 def silent_until(hub, now, host):
@@ -112,9 +113,9 @@ def test_a_pause_of_the_hub_is_no_silence_of_its_hosts():
 def test_a_host_that_is_not_heard_is_told_so():
     hub = running(2).hub
     beats = [hub.tick(hub.deadline) for _ in range(4)]
-    assert [("unheard" in dict(beat)["algo-2"]) for beat in beats] == [False, False, True, True]
+    assert [dict(beat)["algo-2"].unheard for beat in beats] == [False, False, True, True]
     hub.heartbeat(4.1, "algo-2")
-    assert dict(hub.tick(hub.deadline))["algo-2"] == {"type": "heartbeat"}
+    assert dict(hub.tick(hub.deadline))["algo-2"] == Heartbeat()
 
 
 def test_a_host_that_comes_back_too_late_hears_the_verdict():
@@ -123,8 +124,8 @@ def test_a_host_that_comes_back_too_late_hears_the_verdict():
         hub.tick(hub.deadline)
     assert hub.finished
     ((host, message),) = hub.back(hub.deadline if hub.deadline < 1e9 else 14.0, "algo-2")
-    assert (host, message["type"]) == ("algo-2", "end")
-    assert message["verdict"]["failure"]["message"] == "host lost: no sign of life for 10 s"
+    assert host == "algo-2"
+    assert message.verdict.failure.message == "host lost: no sign of life for 10 s"
     assert not hub.finished, "it may still leave in peace"
     hub.bye(14.1, "algo-2")
     assert hub.finished
@@ -137,7 +138,7 @@ def test_a_host_that_comes_back_while_its_loss_is_weighed_hears_the_verdict_too(
         now = hub.deadline
         hub.tick(now)
     assert hub.back(now + 0.5, "algo-2") == []
-    ends = [host for host, message in hub.tick(now + LIMITS.blame_s) if message["type"] == "end"]
+    ends = [host for host, message in hub.tick(now + LIMITS.blame_s) if isinstance(message, End)]
     assert sorted(ends) == ["algo-1", "algo-2"]
 
 
@@ -306,8 +307,8 @@ def test_a_host_that_gives_up_says_why():
     while member.verdict is None:
         member.tick(member.deadline)
     bye = messages.bye(member.verdict)
-    assert bye == {"type": "bye", "why": "hub lost: no sign of life from algo-1 for 10 s"}
-    job.send(job.hub.bye(job.now, "algo-2", why=bye["why"]))
+    assert bye == Bye("hub lost: no sign of life from algo-1 for 10 s")
+    job.send(job.hub.bye(job.now, "algo-2", why=bye.why))
     job.pass_time(LIMITS.blame_s + 0.1)
     headline = job.verdicts["algo-1"].failure.headline()
     assert headline == "lost: algo-2, exit 66: host lost: it gave up: hub lost: no sign of life from algo-1 for 10 s"
@@ -326,7 +327,7 @@ def test_a_host_that_leaves_without_a_verdict_ends_the_job(started):
     sends = hub.tick(1.0 + Limits().blame_s)
     assert hub.verdict is not None
     assert hub.verdict.failure == Failure("lost", "algo-2", 66, "host lost: it left before the end")
-    assert [host for host, message in sends if message["type"] == "end"] == ["algo-1"]
+    assert [host for host, message in sends if isinstance(message, End)] == ["algo-1"]
 
 
 def test_a_save_that_fails_in_a_stop_fails_the_job_after_the_others_have_saved():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from algorun.control.failure import Failure
 from algorun.control.hub import Hub
-from algorun.control.messages import Hello, Verdict, parse_verdict
+from algorun.control.messages import End, Heartbeat, Hello, Verdict
 from algorun.job.values import Limits
 
 
@@ -39,8 +39,8 @@ class Leaders:
 
     def deliver(self, sends: list, by: str) -> None:
         for host, message in sends:
-            if message["type"] == "end":
-                verdict = parse_verdict(message)
+            if isinstance(message, End):
+                verdict = message.verdict
                 self.verdicts[host].append(verdict)
                 if host != by:
                     self.deliver(self.hubs[host].told(0.0, by, verdict), host)
@@ -55,8 +55,8 @@ class Leaders:
             other = self.asking[host].pop(0)
             if other in self.hubs:
                 sends = self.hubs[other].hello(0.0, hello(host, self.lists[host]))
-                assert sends[0][1]["type"] in ("heartbeat", "end")
-                if sends[0][1]["type"] == "heartbeat":
+                assert isinstance(sends[0][1], (Heartbeat, End))
+                if isinstance(sends[0][1], Heartbeat):
                     self.answered[host].add(other)
                 self.deliver(sends, other)
                 if self.hubs[other].rivals:
@@ -99,13 +99,13 @@ def test_the_first_name_judges_and_the_other_waits():
     hubs = {host: Hub(0.0, hosts, Limits()) for host, hosts in (("a", ["a", "b"]), ("b", ["b", "a"]))}
     for host, hub in hubs.items():
         hub.hello(0.0, hello(host, ["a", "b"] if host == "a" else ["b", "a"]))
-    assert hubs["b"].hello(1.0, hello("a", ["a", "b"])) == [("a", {"type": "heartbeat"})]
+    assert hubs["b"].hello(1.0, hello("a", ["a", "b"])) == [("a", Heartbeat())]
     assert hubs["b"].looked(1.1, {"a"}) == []
     assert hubs["a"].looked(1.1, {"b"}) == []  # it has not said hello here: there would be nothing to compare
-    assert hubs["a"].hello(1.2, hello("b", ["b", "a"])) == [("b", {"type": "heartbeat"})]
+    assert hubs["a"].hello(1.2, hello("b", ["b", "a"])) == [("b", Heartbeat())]
     sends = hubs["a"].looked(1.3, {"b"})
     assert sorted(host for host, _ in sends) == ["a", "b"]
-    verdict = parse_verdict(sends[0][1])
+    verdict = sends[0][1].verdict
     assert verdict.failure.headline() == "mismatch: b, exit 64: hosts differs: a,b on a, b,a on b"
     assert [host for host, _ in hubs["b"].told(1.4, "a", verdict)] == ["b", "a"]
     assert hubs["a"].verdict == hubs["b"].verdict
@@ -130,7 +130,7 @@ def test_a_leader_that_was_told_waits_for_late_hosts_that_nobody_else_has_told()
     hub.bye(1.1, "a", ["a", "c"])
     assert not hub.finished
     ((host, message),) = hub.hello(3.0, hello("b", ["c", "a", "b"]))
-    assert (host, parse_verdict(message)) == ("b", verdict)
+    assert (host, message.verdict) == ("b", verdict)
     hub.bye(3.1, "b")
     assert hub.finished
 

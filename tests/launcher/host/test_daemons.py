@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from algorun.control.messages import DaemonEnded, StartDaemon
 from algorun.host.daemons import Daemons, with_session
 from algorun.machine.openmpi import OpenMpi
 
@@ -48,17 +49,19 @@ def test_only_this_version_s_daemon_is_started(command, openmpi):
     sent = []
     daemons = Daemons(openmpi, lambda argv: pytest.fail(f"started {argv}"), sent.append)
     command = "orted -x" if openmpi is FIVE and command == "prted -x" else command
-    assert f"{openmpi.daemon.rpartition('/')[2]} cannot be started" in daemons.start({"id": "1", "command": command})
-    assert sent == [{"type": "daemon_exit", "id": "1", "code": 1}]
+    assert f"{openmpi.daemon.rpartition('/')[2]} cannot be started" in daemons.start(
+        StartDaemon("1", "algo-2", command)
+    )
+    assert sent == [DaemonEnded("1", 1)]
 
 
 def test_the_daemon_is_this_host_s_own():
     started, sent = [], []
     daemons = Daemons(FOUR, lambda argv: started.append(argv) or 7, sent.append)
-    assert daemons.start({"id": "1", "command": "/opt/ml/input/orted -x 'a b'"}) == ""
+    assert daemons.start(StartDaemon("1", "algo-2", "/opt/ml/input/orted -x 'a b'")) == ""
     assert started == [["orted", "-x", "a b"]]
     assert daemons.exited(7, -9)
-    assert sent[-1] == {"type": "daemon_exit", "id": "1", "code": 137}
+    assert sent[-1] == DaemonEnded("1", 137)
 
 
 @pytest.mark.parametrize("around", ["{}", "( test ! -r ./.profile || . ./.profile; {} )"], ids=["bash", "sh"])
@@ -66,7 +69,7 @@ def test_version_5_names_the_leader_s_folders_which_are_left_out(around):
     """mpirun has the profile read first where the user's login shell is sh, as useradd makes it on Debian."""
     started = []
     daemons = Daemons(FIVE, lambda argv: started.append(argv) or 7, lambda message: None)
-    assert daemons.start({"id": "1", "command": around.format(FROM_PRTERUN)}) == ""
+    assert daemons.start(StartDaemon("1", "algo-2", around.format(FROM_PRTERUN))) == ""
     (argv,) = started
     assert argv[:5] == ["/env/bin/prted", "--allow-run-as-root", "--prtemca", "ess", "env"]
     assert argv[-2:] == ["prterun-vm-23551@0.0;tcp://192.0.2.2:41913:24;tcp6://[fd00::2]:54547:64", "--tree-spawn"]
@@ -75,4 +78,4 @@ def test_version_5_names_the_leader_s_folders_which_are_left_out(around):
 
 def test_no_daemon_is_started_under_another_engine():
     daemons = Daemons(None, lambda argv: pytest.fail(f"started {argv}"), lambda message: None)
-    assert "cannot be started" in daemons.start({"id": "2", "command": "orted"})
+    assert "cannot be started" in daemons.start(StartDaemon("2", "algo-2", "orted"))

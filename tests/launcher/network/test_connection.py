@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 
+from algorun.control.messages import Stop
 from algorun.event_loop import Loop
 from algorun.network.connection import Connection
 
@@ -20,7 +21,7 @@ def test_a_connection_that_closes_still_writes_but_hears_nothing_more():
         def hear(line: bytes) -> None:
             heard.append(line)
             for _ in range(100):  # more than the kernel takes, so that it is still open after `close`
-                connection.send({"type": "stop", "why": "x" * 30_000})
+                connection.send(Stop("x" * 30_000))
             connection.close()
 
         connection = Connection(loop, far, hear, heard.append)

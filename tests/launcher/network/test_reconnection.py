@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from algorun.control import messages
+from algorun import __version__
+from algorun.control import proof, wire
 from algorun.control.hub import Hub
-from algorun.control.messages import Hello
+from algorun.control.messages import Go, Heartbeat, Hello, Message, Nonce, StartDaemon, Stop, Welcome
 from algorun.event_loop import READ, Loop
 from algorun.job.values import Limits
 from algorun.network.addresses import free_ports
@@ -23,7 +24,7 @@ from tests.launcher.jobs import hello, ready
 
 TOKEN = "token"
 BEAT_S, SILENCE_S, LIMIT_S = 0.05, 0.1, 20.0
-STOP = {"type": "stop", "why": "SIGTERM on algo-2"}
+STOP = Stop("SIGTERM on algo-2")
 
 
 class Relay:
@@ -67,24 +68,27 @@ class Relay:
 class Pair:
     """A hub with its shell and a follower's link, in one loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, join: bool = True) -> None:
         self.loop = Loop()
         port = free_ports("127.0.0.1", 1)[0]
         self.hub = Hub(self.loop.now(), ("algo-1", "algo-2"), Limits(heartbeat_s=BEAT_S, heartbeat_timeout_s=LIMIT_S))
         self.shell = HubShell(self.loop, self.hub, TOKEN, False, {"algo-2": "127.0.0.1"})
         self.shell.listen("127.0.0.1", port)
-        self.at_leader: list[dict] = []
-        self.shell.join(hello("algo-1"), self.at_leader.append)
+        self.at_leader: list[Message] = []
+        if join:
+            self.shell.join(hello("algo-1"), self.at_leader.append)
         self.relay = Relay(self.loop, ("127.0.0.1", port))
-        self.heard: list[dict] = []
+        self.heard: list[Message] = []
         self.lost: list[str] = []
         self.link = HubLink(
             self.loop, self.relay.where, "", TOKEN, hello("algo-2"), self.heard.append, self.lost.append, SILENCE_S
         )
+        if not join:
+            self.link.close()
         self._beat()
 
     def _beat(self) -> None:
-        self.link.send({"type": "heartbeat"})
+        self.link.send(Heartbeat())
         self.loop.after(BEAT_S, self._beat)
 
     def until(self, true) -> None:
@@ -94,13 +98,13 @@ class Pair:
             self.loop.after(0.01, self.loop.stop)
             self.loop.run()
 
-    def types(self) -> list[str]:
-        return [message["type"] for message in self.heard if message["type"] not in ("heartbeat", "nonce")]
+    def kinds(self) -> list[type]:
+        return [type(message) for message in self.heard if not isinstance(message, (Heartbeat, Nonce))]
 
     def run(self) -> None:
-        self.shell.send(ready("algo-1").message())
-        self.link.send(ready("algo-2").message())
-        self.until(lambda: "go" in self.types())
+        self.shell.send(ready("algo-1"))
+        self.link.send(ready("algo-2"))
+        self.until(lambda: Go in self.kinds())
 
     def close(self) -> None:
         self.link.close()
@@ -120,11 +124,11 @@ def test_what_was_lost_in_a_gap_arrives_once_over_the_next_connection(pair):
     pair.run()
     pair.relay.hold()
     pair.link.send(STOP)
-    pair.shell.send({"type": "daemon", "id": "a", "host": "algo-2", "command": "x"})
-    pair.until(lambda: {"daemon", "stop"} <= set(pair.types()))
-    pair.until(lambda: "stop" in [message["type"] for message in pair.at_leader])
-    assert pair.types() == ["welcome", "go", "welcome", "daemon", "stop"]
-    assert [message["type"] for message in pair.at_leader if message["type"] != "heartbeat"].count("stop") == 1
+    pair.shell.send(StartDaemon("a", "algo-2", "x"))
+    pair.until(lambda: {StartDaemon, Stop} <= set(pair.kinds()))
+    pair.until(lambda: STOP in pair.at_leader)
+    assert pair.kinds() == [Welcome, Go, Welcome, StartDaemon, Stop]
+    assert pair.at_leader.count(STOP) == 1
     assert not pair.lost
 
 
@@ -132,9 +136,9 @@ def test_a_second_gap_is_survived_as_well(pair):
     pair.run()
     for number in range(3):
         pair.relay.hold()
-        pair.shell.send({"type": "daemon", "id": str(number), "host": "algo-2", "command": "x"})
-        pair.until(lambda: pair.types().count("daemon") == number + 1)  # noqa: B023 - asked at once
-    assert [message["id"] for message in pair.heard if message["type"] == "daemon"] == ["0", "1", "2"]
+        pair.shell.send(StartDaemon(str(number), "algo-2", "x"))
+        pair.until(lambda: pair.kinds().count(StartDaemon) == number + 1)  # noqa: B023 - asked at once
+    assert [message.id for message in pair.heard if isinstance(message, StartDaemon)] == ["0", "1", "2"]
     assert not pair.lost
     assert pair.hub.verdict is None
 
@@ -142,7 +146,7 @@ def test_a_second_gap_is_survived_as_well(pair):
 def test_a_hub_that_closes_is_lost_at_once_after_a_gap_too(pair):
     pair.run()
     pair.relay.hold()
-    pair.until(lambda: pair.types().count("welcome") == 2)
+    pair.until(lambda: pair.kinds().count(Welcome) == 2)
     pair.shell.close()
     pair.until(lambda: pair.lost)
     assert pair.lost == ["hub lost: connection closed"]
@@ -151,7 +155,7 @@ def test_a_hub_that_closes_is_lost_at_once_after_a_gap_too(pair):
 def test_a_follower_that_closes_is_lost_at_once_after_a_gap_too(pair):
     pair.run()
     pair.relay.hold()
-    pair.until(lambda: pair.types().count("welcome") == 2)
+    pair.until(lambda: pair.kinds().count(Welcome) == 2)
     pair.link.close()
     pair.until(lambda: "algo-2" in pair.hub._gone)
 
@@ -176,10 +180,9 @@ class Stranger:
 
     def hello(self, **about) -> list[dict]:
         """What the hub answers, until it closes the connection or takes it."""
-        proof = messages.mac(TOKEN, self.nonce, "algo-2")
-        message = Hello("algo-2", {}).message(proof) | about
-        self.socket.sendall(messages.encode(message))
-        self.pair.until(lambda: self.ended or len(self.lines) > 1)
+        hello = json.loads(wire.encode(Hello("algo-2", {}, mac=proof.mac(TOKEN, self.nonce, "algo-2"))))
+        self.socket.sendall(json.dumps(hello | about).encode() + b"\n")
+        self.pair.until(lambda: self.ended or any(line["type"] in ("end", "refuse") for line in self.lines[1:]))
         self.socket.close()
         return self.lines[1:]
 
@@ -209,6 +212,21 @@ def test_nobody_replaces_a_host_from_another_address(pair):
 def test_a_count_that_cannot_be_replaces_nothing(pair, heard):
     pair.run()
     assert Stranger(pair).hello(session=pair.link._session.id, heard=heard) == []
-    pair.shell.send({"type": "daemon", "id": "a", "host": "algo-2", "command": "x"})
-    pair.until(lambda: "daemon" in pair.types())
+    pair.shell.send(StartDaemon("a", "algo-2", "x"))
+    pair.until(lambda: StartDaemon in pair.kinds())
     assert not pair.lost
+
+
+@pytest.mark.parametrize("about", [{}, {"later": "a field that this version does not know"}])
+def test_a_host_of_another_version_ends_the_job_which_names_both_versions(about):
+    made = Pair(join=False)
+    made.shell.join(Hello("algo-1", {"algorun version": __version__}), made.at_leader.append)
+    try:
+        *_, answer = Stranger(made).hello(digest={"algorun version": "9.9"}, session="s", heard=0, **about)
+        text = f"algorun version differs: {__version__} on algo-1, 9.9 on algo-2"
+        assert answer["type"] == "end"
+        assert answer["verdict"]["code"] == 64
+        assert answer["verdict"]["failure"]["message"] == text
+        assert made.hub.verdict.failure.message == text
+    finally:
+        made.close()
