@@ -21,15 +21,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from algorun.inside.stop_agreement import Agreement
 from algorun.inside.stop_flag import StopFlag
-from algorun_train.data import Data
 from algorun_train.data.augment import Augment
+from algorun_train.data.image_data import ImageData
 from algorun_train.data.images import InMemory
-from algorun_train.data.sampler import Sharding
+from algorun_train.data.sampler import Batching
 from algorun_train.loop.data_parallel import DataParallel
 from algorun_train.loop.loop import Loop, Parts, Position
 from algorun_train.loop.optimizer import optimizer, schedule
 from algorun_train.loop.sinks import Sinks
-from algorun_train.models import build, specify
+from algorun_train.models.image_models import build, specify
 from algorun_train.options.config import DdpConfig
 from algorun_train.ranks.communicator import Communicator
 
@@ -79,9 +79,9 @@ class Setting:
         sizes = {"model": args.model, "image_size": args.side, "width": args.width, "depth": args.depth}
         sizes |= {"patch_size": args.patch_size, "heads": args.heads, "precision": args.precision}
         self.config = DdpConfig(batch_size=args.batch_size, epochs=1, **{k: v for k, v in sizes.items() if v})
-        self.sharding = Sharding(args.batch_size, 1, comm.rank, comm.size)
+        self.batching = Batching(args.batch_size, 1, comm.rank, comm.size)
         torch.manual_seed(0)
-        count = self.steps * self.sharding.global_batch
+        count = self.steps * self.batching.global_batch
         self.pixels = torch.randint(0, 256, (count, args.side, args.side, 3), dtype=torch.uint8, device=comm.device)
         self.labels = torch.randint(0, CLASSES, (count,))
         scaled = self.pixels[: 8 * args.batch_size].permute(0, 3, 1, 2).float() / 127.5 - 1
@@ -130,12 +130,12 @@ def ours(setting: Setting) -> Turn:
     names = tuple(str(i) for i in range(CLASSES))
     data = StampedData(everything, few, names, setting.side, "noise", augment, comm.device)
     sinks = Sinks(setting.folder, Position()) if comm.is_leader else None
-    rates = schedule(config, setting.sharding.global_batch)
+    rates = schedule(config, setting.batching.global_batch)
 
     def turn() -> Seconds:
         agreement = Agreement(comm, StopFlag())
         report = (lambda r: sinks.write(r)) if sinks else (lambda r: None)
-        parts = Parts(config, comm, data, stepper, setting.sharding, rates, agreement, lambda p: None, report)
+        parts = Parts(config, comm, data, stepper, setting.batching, rates, agreement, lambda p: None, report)
         with Path(os.devnull).open("w") as nowhere:
             shown, sys.stdout = sys.stdout, nowhere
             try:
@@ -147,14 +147,14 @@ def ours(setting: Setting) -> Turn:
     return turn
 
 
-class StampedData(Data):
+class StampedData(ImageData):
     """The entrypoint's data with a clock on its stream."""
 
     stamped: ClassVar[list[Stamped]] = []
 
-    def training(self, epoch: int, done: int, epochs: int, seed: int, sharding: Sharding) -> Stamped:
-        steps = self.train_count // sharding.global_batch
-        self.stamped.append(Stamped(super().training(epoch, done, epochs, seed, sharding), steps, self.device))
+    def training(self, epoch: int, done: int, epochs: int, seed: int, batching: Batching) -> Stamped:
+        steps = self.train_count // batching.global_batch
+        self.stamped.append(Stamped(super().training(epoch, done, epochs, seed, batching), steps, self.device))
         return self.stamped[-1]
 
 

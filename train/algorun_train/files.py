@@ -1,4 +1,6 @@
-"""Writes that matter go aside and are renamed: a reader sees the old file or the new one, never half of one."""
+"""Files that a reader finds complete or not at all: each is written under another name, synced to disk and renamed."""
+
+from __future__ import annotations
 
 import hashlib
 import io
@@ -6,13 +8,16 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from .errors import UserError
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 
 class HashingFile(io.RawIOBase):
-    """Passes writes on to `file` and keeps their sha256 and size, so that a checkpoint is not read again for it."""
+    """Passes what is written on to `file`. `sha256` (hex) and `size` (bytes) are known without reading it again."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self._hash, self.size = file, hashlib.sha256(), 0
@@ -20,9 +25,9 @@ class HashingFile(io.RawIOBase):
     def writable(self) -> bool:
         return True
 
-    def write(self, data: Any) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         self._hash.update(data)
-        self.size += len(data)
+        self.size += len(memoryview(data).cast("B"))
         return self._file.write(data)
 
     @property
@@ -30,13 +35,16 @@ class HashingFile(io.RawIOBase):
         return self._hash.hexdigest()
 
 
-def write(path: Path, fill: Callable[[HashingFile], object]) -> HashingFile:
-    """`fill` writes the content of `path`, which appears complete and on disk; returns its hash and size."""
+def write(path: Path, fill: Callable[[BinaryIO], object]) -> HashingFile:
+    """Makes or replaces `path` with what `fill` writes into the open file. Returns its hash and size.
+
+    The file `.NAME.PID.tmp` beside it is removed where anything fails. Raises OSError, and what `fill` raises.
+    """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with aside.open("wb") as file:
             hashing = HashingFile(file)
-            fill(hashing)
+            fill(cast(BinaryIO, hashing))  # it has the methods; typeshed knows no RawIOBase as one
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
@@ -48,15 +56,17 @@ def write(path: Path, fill: Callable[[HashingFile], object]) -> HashingFile:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Makes or replaces the text file `path`, in UTF-8. Raises OSError."""
     write(path, lambda file: file.write(text.encode()))
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
+    """Makes or replaces the JSON file `path`. Raises OSError, and TypeError where JSON has no form for `value`."""
     write_text(path, json.dumps(value, indent=2) + "\n")
 
 
 def sync_folder(folder: Path) -> None:
-    """A rename is on disk only once its folder is."""
+    """Writes the names in `folder` to disk: without it a rename may be lost when the machine fails. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -65,7 +75,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def writable(folder: Path, what: str, fix: str) -> None:
-    """Makes `folder`. UserError where that fails or it cannot be written to."""
+    """Makes `folder`, with its parents, and tries to write to it.
+
+    Raises:
+        UserError: where either fails. `what` names the option that gave the folder, `fix` says what to give instead.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".{os.getpid()}.probe"

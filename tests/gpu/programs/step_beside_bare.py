@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from algorun_train.models import build, specify
+from algorun_train.models.image_models import build, specify
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
 from bench.loops import CLASSES, Setting, add_sizes, bare, in_turn, ours
@@ -25,7 +25,7 @@ def main() -> None:
         operations = _operations(setting)
         seconds = in_turn({"bare": bare(setting), "ours": ours(setting)}, args.rounds, comm)
     wall = {name: [turn[0] for turn in turns] for name, turns in seconds.items()}
-    found = {"ranks": comm.size, "batch": setting.sharding.global_batch, "operations": operations, **wall}
+    found = {"ranks": comm.size, "batch": setting.batching.global_batch, "operations": operations, **wall}
     comm.say("measured: " + json.dumps(found))
 
 

@@ -13,7 +13,7 @@ from algorun.inside.stop_flag import StopFlag
 from algorun_train.errors import UserError
 from algorun_train.loop.metrics import EpochReport, Pace, StepReport, clock, record
 from algorun_train.loop.optimizer import schedule
-from algorun_train.models import build, specify
+from algorun_train.models.image_models import build, specify
 from algorun_train.models.pretrained import start_from
 from algorun_train.options.config import DdpConfig
 

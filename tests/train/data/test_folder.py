@@ -9,9 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from algorun_train import data
+from algorun_train.data import image_data
 from algorun_train.data.folder import decode, list_images
-from algorun_train.data.sampler import Sharding
+from algorun_train.data.sampler import Batching
 from algorun_train.errors import UserError
 from algorun_train.options import parsing as options
 from algorun_train.options import paths
@@ -52,13 +52,13 @@ def test_without_inputs_batches_are_the_same_but_for_what_is_in_the_images(chann
     train, validation = channels
     given = ["--cache-mb", "0", "--image-size", "8", "--augment", "shift", "--workers", "1"]
     config = options.read(DdpConfig, [*given, "--train", str(train), "--validation", str(validation)])
-    full = data.load(config, paths.resolve(config, {}, Path.is_dir), Communicator(World(), torch.device("cpu")))
+    full = image_data.load(config, paths.resolve(config, {}, Path.is_dir), Communicator(World(), torch.device("cpu")))
     bare = full.without_inputs()
-    sharding = Sharding(16, 1, 0, 1)
-    wanted = [*full.training(0, 0, 2, 0, sharding), *full.evaluation(sharding)]
+    batching = Batching(16, 1, 0, 1)
+    wanted = [*full.training(0, 0, 2, 0, batching), *full.evaluation(batching)]
     shutil.rmtree(train)
     shutil.rmtree(validation)
-    found = [*bare.training(0, 0, 2, 0, sharding), *bare.evaluation(sharding)]
+    found = [*bare.training(0, 0, 2, 0, batching), *bare.evaluation(batching)]
     assert len(found) == len(wanted) == 9
     for one, other in zip(found, wanted, strict=True):
         (mine,), (theirs,) = (each[1] if isinstance(each, tuple) else (each,) for each in (one, other))
@@ -78,7 +78,7 @@ def test_learns_and_its_artifact_gives_the_reported_accuracy(alone, channels, tm
     summary = json.loads((tmp_path / "alone" / "output" / "data" / "summary.json").read_text())
     assert summary["accuracy"] > 0.8
 
-    from algorun_train.models import ModelSpec, build
+    from algorun_train.models.image_models import ModelSpec, build
 
     described = json.loads((tmp_path / "alone" / "model" / "model.json").read_text())
     model = build(ModelSpec(**{k: described[k] for k in ModelSpec.__dataclass_fields__}), 0).eval()

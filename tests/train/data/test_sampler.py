@@ -5,15 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun_train.data.augment import Augment, bits
-from algorun_train.data.sampler import Sharding, held_out, permutation, steps_in, take, walk
+from algorun_train.data.sampler import Batching, held_out, permutation, steps_in, take, walk
 
 counts = st.integers(1, 300)
 small = st.integers(1, 9)
 
 
-def taken(order, begin, batch, accumulation, shards):
+def taken(order, begin, batch, accumulation, replicas):
     """What all ranks together count, step by step."""
-    ranks = [list(walk(order, begin, Sharding(batch, accumulation, r, shards))) for r in range(shards)]
+    ranks = [list(walk(order, begin, Batching(batch, accumulation, r, replicas))) for r in range(replicas)]
     assert len({len(steps) for steps in ranks}) == 1  # all ranks take part in every step
     for steps in zip(*ranks, strict=True):
         pieces = [piece for step in steps for piece in step.pieces]
@@ -24,29 +24,29 @@ def taken(order, begin, batch, accumulation, shards):
 
 
 @given(counts, small, small, small, st.integers(0, 2**32 - 1), st.integers(0, 50), st.data())
-def test_each_sample_exactly_once_from_any_point(count, batch, accumulation, shards, seed, epoch, data):
+def test_each_sample_exactly_once_from_any_point(count, batch, accumulation, replicas, seed, epoch, data):
     order = permutation(count, seed, epoch)
     begin = data.draw(st.integers(0, count))
-    seen = [index for step in taken(order, begin, batch, accumulation, shards) for index in step]
+    seen = [index for step in taken(order, begin, batch, accumulation, replicas) for index in step]
     assert sorted(seen) == sorted(order[begin:])
     assert sorted(order) == list(range(count))
 
 
 @given(counts, small, small, small)
-def test_a_step_is_the_same_set_of_samples_on_every_layout(count, batch, accumulation, shards):
+def test_a_step_is_the_same_set_of_samples_on_every_layout(count, batch, accumulation, replicas):
     order = permutation(count, 0, 0)
-    spread = [set(step) for step in taken(order, 0, batch, accumulation, shards)]
-    alone = [set(step) for step in taken(order, 0, batch * accumulation * shards, 1, 1)]
+    spread = [set(step) for step in taken(order, 0, batch, accumulation, replicas)]
+    alone = [set(step) for step in taken(order, 0, batch * accumulation * replicas, 1, 1)]
     assert spread == alone
-    assert len(alone) == steps_in(count, batch * accumulation * shards)
+    assert len(alone) == steps_in(count, batch * accumulation * replicas)
 
 
 @given(counts, small, small, small, small)
-def test_a_resumed_epoch_may_have_other_ranks(count, batch, shards, other_batch, other_shards):
+def test_a_resumed_epoch_may_have_other_ranks(count, batch, replicas, other_batch, other_replicas):
     order = permutation(count, 1, 2)
-    first = take(order, 0, Sharding(batch, 1, 0, shards))
+    first = take(order, 0, Batching(batch, 1, 0, replicas))
     before = list(order[: first.end])
-    after = [index for step in taken(order, first.end, other_batch, 1, other_shards) for index in step]
+    after = [index for step in taken(order, first.end, other_batch, 1, other_replicas) for index in step]
     assert sorted(before + after) == list(range(count))
 
 

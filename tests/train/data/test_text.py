@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun_train.data import IGNORED, corpus, text
-from algorun_train.data.sampler import Sharding
+from algorun_train.data import corpus, text
+from algorun_train.data.batch import IGNORED
+from algorun_train.data.sampler import Batching
 from algorun_train.errors import UserError
 from algorun_train.options.paths import Paths
 from algorun_train.ranks.communicator import Communicator
@@ -48,12 +49,12 @@ def test_sequences_do_not_overlap_and_labels_are_the_bytes_that_follow(tmp_path)
     (tmp_path / "a.txt").write_bytes(bytes(range(1, 67)))
     data = text.load(5, paths(tmp_path), ALONE)
     assert (data.train_count, data.validation_count, data.unit) == (10, 1, "sequences")
-    _, (batch,) = next(data.training(0, 0, 1, 0, Sharding(10, 1, 0, 1)))
+    _, (batch,) = next(data.training(0, 0, 1, 0, Batching(10, 1, 0, 1)))
     assert batch.inputs.dtype == batch.labels.dtype == torch.int64
     assert batch.inputs.shape == batch.labels.shape == (10, 5)
     assert torch.equal(batch.labels, batch.inputs + 1)
     assert sorted(batch.inputs[:, 0].tolist()) == list(range(1, 61, 6))
-    (held,) = data.evaluation(Sharding(1, 1, 0, 1))
+    (held,) = data.evaluation(Batching(1, 1, 0, 1))
     assert held.inputs.tolist() == [[61, 62, 63, 64, 65]]  # the end of the text
 
 
@@ -76,10 +77,12 @@ def test_the_embedded_text_is_python_and_large_enough(tmp_path):
 @given(
     st.integers(1, 60), st.integers(1, 5), st.integers(1, 3), st.integers(1, 4), st.integers(0, 60), st.integers(0, 3)
 )
-def test_each_sequence_counts_exactly_once_from_any_point_on(count, batch, accumulation, shards, done, epoch):
+def test_each_sequence_counts_exactly_once_from_any_point_on(count, batch, accumulation, replicas, done, epoch):
     data, seen = numbered(count), []
     done = min(done, count)
-    ranks = [data.training(epoch, done, epoch + 1, 7, Sharding(batch, accumulation, r, shards)) for r in range(shards)]
+    ranks = [
+        data.training(epoch, done, epoch + 1, 7, Batching(batch, accumulation, r, replicas)) for r in range(replicas)
+    ]
     for turns in zip(*ranks, strict=True):
         assert all(len(batches) == accumulation for _, batches in turns)
         for step, batches in turns:
@@ -90,21 +93,21 @@ def test_each_sequence_counts_exactly_once_from_any_point_on(count, batch, accum
                 assert (each.inputs >= 0).all()  # also those that do not count are looked up
                 assert torch.equal(each.labels[: each.valid], each.inputs[: each.valid])
                 seen += each.labels[: each.valid, 0].tolist()
-    whole = data.training(epoch, 0, epoch + 1, 7, Sharding(count, 1, 0, 1))
+    whole = data.training(epoch, 0, epoch + 1, 7, Batching(count, 1, 0, 1))
     order = next(whole)[1][0].labels[:, 0].tolist()
     assert sorted(seen) == sorted(order[done:])
 
 
 @given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 4))
-def test_evaluation_counts_each_sequence_once_and_all_ranks_take_part_in_every_pass(count, batch, shards):
-    ranks = [list(numbered(count).evaluation(Sharding(batch, 2, r, shards))) for r in range(shards)]
+def test_evaluation_counts_each_sequence_once_and_all_ranks_take_part_in_every_pass(count, batch, replicas):
+    ranks = [list(numbered(count).evaluation(Batching(batch, 2, r, replicas))) for r in range(replicas)]
     assert len({len(batches) for batches in ranks}) == 1
     seen = [n for batches in ranks for each in batches for n in each.labels[: each.valid, 0].tolist()]
     assert sorted(seen) == list(range(max(count // 3, 1)))
 
 
 def test_epochs_follow_each_other_in_different_orders():
-    steps = list(numbered(8).training(1, 4, 3, 0, Sharding(4, 1, 0, 1)))
+    steps = list(numbered(8).training(1, 4, 3, 0, Batching(4, 1, 0, 1)))
     assert [(step.epoch, step.begin) for step, _ in steps] == [(1, 4), (2, 0), (2, 4)]
     assert steps[0][1][0].inputs.tolist() != steps[2][1][0].inputs.tolist()
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from algorun_train import data
-from algorun_train.data import text
+from algorun_train.data import image_data, text
 from algorun_train.data.augment import Augment, bits
-from algorun_train.data.sampler import Sharding
+from algorun_train.data.sampler import Batching
 from algorun_train.loop.data_parallel import DataParallel
 from algorun_train.loop.meter import Meter
 from algorun_train.loop.pipeline_steps import Staged, sample_losses
-from algorun_train.models import build, gpt, specify
+from algorun_train.models import gpt
+from algorun_train.models.image_models import build, specify
 from algorun_train.options import parsing, paths
 from algorun_train.options.config import DdpConfig
 from algorun_train.options.paths import Paths
@@ -29,7 +29,7 @@ from algorun_train.ranks.world import World
 from tests.train.pretended_gpu import CUDA, Copy, PretendedGpu
 from tests.train.training_runs import write_images
 
-MESH = Communicator(World(), CUDA)
+COMM = Communicator(World(), CUDA)
 BATCH, SIDE = 16, 32
 PER_SAMPLE = 64  # bytes that the host may send beside images: a few whole numbers
 
@@ -42,16 +42,16 @@ def gpu():
 
 def images(*argv):
     config = parsing.read(DdpConfig, ["--image-size", str(SIDE), "--batch-size", str(BATCH), *argv])
-    return config, data.load(config, paths.resolve(config, {}, Path.is_dir), MESH)
+    return config, image_data.load(config, paths.resolve(config, {}, Path.is_dir), COMM)
 
 
 def first_step(source):
-    return next(source.training(0, 0, 1, 0, Sharding(BATCH, 1, 0, 1)))
+    return next(source.training(0, 0, 1, 0, Batching(BATCH, 1, 0, 1)))
 
 
 def assert_queued(gpu, source, shape, at_most):
     """The second batch of `source`, which costs the host at most so many bytes. Tables are sent before the first."""
-    steps = source.training(0, 0, 1, 0, Sharding(BATCH, 1, 0, 1))
+    steps = source.training(0, 0, 1, 0, Batching(BATCH, 1, 0, 1))
     next(steps)
     gpu.copies.clear()
     _, (batch,) = next(steps)
@@ -94,7 +94,7 @@ def test_images_from_files_are_pinned_and_the_rest_stays_small(gpu, tmp_path):
 
 
 def test_text_is_pinned(gpu):
-    source = text.load(64, Paths(None, None, Path(), Path(), Path()), MESH)
+    source = text.load(64, Paths(None, None, Path(), Path(), Path()), COMM)
     assert_queued(gpu, source, (BATCH, 64), BATCH * 65)
 
 
@@ -102,8 +102,8 @@ def test_text_is_pinned(gpu):
 def test_a_data_parallel_step_reads_nothing_back(gpu, argv):
     config, source = images(*argv)
     model = build(specify(config, len(source.classes), SIDE), 0).to(CUDA)
-    stepper = DataParallel(model, torch.optim.SGD(model.parameters(), 0.1, foreach=True), MESH, config)
-    meter = Meter(MESH)
+    stepper = DataParallel(model, torch.optim.SGD(model.parameters(), 0.1, foreach=True), COMM, config)
+    meter = Meter(COMM)
     step, batches = first_step(source)
     gpu.copies.clear()
     meter.add(stepper.step(batches, step.total, 0.1, 1), step.total, 0.0)
@@ -120,12 +120,12 @@ def cutting():
 
 def test_a_pipeline_step_and_its_evaluation_read_nothing_back(cutting, gpu):
     pipeline = Pipeline(cutting, [0], process_groups.join(Grid(1, 1), 0, CUDA), sample_losses, microbatches=2)
-    stepper = Staged(pipeline, torch.optim.SGD(pipeline.parameters(), 0.1, foreach=True), MESH, 0, 1.0)
-    source = text.load(8, Paths(None, None, Path(), Path(), Path()), MESH)
-    step, batches = next(source.training(0, 0, 1, 0, Sharding(8, 1, 0, 1)))
+    stepper = Staged(pipeline, torch.optim.SGD(pipeline.parameters(), 0.1, foreach=True), COMM, 0, 1.0)
+    source = text.load(8, Paths(None, None, Path(), Path(), Path()), COMM)
+    step, batches = next(source.training(0, 0, 1, 0, Batching(8, 1, 0, 1)))
     gpu.copies.clear()
     stepper.train()
-    Meter(MESH).add(stepper.step(batches, step.total, 0.1, 1), step.total, 0.0)
+    Meter(COMM).add(stepper.step(batches, step.total, 0.1, 1), step.total, 0.0)
     stepper.eval()
     assert stepper.evaluate(batches[0]).is_meta
     assert not gpu.copies

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from .sampler import Sharding, Step
+from .sampler import Batching, Step
 
 IGNORED = -100  # label where nothing counts: cross_entropy's own default for ignore_index
 
@@ -36,12 +36,12 @@ class Source(Protocol):
     def validation_count(self) -> int: ...
 
     def training(
-        self, epoch: int, done: int, epochs: int, seed: int, sharding: Sharding
+        self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
     ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
         """Steps from `done` samples of `epoch` to the end of the last epoch, with this rank's batch for each pass."""
         ...
 
-    def evaluation(self, sharding: Sharding) -> Iterator[Batch]:
+    def evaluation(self, batching: Batching) -> Iterator[Batch]:
         """This rank's share of the validation split; all ranks get the same number of batches."""
         ...
 

@@ -15,17 +15,18 @@ Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Sharding:
-    """`batch` samples per rank and pass, `accumulation` passes per step, rank `shard` of `shards`."""
+class Batching:
+    """How many samples a step takes: `batch` per replica and pass, in `accumulation` passes, for replica number `replica`
+    of `replicas`."""
 
     batch: int
     accumulation: int
-    shard: int
-    shards: int
+    replica: int
+    replicas: int
 
     @property
     def global_batch(self) -> int:
-        return self.batch * self.accumulation * self.shards
+        return self.batch * self.accumulation * self.replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +61,16 @@ def steps_in(samples: int, global_batch: int) -> int:
     return -(-samples // global_batch)
 
 
-def take(order: Indices, begin: int, sharding: Sharding, epoch: int = 0) -> Step:
+def take(order: Indices, begin: int, batching: Batching, epoch: int = 0) -> Step:
     """The step that starts after `begin` samples of `order`.
 
     Short pieces at the end of an epoch are filled up with repeated samples that do not count, so that shapes never
     change and every rank takes part in every collective, even with nothing left to do.
     """
-    batch, end = sharding.batch, min(begin + sharding.global_batch, len(order))
+    batch, end = batching.batch, min(begin + batching.global_batch, len(order))
     pieces = []
-    for turn in range(sharding.accumulation):
-        at = begin + (turn * sharding.shards + sharding.shard) * batch
+    for turn in range(batching.accumulation):
+        at = begin + (turn * batching.replicas + batching.replica) * batch
         indices = order[at : min(at + batch, end)]
         valid = len(indices)
         if valid < batch:
@@ -78,10 +79,10 @@ def take(order: Indices, begin: int, sharding: Sharding, epoch: int = 0) -> Step
     return Step(epoch, begin, end, tuple(pieces))
 
 
-def walk(order: Indices, begin: int, sharding: Sharding, epoch: int = 0) -> Iterator[Step]:
+def walk(order: Indices, begin: int, batching: Batching, epoch: int = 0) -> Iterator[Step]:
     """All steps of an epoch from `begin` samples on."""
-    for at in range(begin, len(order), sharding.global_batch):
-        yield take(order, at, sharding, epoch)
+    for at in range(begin, len(order), batching.global_batch):
+        yield take(order, at, batching, epoch)
 
 
 def held_out(labels: Indices, share: float) -> tuple[Indices, Indices]:

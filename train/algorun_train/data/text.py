@@ -13,7 +13,7 @@ from algorun_train.ranks.device_copies import to_device
 
 from . import corpus
 from .batch import IGNORED, Batch
-from .sampler import Piece, Sharding, Step, permutation, walk
+from .sampler import Batching, Piece, Step, permutation, walk
 
 HELD_OUT = 0.1
 
@@ -45,17 +45,17 @@ class Text:
         return len(self.validation)
 
     def training(
-        self, epoch: int, done: int, epochs: int, seed: int, sharding: Sharding
+        self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
     ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
         """As `Source` has it."""
         for number in range(epoch, epochs):
             order = permutation(self.train_count, seed, number)
-            for step in walk(order, done if number == epoch else 0, sharding, number):
+            for step in walk(order, done if number == epoch else 0, batching, number):
                 yield step, tuple(self._batch(self.train, piece) for piece in step.pieces)
 
-    def evaluation(self, sharding: Sharding) -> Iterator[Batch]:
+    def evaluation(self, batching: Batching) -> Iterator[Batch]:
         """As `Source` has it."""
-        for step in walk(np.arange(self.validation_count), 0, sharding):
+        for step in walk(np.arange(self.validation_count), 0, batching):
             for piece in step.pieces:
                 yield self._batch(self.validation, piece)
 

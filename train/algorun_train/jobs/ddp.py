@@ -20,18 +20,18 @@ if __name__ == "__main__":  # before torch loads, which takes seconds
 
 import torch  # noqa: E402
 
-from algorun_train import data  # noqa: E402
 from algorun_train.checkpoint import artifact  # noqa: E402
 from algorun_train.checkpoint import store as checkpoint  # noqa: E402
 from algorun_train.checkpoint.resume import restore, state  # noqa: E402
-from algorun_train.data.sampler import Sharding  # noqa: E402
+from algorun_train.data import image_data  # noqa: E402
+from algorun_train.data.sampler import Batching  # noqa: E402
 from algorun_train.errors import UserError, guarded, leave  # noqa: E402
 from algorun_train.loop.data_parallel import DataParallel  # noqa: E402
 from algorun_train.loop.loop import Loop, Outcome, Parts, Position, Progress  # noqa: E402
 from algorun_train.loop.optimizer import optimizer, schedule  # noqa: E402
 from algorun_train.loop.sinks import Sinks  # noqa: E402
 from algorun_train.loop.summary import write_summary  # noqa: E402
-from algorun_train.models import ModelSpec, build, specify  # noqa: E402
+from algorun_train.models.image_models import ModelSpec, build, specify  # noqa: E402
 from algorun_train.models.pretrained import start_from  # noqa: E402
 from algorun_train.options import paths  # noqa: E402
 from algorun_train.ranks.communicator import Communicator  # noqa: E402
@@ -56,7 +56,7 @@ def train(config: DdpConfig, where: paths.Paths, comm: Communicator) -> None:
     say = comm.say
     comm.from_leader(lambda: _prepare(config, where))
     set_numerics(config)
-    images = data.load(config, where, comm)
+    images = image_data.load(config, where, comm)
     spec = specify(config, len(images.classes), images.side)
     model = build(spec, config.seed).to(comm.device)
     optim = optimizer(config, model.parameters())
@@ -68,9 +68,9 @@ def train(config: DdpConfig, where: paths.Paths, comm: Communicator) -> None:
     if (weights := config.init_from) and start is None:
         say(comm.from_leader(lambda: start_from(model, weights)))  # the other ranks get them from rank 0 by DDP
 
-    sharding = Sharding(config.batch_size, config.accumulation, comm.rank, comm.size)
-    rates = schedule(config, sharding.global_batch)
-    for line in _introduction(config, images, spec, model, comm, sharding.global_batch, rates.peak):
+    batching = Batching(config.batch_size, config.accumulation, comm.rank, comm.size)
+    rates = schedule(config, batching.global_batch)
+    for line in _introduction(config, images, spec, model, comm, batching.global_batch, rates.peak):
         say(line)
     stepper = DataParallel(model, optim, comm, config)
     stepper.warm_up(images.side, config.batch_size)
@@ -85,7 +85,7 @@ def train(config: DdpConfig, where: paths.Paths, comm: Communicator) -> None:
 
     report = sinks.write if sinks else ignore
     agreement = Agreement(comm, STOP)
-    parts = Parts(config, comm, images, stepper, sharding, rates, agreement, save, report)
+    parts = Parts(config, comm, images, stepper, batching, rates, agreement, save, report)
     outcome = Loop(parts, start).run()
     if sinks:
         sinks.close()
@@ -101,7 +101,7 @@ def _prepare(config: DdpConfig, where: paths.Paths) -> None:
         raise UserError("option --compile: torch.compile needs a C++ compiler; fix: install g++, or --compile False")
 
 
-def _identity(config: DdpConfig, spec: ModelSpec, images: data.Data) -> dict[str, Any]:
+def _identity(config: DdpConfig, spec: ModelSpec, images: image_data.ImageData) -> dict[str, Any]:
     """What a checkpoint must share with the job that resumes it. Layout, batch, epochs and rates may change."""
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
     rest = {"optimizer": config.optimizer, "seed": config.seed, "class_names": list(images.classes)}
@@ -110,7 +110,7 @@ def _identity(config: DdpConfig, spec: ModelSpec, images: data.Data) -> dict[str
 
 def _introduction(
     config: DdpConfig,
-    images: data.Data,
+    images: image_data.ImageData,
     spec: ModelSpec,
     model: torch.nn.Module,
     comm: Communicator,
@@ -129,7 +129,12 @@ def _introduction(
 
 
 def _finish(
-    config: DdpConfig, where: paths.Paths, spec: ModelSpec, images: data.Data, model: torch.nn.Module, outcome: Outcome
+    config: DdpConfig,
+    where: paths.Paths,
+    spec: ModelSpec,
+    images: image_data.ImageData,
+    model: torch.nn.Module,
+    outcome: Outcome,
 ) -> str:
     """Writes artifact and summary (rank 0); returns a line that says where."""
     description = spec.as_dict() | {"class_names": list(images.classes)} | result(outcome)

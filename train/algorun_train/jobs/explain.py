@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from algorun_train.data import Batch
+from algorun_train.data.batch import Batch
 from algorun_train.files import write_text
 from algorun_train.loop.pipeline_steps import Staged
 from algorun_train.options.layout import Layout

@@ -21,7 +21,7 @@ from torch import nn  # noqa: E402
 from algorun_train.checkpoint import artifact, collect, shard_resume  # noqa: E402
 from algorun_train.checkpoint.shard_saver import PartSaver  # noqa: E402
 from algorun_train.checkpoint.shards import PartStore  # noqa: E402
-from algorun_train.data.sampler import Sharding  # noqa: E402
+from algorun_train.data.sampler import Batching  # noqa: E402
 from algorun_train.errors import guarded, leave  # noqa: E402
 from algorun_train.loop.loop import Loop, Outcome, Parts, Position, Progress  # noqa: E402
 from algorun_train.loop.optimizer import optimizer, schedule  # noqa: E402
@@ -89,10 +89,10 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
         say(f"nothing left to train after epoch {start.position.epoch}; fix: more --epochs, or --resume never")
 
     dp_rank, _ = layout.grid.place(comm.rank)
-    sharding = Sharding(config.batch_size, 1, dp_rank, layout.grid.dp)
-    rates = schedule(config, sharding.global_batch)
+    batching = Batching(config.batch_size, 1, dp_rank, layout.grid.dp)
+    rates = schedule(config, batching.global_batch)
     say(f"model: {config.model}, {weights} weights, {numerics(config, comm.device)}")
-    say(f"global batch: {sharding.global_batch} = {config.batch_size} per pipeline x {layout.grid.dp} pipelines")
+    say(f"global batch: {batching.global_batch} = {config.batch_size} per pipeline x {layout.grid.dp} pipelines")
     say(rate_line(config, rates.peak))
     sinks = Sinks(where.output, start.position if start else Position()) if comm.is_leader else None
     stepper = Staged(pipeline, optim, comm, config.seed, config.clip_norm)
@@ -112,7 +112,7 @@ def train(config: PipelineConfig, wishes: Wishes, layout: Layout, where: paths.P
     agreement = Agreement(comm, STOP)
     report = sinks.write if sinks else ignore
     source = job.source if 0 in pipeline.modules else job.source.without_inputs()
-    parts = Parts(config, comm, source, explained or stepper, sharding, rates, agreement, save, report)
+    parts = Parts(config, comm, source, explained or stepper, batching, rates, agreement, save, report)
     outcome = Loop(parts, start).run()
     saver.finish()
     if explained:

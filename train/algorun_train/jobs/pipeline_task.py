@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from algorun_train import data
-from algorun_train.data import Source, text
-from algorun_train.models import build, gpt, specify
+from algorun_train.data import image_data, text
+from algorun_train.data.batch import Source
+from algorun_train.models import gpt
+from algorun_train.models.image_models import build, specify
 from algorun_train.options import paths
 from algorun_train.options.config import PipelineConfig
 from algorun_train.ranks.communicator import Communicator
@@ -65,7 +66,7 @@ def _gpt(config: PipelineConfig, where: paths.Paths, comm: Communicator) -> tupl
 
 
 def _vit(config: PipelineConfig, where: paths.Paths, comm: Communicator) -> tuple[Task, nn.Module]:
-    images = data.load(config, where, comm)
+    images = image_data.load(config, where, comm)
     spec = specify(config, len(images.classes), images.side)
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
     identity = shapes | {"optimizer": config.optimizer, "seed": config.seed, "class_names": list(images.classes)}

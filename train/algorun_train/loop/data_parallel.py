@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from algorun_train.data import IGNORED, Batch
+from algorun_train.data.batch import IGNORED, Batch
 from algorun_train.options.config import TrainConfig
 from algorun_train.ranks.communicator import Communicator
 

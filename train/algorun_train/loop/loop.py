@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 
 from algorun.inside.stop_agreement import Agreement
-from algorun_train.data import Batch, Source
-from algorun_train.data.sampler import Sharding, Step, steps_in
+from algorun_train.data.batch import Batch, Source
+from algorun_train.data.sampler import Batching, Step, steps_in
 from algorun_train.options.config import TrainConfig
 from algorun_train.ranks.communicator import Communicator
 
@@ -69,7 +69,7 @@ class Parts:
     comm: Communicator
     data: Source
     stepper: Stepper
-    sharding: Sharding
+    batching: Batching
     schedule: Schedule
     agreement: Agreement
     save: Callable[[Progress], None]
@@ -97,7 +97,7 @@ class Loop:
     def run(self) -> Outcome:
         """Trains; all ranks return the same. TrainingError when the loss stops being a number."""
         parts, at = self._parts, self._position
-        stream = parts.data.training(at.epoch, at.samples, self._epochs, parts.config.seed, parts.sharding)
+        stream = parts.data.training(at.epoch, at.samples, self._epochs, parts.config.seed, parts.batching)
         evaluated = None
         while self._position.epoch < self._epochs:
             if not self._train_epoch(stream):
@@ -142,7 +142,7 @@ class Loop:
         begun, parts = time.perf_counter(), self._parts
         parts.stepper.eval()
         sums = torch.zeros(3, dtype=torch.float64, device=self._comm.device)
-        for batch in parts.data.evaluation(parts.sharding):
+        for batch in parts.data.evaluation(parts.batching):
             sums += parts.stepper.evaluate(batch)
             if not self._agree():
                 return None
@@ -221,5 +221,5 @@ class Loop:
         )
 
     def _steps_left(self) -> int:
-        whole, batch = self._epochs - self._position.epoch - 1, self._parts.sharding.global_batch
+        whole, batch = self._epochs - self._position.epoch - 1, self._parts.batching.global_batch
         return max(whole, -1) * steps_in(self._count, batch) + steps_in(self._count - self._position.samples, batch)

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from algorun_train.data import IGNORED, Batch
+from algorun_train.data.batch import IGNORED, Batch
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.ranks.communicator import Communicator
 

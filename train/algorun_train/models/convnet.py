@@ -45,4 +45,5 @@ class ConvNet(nn.Module):
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         features = self.blocks(functional.relu(self.norm(self.stem(images))))
-        return self.head(self.drop(features.mean(dim=(2, 3))))
+        logits: torch.Tensor = self.head(self.drop(features.mean(dim=(2, 3))))
+        return logits

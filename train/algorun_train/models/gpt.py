@@ -58,7 +58,8 @@ class Embedding(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.drop(self.tokens(tokens) + self.position[: tokens.shape[1]])
+        vectors: torch.Tensor = self.drop(self.tokens(tokens) + self.position[: tokens.shape[1]])
+        return vectors
 
 
 class GPT(nn.Module):
@@ -83,4 +84,5 @@ class GPT(nn.Module):
             self.head.weight = self.embed.tokens.weight
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.norm(self.blocks(self.embed(tokens))))
+        logits: torch.Tensor = self.head(self.norm(self.blocks(self.embed(tokens))))
+        return logits

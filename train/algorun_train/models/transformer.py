@@ -20,7 +20,8 @@ class Attention(nn.Module):
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         dropout = self.dropout if self.training else 0.0
         mixed = functional.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=self.causal)
-        return self.out(mixed.transpose(1, 2).reshape(count, length, width))
+        projected: torch.Tensor = self.out(mixed.transpose(1, 2).reshape(count, length, width))
+        return projected
 
 
 class Block(nn.Module):
@@ -36,4 +37,5 @@ class Block(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         tokens = tokens + self.drop(self.attention(self.norm1(tokens)))
-        return tokens + self.drop(self.mlp(self.norm2(tokens)))
+        mixed: torch.Tensor = self.drop(self.mlp(self.norm2(tokens)))
+        return tokens + mixed

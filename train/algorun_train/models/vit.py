@@ -24,7 +24,8 @@ class Patches(nn.Module):
         self.position = nn.Parameter(torch.empty(1, (image_size // patch_size) ** 2, width))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.project(functional.gelu(self.stem(images))).flatten(2).transpose(1, 2) + self.position
+        patches: torch.Tensor = self.project(functional.gelu(self.stem(images)))
+        return patches.flatten(2).transpose(1, 2) + self.position
 
 
 class ViT(nn.Module):
@@ -47,4 +48,5 @@ class ViT(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        return self.head(self.norm(self.blocks(self.patches(images))).mean(dim=1))
+        logits: torch.Tensor = self.head(self.norm(self.blocks(self.patches(images))).mean(dim=1))
+        return logits

@@ -6,7 +6,7 @@ needs at once, makes the host wait until the queue is empty, and then the GPU wa
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 
@@ -31,16 +31,20 @@ def host_buffer(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 
 
 class ReadBack(Generic[About]):
-    """Tables that the host reads one turn late on a GPU: by then they have arrived. On the CPU they are read at once.
+    """Reads the numbers of a GPU one turn late, when they have arrived, so that the host need not wait for them.
 
-    Where all ranks take turns equally often, all of them read equal tables in the same turn.
+    Numbers on the CPU are read at once. Each call of `turn` is a turn; ranks that take turns equally often read the
+    numbers of the same turn.
     """
 
     def __init__(self) -> None:
-        self._sent: tuple[torch.Tensor, Any, About] | None = None
+        self._sent: tuple[torch.Tensor, torch.cuda.Event, About] | None = None
 
-    def turn(self, table: torch.Tensor, about: About) -> tuple[list[Any], About] | None:
-        """On a GPU the values of the last turn's table and what it was about, None in the first turn; else this one's."""
+    def turn(self, table: torch.Tensor, about: About) -> tuple[list[float], About] | None:
+        """Sends `table`, `[numbers]` on any device, to the host; returns the last turn's numbers and its `about`.
+
+        None in the first turn. For a table on the CPU it returns this turn's.
+        """
         if table.device.type == "cpu":
             return table.tolist(), about
         before = self._sent
@@ -56,7 +60,7 @@ def _on_its_way(table: torch.Tensor) -> torch.Tensor:
     return table.to("cpu", non_blocking=True)  # into pinned memory: torch takes it for copies from a GPU
 
 
-def _event() -> Any:
+def _event() -> torch.cuda.Event:
     """When the device has come to this place in its queue."""
     event = torch.cuda.Event()
     event.record()

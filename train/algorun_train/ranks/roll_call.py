@@ -105,7 +105,7 @@ def agree(store: dist.Store, size: int, mine: Place) -> None:
     that is new, and the verdict goes to those who have answered this call.
     """
     ours = dist.PrefixStore("algorun-devices", store)
-    error = _ask(ours, size, mine) if mine.rank == 0 else _answer(ours, mine, store.timeout)
+    error = _ask(ours, size, mine) if mine.rank == 0 else _answer(ours, mine, store.timeout)  # type: ignore[attr-defined]  # torch's stub lacks it
     if error:
         raise UserError(error)
 

@@ -10,19 +10,21 @@ VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADD
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """One rank's place, as torchrun's environment contract tells it."""
+    """The numbers that a launcher gives to each process: torchrun's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE."""
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
-    distributed: bool = False  # False: no launcher, one process, no process group
+    distributed: bool = False
+    """whether a launcher has set them; without one there is one process and no process group"""
 
 
 def read_world(environ: Mapping[str, str]) -> World:
-    """The place of this process; a lone process where neither RANK nor WORLD_SIZE is set.
+    """The numbers of this process; rank 0 of 1 where neither RANK nor WORLD_SIZE is set.
 
-    Raises UserError when only some of torchrun's variables are there, or they contradict each other.
+    Raises:
+        UserError: where only some of torchrun's variables are set, one is no whole number, or they contradict each other.
     """
     if "RANK" not in environ and "WORLD_SIZE" not in environ:
         return World()

@@ -1,0 +1,135 @@
+"""From the channels (or the embedded digits) to batches on the device."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from algorun_train.errors import UserError
+from algorun_train.options.config import ModelConfig
+from algorun_train.options.paths import Paths
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.device_copies import to_device
+
+from . import digits
+from .augment import Augment
+from .batch import IGNORED, Batch
+from .folder import Listing, list_images, same_classes
+from .images import Images, InMemory, Unread, default_threads, open_folder
+from .sampler import Batching, Piece, Step, held_out, permutation, walk
+
+FOLDER_SIDE = 64
+FOLDER_HELD_OUT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ImageData:
+    """Both splits of images, ready: a `Source` of batches [B, 3, S, S] in -1..1 with labels [B]. `source` says in words
+    where they come from."""
+
+    train: Images
+    validation: Images
+    classes: tuple[str, ...]
+    side: int
+    source: str
+    augment: Augment
+    device: torch.device
+
+    @property
+    def unit(self) -> str:
+        return "images"
+
+    @property
+    def train_count(self) -> int:
+        return len(self.train.labels)
+
+    @property
+    def validation_count(self) -> int:
+        return len(self.validation.labels)
+
+    def training(
+        self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
+    ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
+        """As `Source` has it; decoding runs ahead across epochs."""
+
+        def passes() -> Iterator[tuple[Step, Piece]]:
+            for number in range(epoch, epochs):
+                order = permutation(self.train_count, seed, number)
+                for step in walk(order, done if number == epoch else 0, batching, number):
+                    for piece in step.pieces:
+                        yield step, piece
+
+        batches: list[Batch] = []
+        for (step, piece), pixels in self.train.batches(passes(), lambda request: request[1].indices):
+            changed = self.augment(pixels, step.epoch, piece.indices)
+            batches.append(self._batch(changed, self.train.labels, piece))
+            if len(batches) == len(step.pieces):
+                yield step, tuple(batches)
+                batches = []
+
+    def evaluation(self, batching: Batching) -> Iterator[Batch]:
+        """As `Source` has it."""
+        order = np.arange(self.validation_count)
+        pieces = (piece for step in walk(order, 0, batching) for piece in step.pieces)
+        for piece, pixels in self.validation.batches(pieces, lambda piece: piece.indices):
+            yield self._batch(pixels, self.validation.labels, piece)
+
+    def without_inputs(self) -> "ImageData":
+        """As `Source` has it: no file is decoded, nothing augmented."""
+        train, validation = (Unread(split.labels, self.side, self.device) for split in (self.train, self.validation))
+        nothing = Augment("none", 0, len(train.labels), self.side)
+        return replace(self, train=train, validation=validation, augment=nothing)
+
+    def _batch(self, pixels: torch.Tensor, labels: torch.Tensor, piece: Piece) -> Batch:
+        images = pixels.permute(0, 3, 1, 2).to(torch.float32).mul_(2 / 255).sub_(1)
+        chosen = labels[torch.from_numpy(piece.indices)]
+        if piece.valid < len(chosen):
+            chosen[piece.valid :] = IGNORED
+        return Batch(images, to_device(chosen, self.device), piece.valid)
+
+
+def load(config: ModelConfig, paths: Paths, comm: Communicator) -> ImageData:
+    """Both splits, equal on all ranks. UserError, the same on all ranks, for anything wrong with a channel."""
+    if paths.train is None:
+        if paths.validation is not None:
+            raise UserError("channel 'validation' is given without 'train'; fix: give both, or train alone, or neither")
+        return _embedded(config, comm.device)
+    side = config.image_size or FOLDER_SIDE
+    threads = config.workers or default_threads(comm.world.local_world_size)
+    root, other = paths.train, paths.validation
+
+    def look() -> tuple[Listing, Listing | None]:
+        train = list_images("train", root)
+        validation = list_images("validation", other) if other else None
+        if validation:
+            same_classes(train, validation)
+        return train, validation
+
+    train, validation = comm.from_leader(look)
+    train = replace(train, root=str(root))  # rank 0's names, this host's folder
+    if validation:
+        validation = replace(validation, root=str(other))
+        source = f"{root} and {other}"
+    else:
+        train, validation = (train.subset(chosen) for chosen in held_out(np.array(train.labels), FOLDER_HELD_OUT))
+        source = f"{root}, a tenth of it held out for validation"
+    shown, held = (open_folder(listing, side, threads, config.cache_mb, comm) for listing in (train, validation))
+    augment = Augment(config.augment, config.seed, len(train.files), side)
+    return ImageData(shown, held, train.classes, side, source, augment, comm.device)
+
+
+def _embedded(config: ModelConfig, device: torch.device) -> ImageData:
+    pixels, labels = digits.load()
+    side = config.image_size or digits.SIDE
+    parts = []
+    for chosen in held_out(labels, digits.HELD_OUT):
+        images = torch.from_numpy(pixels[chosen])
+        if side != digits.SIDE:
+            channels_first = images.permute(0, 3, 1, 2).to(torch.float32)
+            larger = functional.interpolate(channels_first, (side, side), mode="bilinear", align_corners=False)
+            images = larger.round().to(torch.uint8).permute(0, 2, 3, 1).contiguous()
+        parts.append(InMemory(images.to(device), torch.from_numpy(labels[chosen])))
+    augment = Augment(config.augment, config.seed, len(parts[0].labels), side)
+    return ImageData(parts[0], parts[1], digits.CLASSES, side, "embedded digits", augment, device)
