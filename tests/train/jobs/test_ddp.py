@@ -146,7 +146,7 @@ def test_a_stop_while_loading_is_not_lost(tmp_path):
         "-c",
         "import algorun_train.jobs.ddp as ddp; ddp.STOP.install(); print('up', flush=True);",
     ]
-    command[-1] += f"import sys; sys.exit(train.ddp.main({once([*SMALL, '--epochs', '500'])!r}))"
+    command[-1] += f"import sys; sys.exit(ddp.main({once([*SMALL, '--epochs', '500'])!r}))"
     with subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGTERM)
