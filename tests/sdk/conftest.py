@@ -119,8 +119,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     text = [
         "# The image under the SageMaker SDKs",
         "",
-        "`make sdk-test` writes this file: both SDKs drive the built image in their local modes, offline, with a network",
-        "and an /opt/ml of their own for every job (tests/sdk). What they cannot show: real instances, GPUs, EFA.",
+        "`make sdk-test` writes this file. Both SDKs drive the built image in their local modes, offline; every job has a network and",
+        "an /opt/ml of its own (tests/sdk). Local modes cannot show real instances, GPUs and EFA.",
         "",
         f"{passed} of {len(OUTCOMES)} rows passed on {time.strftime('%Y-%m-%d')}: image of revision {revision[:12]}, {versions}, "
         f"Docker {engine}, {compose_version()}, {platform.machine()}. Seconds are those of the whole client.",
