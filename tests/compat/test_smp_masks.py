@@ -6,6 +6,9 @@ import pytest
 
 from tests.compat.smp_runs import run
 from tests.train.parallel.model_zoo import library
+from tests.train.training_runs import TRANSFORMERS, load_once
+
+load_once(*TRANSFORMERS)
 
 EXACT = 5e-7  # of weights after four steps
 

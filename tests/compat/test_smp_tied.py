@@ -6,6 +6,9 @@ import pytest
 
 from tests.compat.smp_runs import run
 from tests.train.parallel.model_zoo import library
+from tests.train.training_runs import TRANSFORMERS, load_once
+
+load_once(*TRANSFORMERS)
 
 PROGRAM = "smp_tied.py"
 EXACT = 5e-7  # of parameters up to 1, after four steps

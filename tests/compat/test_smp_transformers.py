@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from tests.compat.smp_runs import run
+from tests.train.training_runs import TRANSFORMERS, load_once
+
+load_once(*TRANSFORMERS)
 
 
 def test_gpt2_with_its_tied_head_trains_on_padded_batches_of_any_length(tmp_path):
