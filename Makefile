@@ -10,10 +10,10 @@ TORCHVISION ?= torchvision==0.28.*
 IMAGE ?= algorun:cpu
 # Tests of so many files run beside each other: many of them wait more than they compute. Those that measure
 # a promised time (marker timed) run after them, one at a time.
-TEST_WORKERS ?= 2
+TEST_WORKERS ?= 3
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo demo-pipeline test test-tools fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
+.PHONY: help demo demo-pipeline test test-all test-rest test-tools fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -44,11 +44,21 @@ demo: $(VENV)/ready  ## Train a ViT on real digits on 2 simulated hosts x 2 rank
 demo-pipeline: $(VENV)/ready  ## Train a GPT in pipeline stages, kill it half way, go on in another layout (no Docker)
 	$(BIN)/python examples/demo_pipeline.py
 
-test: $(VENV)/ready-test  ## Run the tests (those that need Docker are in compose-test)
-	status=0; \
-	$(BIN)/pytest -m 'not docker and not timed' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder || status=$$?; \
-	$(BIN)/pytest -m 'timed and not docker' || status=$$?; \
+# $(call run_tests,OPTIONS,MARKERS): those that measure a promised time run last, with nothing beside them.
+run_tests = status=0; \
+	$(BIN)/pytest $(1) -m 'not docker and not timed $(2)' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	    || status=$$?; \
+	$(BIN)/pytest -m 'timed $(2)' tests/launcher || status=$$?; \
 	exit $$status
+
+test: $(VENV)/ready-test  ## Run tests of everything that the project does (6 minutes; those with Docker are in compose-test)
+	$(call run_tests,--hypothesis-profile quick,and not thorough)
+
+test-all: $(VENV)/ready-test  ## Run all tests that need no Docker: every engine, layout and model, every example (15 minutes)
+	$(call run_tests)
+
+test-rest: $(VENV)/ready-test  ## Run what `make test` leaves to `make test-all`
+	$(call run_tests,,and (thorough or hypothesis))
 
 # The environment's own Open MPI is PyPI's 5; one on top of it finds the distribution's on PATH.
 test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc)

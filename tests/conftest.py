@@ -19,6 +19,7 @@ from algorun.job.values import Sourced
 from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import Machine, openmpi
 from algorun.plan.engines.base import Programs
+from tests import thorough
 
 ROOT = Path(__file__).resolve().parent.parent
 MACHINE_PATH = os.environ.get("PATH", os.defpath)
@@ -35,6 +36,7 @@ OPEN_MPI = {
 
 # How long one example takes is no claim of ours, and says more of what else this machine does.
 hypothesis.settings.register_profile("algorun", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=20)  # make test
 hypothesis.settings.load_profile("algorun")
 
 # Variables of the machine that runs the tests must not change what they see.
@@ -126,11 +128,25 @@ def ours(marker: str) -> list[psutil.Process]:
     return found
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that need mpirun say so where there is none."""
+def examples(number: int) -> hypothesis.settings:
+    """So many examples of a property in `make test-all`, and a fifth of them in `make test`."""
+    return hypothesis.settings(max_examples=max(number * hypothesis.settings().max_examples // 100, 1))
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that need mpirun say so where there is none; those of the table in thorough.py get their marker.
+
+    The files that take longest come first, so that no worker is left with one of them at the end.
+    """
     for item in items:
         if MPI is None and item.get_closest_marker("mpi"):
             item.add_marker(pytest.mark.skip(reason=NO_MPI))
+        if thorough.waits(item):
+            item.add_marker(pytest.mark.thorough)
+    if not any("::" in argument for argument in config.args) and (gone := thorough.stale(items)):
+        raise pytest.UsageError(f"tests/thorough.py names cases that no test has: {', '.join(gone)}")
+    items.sort(key=lambda item: thorough.turn(thorough.key(item)))
 
 
 @pytest.fixture

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun.control.failure import Failure
 from algorun.control.hub import State as HubState
 from algorun.control.member import Conclude, Member, State
 from algorun.control.messages import Refuse
+from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, Job, hello
 
 
@@ -97,7 +98,7 @@ def test_a_silent_host_at_the_gate_is_named_by_the_hub():
 QUICK = replace(LIMITS, gate_s=60.0, prepare_s=180.0)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     count=st.integers(1, 4),
     seed=st.integers(0, 10_000),

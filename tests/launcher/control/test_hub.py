@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from algorun.control import messages
@@ -13,6 +13,7 @@ from algorun.control.hub import Hub
 from algorun.control.member import STOP_S, Conclude, Member
 from algorun.control.messages import Bye, End, Heartbeat, Notice
 from algorun.job.values import Limits
+from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, Job, finish, hello, ready, running
 
 
@@ -259,7 +260,7 @@ def test_an_exception_below_a_rank_counts_only_if_the_rank_fails():
     assert job.verdicts["algo-1"].code == 3
 
 
-@settings(max_examples=300)
+@examples(300)
 @example(count=2, seed=1, events=[("fail", 0, 0.0), ("stop", 1, 0.0)])  # the stop overtakes the failure
 @given(
     count=st.integers(1, 4),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from algorun.control.failure import Failure
 from algorun.control.hub import State as HubState
 from algorun.control.member import State
+from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, Job, finish, running
 
 
@@ -169,7 +170,7 @@ def test_a_failure_that_was_under_way_when_the_attempt_ended_is_not_the_next_one
     assert job.begun == {"algo-1": [0, 1], "algo-2": [0, 1]}
 
 
-@settings(max_examples=400)
+@examples(400)
 @example(count=2, seed=0, budget=0, events=[("hang", 0, 0.0), ("stop", 0, 0.0), ("deliver", 0, 0.0), ("kill", 1, 0.0)])
 @given(
     count=st.integers(1, 4),

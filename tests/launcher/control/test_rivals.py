@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun.control.failure import Failure
 from algorun.control.hub import Hub
 from algorun.control.messages import End, Heartbeat, Hello, Verdict
 from algorun.job.values import Limits
+from tests.conftest import examples
 
 
 def hello(host: str, hosts: list[str]) -> Hello:
@@ -67,7 +68,7 @@ class Leaders:
         return True
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(
     count=st.integers(2, 6), seed=st.integers(0, 100_000), early=st.lists(st.integers(0, 30), min_size=6, max_size=6)
 )

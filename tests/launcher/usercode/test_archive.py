@@ -9,11 +9,12 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun.errors import UserError
 from algorun.usercode.archive import unpack
+from tests.conftest import examples
 
 
 def member(name: str, text: str = "", kind: bytes = tarfile.REGTYPE, link: str = "", mode: int = 0o644):
@@ -136,7 +137,7 @@ def test_an_archive_larger_than_the_disk_is_refused_before_it_fills_it(tmp_path,
     assert list(code.iterdir()) == []
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(flips=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), min_size=1, max_size=12), cut=st.floats(0.2, 1))
 def test_any_damage_brings_a_clean_error_or_files_inside(flips, cut, tmp_path_factory):
     folder = tmp_path_factory.mktemp("fuzz")

@@ -8,12 +8,13 @@ import tempfile
 from pathlib import Path
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun_train.checkpoint.shard_resume import restore
 from algorun_train.checkpoint.shard_saver import PartSaver
 from algorun_train.checkpoint.shards import FORMAT, Part, PartStore, Save, newest_complete
+from tests.conftest import examples
 from tests.train.programs.sharded_training import IDENTITY, Layout, files, same, straight
 from tests.train.thread_communicator import as_ranks
 
@@ -67,7 +68,7 @@ def spreads(draw):
     ]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(spreads(), st.data())
 def test_all_ranks_take_the_newest_checkpoint_whose_parts_are_all_somewhere(case, data):
     ranks, written = case

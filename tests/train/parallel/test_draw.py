@@ -6,12 +6,13 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun_train.parallel import draw, schedules
 from algorun_train.parallel.partition.partition import Partitioner, Segment, solve
 from algorun_train.parallel.schedules import Action, Span, Timeline
+from tests.conftest import examples
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -74,7 +75,7 @@ def test_schedules_as_text(arguments, text):
     assert draw.schedule_text(*arguments) == text
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.sampled_from(sorted(schedules.SCHEDULES)), st.integers(1, 12), st.integers(1, 40), st.integers(60, 160))
 def test_text_never_passes_the_terminals_edge(name, ranks, microbatches, width):
     chunks = schedules.SCHEDULES[name].chunks[0]

@@ -11,7 +11,7 @@ from algorun_train.parallel.schedules import SCHEDULES, rules
 from tests.train.parallel.pipeline_cases import Case
 from tests.train.training_runs import ROOT, Ranks
 
-PROGRAM = str(ROOT / "tests" / "train" / "pipeline_cases.py")
+PROGRAM = str(ROOT / "tests" / "train" / "parallel" / "pipeline_cases.py")
 EXACT = 1e-6  # of numbers around 1 in float32, after five steps
 
 
@@ -94,11 +94,16 @@ CHECKS = {
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
-    """All cases and checks by number of ranks, each number in one start of ranks."""
+def results(request, tmp_path_factory):
+    """The cases of this session's tests and all checks, by number of ranks, each number in one start of ranks."""
+    asked = {
+        item.callspec.params.get("case")
+        for item in request.session.items
+        if item.path == request.path and hasattr(item, "callspec")
+    }
     found = {}
     for world in (2, 4):
-        cases = [case for case in CASES if case.dp * case.pp == world]
+        cases = [case for case in CASES if case in asked and case.dp * case.pp == world]
         checks = [name for name, ranks in CHECKS.items() if ranks == world]
         base = tmp_path_factory.mktemp(f"world{world}")
         run = Ranks(base, 1, world, [json.dumps([*map(asdict, cases), *checks])], program=PROGRAM)

@@ -3,12 +3,13 @@
 import itertools
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun_train.parallel.partition import manual_order
 from algorun_train.parallel.partition.manual_order import nearest
 from algorun_train.parallel.partition.search import every_cut
+from tests.conftest import examples
 
 
 @st.composite
@@ -30,7 +31,7 @@ def elsewhere(segments, begins, order):
     return sum(moved), len(moved)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(wishes())
 def test_equal_to_brute_force(wish):
     segments, partitions = wish
@@ -60,7 +61,7 @@ def runs(draw):
     return segments, tuple(begins), tuple(order)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(runs())
 def test_what_is_in_order_stays_as_it_is(made):
     """In whatever numbering; of more partitions than every order is looked at too."""

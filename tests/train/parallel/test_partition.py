@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun_train.errors import UserError
@@ -14,6 +14,7 @@ from algorun_train.parallel.partition.bound import known_in_flight
 from algorun_train.parallel.partition.memory import Memory, moments_of, preallocated
 from algorun_train.parallel.partition.partition import MIB, Partitioner, Segment, even, smallest, solve
 from algorun_train.parallel.partition.search import every_cut, search
+from tests.conftest import examples
 
 MEMORY = Memory(moments=2, moment_ranks=3)
 MEMORIES = st.builds(Memory, st.just(2), st.just(3), preallocated=st.booleans(), recompute=st.booleans())
@@ -52,7 +53,7 @@ def step(decision, microbatches: int) -> int:
     return sum(times) + (microbatches - 1) * max(times)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     models(),
     st.integers(1, 4),
@@ -82,7 +83,7 @@ def test_equal_to_brute_force(segments, ranks, microbatches, name, limit, limite
     assert partitioner.fits(limit) == any(max(d.rank_bytes) <= limit for d in every)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     models(least=4),
     st.integers(1, 2),
@@ -102,7 +103,7 @@ def test_several_stages_a_rank_are_equal_to_brute_force_where_cuts_are_few(segme
     assert max(partitioner.solve("memory").rank_bytes) == min(max(d.rank_bytes) for d in every)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(models(least=8, most=12), st.integers(1, 60))
 def test_the_search_gives_valid_cuts_none_worse_than_where_it_began(segments, budget):
     partitioner = Partitioner(segments, 2, 2, 4, "interleaved")

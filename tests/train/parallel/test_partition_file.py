@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from algorun_train.errors import UserError
 from algorun_train.parallel.partition.partition import Partitioner, Segment, solve
 from algorun_train.parallel.partition.partition_file import Job, model_hash, read, reuse, write
+from tests.conftest import examples
 
 UNITS = (("embed",), ("blocks.0.norm", "blocks.0.mix"), ("blocks.1.norm", "blocks.1.mix"), ("head",))
 SHARED = {"embed": (("embed.weight", 160), ("scale", 4)), "head": (("embed.weight", 160),)}
@@ -184,7 +185,7 @@ VALUES = st.one_of(
 )
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(examples(200), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_value_in_any_place_is_read_or_refused_in_one_sentence(path, data):
     original = path.read_text()

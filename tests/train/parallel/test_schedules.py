@@ -4,13 +4,14 @@ from collections import Counter
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun_train.errors import UserError
 from algorun_train.parallel import schedules
 from algorun_train.parallel.run import torch_schedules
 from algorun_train.parallel.schedules import Action
+from tests.conftest import examples
 
 COUNTS = {  # (ranks, chunks) of the differential test
     "gpipe": [(1, 1), (2, 1), (4, 1), (5, 1)],
@@ -79,7 +80,7 @@ def test_the_orders_are_what_torch_executes(name):
     assert compared > 10
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.sampled_from(sorted(schedules.SCHEDULES)), st.integers(1, 6), st.integers(1, 4), st.integers(1, 20), st.data()
 )
@@ -123,7 +124,7 @@ def test_the_bubble_of_gpipe_and_1f1b(ranks, microbatches):
         assert bubble("1f1b", ranks, 1, microbatches) == pytest.approx(share)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.integers(1, 6), st.integers(2, 4), st.integers(1, 4))
 def test_the_bubble_of_interleaved(ranks, chunks, rounds):
     microbatches = rounds * ranks

@@ -1,0 +1,293 @@
+"""What `make test` leaves to `make test-all`: which tests, why, and what stands for them in `make test`.
+
+`make test` has at least one test of everything that the project does, in six minutes. A matrix keeps those of its cases
+that differ in what they run; the others are marked `thorough` from the table below. Name a test with its file and
+function, and the ids of the cases that `make test` keeps (`*` stands for any text). Without ids all of its cases wait.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class Later:
+    """Tests that wait for `make test-all`."""
+
+    why: str
+    kept: dict[str, tuple[str, ...]]  # "folder/file.py::function" below tests/ -> ids of the cases in `make test`
+
+
+WHOLE, TRAIN, COMPAT = "launcher/whole", "train", "compat"
+
+LATER = (
+    Later(
+        "An engine differs in how it starts, stops and ends ranks. Each of them has its failed rank, its lost host or its "
+        "stop in `make test`; what the supervisor does the same under all of them is shown under one.",
+        {
+            f"{WHOLE}/test_faults.py::test_a_failing_rank_ends_all_hosts_with_one_root_cause": (
+                "raise-native",
+                "raise-torchrun",
+                "raise-mpirun",
+                "SIGKILL-native",
+                "destructor-native",
+            ),
+            f"{WHOLE}/test_faults.py::test_a_host_whose_supervisor_is_killed": (
+                "algo-1-algo-2-native",
+                "algo-2-algo-1-mpirun",
+            ),
+            f"{WHOLE}/test_faults.py::test_nothing_of_the_launcher_stays_in_the_temporary_folder": ("native", "mpirun"),
+            f"{WHOLE}/test_restart.py::test_attempts_follow_each_other_until_one_succeeds": ("native", "mpirun"),
+            f"{WHOLE}/test_left.py::test_ranks_that_end_on_their_own_are_fine": ("native",),
+            f"{WHOLE}/test_simulate.py::test_a_collective_over_two_hosts": ("torchrun",),
+            f"{WHOLE}/test_simulate.py::test_arguments_that_look_like_an_engine_s_own_reach_the_script": ("mpirun",),
+            f"{WHOLE}/test_simulate.py::test_every_engine_gives_the_environment_that_torchrun_gives": (
+                "native",
+                "mpirun",
+            ),
+            f"{WHOLE}/test_simulated_gpus.py::test_simulated_hosts_share_no_gpu": ("native",),
+            f"{WHOLE}/test_stops.py::test_a_stop_on_one_host_lets_every_rank_save": ("native", "mpirun"),
+            f"{WHOLE}/test_hang.py::test_a_sleeping_rank_is_named_with_its_line_on_every_host": ("native-*",),
+            f"{WHOLE}/test_note_scripts.py::test_gradients_averaged_by_hand_with_a_rank_of_the_list_of_hosts": (
+                "native",
+            ),
+            "launcher/inside/test_should_stop.py::test_a_stop_of_a_simulation_is_saved_at_the_same_step_by_all": (
+                "native-torch",
+                "mpirun-mpi",
+            ),
+            "launcher/inside/test_rank_shim.py::test_a_terminating_newline_less_message_is_not_lost": ("native",),
+            f"{COMPAT}/test_smddp.py::test_the_backend_smddp_reduces_gathers_and_carries_ddp": ("native-*",),
+            f"{COMPAT}/test_smp_launched.py::test_an_evaluation_on_rank_0_alone_ends_the_job_with_its_reason": (),
+            f"{COMPAT}/test_smp_launched.py::test_a_manual_partition_trains_as_the_unsplit_model": ("native",),
+        },
+    ),
+    Later(
+        "Twelve ranks that train with torch, to the last bit. `make test` resumes after a kill without a launcher "
+        "(train/jobs/test_ddp_on_ranks.py), restarts under the launcher with scripts that need no torch, and does both "
+        "together here under the native engine.",
+        {f"{WHOLE}/test_restart.py::test_ddp_comes_out_bit_identical_after_a_killed_rank": ("native",)},
+    ),
+    Later(
+        "Four ranks load torch for one line of a message. The rules that choose it have all of their cases in "
+        "launcher/control/test_hub_left.py; `make test` keeps a rank that leaves its peers in a collective, one that "
+        "leaves before it meets them, and all that run out of data.",
+        {
+            f"{WHOLE}/test_left.py::test_the_rank_that_left_is_named_on_every_host": (
+                "collective-native",
+                "early-native",
+            ),
+            f"{WHOLE}/test_left.py::test_another_attempt_may_follow": (),
+        },
+    ),
+    Later(
+        "The same refusal or warning, found in the same place, for other values. Each value is refused in a unit test.",
+        {
+            f"{WHOLE}/test_gate.py::test_files_that_list_different_orders_are_told_at_once": (
+                "12,21-address",
+                "123,213,312-token",
+            ),
+            f"{WHOLE}/test_gate.py::test_another_program_where_the_hub_should_be_is_named": ("silent", "line"),
+            f"{WHOLE}/test_wrong_options.py::test_no_rank_starts_and_the_job_says_it_once": (
+                "ddp",
+                "ddp, no file",
+                "pipeline, AWS's",
+                "mpi-basics",
+            ),
+            f"{WHOLE}/test_cli.py::test_help_of_a_bundled_entrypoint_is_only_that": ("ddp",),
+            f"{WHOLE}/test_stops.py::test_a_stop_while_the_hosts_start_reaches_all_of_them": ("0.01", "0.1"),
+            f"{WHOLE}/test_usercode.py::test_a_package_is_installed_and_run_as_a_module": ("pyproject.toml",),
+            f"{WHOLE}/test_usercode.py::test_a_strange_hyperparameter_of_one_host_ends_all": ("half a character",),
+            f"{COMPAT}/test_smp_steps.py::test_a_fault_is_one_clear_error_on_every_rank": (
+                "second model",
+                "two calls",
+                "batch",
+                "shared norm",
+                "clips apart-manual",
+                "module",
+            ),
+            f"{COMPAT}/test_smp_steps.py::test_evaluation_on_rank_0_alone_is_an_error_and_no_hang": ("train", "end"),
+        },
+    ),
+    Later(
+        "Waits for a documented time to pass (10 s until a host says whom it waits for). launcher/control/test_waiting.py "
+        "and test_gate.py have the rule with a clock of their own; `make test` keeps the follower's wait.",
+        {
+            f"{WHOLE}/test_gate.py::test_hosts_that_are_waited_for_are_named": (),
+            f"{WHOLE}/test_gate.py::test_a_late_follower_of_a_leader_that_does_not_judge_hears_of_it_too": (),
+        },
+    ),
+    Later(
+        "Other versions of Open MPI and other layouts. `make test-tools` runs the whole file, in CI as well.",
+        {
+            f"{WHOLE}/test_openmpi.py::test_ranks_load_the_library_of_their_mpirun": ("5-layout1", "4.1-layout1"),
+            f"{WHOLE}/test_openmpi.py::test_a_failed_rank_is_the_root_cause_on_every_host": ("5-raise*",),
+            f"{WHOLE}/test_openmpi.py::test_a_restart_runs_the_job_again": (),
+            f"{WHOLE}/test_openmpi.py::test_a_stop_is_saved_at_the_same_step_by_all": ("5",),
+        },
+    ),
+    Later(
+        "All checks of `make gpu-test` on the CPU. `make bench-quick` runs them as well, in CI.",
+        {"repository/test_gpu_test_runs.py::test_the_harness_runs_jobs_measures_and_writes_its_page": ()},
+    ),
+    Later(
+        "Models x layouts x schedules, each equal to the unsplit model. `make test` keeps each schedule, each kind of "
+        "model and each kind of layout at least once, but not all of their combinations.",
+        {
+            **dict.fromkeys(
+                (
+                    f"{TRAIN}/parallel/test_exactness.py::{name}"
+                    for name in (
+                        "test_training_and_evaluation_equal_those_of_the_unsplit_model",
+                        "test_every_rank_computes_in_the_order_of_the_schedule",
+                    )
+                ),
+                (
+                    "model=hand * dp=2 pp=2 * placement=spread*",
+                    "model=tied gpt * dp=1 pp=2 *",
+                    "model=thrice schedule=zbv dp=1 pp=4 *",
+                    "model=gpt schedule=1f1b dp=1 pp=4 *",
+                    "model=in place schedule=zero-bubble *",
+                    "model=squares schedule=dualpipev *",
+                    "model=convnet schedule=interleaved *",
+                ),
+            ),
+            f"{TRAIN}/parallel/test_exactness.py::test_copies_of_a_weight_stay_equal_to_the_last_bit": (
+                "model=tied gpt * dp=1 pp=2 *",
+                "model=thrice schedule=zbv dp=1 pp=4 *",
+            ),
+            f"{TRAIN}/parallel/test_exactness.py::test_weights_on_several_ranks_cost_one_collective_a_step": (
+                "model=tied gpt * dp=1 pp=2 *",
+                "model=thrice schedule=zbv dp=1 pp=4 *",
+            ),
+            f"{TRAIN}/parallel/test_exactness.py::test_bf16_is_close_to_the_unsplit_model_in_bf16": (
+                "model=tied gpt *",
+                "model=convnet schedule=interleaved *",
+            ),
+            f"{TRAIN}/parallel/test_masks.py::test_transformers_are_cut_at_every_layer_with_a_mask": (
+                "bert-classes-sdpa-padded",
+                "bert-tokens-eager-full",
+                "gpt2-sdpa-padded",
+                "llama-eager-full",
+            ),
+            f"{TRAIN}/parallel/test_masks.py::test_what_is_read_crosses_and_is_read_anew": (
+                "*-torch.bool",
+                "*-padded-torch.int64",
+            ),
+            f"{TRAIN}/parallel/test_masks.py::"
+            "test_a_pipeline_trains_and_evaluates_as_the_unsplit_model_whichever_microbatch_is_padded": (
+                "gpt2-eager-2-1f1b-padded",
+                "llama-sdpa-2-interleaved-padded-layers",
+            ),
+            f"{TRAIN}/parallel/test_schedules.py::test_the_orders_are_what_torch_executes": (
+                "1f1b",
+                "interleaved",
+                "zbv",
+            ),
+            f"{COMPAT}/test_smp_masks.py::test_models_that_look_at_their_masks_train_as_the_unsplit_model": (
+                "own-later-2",
+                "gpt2-later-2",
+                "bert-tokens-first-2",
+            ),
+            f"{COMPAT}/test_smp_tied.py::test_a_tied_head_trains_as_in_the_unsplit_model": (
+                "2",
+                "2-adds-up",
+                "2-llama",
+                "2x2-spread-every-2",
+            ),
+            f"{COMPAT}/test_smp_tied.py::test_a_checkpoint_goes_into_any_layout": ("whole",),
+            f"{COMPAT}/test_smp_forms.py::"
+            "test_any_form_of_the_arguments_trains_and_evaluates_as_the_model_without_the_library": (
+                "2-2-words0",
+                "4-2-words3",
+            ),
+            f"{COMPAT}/test_smp_forms.py::test_more_forms_than_are_kept_are_cut_anew": (),
+            f"{COMPAT}/test_smp_autocast.py::test_training_and_evaluation_compute_under_their_own_autocast": (
+                "bfloat16-float32-words0",
+                "float32-bfloat16-words4",
+                "float32-bfloat16-words6",
+            ),
+            f"{COMPAT}/test_smp_steps.py::test_steps_are_those_of_the_unsplit_model": (
+                "2",
+                "2-manual",
+                "2-linformer",
+                "2-checkpointing",
+                "4",
+                "2x2-spread-simple",
+                "2x2-every-2",
+            ),
+            f"{COMPAT}/test_smp_replicas.py::test_replicas_may_have_different_numbers_of_batches": (
+                "2-1-left",
+                "4-2-join",
+            ),
+            f"{COMPAT}/test_smp_checkpoints.py::"
+            "test_training_goes_on_from_a_checkpoint_in_the_same_layout_and_in_others": ("parts",),
+            f"{COMPAT}/test_smp_transformers.py::"
+            "test_gpt2_with_its_tied_head_trains_on_padded_batches_of_any_length": (),
+        },
+    ),
+)
+
+TABLE = {test: ids for later in LATER for test, ids in later.kept.items()}
+
+
+def like(name: str, pattern: str) -> bool:
+    """Whether `*` in the pattern may stand for something that makes it the name."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
+
+
+def key(item: pytest.Item) -> str:
+    """ "launcher/whole/test_cli.py::test_x": what the table calls a test."""
+    return item.nodeid.partition("[")[0].removeprefix("tests/")
+
+
+def waits(item: pytest.Item) -> bool:
+    """Whether this test is left to `make test-all`."""
+    ids = TABLE.get(key(item))
+    if ids is None:
+        return False
+    case = item.callspec.id if hasattr(item, "callspec") else ""
+    return not any(like(case, pattern) for pattern in ids)
+
+
+def stale(items: Iterable[pytest.Item]) -> list[str]:
+    """What the table keeps of tests of which some were collected, and which none of them is."""
+    cases: dict[str, list[str]] = {}
+    for item in items:
+        cases.setdefault(key(item), []).append(item.callspec.id if hasattr(item, "callspec") else "")
+    return [
+        f"{test}[{pattern}]"
+        for test, ids in TABLE.items()
+        if test in cases
+        for pattern in ids
+        if not any(like(case, pattern) for case in cases[test])
+    ]
+
+
+# The longest first. Each takes more than ten seconds of `make test` on two cores.
+SLOWEST = (
+    f"{TRAIN}/parallel/test_exactness.py",
+    f"{TRAIN}/jobs/test_pipeline.py",
+    f"{WHOLE}/test_restart.py",
+    f"{WHOLE}/test_left.py",
+    f"{WHOLE}/test_hang.py",
+    f"{WHOLE}/test_gate.py",
+    "launcher/inside/test_should_stop.py",
+    f"{TRAIN}/jobs/test_ddp_on_ranks.py",
+    f"{TRAIN}/parallel/test_masks.py",
+    f"{COMPAT}/test_smp_tied.py",
+    f"{COMPAT}/test_smp_steps.py",
+    f"{COMPAT}/test_smddp.py",
+    f"{WHOLE}/test_note_scripts.py",
+    f"{WHOLE}/test_simulate.py",
+    f"{WHOLE}/test_usercode.py",
+)
+
+
+def turn(test: str) -> int:
+    """When the file of a test has its turn: a smaller number is earlier."""
+    file = test.partition("::")[0]
+    return SLOWEST.index(file) if file in SLOWEST else len(SLOWEST)
