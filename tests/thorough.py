@@ -66,21 +66,22 @@ LATER = (
         },
     ),
     Later(
-        "Twelve ranks that train with torch, to the last bit. `make test` resumes after a kill without a launcher "
-        "(train/jobs/test_ddp_on_ranks.py), restarts under the launcher with scripts that need no torch, and does both "
-        "together here under the native engine.",
-        {f"{WHOLE}/test_restart.py::test_ddp_comes_out_bit_identical_after_a_killed_rank": ("native",)},
+        "Every engine, on 2 x 2 ranks that load torch three times. `make test` kills and restarts the native engine on 2 x 1 "
+        "ranks; train/jobs/test_ddp_on_ranks.py resumes after a kill without a launcher.",
+        {f"{WHOLE}/test_restart.py::test_ddp_comes_out_bit_identical_after_a_killed_rank": ("2x1-native",)},
     ),
     Later(
         "Four ranks load torch for one line of a message. The rules that choose it have all of their cases in "
         "launcher/control/test_hub_left.py; `make test` keeps a rank that leaves its peers in a collective, one that "
-        "leaves before it meets them, and all that run out of data.",
+        "leaves before it meets them, and ranks that may leave.",
         {
             f"{WHOLE}/test_left.py::test_the_rank_that_left_is_named_on_every_host": (
                 "collective-native",
                 "early-native",
             ),
             f"{WHOLE}/test_left.py::test_another_attempt_may_follow": (),
+            f"{WHOLE}/test_left.py::test_all_ranks_that_ran_out_of_data_are_counted": (),
+            f"{WHOLE}/test_note_scripts.py::test_ddp_over_the_backend_smddp": ("1",),
         },
     ),
     Later(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -168,12 +169,17 @@ def flattened(value, name=""):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """The weights of a run that nobody disturbs."""
-    folder = tmp_path_factory.mktemp("whole")
-    done = simulate("native", "ddp", *SMALL, folder=folder, marker=str(folder), restarts=0)
-    assert done.code == 0, done.text
-    return weights(folder / "algorun-simulate")
+def undisturbed(tmp_path_factory):
+    """The weights of a run that nobody disturbs, by its layout."""
+
+    @functools.cache
+    def run(layout):
+        folder = tmp_path_factory.mktemp("undisturbed")
+        done = simulate("native", "ddp", *SMALL, folder=folder, marker=str(folder), restarts=0, layout=layout)
+        assert done.code == 0, done.text
+        return weights(folder / "algorun-simulate")
+
+    return run
 
 
 def trainer(job, rank):
@@ -186,20 +192,21 @@ def trainer(job, rank):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_ddp_comes_out_bit_identical_after_a_killed_rank(engine, whole, tmp_path, nothing_left):
-    """Restarted and resumed under any engine against never interrupted: every weight is equal, on 2 x 2 ranks."""
+@pytest.mark.parametrize(("layout", "world"), [("2x1", 2), ("2x2", 4)], ids=["2x1", "2x2"])
+def test_ddp_comes_out_bit_identical_after_a_killed_rank(layout, world, engine, undisturbed, tmp_path, nothing_left):
+    """Restarted and resumed under any engine against never interrupted: every weight is equal."""
     words = ["--restarts", "3", "ddp", *SMALL, "--checkpoint-interval-s", "0.2"]
-    job = Running(engine, *words, folder=tmp_path, marker=nothing_left)
+    job = Running(engine, *words, folder=tmp_path, marker=nothing_left, layout=layout)
     job.wait_for("checkpoint: ", 2)
-    os.kill(trainer(job, 3).pid, signal.SIGKILL)
+    os.kill(trainer(job, world - 1).pid, signal.SIGKILL)
     killed_at = time.monotonic()
     assert job.end(300) == 0, job.log.read_text()
     text = job.log.read_text()
-    assert "signal: rank 3 on algo-2, exit 137 (SIGKILL), attempt 1/4" in text
+    assert f"signal: rank {world - 1} on algo-2, exit 137 (SIGKILL), attempt 1/4" in text
     assert "resumed: " in text
-    assert text.strip().splitlines()[-1].startswith("ok nnodes=2 world_size=4")
+    assert text.strip().splitlines()[-1].startswith(f"ok nnodes=2 world_size={world}")
     assert "restarts=1" in text.splitlines()[-1], f"{time.monotonic() - killed_at:.1f} s"
-    ours, theirs = (dict(flattened(state)) for state in (weights(tmp_path / "algorun-simulate"), whole))
+    ours, theirs = (dict(flattened(state)) for state in (weights(tmp_path / "algorun-simulate"), undisturbed(layout)))
     assert ours.keys() == theirs.keys()
     assert len(ours) > 5
     for name, tensor in ours.items():

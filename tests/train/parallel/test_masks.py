@@ -16,6 +16,9 @@ from algorun_train.parallel.stage import Stage
 from algorun_train.parallel.trees import arguments, leaves, mapped
 from tests.train import split_runs
 from tests.train.parallel import model_zoo
+from tests.train.training_runs import TRANSFORMERS, load_once
+
+load_once(*TRANSFORMERS)
 
 ROWS, LENGTH = 3, 6
 
