@@ -60,7 +60,7 @@ LATER = (
                 "mpirun-mpi",
             ),
             "launcher/inside/test_rank_shim.py::test_a_terminating_newline_less_message_is_not_lost": ("native",),
-            f"{COMPAT}/test_smddp.py::test_the_backend_smddp_reduces_gathers_and_carries_ddp": ("native-*",),
+            f"{COMPAT}/test_smddp.py::test_the_backend_smddp_reduces_gathers_and_carries_ddp": ("mpirun-*",),
             f"{COMPAT}/test_smp_launched.py::test_an_evaluation_on_rank_0_alone_ends_the_job_with_its_reason": (),
             f"{COMPAT}/test_smp_launched.py::test_a_manual_partition_trains_as_the_unsplit_model": ("native",),
         },
