@@ -102,9 +102,9 @@ class Hosts:
         job = self._job
         self._links[host] = HubLink(
             self._loop,
-            (LEADER, job.control_port),
-            job.addresses[host],
-            job.token,
+            (LEADER, job.control.port),
+            job.control.addresses[host],
+            job.control.token,
             Hello(host, self._first),
             lambda message: self._heard(host, message),
             lambda reason: self._give_up(f"{host}: {reason}"),
@@ -195,7 +195,7 @@ def measure(count: int, seconds: float) -> Round:
             leader = subprocess.Popen(argv, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             job = config.read(Request(target=str(program), slots=1, cwd=folder), environ)
-            listening(job.control_port, leader)
+            listening(job.control.port, leader)
             hosts = Hosts(job, leader.pid, seconds)
             hosts.run()
             if not hosts.trouble and leader.wait(LIMIT_S) != CODE:

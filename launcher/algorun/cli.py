@@ -13,10 +13,11 @@ from typing import NoReturn
 
 from . import __version__
 from .errors import ExitCode, UserError
-from .job.request import ENGINES, Request
-from .job.values import MOST_RESTARTS, count
+from .job import settings
+from .job.engine import Engine
+from .job.request import Request
+from .job.values import count
 
-TOOLKIT = "toolkit"
 HOME_BASE = "algorun-run"  # stands for /opt/ml where there is none
 FLAGS = ("-h", "--help", "--per-host", "--share-nothing", "--json", "--resume")  # options of ours that take no value
 ENTRY_HELP = "a script (.py, .sh), an executable, or a bundled entrypoint: ddp, pipeline, mpi-basics"
@@ -38,7 +39,7 @@ def layout(text: str) -> tuple[int, int]:
 
 
 def _entry_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--engine", metavar="E", default="", help=f"what starts the ranks: {', '.join(ENGINES)}")
+    parser.add_argument("--engine", metavar="E", default="", help=f"what starts the ranks: {', '.join(Engine)}")
     parser.add_argument("-j", dest="layout", metavar="HxS", help="hosts x ranks per host, such as 2x4")
     parser.add_argument("--slots", metavar="N", help="ranks on each host")
     parser.add_argument("--restarts", metavar="N", help="attempts that may follow a failed one")
@@ -117,7 +118,9 @@ def request(options: argparse.Namespace) -> Request:
         engine=options.engine,
         layout=chosen,
         slots=slots,
-        restarts=None if options.restarts is None else count("--restarts", options.restarts, MOST_RESTARTS, least=0),
+        restarts=None
+        if options.restarts is None
+        else count("--restarts", options.restarts, settings.MOST_RESTARTS, least=0),
         per_host=options.per_host,
         share_nothing=options.share_nothing,
         cwd=options.cwd,
@@ -134,7 +137,7 @@ def _execute(wish: Request) -> int:
 
     hold_signals()  # a stop that comes while this reads must not end it: the other hosts are to hear of it
     from .host import run
-    from .job import config
+    from .job import config, job_input
     from .job.paths import DEFAULT_BASE, Paths
     from .machine import probe
     from .outcome.report import write_error
@@ -145,7 +148,7 @@ def _execute(wish: Request) -> int:
     environ = dict(os.environ)
     paths = Paths.of(environ)
     try:
-        resources = config.read_resources(paths, wish)
+        resources = job_input.read_resources(paths, wish)
         machine = probe.look(environ)
     except UserError as error:
         write_error(paths, error)
@@ -174,7 +177,7 @@ def _hand_over() -> int:
 
     if importlib.util.find_spec("sagemaker_training") is None:
         error = UserError(
-            "ALGORUN_ENGINE", f"{TOOLKIT!r}, but sagemaker-training is not installed", fix="pip install sagemaker-training"
+            settings.ENGINE.name, f"{settings.TOOLKIT!r}, but sagemaker-training is not installed", fix="pip install sagemaker-training"
         )  # fmt: skip
         write_error(Paths.of(os.environ), error)
         raise error
@@ -202,10 +205,12 @@ def _plan(options: argparse.Namespace) -> int:
     environ = dict(os.environ)
     machine = probe.look(environ)
     job = config.read(wish, environ)
-    if job.engine.value == "mpirun":
+    if job.launch.engine.value.needs_openmpi:
         machine = replace(machine, openmpi=probe.openmpi(environ))
     slots = cluster.assumed_slots(job, cluster.own_slots(job, machine))
-    made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.outside), machine, Programs(*_programs()))
+    made = plan.make(
+        job, cluster.resolve(job.resources.hosts, slots, job.launch.outside), machine, Programs(*_programs())
+    )
     bundled.check(job.entry, sys.executable, made.world_size)
     sys.stdout.write(
         (json.dumps(codec.to_json(render.redacted(made))) if options.json else render.plan_text(made)) + "\n"
@@ -228,7 +233,7 @@ def _run(options: argparse.Namespace) -> int:
     _show_help(options)
     match options.command:
         case "train":
-            if os.environ.get("ALGORUN_ENGINE") == TOOLKIT:
+            if settings.hands_over(os.environ):
                 return _hand_over()
             return _execute(Request(from_job=True, args=tuple(options.arguments)))
         case "run":

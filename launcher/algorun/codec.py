@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import json
 import types
@@ -67,6 +68,11 @@ def from_json(kind: Any, value: Any, where: str = "$") -> Any:
         if value is None and type(None) in args:
             return None
         return from_json(next(arg for arg in args if arg is not type(None)), value, where)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        try:
+            return kind(value)
+        except ValueError:
+            raise ValueError(f"{where}: {value!r} is none of {', '.join(str(each.value) for each in kind)}") from None
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)

@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun.job import hyperparameters as hp
+from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.plan import cluster, plan
 from tests.conftest import PROGRAMS, job, machine
 from tests.contract.trees import ENCODINGS
@@ -50,8 +51,9 @@ def hyperparameters(draw):
 
 def given_to_the_script(raw: dict[str, str]) -> tuple[list[str], dict[str, str]]:
     """argv and environment of the only rank."""
-    args = tuple(hp.argv(hp.user_values(raw)))
-    config = replace(SCRIPT, hyperparameters=raw, entry=replace(SCRIPT.entry, args=args))
+    args = tuple(hp.argv(Hyperparameters.parse(raw).user))
+    given = replace(SCRIPT.input, hyperparameters=Hyperparameters.parse(raw))
+    config = replace(SCRIPT, input=given, entry=replace(SCRIPT.entry, args=args))
     made = plan.make(config, RANKS, MACHINE, PROGRAMS)
     return list(made.argv[-len(args) :] if args else []), made.environ(made.hosts[0], made.hosts[0].ranks[0])
 
@@ -111,13 +113,13 @@ def test_values_come_back_through_the_command_line(encoding, user):
 
 @given(user=st.dictionaries(keys, st.booleans() | st.integers() | st.floats(allow_nan=False) | st.lists(st.integers())))
 def test_the_encoding_does_not_matter_to_the_command_line_of_scalars_and_lists_of_numbers(user):
-    lines = [hp.argv(hp.user_values(encode(user))) for encode in ENCODINGS.values()]
+    lines = [hp.argv(Hyperparameters.parse(encode(user)).user) for encode in ENCODINGS.values()]
     assert lines[0] == lines[1] == lines[2]
     assert lines[0][1::2] == [str(user[key]) for key in sorted(user)]
 
 
 @given(user=hyperparameters())
 def test_json_loses_nothing(user):
-    found = hp.user_values(ENCODINGS["json"](user))
+    found = Hyperparameters.parse(ENCODINGS["json"](user)).user
     assert all(same(found[key], value) for key, value in user.items())
     assert found.keys() == user.keys()

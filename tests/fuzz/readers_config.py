@@ -12,11 +12,13 @@ from unittest import mock
 
 from algorun import cli, codec
 from algorun.errors import UserError
-from algorun.job import config, modeltrainer, usercode
+from algorun.job import config, job_input, modeltrainer, usercode
 from algorun.job import hyperparameters as hp
+from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.paths import Paths
 from algorun.job.request import Request
-from algorun.job.values import NEVER_S, Limits, Sourced
+from algorun.job.settings import NEVER_S, WAITS, ControlSettings, Limits
+from algorun.job.values import Sourced
 from algorun.machine.probe import Machine
 from algorun.plan import cluster, plan, render
 from algorun.plan.engines.base import Programs
@@ -113,7 +115,7 @@ def read_job(data: bytes) -> None:
         slots = cluster.assumed_slots(job, cluster.own_slots(job, MACHINE))
         if sum(each.value for each in slots.values()) > MOST_RANKS:
             return
-        made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.outside), MACHINE, PROGRAMS)
+        made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.outside), MACHINE, PROGRAMS)
     except UserError as error:
         one_line(error)
         return
@@ -168,11 +170,9 @@ def read_hyperparameters(data: bytes) -> None:
                 read()
     for given in (raw, {"algorun_args": next(iter(raw.values()), "")}):
         with contextlib.suppress(UserError):
-            hp.argv(hp.user_values(given))
+            hp.argv(Hyperparameters.parse(given).user)
         with contextlib.suppress(UserError):
-            modeltrainer.argv(given)
-        with contextlib.suppress(UserError):
-            config._args(given, None)
+            modeltrainer.argv(Hyperparameters.parse(given).user)
 
 
 def hyperparameter_seeds() -> list[bytes]:
@@ -210,17 +210,17 @@ def read_environment(data: bytes) -> None:
         assert 0 < limits.hang_s <= NEVER_S  # "off" is never
         assert limits.heartbeat_s < limits.heartbeat_timeout_s
     with contextlib.suppress(UserError):
-        for name, address in config._addresses(environ).items():
+        for name, address in ControlSettings.of(environ).addresses.items():
             assert name
             address.encode("ascii")
             assert address.isprintable()
     with contextlib.suppress(UserError):
-        broken = config.broken(environ, config.read_resources(Paths(Path("/nowhere")), Request()))
-        assert 0 < broken.control_port < 65536
+        broken = config.broken(environ, job_input.read_resources(Paths(Path("/nowhere")), Request()))
+        assert 0 < broken.control.port < 65536
 
 
 def environments() -> list[bytes]:
-    every = {f"ALGORUN_{name.upper()}": "2.5" for name in Limits.__dataclass_fields__}
+    every = {each.name: "2.5" for each in WAITS}
     more = {"ALGORUN_ADDRESSES": "algo-1=127.0.0.1,algo-2=::1", "ALGORUN_CONTROL_PORT": "29600", "ALGORUN_TOKEN": "x"}
     return [json.dumps({**every, **more}).encode()]
 

@@ -39,7 +39,8 @@ from algorun.control.messages import (
     bye,
 )
 from algorun.event_loop import Loop
-from algorun.job.values import Limits, Sourced
+from algorun.job.settings import Limits
+from algorun.job.values import Sourced
 from algorun.network.addresses import free_ports
 from algorun.network.connection import Connection
 from algorun.network.hub_server import HubShell

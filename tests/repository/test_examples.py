@@ -32,5 +32,5 @@ def test_the_raw_request_is_valid_and_says_what_the_launcher_reads(tmp_path):
     from algorun.job.config import Request, read
 
     job = read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
-    assert (job.engine.value, job.setup.uri) == ("torchrun", "s3://bucket/sourcedir.tar.gz")
+    assert (job.launch.engine.value, job.setup.uri) == ("torchrun", "s3://bucket/sourcedir.tar.gz")
     assert job.entry.args == ("--epochs", "3", "--lr", "0.1")

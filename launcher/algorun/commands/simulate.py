@@ -22,7 +22,7 @@ from algorun.host.processes import end_with_parent
 from algorun.job.entry import BUNDLED
 from algorun.job.paths import Paths, write_aside
 from algorun.job.request import Request
-from algorun.job.values import Limits
+from algorun.job.settings import Limits
 from algorun.machine import probe
 from algorun.network.addresses import free_ports
 from algorun.outcome import report

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from algorun.job.values import Limits
+from algorun.job.settings import Limits
 
 from .gate import listed
 

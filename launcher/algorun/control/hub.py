@@ -17,7 +17,7 @@ from dataclasses import replace
 from enum import Enum
 
 from algorun.errors import ExitCode
-from algorun.job.values import Limits
+from algorun.job.settings import Limits
 
 from .failure import Failure, RankLeft
 from .first_failure import Blame

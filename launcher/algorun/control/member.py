@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from algorun.errors import ExitCode
-from algorun.job.values import Limits
+from algorun.job.settings import Limits
 
 from .failure import Failure, Raised, RankLeft
 from .first_failure import MISSED_S

@@ -54,7 +54,7 @@ class Attempt:
         """Starts the engine, or the ranks where the engine is ours. Raises UserError where a program cannot start."""
         if self._host.starter:
             self._engine.start(self._host.starter, what=self._plan.engine.value)
-        if self._plan.engine.value == "native" or not self._host.joined:
+        if not self._plan.engine.value.starts_ranks or not self._host.joined:
             self._ranks.start()
 
         from algorun.machine import failure_snapshot  # while the ranks start

@@ -106,7 +106,7 @@ class Readiness:
             if self.config.setup is not None:
                 self.config = configs.prepared(self.config)
             self._options.start(self.config.entry)
-            if self.config.engine.value == "mpirun" and self.machine.openmpi is None:
+            if self.config.launch.engine.value.needs_openmpi and self.machine.openmpi is None:
                 self.machine = replace(self.machine, openmpi=openmpi.usable(probe.openmpi(os.environ)))
             slots = cluster.own_slots(self.config, self.machine)
             unfit = self._unfit(slots)
@@ -120,7 +120,7 @@ class Readiness:
                 address = plan.offline(self.config).master_addr.value
                 port, engine_port = free_ports(own_address(self.config, self.machine), 2)
                 ready = replace(ready, master_addr=address, master_port=port, engine_port=engine_port)
-            if self.config.restarts:
+            if self.config.launch.restarts:
                 ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))
         except UserError as error:
             self._cannot_start(error)

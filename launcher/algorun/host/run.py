@@ -39,7 +39,7 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     except Exception as defect:
         result = _failed_here(config, _defect(host, defect))
     report.write_result(config.paths, result.verdict, result.line)
-    if "ALGORUN_QUIET" not in config.environ:  # a simulation says it once, for all of its hosts
+    if not config.quiet:
         if result.verdict.failure is not None:
             failure = result.verdict.failure
             console.put(2, f"algorun: {failure.text(LOGGED + len(failure.said))}\n".encode("utf-8", "replace"))

@@ -42,9 +42,9 @@ from algorun.network import channel
 from algorun.network.channel import Channel
 from algorun.outcome import report
 from algorun.plan import agreement, cluster, plan, render
-from algorun.plan.cluster import Cluster
+from algorun.plan.cluster import Cluster, Meeting
 from algorun.plan.engines.base import Programs
-from algorun.plan.plan import Meeting, Plan
+from algorun.plan.plan import Plan
 
 from .attempt import Attempt, explained
 from .logs import Console
@@ -185,7 +185,7 @@ class Supervisor:
         port, engine_port = (Sourced(number, "free on the leader") for number in (go.master_port, go.engine_port))
         meeting = Meeting(Sourced(go.master_addr, "leader"), port, engine_port, go.attempt)
         try:
-            self._cluster = cluster.resolve(self.config.resources.hosts, slots, self.config.outside)
+            self._cluster = cluster.resolve(self.config.resources.hosts, slots, self.config.launch.outside)
             self._plan = plan.make(self.config, self._cluster, self._readiness.machine, self._programs, meeting)
         except UserError as error:  # the same on every host, but all are to name the same one
             self._cannot_start(Failure("configuration", self._host, error.code, str(error)))

@@ -33,11 +33,6 @@ def is_platform_key(key: str) -> bool:
     return key.startswith(PLATFORM_PREFIXES) or key in PLATFORM_KEYS
 
 
-def user_values(raw: Mapping[str, object]) -> dict[str, object]:
-    """The user's own hyperparameters, decoded, in the order of the file."""
-    return {key: decode(value) for key, value in raw.items() if not is_platform_key(key)}
-
-
 def flag(raw: Mapping[str, object], key: str) -> bool:
     """A yes or no of the platform's, read by its value (SDKs send `false` too) in any of the three encodings."""
     value = decode(raw.get(key, False))

@@ -10,8 +10,9 @@ from pathlib import Path
 from algorun.codec import loads
 from algorun.errors import UserError
 
+from .values import HOST_NAME_LENGTH
+
 LARGEST = 16 * 1024 * 1024  # bytes; SageMaker's own limit for all hyperparameters together is far below 1 MiB
-HOST_NAME_LENGTH = 253  # octets, RFC 1035
 
 
 @dataclass(frozen=True, slots=True)

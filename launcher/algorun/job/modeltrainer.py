@@ -14,7 +14,7 @@ from pathlib import Path
 
 from algorun.errors import UserError
 
-from . import hyperparameters as hp
+from .engine import Engine
 from .jobfiles import read_object
 from .paths import Paths
 from .values import Sourced, count
@@ -28,7 +28,7 @@ class ModelTrainer:
 
     entry_script: str
     code: Path
-    engine: Sourced[str] | None
+    engine: Sourced[Engine] | None
     slots: Sourced[int] | None
     mpi_options: tuple[str, ...]
 
@@ -48,9 +48,9 @@ def read(paths: Paths) -> ModelTrainer | None:
         raise UserError(f"{folder / DISTRIBUTED} mpi_additional_options", f"{options!r} is not a list of strings")
     engine = None
     if "mpi_additional_options" in distributed:
-        engine = Sourced("mpirun", "distributed=MPI(..)")
+        engine = Sourced(Engine.MPIRUN, "distributed=MPI(..)")
     elif distributed:
-        engine = Sourced("torchrun", "distributed=Torchrun(..)")
+        engine = Sourced(Engine.TORCHRUN, "distributed=Torchrun(..)")
     slots = None
     if distributed.get("process_count_per_node"):
         key = "process_count_per_node"
@@ -58,11 +58,11 @@ def read(paths: Paths) -> ModelTrainer | None:
     return ModelTrainer(entry, paths.channel("code"), engine, slots, tuple(options))
 
 
-def argv(raw: Mapping[str, object]) -> list[str]:
-    """The command line as SDK v3's own drivers make it: in the file's order, strings as they are, the rest as JSON."""
+def argv(user: Mapping[str, object]) -> list[str]:
+    """The command line as SDK v3's own drivers make it of the user's hyperparameters, decoded.
+
+    In the file's order, strings as they are, the rest as JSON."""
     out: list[str] = []
-    for key, value in raw.items():
-        if not hp.is_platform_key(key):
-            found = hp.decode(value)
-            out += [f"--{key}", found if isinstance(found, str) else json.dumps(found)]
+    for key, value in user.items():
+        out += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
     return out

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ENGINES = ("native", "torchrun", "mpirun")
-OWN = "algorun_"  # our own hyperparameters: algorun_engine, _slots, _restarts, _per_host, _args, _cwd
-
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from algorun.errors import UserError
 
-from . import hyperparameters as hp
+from .hyperparameter_groups import SUBMIT_DIRECTORY, PlatformKeys
 from .paths import Paths
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 REQUIREMENTS = "requirements.txt"
 STAGE = ".algorun-unpacking"  # begins the name of the folder, within the code folder, where code is made whole first
-OPTION = "sagemaker_submit_directory"
+OPTION = SUBMIT_DIRECTORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Setup:
     region: str = ""
 
 
-def wished(raw: Mapping[str, object], environ: Mapping[str, str], paths: Paths, program: str) -> Setup | None:
+def wished(platform: PlatformKeys, environ: Mapping[str, str], paths: Paths, program: str) -> Setup | None:
     """The preparation that this job needs here, None where its program could start at once.
 
     Raises UserError on an address that code does not come from.
     """
-    uri = hp.text(raw, OPTION)
-    region = environ.get("AWS_REGION") or environ.get("SAGEMAKER_REGION") or hp.text(raw, "sagemaker_region")
+    uri = platform.submit_directory
+    region = environ.get("AWS_REGION") or environ.get("SAGEMAKER_REGION") or platform.region or ""
     setup = Setup(uri, str(paths.code), program, region)
     if not has_files(paths.code):
         if not (uri and program):

@@ -37,7 +37,7 @@ def own_address(config: JobConfig, machine: Machine) -> str:
     from . import addresses
 
     nic = cluster.interface(config, machine).value
-    return addresses.own_address(config.resources.current_host, config.addresses, nic)
+    return addresses.own_address(config.resources.current_host, config.control.addresses, nic)
 
 
 def to_hub(
@@ -56,19 +56,18 @@ def to_hub(
     if config.resources.current_host != leader:
         from .link import HubLink
 
-        where = (config.addresses.get(leader, leader), config.control_port)
-        source = config.addresses.get(config.resources.current_host, "")
+        where = (config.control.addresses.get(leader, leader), config.control.port)
+        source = config.control.addresses.get(config.resources.current_host, "")
         return HubLink(
-            loop, where, source, config.token, hello, receive, on_lost, SILENT_BEATS * limits.heartbeat_s,
+            loop, where, source, config.control.token, hello, receive, on_lost, SILENT_BEATS * limits.heartbeat_s,
             leader=leader, tell=tell,
         )  # fmt: skip
     from .hub_server import HubShell
 
-    hub = Hub(loop.now(), hosts, limits, config.restarts)
-    secret = "ALGORUN_TOKEN" in config.environ
-    shell = HubShell(loop, hub, config.token, secret, config.addresses)
+    hub = Hub(loop.now(), hosts, limits, config.launch.restarts)
+    shell = HubShell(loop, hub, config.control.token, config.control.own_token, config.control.addresses)
     shell.on_finished, shell.tell = on_finished, tell
     if len(hosts) > 1:
-        shell.listen(own_address(config, machine), config.control_port)
+        shell.listen(own_address(config, machine), config.control.port)
     shell.join(hello, receive)
     return shell

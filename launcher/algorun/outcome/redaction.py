@@ -13,7 +13,6 @@ from dataclasses import replace
 from urllib.parse import quote
 
 from algorun.control.failure import Failure
-from algorun.job import hyperparameters as hp
 from algorun.job.config import JobConfig
 from algorun.plan.render import is_secret
 
@@ -48,7 +47,7 @@ def _secrets(config: JobConfig) -> list[tuple[str, str]]:
     """Name and value of each, the longest value first."""
     named = [
         *_of_mapping(config.environ),
-        *_of_mapping({key: hp.decode(value) for key, value in config.hyperparameters.items()}),
+        *_of_mapping(config.hyperparameters.decoded),
         *_of_words((*config.entry.args, *config.request.args)),
     ]
     found = {(name, form) for name, value in named for form in _forms(value)}

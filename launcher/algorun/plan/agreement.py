@@ -30,8 +30,8 @@ def at_the_start(config: JobConfig, machine: Machine, source: str, slots: int) -
 
     Hosts may carry different numbers of ranks, unless ALGORUN_EQUAL_SLOTS=1 says that this would be a mistake.
     """
-    digest = {"engine": config.engine.value, "program": shown(config), "restarts": str(config.restarts)}
-    if config.environ.get("ALGORUN_EQUAL_SLOTS") == "1":
+    digest = {"engine": config.launch.engine.value, "program": shown(config), "restarts": str(config.launch.restarts)}
+    if config.equal_slots:
         digest["slots"] = str(slots)
     if machine.openmpi is not None:  # mpirun of one version cannot use the daemons of another
         digest["Open MPI version"] = str(machine.openmpi.major)

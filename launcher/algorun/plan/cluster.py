@@ -64,15 +64,25 @@ class Cluster:
         return next(host for host in self.hosts if host.name == name)
 
 
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """What the hosts agreed on when they met: where rank 0 listens. Offline it is assumed."""
+
+    master_addr: Sourced[str]
+    master_port: Sourced[int]
+    engine_port: Sourced[int]
+    attempt: int = 0
+
+
 def own_slots(config: JobConfig, machine: Machine) -> Sourced[int]:
     """The ranks that this host carries: what was asked for, else one per GPU, else one on a CPU host.
 
     A host outside the world of ranks runs the program once.
     """
-    if config.resources.current_host in config.outside:
+    if config.resources.current_host in config.launch.outside:
         return ALONE
-    if config.slots is not None:
-        return config.slots
+    if config.launch.slots is not None:
+        return config.launch.slots
     if machine.gpus.value:
         return Sourced(machine.gpus.value, f"{machine.gpus.value} GPUs ({machine.gpus.source})")
     return Sourced(1, "no GPU: one rank per host")
@@ -80,8 +90,8 @@ def own_slots(config: JobConfig, machine: Machine) -> Sourced[int]:
 
 def assumed_slots(config: JobConfig, own: Sourced[int]) -> dict[str, Sourced[int]]:
     """Slots of all hosts for a plan made offline: a host knows only its own GPUs and takes the others for equal."""
-    others = config.slots or Sourced(own.value, "assumed equal")
-    slots = {host: ALONE if host in config.outside else others for host in config.resources.hosts}
+    others = config.launch.slots or Sourced(own.value, "assumed equal")
+    slots = {host: ALONE if host in config.launch.outside else others for host in config.resources.hosts}
     return slots | {config.resources.current_host: own}
 
 

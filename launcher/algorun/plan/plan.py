@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from algorun.job.config import JobConfig
-from algorun.job.values import Limits, Sourced
+from algorun.job.engine import Engine
+from algorun.job.settings import Limits
+from algorun.job.values import Sourced
 from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import Machine
 
 from . import rank_env as env
 from . import sagemaker_env
-from .cluster import Cluster, Host, interface
-from .engines import mpirun, native, torchrun
-from .engines.base import Pieces, Programs
+from .cluster import Cluster, Host, Meeting, interface
+from .engines.base import Pieces, Programs, Wanted
+from .engines.registry import STARTERS
 from .rank_env import Variable
 
 FORMAT = 1
@@ -51,7 +53,7 @@ class Plan:
     """
 
     format: int
-    engine: Sourced[str]
+    engine: Sourced[Engine]
     attempt: int
     per_host: bool
     nnodes: int
@@ -77,48 +79,23 @@ class Plan:
         return {v.name: v.value for v in (*self.env, *contract, *host.env, *rank.env)}
 
 
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """What the hosts agreed on when they met: where rank 0 listens. Offline it is assumed."""
-
-    master_addr: Sourced[str]
-    master_port: Sourced[int]
-    engine_port: Sourced[int]
-    attempt: int = 0
-
-
 def first_host(config: JobConfig) -> str:
     """The host that carries rank 0: the leader, unless it stands outside the world of ranks."""
-    return next((host for host in config.resources.hosts if host not in config.outside), config.resources.hosts[0])
+    return next(
+        (host for host in config.resources.hosts if host not in config.launch.outside), config.resources.hosts[0]
+    )
 
 
 def offline(config: JobConfig) -> Meeting:
     """The meeting that a plan without a run assumes."""
     first = first_host(config)
     # A single host needs no name service; its own name may not resolve.
-    address = config.addresses.get(first, first if len(config.resources.hosts) > 1 else "127.0.0.1")
+    address = config.control.addresses.get(first, first if len(config.resources.hosts) > 1 else "127.0.0.1")
     return Meeting(
         Sourced(address, "leader" if first == config.resources.hosts[0] else f"{first} carries rank 0"),
         Sourced(ASSUMED_MASTER_PORT, "assumed; chosen at the gate"),
         Sourced(ASSUMED_MASTER_PORT + 1, "assumed; chosen at the gate"),
     )
-
-
-def _pieces(
-    config: JobConfig, cluster: Cluster, programs: Programs, meeting: Meeting, nic: str, found: OpenMpi | None
-) -> Pieces:
-    match config.engine.value:
-        case "torchrun":
-            # One process per host: scripts that count hosts may set MASTER_PORT themselves. With torchrun's own contract
-            # no rank would then listen there, because torchrun offers its rendezvous as the ranks' store.
-            port = meeting.engine_port if config.per_host else meeting.master_port
-            keeps = not config.per_host
-            return torchrun.pieces(cluster, programs, meeting.master_addr.value, port.value, keeps_contract=keeps)
-        case "mpirun":
-            simulated = bool(config.addresses)
-            return mpirun.pieces(cluster, programs, found, nic, config.engine_options, simulated=simulated)
-        case _:
-            return native.pieces()
 
 
 def _host(
@@ -159,14 +136,19 @@ def make(
     """
     meeting = meeting or offline(config)
     nic = interface(config, machine)
-    pieces = _pieces(config, cluster, programs, meeting, nic.value, machine.openmpi)
+    launch, openmpi = config.launch, machine.openmpi
+    wanted = Wanted(
+        cluster, programs, meeting, nic.value, openmpi, launch.engine_options,
+        per_host=launch.per_host, simulated=bool(config.control.addresses),
+    )  # fmt: skip
+    pieces = STARTERS[launch.engine.value](wanted)
     sagemaker = sagemaker_env.SageMakerEnvironment(config, machine, nic.value)
-    contract = env.shared_contract(cluster, meeting.master_addr, meeting.master_port, meeting.attempt, config.restarts)
+    contract = env.shared_contract(cluster, meeting.master_addr, meeting.master_port, meeting.attempt, launch.restarts)
     return Plan(
         format=FORMAT,
-        engine=config.engine,
+        engine=launch.engine,
         attempt=meeting.attempt,
-        per_host=config.per_host,
+        per_host=launch.per_host,
         nnodes=cluster.nnodes,
         world_size=cluster.world_size,
         argv=config.entry.argv(programs.python),
@@ -174,11 +156,11 @@ def make(
         interface=nic,
         env=(*sagemaker.shared(), *_python_path(config)),
         contract=tuple(contract),
-        starter_env=tuple(Variable(k, v, config.engine.value) for k, v in pieces.environ.items()),
+        starter_env=tuple(Variable(k, v, launch.engine.value) for k, v in pieces.environ.items()),
         keeps_contract=pieces.keeps_contract,
         limits=config.limits,
-        compatibility=config.compatibility,
-        openmpi=machine.openmpi if config.engine.value == "mpirun" else None,
+        compatibility=launch.compatibility,
+        openmpi=openmpi if launch.engine.value.needs_openmpi else None,
         hosts=tuple(_host(h, config, machine, sagemaker, pieces, nic) for h in cluster.hosts),
     )
 

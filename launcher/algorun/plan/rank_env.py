@@ -1,7 +1,7 @@
 """The environment of a rank, each variable with its source: torchrun's contract and defaults. Pure.
 
 The contract (RANK, LOCAL_RANK, WORLD_SIZE, .., MASTER_ADDR, MASTER_PORT) is the same for every engine. What SageMaker
-adds, SM_*, is in sm_env.
+adds, SM_*, is in sagemaker_env.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def plan_text(plan: Plan) -> str:
         parts.append(f"\nthe engine's own environment:\n{_variables(plan.starter_env)}")
     if plan.openmpi:
         parts.append(f"\n{plan.openmpi}")
-    elif plan.engine.value == "mpirun":
+    elif plan.engine.value.needs_openmpi:
         parts.append(f"\nno mpirun here: the plan takes Open MPI {openmpi.ASSUMED}'s options")
     for host in plan.hosts:
         parts.append(f"\n{host.host}: slots {host.slots.value} ({host.slots.source})")

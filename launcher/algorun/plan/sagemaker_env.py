@@ -11,16 +11,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from algorun.job import hyperparameters as hp
+from algorun.job import settings
 from algorun.job.config import JobConfig
+from algorun.job.hyperparameter_groups import PlatformKeys
+from algorun.job.hyperparameters import LONGEST
 from algorun.job.jobfiles import Resources
 from algorun.machine.probe import Machine
 
 from .cluster import Host
 from .rank_env import Variable
-
-INFO = 20  # logging.INFO; the module costs 4 ms of every start
-LEFT_OUT = "ALGORUN_LEFT_OUT"
 
 # What the toolkit assumes where resourceconfig.json does not say: local modes name neither.
 LOCAL_TYPE = "local"
@@ -33,13 +32,6 @@ TOOLKIT_KEYS = frozenset(
     for name in (
         *("program", "submit_directory", "enable_cloudwatch_metrics", "region", "container_log_level", "job_name"),
         "s3_output",
-    )
-)
-DISTRIBUTIONS = tuple(
-    f"sagemaker_{name}_enabled"
-    for name in (
-        *("mpi", "parameter_server", "distributed_dataparallel", "pytorch_ddp", "pytorch_xla_multi_worker"),
-        *("multi_worker_mirrored_strategy", "torch_distributed"),
     )
 )
 
@@ -83,49 +75,32 @@ def _with_aliases(variables: Sequence[Variable]) -> list[Variable]:
     return out
 
 
-def _fitting(variables: Sequence[Variable], label: str) -> list[Variable]:
-    """All that a process can be given: Linux starts none with a variable of 128 KiB. `label` names the set."""
-    long = [v.name for v in variables if len(f"{v.name}={v.value}".encode(errors="replace")) >= hp.LONGEST]
+def _fitting(variables: Sequence[Variable], left_out: str) -> list[Variable]:
+    """All that a process can be given: Linux starts none with a variable of 128 KiB. `left_out` names the others."""
+    long = [v.name for v in variables if len(f"{v.name}={v.value}".encode(errors="replace")) >= LONGEST]
     if not long:
         return list(variables)
-    why = f"{hp.LONGEST} bytes or more, which no process can be given"
-    return [*(v for v in variables if v.name not in long), Variable(f"{LEFT_OUT}_{label}", " ".join(long), why)]
+    why = f"{LONGEST} bytes or more, which no process can be given"
+    return [*(v for v in variables if v.name not in long), Variable(left_out, " ".join(long), why)]
 
 
-def _distribution_groups(raw: Mapping[str, object], current_group: object) -> object:
+def _distribution_groups(platform: PlatformKeys, current_group: str) -> list[str]:
     """The instance groups that the distribution spans: the named ones, else the current one if there is any."""
-    key = "sagemaker_distribution_instance_groups"
-    if key in raw:
-        return hp.decode(raw[key])
-    return [current_group] if any(hp.flag(raw, name) for name in DISTRIBUTIONS) else []
+    if platform.instance_groups is not None:
+        return list(platform.instance_groups)
+    return [current_group] if platform.distributions else []
 
 
-def _distribution_hosts(groups: object, resources: Resources) -> list[str]:
+def _distribution_hosts(names: list[str], resources: Resources) -> list[str]:
     if not resources.groups:
         return list(resources.hosts)
-    wanted = groups if isinstance(groups, list) else [groups]
-    return [host for group in resources.groups if group.name in wanted for host in group.hosts]
-
-
-def program(config: JobConfig) -> str:
-    """The entry point as the user named it, however it is started."""
-    if config.entry.source == "SAGEMAKER_PROGRAM":
-        return config.environ["SAGEMAKER_PROGRAM"]
-    if config.entry.source == "hyperparameter sagemaker_program":
-        return hp.text(config.hyperparameters, "sagemaker_program")
-    return config.entry.target
-
-
-def _log_level(raw: Mapping[str, object]) -> int:
-    """A number, as scripts read it; the toolkit's job ends on a word."""
-    level = hp.decode(raw.get("sagemaker_container_log_level"))
-    return level if isinstance(level, int) else INFO
+    return [host for group in resources.groups if group.name in names for host in group.hosts]
 
 
 def _region(config: JobConfig) -> Variable:
-    key = "sagemaker_region"
-    if key in config.hyperparameters:
-        return Variable("SAGEMAKER_REGION", hp.text(config.hyperparameters, key), f"hyperparameter {key}")
+    region = config.hyperparameters.platform.region
+    if region is not None:
+        return Variable("SAGEMAKER_REGION", region, "hyperparameter sagemaker_region")
     for name in ("AWS_DEFAULT_REGION", "AWS_REGION"):
         if config.environ.get(name):
             return Variable("SAGEMAKER_REGION", config.environ[name], name)
@@ -146,10 +121,9 @@ class SageMakerEnvironment:
 
     def __init__(self, config: JobConfig, machine: Machine, interface: str) -> None:
         self._config, self._machine = config, machine
-        resources, paths, raw = config.resources, config.paths, config.hyperparameters
-        name = program(config)
-        module_dir = hp.decode(raw.get("sagemaker_submit_directory", str(paths.code)))
-        channels = {channel: str(paths.channel(channel)) for channel in config.channels}
+        resources, paths, platform = config.resources, config.paths, config.hyperparameters.platform
+        name = config.program
+        channels = {channel: str(paths.channel(channel)) for channel in config.input.channels}
         self._from_resources: dict[str, object] = {
             "hosts": list(resources.hosts),
             "network_interface_name": resources.interface or interface or ASSUMED_INTERFACE,
@@ -169,14 +143,10 @@ class SageMakerEnvironment:
             "output_intermediate_dir": str(paths.output_intermediate),
         }
         self._from_hyperparameters: dict[str, object] = {
-            "log_level": _log_level(raw),
-            "module_dir": str(module_dir),
+            "log_level": platform.log_level,
+            "module_dir": str(paths.code) if platform.module_dir is None else platform.module_dir,
         }
-        self._framework_params = {
-            key: hp.decode(value)
-            for key, value in raw.items()
-            if key.startswith("sagemaker_") and key not in TOOLKIT_KEYS
-        }
+        self._framework_params = {key: value for key, value in platform.decoded.items() if key not in TOOLKIT_KEYS}
         self._from_entry: dict[str, object] = {"user_entry_point": name, "module_name": name.removesuffix(".py")}
         self._framework_module = config.environ.get("SAGEMAKER_TRAINING_MODULE")
         self._channels = channels
@@ -191,8 +161,8 @@ class SageMakerEnvironment:
                 "additional_framework_parameters": self._framework_params,
                 "channel_input_dirs": channels,
                 "framework_module": self._framework_module,
-                "hyperparameters": config.user_values,
-                "input_data_config": dict(config.channels),
+                "hyperparameters": config.hyperparameters.user,
+                "input_data_config": dict(config.input.channels),
                 # The toolkit looks for the variable, not for the hyperparameter behind it.
                 "is_modelparallel_enabled": (mp := config.environ.get("SM_HP_MP_PARAMETERS")) and mp != "{}",
                 "is_smddpmprun_installed": False,
@@ -211,16 +181,16 @@ class SageMakerEnvironment:
         config, entry = self._config, self._config.entry
         out = _named(self._from_resources, config.resources.source)
         out += _named(self._folders, f"folders below {config.paths.base}")
-        inputs = {"channels": sorted(self._channels), "input_data_config": dict(config.channels)}
+        inputs = {"channels": sorted(self._channels), "input_data_config": dict(config.input.channels)}
         out += _named(
             inputs | {f"channel_{name}": path for name, path in self._channels.items()}, "inputdataconfig.json"
         )
         out += _named(
             {
-                "hps": config.user_values,
+                "hps": config.hyperparameters.user,
                 **self._from_hyperparameters,
                 "framework_params": self._framework_params,
-                **{f"hp_{key}": value for key, value in config.user_values.items()},
+                **{f"hp_{key}": value for key, value in config.hyperparameters.user.items()},
             },
             "hyperparameters.json",
         )
@@ -229,12 +199,12 @@ class SageMakerEnvironment:
         out += [Variable("SAGEMAKER_JOB_NAME", config.job_name, "job name"), _region(config)]
         v3 = {
             "source_dir": entry.cwd,
-            "entry_script": program(config),
+            "entry_script": config.program,
             "input_data_dir": str(config.paths.input / "data"),
             "output_failure": str(config.paths.failure),
             "host_count": len(config.resources.hosts),
         }
-        return _fitting(_with_aliases([*out, *_named(v3, "SageMaker SDK v3's name")]), "JOB")
+        return _fitting(_with_aliases([*out, *_named(v3, "SageMaker SDK v3's name")]), settings.LEFT_OUT_JOB.name)
 
     def _place(self, host: Host) -> tuple[Mapping[str, str], str, str]:
         """What the host's own resourceconfig.json says, as JSON values, its instance type and its group."""
@@ -253,7 +223,7 @@ class SageMakerEnvironment:
     def _distribution(self, group: str) -> Distribution:
         if group not in self._distributions:
             resources = self._config.resources
-            groups = _distribution_groups(self._config.hyperparameters, group)
+            groups = _distribution_groups(self._config.hyperparameters.platform, group)
             hosts = _distribution_hosts(groups, resources)
             values: dict[str, object] = {
                 "current_instance_group": group,
@@ -292,4 +262,4 @@ class SageMakerEnvironment:
             *_named({"num_cpus": machine.cpus.value}, machine.cpus.source),
             *_named({"num_gpus": machine.gpus.value, "num_neurons": 0}, machine.gpus.source),
         ]
-        return _fitting(out, "HOST")
+        return _fitting(out, settings.LEFT_OUT_HOST.name)

@@ -12,7 +12,7 @@ from algorun.control.heartbeat import RECONNECT_S, TELL_AGAIN_S, silence_s
 from algorun.control.hub import Hub
 from algorun.control.member import STOP_S, Conclude, Member
 from algorun.control.messages import Bye, End, Heartbeat, Notice
-from algorun.job.values import Limits
+from algorun.job.settings import Limits
 from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, Job, finish, hello, ready, running
 

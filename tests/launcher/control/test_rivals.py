@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from algorun.control.failure import Failure
 from algorun.control.hub import Hub
 from algorun.control.messages import End, Heartbeat, Hello, Verdict
-from algorun.job.values import Limits
+from algorun.job.settings import Limits
 from tests.conftest import examples
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from algorun.errors import UserError
 from algorun.job.config import Request, read
-from algorun.job.values import Limits
+from algorun.job.settings import Limits
 from algorun.plan import cluster
 from tests.conftest import TREES, job, machine
 
@@ -33,7 +33,7 @@ def slots(config, gpus=0):
 )
 def test_what_a_job_description_asks_for(tree, gpus, engine, count, per_host):
     config = job(tree)
-    assert (config.engine.value, slots(config, gpus), config.per_host) == (engine, count, per_host)
+    assert (config.launch.engine.value, slots(config, gpus), config.launch.per_host) == (engine, count, per_host)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_a_job_description_asks_for(tree, gpus, engine, count, per_host):
 )
 def test_an_explicit_wish_beats_the_environment_beats_the_job(request_, environ, engine, source):
     config = job("torch-distributed", request_, **environ)
-    assert (config.engine.value, config.engine.source) == (engine, source)
+    assert (config.launch.engine.value, config.launch.engine.source) == (engine, source)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_an_interface_that_does_not_exist_falls_back_to_the_default_route(name, 
     from dataclasses import replace
 
     config = job("script")
-    config = replace(config, resources=replace(config.resources, interface=name))
+    config = replace(config, input=replace(config.input, resources=replace(config.resources, interface=name)))
     found = cluster.interface(config, replace(machine(), interfaces=known))
     assert found.value == expected
     assert (name == "ethwe") == ("does not exist here" in found.source)

@@ -39,7 +39,7 @@ def read(base: Path, **environ: str) -> JobConfig:
 def made(job: JobConfig, gpus: int = 4, openmpi: OpenMpi | None = None) -> plan.Plan:
     slots = cluster.assumed_slots(job, cluster.own_slots(job, machine(gpus)))
     here = machine(gpus, openmpi=openmpi)
-    return plan.make(job, cluster.resolve(job.resources.hosts, slots, job.outside), here, PROGRAMS)
+    return plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.outside), here, PROGRAMS)
 
 
 V2 = {
@@ -263,7 +263,7 @@ def test_groups_outside_the_distribution_stand_alone(key, tmp_path):
     hosts = ["algo-1", "algo-2", "algo-3"]
     job = read(write(tmp_path, raw, hosts, instance_groups=GROUPS, current_group_name="data"))
     slots = {"algo-1": Sourced(1, ""), "algo-2": Sourced(2, ""), "algo-3": Sourced(2, "")}
-    found = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.outside), machine(), PROGRAMS)
+    found = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.outside), machine(), PROGRAMS)
     assert found.world_size == 4
     assert [[rank.rank for rank in host.ranks] for host in found.hosts] == [[4], [0, 1], [2, 3]]
     alone, first, _ = found.hosts

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from algorun.errors import UserError
 from algorun.job import hyperparameters as hp
+from algorun.job.hyperparameter_groups import Hyperparameters
 
 
 @pytest.mark.parametrize(
@@ -66,13 +67,13 @@ def test_what_no_process_can_be_given_is_refused_by_name(values, says):
 
 def test_values_keep_the_order_of_the_file_and_arguments_have_their_own():
     raw = {"b": "1", "a": "2", "B": "3"}
-    assert list(hp.user_values(raw)) == ["b", "a", "B"]
-    assert hp.argv(hp.user_values(raw)) == ["-B", "3", "-a", "2", "-b", "1"]
+    assert list(Hyperparameters.parse(raw).user) == ["b", "a", "B"]
+    assert hp.argv(Hyperparameters.parse(raw).user) == ["-B", "3", "-a", "2", "-b", "1"]
 
 
 def test_platform_keys_never_reach_the_script():
     raw = {"sagemaker_program": '"x"', "_tuning_objective_metric": "loss", "lr": "1", "default_user_module_name": "m"}
-    assert hp.user_values(raw) == {"lr": 1}
+    assert Hyperparameters.parse(raw).user == {"lr": 1}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ json_values = st.recursive(
 def test_values_of_an_sdk_come_back_whatever_they_are(values):
     raw = {key: json.dumps(value) for key, value in values.items()}
     expected = {key: value for key, value in values.items() if not hp.is_platform_key(key)}
-    assert hp.user_values(raw) == expected
-    argv = hp.argv(hp.user_values(raw))
+    assert Hyperparameters.parse(raw).user == expected
+    argv = hp.argv(Hyperparameters.parse(raw).user)
     assert len(argv) == 2 * len(expected)
     assert all(isinstance(item, str) for item in argv)

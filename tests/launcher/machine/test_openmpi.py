@@ -10,7 +10,7 @@ import pytest
 
 from algorun.control.heartbeat import silence_s
 from algorun.errors import UserError
-from algorun.job.values import Limits
+from algorun.job.settings import Limits
 from algorun.machine import openmpi, probe
 from algorun.machine.openmpi import OpenMpi
 

@@ -16,7 +16,7 @@ from algorun.control import proof, wire
 from algorun.control.hub import Hub
 from algorun.control.messages import Go, Heartbeat, Hello, Message, Nonce, StartDaemon, Stop, Welcome
 from algorun.event_loop import READ, Loop
-from algorun.job.values import Limits
+from algorun.job.settings import Limits
 from algorun.network.addresses import free_ports
 from algorun.network.hub_server import HubShell
 from algorun.network.link import HubLink

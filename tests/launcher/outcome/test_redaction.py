@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from algorun.control.failure import Failure
+from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.request import Request
 from algorun.outcome import redaction
 from algorun.plan.render import is_secret
@@ -20,9 +21,8 @@ KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\n-----END KEY-----"
 
 def hidden(text: str, *args: str, hyperparameters: dict | None = None, **environ: str) -> str:
     config = job("mpi", **environ)
-    config = replace(
-        config, entry=replace(config.entry, args=args), hyperparameters=hyperparameters or {}, request=Request()
-    )
+    given = replace(config.input, hyperparameters=Hyperparameters.parse(hyperparameters or {}), request=Request())
+    config = replace(config, entry=replace(config.entry, args=args), input=given)
     found = Failure("exit", "algo-1", 2, text, 0, text, text, said=text)
     clean = redaction.failure(found, config)
     assert {clean.message, clean.traceback, clean.hint, clean.said} == {clean.message}

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from algorun import codec
 from algorun.errors import UserError
 from algorun.job.config import Request
+from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.paths import Paths
 from algorun.job.values import Sourced
 from algorun.machine.openmpi import OpenMpi
@@ -28,7 +29,12 @@ GOLDEN = Path(__file__).parents[2] / "golden"
 def made(tree: str, gpus: int = 0, openmpi: OpenMpi | None = None, **environ: str) -> Plan:
     config = job(tree, **environ)
     base = Paths(Path("/opt/ml"))  # so that golden files hold wherever the tests lie
-    config = replace(config, paths=base, code=str(base.code), entry=replace(config.entry, cwd=str(base.code)))
+    config = replace(
+        config,
+        input=replace(config.input, paths=base),
+        code=str(base.code),
+        entry=replace(config.entry, cwd=str(base.code)),
+    )
     found = machine(gpus, openmpi=openmpi)
     slots = cluster.assumed_slots(config, cluster.own_slots(config, found))
     return plan.make(config, cluster.resolve(config.resources.hosts, slots), found, PROGRAMS)
@@ -110,7 +116,7 @@ def test_all_hosts_make_the_same_plan():
     config = job("heterogeneous")
     slots = {"algo-2": Sourced(4, "4 GPUs"), "algo-1": Sourced(1, "no GPU"), "algo-10": Sourced(4, "4 GPUs")}
     for host in config.resources.hosts:
-        own = replace(config, resources=replace(config.resources, current_host=host))
+        own = replace(config, input=replace(config.input, resources=replace(config.resources, current_host=host)))
         ranks = cluster.resolve(own.resources.hosts, slots)
         mine = plan.make(own, ranks, machine(), PROGRAMS)
         plans.add(tuple((h.host, h.node_rank, h.starter, tuple(r.rank for r in h.ranks)) for h in mine.hosts))
@@ -119,9 +125,9 @@ def test_all_hosts_make_the_same_plan():
 
 
 def test_a_name_with_a_dash_has_a_second_spelling_that_takes_nobody_elses_place():
-    config = replace(
-        job("script"), hyperparameters={"batch-size": "1", "batch_size": "2", "log-every": "3", "a=b": "4"}
-    )
+    script = job("script")
+    raw = {"batch-size": "1", "batch_size": "2", "log-every": "3", "a=b": "4"}
+    config = replace(script, input=replace(script.input, hyperparameters=Hyperparameters.parse(raw)))
     ranks = cluster.resolve(config.resources.hosts, {"algo-1": Sourced(1, "")})
     shown = plan.make(config, ranks, machine(), PROGRAMS)
     environ = shown.environ(shown.hosts[0], shown.hosts[0].ranks[0])
@@ -145,7 +151,7 @@ def test_every_host_gets_its_own_training_environment():
             current_group=group.name,
             instance_type=group.instance_type,
         )
-        there = replace(here, resources=own)
+        there = replace(here, input=replace(here.input, resources=own))
         plans = [plan.make(config, ranks, machine(), PROGRAMS) for config in (here, there)]
         assert plans[0].host(name) == plans[1].host(name)
 
@@ -194,6 +200,6 @@ def test_an_efa_device_is_used_where_there_is_one_and_the_user_can_say_otherwise
     for devices, expected in (((), None), (("efa_0",), "efa")):
         found = plan.make(config, ranks, replace(machine(), efa_devices=devices), PROGRAMS)
         assert found.environ(found.hosts[0], found.hosts[0].ranks[0]).get("FI_PROVIDER") == expected
-    own = replace(config, environ={"FI_PROVIDER": "tcp"})
+    own = replace(config, input=replace(config.input, environ={"FI_PROVIDER": "tcp"}))
     found = plan.make(own, ranks, replace(machine(), efa_devices=("efa_0",)), PROGRAMS)
     assert found.environ(found.hosts[0], found.hosts[0].ranks[0])["FI_PROVIDER"] == "tcp"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from algorun.errors import UserError
+from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.paths import Paths
 from algorun.job.usercode import STAGE, Setup, has_files, is_package, wished
 from algorun.network.addresses import free_ports
@@ -196,7 +197,7 @@ def test_other_addresses_are_refused(uri, tmp_path):
 )
 def test_an_address_with_a_key_in_it_is_refused_before_any_program_sees_it(uri, tmp_path):
     with pytest.raises(UserError, match=r"^sagemaker_submit_directory: ") as refused:
-        wished({"sagemaker_submit_directory": uri}, {}, Paths(tmp_path), "train.py")
+        wished(Hyperparameters.parse({"sagemaker_submit_directory": uri}).platform, {}, Paths(tmp_path), "train.py")
     assert "hidden" not in str(refused.value)
 
 

@@ -6,10 +6,9 @@ from itertools import pairwise
 
 from algorun.errors import UserError
 from algorun.machine import openmpi
-from algorun.machine.openmpi import MCA, OURS, OpenMpi
-from algorun.plan.cluster import Cluster
+from algorun.machine.openmpi import MCA, OURS
 
-from .base import Pieces, Programs
+from .base import Pieces, Wanted
 
 # Options of mpirun that say where how many ranks run: the plan's, not the user's.
 PLANNED = frozenset(
@@ -22,38 +21,31 @@ PLANNED = frozenset(
 DEFAULTS = {"--map-by": "slot", "--bind-to": "none"}
 
 
-def pieces(
-    cluster: Cluster,
-    programs: Programs,
-    found: OpenMpi | None,
-    interface: str,
-    options: tuple[str, ...] = (),
-    *,
-    simulated: bool,
-) -> Pieces:
-    """mpirun on the leader, with the user's own `options`; `simulated` for hosts that are one machine.
+def pieces(wanted: Wanted) -> Pieces:
+    """mpirun on the leader, with the user's own options.
 
-    Each rank is our rank program, which gets its environment from its own host. `found` is this host's Open MPI; without
-    one the plan is that of our image. Raises UserError on an option that contradicts the plan.
+    Each rank is our rank program, which gets its environment from its own host. Where this host has no Open MPI, the plan
+    is that of our image. Raises UserError on an option that contradicts the plan.
     """
+    cluster, found = wanted.cluster, wanted.openmpi
     major = openmpi.usable(found).major if found else openmpi.ASSUMED
     # A single host is mpirun's own, whatever the platform calls it: no daemon has to be started, 0.1 s.
     alone = cluster.nnodes == 1
     hosts = ",".join(f"{'localhost' if alone else host.name}:{host.slots.value}" for host in cluster.members)
     argv = [found.command if found else "mpirun", "-np", str(cluster.world_size), "--host", hosts]
-    own = _own(options)
+    own = _own(wanted.options)
     given = {f"--{word.lstrip('-')}" for word in own if word.startswith("-")}
     for option, value in DEFAULTS.items():
         argv += [] if option in given else [option, value]
     argv += ["--leave-session-attached"]
     users = {openmpi.SYNONYMS.get(name, name) for word, name in pairwise(own) if word in MCA}
-    for each in openmpi.parameters(major, interface, programs.rsh, simulated=simulated):
+    for each in openmpi.parameters(major, wanted.interface, wanted.programs.rsh, simulated=wanted.simulated):
         if each.known_as not in users:  # mpirun refuses a parameter that is there twice
             argv += [each.option, each.name, each.value]
     # Root is what a SageMaker container is; Open MPI wants to be told twice.
     environ = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     environ |= found.environ() if found else {}
-    return Pieces({cluster.leader.name: (*argv, *own, *programs.rank)}, environ)
+    return Pieces({cluster.leader.name: (*argv, *own, *wanted.programs.rank)}, environ)
 
 
 def _own(options: tuple[str, ...]) -> list[str]:

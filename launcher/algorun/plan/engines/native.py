@@ -1,9 +1,10 @@
-"""The native engine: each host's supervisor starts its ranks itself, so there is nothing to add."""
+"""The native engine: each host's supervisor starts its ranks itself, so the engine has no process of its own."""
 
 from __future__ import annotations
 
-from .base import Pieces
+from .base import Pieces, Wanted
 
 
-def pieces() -> Pieces:
+def pieces(wanted: Wanted) -> Pieces:
+    """Nothing to add."""
     return Pieces()

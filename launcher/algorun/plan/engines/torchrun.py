@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
-from algorun.plan.cluster import Cluster
-
-from .base import Pieces, Programs
+from .base import Pieces, Wanted
 
 
-def pieces(cluster: Cluster, programs: Programs, master_addr: str, master_port: int, *, keeps_contract: bool) -> Pieces:
+def pieces(wanted: Wanted) -> Pieces:
     """torchrun on every host. Restarts are the hub's (max-restarts 0), and its ranks are our rank programs.
 
     Each attempt is a new torchrun with a new port, so that no rank can read addresses of an earlier attempt from a
-    shared store (pytorch issue 135712). `keeps_contract`: ranks meet in torchrun's own store, at this port.
+    shared store (pytorch issue 135712).
     """
+    # One process per host: scripts that count hosts may set MASTER_PORT themselves. With torchrun's own contract no rank
+    # would then listen there, because torchrun offers its rendezvous as the ranks' store. So the rendezvous takes another
+    # port, and the ranks make a store of their own.
+    meeting = wanted.meeting
+    port = meeting.engine_port if wanted.per_host else meeting.master_port
     starters = {}
-    for host in cluster.members:
+    for host in wanted.cluster.members:
         starters[host.name] = (
-            programs.python,
+            wanted.programs.python,
             "-I",
             "-u",
             "-m",
             "torch.distributed.run",
-            f"--nnodes={len(cluster.members)}",
+            f"--nnodes={len(wanted.cluster.members)}",
             f"--node-rank={host.group_rank}",
             f"--nproc-per-node={host.slots.value}",
             "--rdzv-backend=static",
-            f"--master-addr={master_addr}",
-            f"--master-port={master_port}",
+            f"--master-addr={meeting.master_addr.value}",
+            f"--master-port={port.value}",
             "--max-restarts=0",
             "--no-python",
             "--",
-            *programs.rank,
+            *wanted.programs.rank,
         )
-    return Pieces(starters, {}, keeps_contract=keeps_contract)
+    return Pieces(starters, {}, keeps_contract=not wanted.per_host)

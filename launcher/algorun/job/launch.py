@@ -1,0 +1,155 @@
+"""How the ranks are launched: engine, ranks on each host, restarts. Decides between everything that was asked for.
+
+The command line wins over a variable ALGORUN_*, this over a hyperparameter algorun_*, this over the SDK's distribution.
+Restarts are the exception: there the hyperparameter wins over the variable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from algorun.errors import UserError
+
+from . import hyperparameter_groups as groups
+from . import settings
+from .engine import Engine
+from .entry import Entry
+from .hyperparameter_groups import Hyperparameters
+from .job_input import JobInput
+from .jobfiles import Resources
+from .values import Sourced
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How the ranks of a job are started."""
+
+    engine: Sourced[Engine]
+    engine_options: tuple[str, ...]  # the user's own for mpirun
+    compatibility: Sourced[str] | None  # the closed libraries that the compatibility layer stands for
+    slots: Sourced[int] | None  # ranks on each host; None: as many as the machine offers GPUs
+    per_host: bool  # one process per host, which counts hosts as its ranks
+    restarts: int  # attempts that may follow a failed one
+    outside: frozenset[str] = frozenset()  # hosts whose process stands alone, outside the world of ranks
+
+
+def decide(given: JobInput, entry: Entry) -> Launch:
+    """What was asked for, or the default. Raises UserError where two wishes contradict each other."""
+    engine, slots = _engine(given), _slots(given)
+    alone = given.request.share_nothing or settings.SHARE_NOTHING.read(given.environ)
+    one_each = given.request.per_host or given.hyperparameters.own.per_host or alone
+    per_host = one_each or (entry.kind != "bundled" and engine is None and slots is None)
+    if per_host and slots is not None and slots.value != 1:
+        option = "--share-nothing" if alone else "--per-host" if given.request.per_host else groups.PER_HOST
+        raise UserError(option, f"contradicts {slots.value} slots from {slots.source}", fix="drop one of the two")
+    return Launch(
+        engine=Sourced(Engine.NATIVE, "--share-nothing") if alone else engine or _default_engine(entry),
+        engine_options=given.trainer.mpi_options if given.trainer else given.hyperparameters.platform.mpi_options,
+        compatibility=_compatibility(given.hyperparameters, entry),
+        slots=Sourced(1, "one process per host") if per_host else slots,
+        per_host=per_host,
+        restarts=_restarts(given),
+        outside=_outside(given, spread=engine is not None or _speaks_mpi(entry), alone=alone),
+    )
+
+
+def _speaks_mpi(entry: Entry) -> bool:
+    return entry.kind == "bundled" and entry.target == "mpi-basics"
+
+
+def _default_engine(entry: Entry) -> Sourced[Engine]:
+    if _speaks_mpi(entry):
+        return Sourced(Engine.MPIRUN, "mpi-basics speaks MPI")
+    return Sourced(Engine.NATIVE, "default")
+
+
+def _engine(given: JobInput) -> Sourced[Engine] | None:
+    """The engine that somebody asked for, or None."""
+    if given.request.engine:
+        return Sourced(Engine.of("--engine", given.request.engine), "--engine")
+    if wish := settings.ENGINE.read(given.environ):
+        return Sourced(wish, settings.ENGINE.name)
+    if wish := given.hyperparameters.own.engine:
+        return Sourced(wish, f"hyperparameter {groups.ENGINE}")
+    chosen = _distribution(given.hyperparameters.platform.distributions)
+    return chosen or (given.trainer.engine if given.trainer else None)
+
+
+def _distribution(keys: tuple[str, ...]) -> Sourced[Engine] | None:
+    """The engine for the SDK's distribution=, of which `keys` say yes."""
+    if groups.PARAMETER_SERVER in keys:
+        raise UserError(
+            f"hyperparameter {groups.PARAMETER_SERVER}",
+            "parameter servers are not offered",
+            allowed="torch_distributed, pytorchddp, smdistributed or mpi",
+            fix="remove parameter_server from distribution",
+        )
+    chosen = [key for key in keys if key in groups.ENGINES]
+    if len({groups.ENGINES[key] for key in chosen}) > 1:
+        raise UserError(
+            "hyperparameters",
+            f"{' and '.join(chosen)} are {'both' if len(chosen) == 2 else 'all'} true",
+            allowed="one distribution",
+            fix="keep one of them in distribution=",
+        )
+    return Sourced(groups.ENGINES[chosen[0]], f"hyperparameter {chosen[0]}") if chosen else None
+
+
+def _slots(given: JobInput) -> Sourced[int] | None:
+    """The ranks on each host that somebody asked for, or None."""
+    request, own, platform = given.request, given.hyperparameters.own, given.hyperparameters.platform
+    if request.layout is not None:
+        return Sourced(request.layout[1], "-j")
+    if request.slots is not None:
+        return Sourced(request.slots, "--slots")
+    if (wish := settings.SLOTS.read(given.environ)) is not None:
+        return Sourced(wish, settings.SLOTS.name)
+    if own.slots is not None:
+        return Sourced(own.slots, f"hyperparameter {groups.SLOTS}")
+    if platform.processes_per_host is not None:
+        return Sourced(platform.processes_per_host, f"hyperparameter {groups.PROCESSES}")
+    return given.trainer.slots if given.trainer else None
+
+
+def _restarts(given: JobInput) -> int:
+    """None unless somebody asks: a script may not be able to resume."""
+    if given.request.restarts is not None:
+        return given.request.restarts
+    if given.hyperparameters.own.restarts is not None:
+        return given.hyperparameters.own.restarts
+    return settings.RESTARTS.read(given.environ)
+
+
+def _compatibility(hyperparameters: Hyperparameters, entry: Entry) -> Sourced[str] | None:
+    """The libraries that the compatibility layer stands for in this job; bundled entrypoints import neither."""
+    found = []
+    if groups.DATA_PARALLEL in hyperparameters.platform.distributions:
+        found.append((groups.DATA_PARALLEL, "smdistributed.dataparallel"))
+    if hyperparameters.model_parallel:
+        found.append((groups.MODEL_PARALLEL, "smdistributed.modelparallel"))
+    if not found or entry.kind == "bundled":
+        return None
+    return Sourced(" and ".join(name for _, name in found), f"hyperparameter {' and '.join(key for key, _ in found)}")
+
+
+def _outside(given: JobInput, *, spread: bool, alone: bool) -> frozenset[str]:
+    """The hosts outside the world of ranks: all if each stands `alone`, else those of groups that are not named.
+
+    A host of an instance group that the distribution does not name runs the program alone, as under AWS's toolkit.
+    `spread`: there is a distribution.
+    """
+    resources: Resources = given.resources
+    if alone:
+        return frozenset(resources.hosts)
+    names = given.hyperparameters.platform.instance_groups
+    if not names or not spread or not resources.groups:
+        return frozenset()
+    known = {group.name: group.hosts for group in resources.groups}
+    strange = [name for name in names if name not in known]
+    if strange:
+        raise UserError(
+            f"hyperparameter {groups.INSTANCE_GROUPS}",
+            f"there is no group {', '.join(strange)}",
+            allowed=", ".join(sorted(known)),
+        )
+    return frozenset(resources.hosts) - {host for name in names for host in known[name]}

@@ -1,0 +1,105 @@
+"""Every variable ALGORUN_* is declared in one table, which the documentation's page is made of."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from algorun.errors import UserError
+from algorun.job import settings
+from algorun.job.settings import GROUPS, WAITS, ControlSettings, Limits
+
+ROOT = Path(__file__).resolve().parents[3]
+DECLARED = {setting.name for group in GROUPS.values() for setting in group}
+NAME = re.compile(r"ALGORUN_[A-Z0-9_]+")
+SOURCES = ("launcher", "train", "compat", "docker", "bench", "examples", "Dockerfile", "build.sh", "README.md", "docs")
+OF_TESTS = {"ALGORUN_TEST_IMAGE"}  # make sdk-test
+
+
+def texts() -> dict[str, str]:
+    """The sources and pages of the project, by path."""
+    found = {}
+    for top in SOURCES:
+        path = ROOT / top
+        for file in [path] if path.is_file() else path.rglob("*"):
+            if file.suffix in ("", ".py", ".pth", ".sh", ".md", ".yaml") and file.is_file():
+                found[str(file.relative_to(ROOT))] = file.read_text(encoding="utf-8", errors="replace")
+    return found
+
+
+def test_every_variable_that_the_sources_and_pages_name_is_declared():
+    unknown = {path: set(NAME.findall(text)) - DECLARED - OF_TESTS for path, text in texts().items()}
+    assert {path: names for path, names in unknown.items() if names} == {}
+
+
+def test_a_name_is_written_as_it_is_searched():
+    """No name is put together: a search for ALGORUN_HANG_S finds where it is read."""
+    assert [
+        path for path, text in texts().items() if path.endswith(".py") and re.search(r"ALGORUN_[A-Z_]*\{", text)
+    ] == []
+    table = (ROOT / "launcher/algorun/job/settings.py").read_text()
+    assert [name for name in DECLARED if f'"{name}"' not in table] == []
+
+
+def test_the_launcher_reads_them_in_one_module():
+    reading = re.compile(
+        r"""environ(?:\.get\(|\[|\.pop\()\s*["']ALGORUN_|["']ALGORUN_\w+["'] (?:not )?in \w*\.?environ"""
+    )
+    readers = {path for path, text in texts().items() if path.startswith("launcher/") and reading.search(text)}
+    assert {
+        path for path in readers if not path.startswith(("launcher/algorun/inside/", "launcher/algorun-rank.pth"))
+    } == set()
+
+
+def test_the_page_is_what_the_program_prints():
+    printed = subprocess.run(
+        [sys.executable, "-I", "docs/settings_page.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    assert (ROOT / "docs" / "settings.md").read_text() == printed, "python docs/settings_page.py > docs/settings.md"
+
+
+def test_each_wait_of_a_job_is_the_setting_of_its_name():
+    values = {setting.name: str(number) for number, setting in enumerate(WAITS, 20) if "HEARTBEAT" not in setting.name}
+    limits = Limits.of(values)
+    for setting in WAITS:
+        field = setting.name.removeprefix("ALGORUN_").lower()
+        assert getattr(Limits(), field) == setting.default
+        assert getattr(limits, field) == float(values.get(setting.name, setting.default))
+    assert len(WAITS) == len(fields(Limits))
+
+
+def test_an_empty_variable_counts_as_unset():
+    empty = dict.fromkeys(DECLARED, "")
+    assert Limits.of(empty) == Limits()
+    assert ControlSettings.of(empty) == ControlSettings.of({})
+    assert settings.ENGINE.read(empty) is None
+    assert settings.RESTARTS.read(empty) == 0
+
+
+def test_a_token_of_the_users_own_is_told_from_the_jobs_arn():
+    arn = {"TRAINING_JOB_ARN": "arn:aws:sagemaker:1:training-job/x"}
+    assert ControlSettings.of(arn) == ControlSettings({}, 29600, arn["TRAINING_JOB_ARN"], own_token=False)
+    assert ControlSettings.of({**arn, "ALGORUN_TOKEN": "x"}).own_token
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("ALGORUN_HANG_S", "never", "'never' is not a positive number of seconds"),
+        ("ALGORUN_HEARTBEAT_S", "10", "10 s between two signs of life, and a host is lost after 10"),
+    ],
+)
+def test_a_wrong_wait_is_refused_by_name(name, text, says):
+    with pytest.raises(UserError, match=says) as caught:
+        Limits.of({name: text})
+    assert caught.value.where == name
