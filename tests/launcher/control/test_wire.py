@@ -14,9 +14,8 @@ from algorun.control import proof, wire
 from algorun.control.failure import Failure, RankLeft
 from algorun.control.hang import Frame, Stack
 from algorun.control.messages import FROM_HOST, FROM_HUB, End, Fail, Go, Heartbeat, Hello, Ready, Stop, Verdict
-from algorun.job.config import JobConfig
-from algorun.machine.probe import Machine
 from algorun.plan import agreement
+from tests.conftest import job, machine
 from tests.fuzz.readers_control import FROM_HOSTS
 from tests.fuzz.readers_control import FROM_HUB as SAMPLES_OF_HUB
 
@@ -148,12 +147,7 @@ def test_a_hello_of_another_version_is_read_so_that_both_versions_can_be_named()
 
 
 def test_the_version_has_the_key_that_hosts_agree_on():
-    config = JobConfig.__new__(JobConfig)
-    object.__setattr__(config, "resources", type("Resources", (), {"hosts": ("algo-1",)}))
-    machine = Machine.__new__(Machine)
-    for name, value in (("python", "3.11"), ("image", ""), ("packages", {})):
-        object.__setattr__(machine, name, value)
-    assert agreement.at_first(config, machine)[wire.VERSION] == __version__
+    assert agreement.at_first(job("script"), machine())[wire.VERSION] == __version__
 
 
 def test_a_proof_depends_on_token_nonce_and_host():
