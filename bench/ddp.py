@@ -23,7 +23,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 from torch.nn import functional
 
-from algorun_train.loop.optimizer import optimizer
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
 from bench.loops import Seconds, Setting, Stamped, Turn, add_sizes, bare, in_turn, ours
@@ -36,7 +35,7 @@ def accelerate(setting: Setting) -> Turn:
 
     accelerator = Accelerator(cpu=True)
     plain = setting.model()
-    model, optim = accelerator.prepare(plain, optimizer(setting.config, plain.parameters()))
+    model, optim = accelerator.prepare(plain, setting.optimizer(plain))
 
     def turn() -> Seconds:
         stamped = setting.batches()
@@ -69,7 +68,7 @@ def lightning(setting: Setting) -> Turn:
             return functional.cross_entropy(self.inner(images), labels)
 
         def configure_optimizers(self) -> torch.optim.Optimizer:
-            return optimizer(setting.config, self.parameters())
+            return setting.optimizer(self)
 
     class Source:
         def __iter__(self) -> Stamped:

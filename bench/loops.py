@@ -25,12 +25,14 @@ from algorun_train.data.augment import Augment
 from algorun_train.data.image_data import ImageData
 from algorun_train.data.images import InMemory
 from algorun_train.data.sampler import Batching
-from algorun_train.loop.data_parallel import DataParallel
-from algorun_train.loop.loop import Loop, Parts, Position
-from algorun_train.loop.optimizer import optimizer, schedule
+from algorun_train.loop.data_parallel_steps import DataParallelSteps
+from algorun_train.loop.learning_rate import learning_rate_schedule, set_learning_rate
+from algorun_train.loop.optimizer import build_optimizer
 from algorun_train.loop.sinks import Sinks
+from algorun_train.loop.training_loop import LoopSetup, TrainingLoop
 from algorun_train.models.image_models import build, specify
-from algorun_train.options.config import DdpConfig
+from algorun_train.options.job_options import DdpJobOptions
+from algorun_train.progress import Position
 from algorun_train.ranks.communicator import Communicator
 
 WARM_UP = 10  # steps at the start of a round that do not count: bucket layouts, caches, frameworks' first calls
@@ -78,7 +80,7 @@ class Setting:
         self.steps, self.comm, self.folder, self.side = args.steps + WARM_UP, comm, folder, args.side
         sizes = {"model": args.model, "image_size": args.side, "width": args.width, "depth": args.depth}
         sizes |= {"patch_size": args.patch_size, "heads": args.heads, "precision": args.precision}
-        self.config = DdpConfig(batch_size=args.batch_size, epochs=1, **{k: v for k, v in sizes.items() if v})
+        self.config = DdpJobOptions(batch_size=args.batch_size, epochs=1, **{k: v for k, v in sizes.items() if v})
         self.batching = Batching(args.batch_size, 1, comm.rank, comm.size)
         torch.manual_seed(0)
         count = self.steps * self.batching.global_batch
@@ -90,6 +92,11 @@ class Setting:
 
     def model(self) -> nn.Module:
         return build(specify(self.config, CLASSES, self.side), seed=0).to(self.comm.device)
+
+    def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        optimizer = build_optimizer(self.config, model.parameters())
+        set_learning_rate(optimizer, self.config.lr)
+        return optimizer
 
     def loss(self, model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self.comm.device.type, torch.bfloat16, enabled=self.config.precision == "bf16"):
@@ -104,7 +111,7 @@ def bare(setting: Setting) -> Turn:
     """The loop of the tutorials."""
     device = setting.comm.device
     model = DistributedDataParallel(setting.model(), device_ids=[device.index] if device.type == "cuda" else None)
-    optim = optimizer(setting.config, model.parameters())
+    optim = setting.optimizer(model)
 
     def turn() -> Seconds:
         stamped = setting.batches()
@@ -122,7 +129,7 @@ def ours(setting: Setting) -> Turn:
     """The entrypoint's loop, reports and all."""
     config, comm = setting.config, setting.comm
     model = setting.model()
-    stepper = DataParallel(model, optimizer(config, model.parameters()), comm, config)
+    stepper = DataParallelSteps(model, setting.optimizer(model), comm, config)
     stepper.warm_up(setting.side, config.batch_size)
     few = InMemory(setting.pixels[: comm.size], setting.labels[: comm.size])
     everything = InMemory(setting.pixels, setting.labels)
@@ -130,16 +137,16 @@ def ours(setting: Setting) -> Turn:
     names = tuple(str(i) for i in range(CLASSES))
     data = StampedData(everything, few, names, setting.side, "noise", augment, comm.device)
     sinks = Sinks(setting.folder, Position()) if comm.is_leader else None
-    rates = schedule(config, setting.batching.global_batch)
+    rates = learning_rate_schedule(config, setting.batching.global_batch)
 
     def turn() -> Seconds:
         agreement = Agreement(comm, StopFlag())
         report = (lambda r: sinks.write(r)) if sinks else (lambda r: None)
-        parts = Parts(config, comm, data, stepper, setting.batching, rates, agreement, lambda p: None, report)
+        setup = LoopSetup(config, comm, data, stepper, setting.batching, rates, agreement, lambda p: None, report)
         with Path(os.devnull).open("w") as nowhere:
             shown, sys.stdout = sys.stdout, nowhere
             try:
-                Loop(parts, None).run()
+                TrainingLoop(setup, None).run()
             finally:
                 sys.stdout = shown
         return data.stamped[-1].step_s()

@@ -16,13 +16,15 @@ from random import Random
 
 import torch
 
-from algorun_train.checkpoint import resume, shard_resume
-from algorun_train.checkpoint import store as checkpoint
-from algorun_train.checkpoint.shards import PartStore, Save
+from algorun_train.checkpoint.ddp_checkpoints import DdpCheckpoints, model_and_optimizer_state
+from algorun_train.checkpoint.shard_reader import ShardReader
+from algorun_train.checkpoint.shard_saver import shard_state
+from algorun_train.checkpoint.shards import Save, ShardStore
+from algorun_train.checkpoint.single_file import LATEST, MANIFEST, STATE, SingleFileStore
 from algorun_train.errors import UserError
-from algorun_train.loop.loop import Position, Progress
-from algorun_train.options import parsing
-from algorun_train.options.config import DdpConfig
+from algorun_train.options import option_parser
+from algorun_train.options.job_options import DdpJobOptions
+from algorun_train.progress import Position, Progress
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World, read_world
 
@@ -46,6 +48,9 @@ class Alone:
     def bytes_from_leader(self, data):
         return data
 
+    def say(self, text):
+        pass
+
 
 def parts_of_training() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
@@ -60,9 +65,9 @@ def saved() -> tuple[bytes, bytes]:
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     folder = scratch() / "saved"
-    state = resume.state(IDENTITY, Progress(Position(1, 2, 3), [0.5]), model, optimizer)
-    made = checkpoint.Store(folder, 1).save(3, state)
-    return (made / checkpoint.MANIFEST).read_bytes(), (made / checkpoint.STATE).read_bytes()
+    state = model_and_optimizer_state(IDENTITY, Progress(Position(1, 2, 3), [0.5]), model, optimizer)
+    made = SingleFileStore(folder, 1).save(3, state)
+    return (made / MANIFEST).read_bytes(), (made / STATE).read_bytes()
 
 
 def read_checkpoint(data: bytes) -> None:
@@ -74,16 +79,16 @@ def read_checkpoint(data: bytes) -> None:
     folder.mkdir(parents=True)
     digest = hashlib.sha256(state).hexdigest().encode()
     files = {
-        folder / checkpoint.STATE: state,
-        folder / checkpoint.MANIFEST: manifest.replace(b"@SHA@", digest).replace(b'"@SIZE@"', str(len(state)).encode()),
-        root / checkpoint.LATEST: pointer,
+        folder / STATE: state,
+        folder / MANIFEST: manifest.replace(b"@SHA@", digest).replace(b'"@SIZE@"', str(len(state)).encode()),
+        root / LATEST: pointer,
     }
     for path, content in files.items():
         path.write_bytes(content)
     before = sorted(os.listdir(scratch()))
     model, optimizer = parts_of_training()
     with contextlib.suppress(UserError):
-        progress = resume.restore(checkpoint.Store(root, 1), IDENTITY, model, optimizer, Alone(), lambda text: None)
+        progress = DdpCheckpoints(SingleFileStore(root, 1), IDENTITY, model, optimizer, Alone()).restore()
         if progress is not None:
             assert all(isinstance(each, int) for each in (progress.position.epoch, progress.position.step))
             assert all(isinstance(loss, float) for loss in progress.losses)
@@ -93,7 +98,7 @@ def read_checkpoint(data: bytes) -> None:
 def checkpoint_seeds() -> list[bytes]:
     manifest, state = saved()
     promised = json.loads(manifest)
-    promised["files"][checkpoint.STATE] = {"size": "@SIZE@", "sha256": "@SHA@"}
+    promised["files"][STATE] = {"size": "@SIZE@", "sha256": "@SHA@"}
     right = json.dumps(promised).encode()
     legacy = io.BytesIO()
     torch.save({"format": 1, "identity": IDENTITY}, legacy, _use_new_zipfile_serialization=False)
@@ -147,21 +152,21 @@ def in_archive(state: bytes, random: Random) -> bytes:
 
 
 @functools.cache
-def saved_part() -> tuple[bytes, bytes]:
-    """Manifest and state of an honest checkpoint with one part."""
+def saved_shard() -> tuple[bytes, bytes]:
+    """Manifest and state of an honest checkpoint with one shard."""
     model, optimizer = parts_of_training()
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
-    store = PartStore(scratch() / "saved", 1)
-    state = shard_resume.state(IDENTITY, Progress(Position(1, 2, 3), [0.5]), model, optimizer)
+    store = ShardStore(scratch() / "saved", 1)
+    state = shard_state(IDENTITY, Progress(Position(1, 2, 3), [0.5]), model, optimizer)
     path = store.path(store.write(Save(1.0, 3, 1), 0, state))
     return path.with_suffix(".json").read_bytes(), path.read_bytes()
 
 
-def read_part(data: bytes) -> None:
-    """Manifest and state of a part as they may lie in a folder: used whole, passed over, or refused."""
+def read_shard(data: bytes) -> None:
+    """Manifest and state of a shard as they may lie in a folder: used whole, passed over, or refused."""
     manifest, _, state = ([*data.split(END_OF_TEXT, 2), b"", b""])[:3]
-    root = scratch() / "parts"
+    root = scratch() / "shards"
     shutil.rmtree(root, ignore_errors=True)
     folder = root / "step-00000003"
     folder.mkdir(parents=True)
@@ -173,7 +178,7 @@ def read_part(data: bytes) -> None:
     model, optimizer = parts_of_training()
     comm, said = Communicator(World(), torch.device("cpu")), []
     with contextlib.suppress(UserError):
-        found = shard_resume.restore(PartStore(root, 1), IDENTITY, lambda name: True, comm, said.append)
+        found = ShardReader(ShardStore(root, 1), comm, said.append).newest(IDENTITY, lambda name: True)
         if found is not None:
             found.load_into([model], optimizer, comm)
             model(torch.ones(1, 2)).sum().backward()
@@ -183,8 +188,8 @@ def read_part(data: bytes) -> None:
     assert sorted(os.listdir(scratch())) == before
 
 
-def part_seeds() -> list[bytes]:
-    manifest, state = saved_part()
+def shard_seeds() -> list[bytes]:
+    manifest, state = saved_shard()
     right = json.dumps(json.loads(manifest) | {"size": "@SIZE@", "sha256": "@SHA@"}).encode()
     honest = torch.load(io.BytesIO(state), weights_only=True)
     other = [
@@ -201,7 +206,7 @@ def read_options(data: bytes) -> None:
     path.write_bytes(table)
     words = [os.fsdecode(word).replace("@FILE@", str(path)) for word in argv.split(b"\0")]
     with contextlib.suppress(UserError):
-        parsing.read(DdpConfig, words)
+        option_parser.read(DdpJobOptions, words)
     with contextlib.suppress(UserError):
         read_world(environment(environ))
 
@@ -226,7 +231,7 @@ WORDS = [
 
 READERS = [
     Reader("checkpoint", read_checkpoint, checkpoint_seeds, checkpoints, 150),
-    Reader("checkpoint-part", read_part, part_seeds, checkpoints, 150),
+    Reader("checkpoint-shard", read_shard, shard_seeds, checkpoints, 150),
     Reader("training-options", read_options, lambda: OPTIONS,
            mutations.of_parts(mutations.words(b"\0", WORDS), mutations.raw, mutations.as_json), 400),
 ]  # fmt: skip

@@ -243,13 +243,13 @@ def watched(steps: int, *places: tuple[str, str]) -> Watch:
     return watch
 
 
-EPOCH = ("train/algorun_train/loop/loop.py", "_train_epoch")
+EPOCH = ("train/algorun_train/loop/training_loop.py", "_train_epoch")
 
 
 @pytest.mark.parametrize(
     ("places", "counted"),
     [
-        ([EPOCH, ("train/algorun_train/loop/data_parallel.py", "step")], (1, 0)),
+        ([EPOCH, ("train/algorun_train/loop/data_parallel_steps.py", "step")], (1, 0)),
         (
             [
                 EPOCH,
@@ -261,26 +261,30 @@ EPOCH = ("train/algorun_train/loop/loop.py", "_train_epoch")
         (
             [
                 EPOCH,
-                ("train/algorun_train/loop/loop.py", "_report_step"),
+                ("train/algorun_train/loop/training_loop.py", "_report_step"),
                 ("train/algorun_train/loop/meter.py", "fold"),
             ],
             (0, 1),
         ),
         ([EPOCH, ("train/algorun_train/loop/meter.py", "fold")], (0, 1)),
         (
-            [EPOCH, ("train/algorun_train/loop/loop.py", "_agree"), ("train/algorun_train/loop/loop.py", "_save")],
+            [
+                EPOCH,
+                ("train/algorun_train/loop/training_loop.py", "_agree"),
+                ("train/algorun_train/loop/training_loop.py", "_save"),
+            ],
             (0, 1),
         ),
         (
             [
                 EPOCH,
-                ("train/algorun_train/loop/loop.py", "_agree"),
+                ("train/algorun_train/loop/training_loop.py", "_agree"),
                 ("launcher/algorun/inside/stop_agreement.py", "poll"),
             ],
             (1, 0),
         ),
-        ([("train/algorun_train/loop/loop.py", "_evaluate")], (0, 1)),
-        ([("train/algorun_train/loop/data_parallel.py", "warm_up")], (0, 1)),
+        ([("train/algorun_train/loop/training_loop.py", "_evaluate")], (0, 1)),
+        ([("train/algorun_train/loop/data_parallel_steps.py", "warm_up")], (0, 1)),
     ],
 )
 def test_only_a_wait_inside_a_step_counts_as_one(places, counted):

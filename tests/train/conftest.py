@@ -28,6 +28,7 @@ def ranks(tmp_path):
 @pytest.fixture
 def alone(tmp_path, monkeypatch, capsys):
     """Runs the entrypoint's main in this process, as a lone rank; returns its output. Errors come as exceptions."""
+    from algorun.inside.stop_flag import StopFlag
     from algorun_train.jobs import ddp
 
     def run(*args: str, base: Path = tmp_path / "alone") -> str:
@@ -37,7 +38,7 @@ def alone(tmp_path, monkeypatch, capsys):
         base.mkdir(exist_ok=True)
         monkeypatch.setenv("SAGEMAKER_BASE_DIR", str(base))
         capsys.readouterr()
-        assert ddp.main(list(args)) == 0
+        assert ddp.main(list(args), StopFlag()) == 0
         return capsys.readouterr().out
 
     return run

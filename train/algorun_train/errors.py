@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from typing import NoReturn
 
 EXIT_USER_ERROR = 64  # sysexits.h EX_USAGE; the launcher's code for "configuration"
 
@@ -30,7 +31,7 @@ def guarded(main: Callable[[list[str]], int]) -> int:
         return EXIT_USER_ERROR
 
 
-def leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """Ends the process here, without taking the interpreter down.
 
     Everything is written by now. Gloo's thread (torch 2.10 to 2.13) may want the GIL while the interpreter ends, and

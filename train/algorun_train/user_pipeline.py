@@ -12,11 +12,11 @@ from torch import nn
 
 from .errors import UserError
 from .files import writable
-from .options.config import PipelineConfig
-from .options.layout import Layout, lay_out
-from .options.mp_parameters import Wishes
-from .options.parsing import from_values
-from .options.paths import output_dir
+from .options.folders import output_folder
+from .options.job_options import PipelineJobOptions
+from .options.mp_parameters import MpParameters
+from .options.option_parser import from_values
+from .options.pipeline_layout import Layout, lay_out
 from .parallel.partition.decide import PARTITION, Decider, Split
 from .parallel.partition.profiling import PRECISIONS
 from .parallel.run.pipeline import Pipeline
@@ -59,19 +59,19 @@ def pipeline(
     example = in_order(example)  # as batches will be
     comm = enter(read_world(os.environ))
     given = {"batch_size": _rows(example) * microbatches, "microbatches": microbatches, "partition": partition}
-    config = from_values(PipelineConfig, given | options, "algorun.pipeline")
-    layout = lay_out(config, Wishes(), comm.size, torch.__version__)
-    output = output_dir(os.environ, Path.is_dir) if folder is None else Path(folder)
+    config = from_values(PipelineJobOptions, given | options, "algorun.pipeline")
+    layout = lay_out(config, MpParameters(), comm.size, torch.__version__)
+    output = output_folder(os.environ, Path.is_dir) if folder is None else Path(folder)
     comm.from_leader(lambda: writable(output, "folder", "another one as `folder`"))
     with kept(comm.device):  # what the script draws next is the same on all ranks
         counted = None if target is None else with_target(loss, target, comm)
-        decider = Decider(config, Wishes(), layout, model, comm, comm.say, counted, by_layers)
+        decider = Decider(config, MpParameters(), layout, model, comm, comm.say, counted, by_layers)
         split = decider.split(example, output / PARTITION)
     return assemble(config, layout, split, join(layout.grid, comm.rank, comm.device), loss)
 
 
 def assemble(
-    config: PipelineConfig,
+    config: PipelineJobOptions,
     layout: Layout,
     split: Split,
     axes: Axes,

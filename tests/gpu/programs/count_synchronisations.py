@@ -17,7 +17,7 @@ from typing import TextIO
 
 import torch
 
-LOOP = str(Path("algorun_train", "loop", "loop.py"))
+LOOP = str(Path("algorun_train", "loop", "training_loop.py"))
 WORD = "called a synchronizing"
 FIRST_STEPS = 2  # DDP lays its buckets out anew, and libraries make their handles
 PROFILED = (3, 5)  # from the call of one step to that of another: with 8 ranks an epoch of the digits has 6
@@ -100,26 +100,28 @@ class Copies:
 
 
 def main() -> int:
+    from algorun.inside.stop_flag import StopFlag
     from algorun_train.jobs import ddp
-    from algorun_train.loop.data_parallel import DataParallel
+    from algorun_train.loop.data_parallel_steps import DataParallelSteps
 
-    watch, step = Watch(), DataParallel.step
+    watch, step = Watch(), DataParallelSteps.step
     copies = Copies() if torch.cuda.is_available() else None
 
-    def counted(self: DataParallel, *args: object) -> torch.Tensor:
+    def counted(self: DataParallelSteps, *args: object) -> torch.Tensor:
         watch.steps += 1
         if copies:
             copies.at(watch.steps)
         return step(self, *args)  # type: ignore[arg-type]
 
-    DataParallel.step = counted  # type: ignore[method-assign,assignment]
+    DataParallelSteps.step = counted  # type: ignore[method-assign,assignment]
     warnings.simplefilter("always")
     warnings.showwarning = watch.show
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_sync_debug_mode("warn")
-    ddp.STOP.install()
-    code = ddp.main(sys.argv[1:])
+    stop = StopFlag()
+    stop.install()
+    code = ddp.main(sys.argv[1:], stop)
     if os.environ["RANK"] == "0":
         print(watch.result(*(copies.found if copies else (0, 0))), flush=True)
     return code

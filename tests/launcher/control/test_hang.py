@@ -208,11 +208,11 @@ def test_thousands_of_ranks():
 
 def test_a_program_of_a_package_has_its_own_frames_too():
     """The bundled entry points lie in site-packages."""
-    own = Frame("/opt/venv/lib/python3.11/site-packages/algorun_train/loop/loop.py", 101, "_train_epoch")
+    own = Frame("/opt/venv/lib/python3.11/site-packages/algorun_train/loop/training_loop.py", 101, "_train_epoch")
     stacks = ranks((*BACKWARD[:3], own), (own,))
     assert odd(stacks).rank == 1
-    assert "_train_epoch at loop.py:101" in message(stacks[1], stacks, 600)
-    assert "called at loop.py:101 in _train_epoch" in message(stacks[0], stacks, 600)
+    assert "_train_epoch at training_loop.py:101" in message(stacks[1], stacks, 600)
+    assert "called at training_loop.py:101 in _train_epoch" in message(stacks[0], stacks, 600)
 
 
 @pytest.mark.parametrize("folder", ["/opt/venv/lib/python3.11/site-packages", "/work/launcher"])

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun_train.checkpoint.shard_resume import restore
-from algorun_train.checkpoint.shard_saver import PartSaver
-from algorun_train.checkpoint.shards import FORMAT, Part, PartStore, Save, newest_complete
+from algorun_train.checkpoint.shard_reader import ShardReader
+from algorun_train.checkpoint.shard_saver import ShardSaver
+from algorun_train.checkpoint.shards import FORMAT, Save, Shard, ShardStore, newest_complete
 from tests.conftest import examples
 from tests.train.programs.sharded_training import IDENTITY, Layout, files, same, straight
 from tests.train.thread_communicator import as_ranks
@@ -50,7 +50,7 @@ class Spread:
         save = Save(float(self.step), self.step, len(self.copies))
         for number, copies in enumerate(self.copies):
             for rank, whole in copies.items():
-                store = PartStore(roots[rank], 2)
+                store = ShardStore(roots[rank], 2)
                 value = torch.full((3,), float(self.step))
                 state = {"format": FORMAT, "identity": IDENTITY, "losses": [1.0], "optimizer": {}}
                 state["position"] = {"epoch": 0, "samples": 0, "step": self.step}
@@ -80,8 +80,8 @@ def test_all_ranks_take_the_newest_checkpoint_whose_parts_are_all_somewhere(case
             spread.put(roots)
         results = as_ranks(
             ranks,
-            lambda comm: restore(
-                PartStore(roots[comm.rank], 2), IDENTITY, wants[comm.rank].__contains__, comm, lambda text: None
+            lambda comm: ShardReader(ShardStore(roots[comm.rank], 2), comm, lambda text: None).newest(
+                IDENTITY, wants[comm.rank].__contains__
             ),
         )
     for rank, result in enumerate(results):
@@ -95,10 +95,10 @@ def test_all_ranks_take_the_newest_checkpoint_whose_parts_are_all_somewhere(case
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2), st.integers(0, 3))), st.integers(1, 3))
 def test_what_is_kept_is_complete_and_the_newest(copies, keep):
     rows: list = [[], []]
-    store = PartStore(Path("x"), keep)
+    store = ShardStore(Path("x"), keep)
     for step, rank_number, number in copies:
         if number < 2:
-            rows[rank_number % 2].append(Part(Save(float(step), step, 2), number, 1, ""))
+            rows[rank_number % 2].append(Shard(Save(float(step), step, 2), number, 1, ""))
     complete = {s for s in range(1, 5) if {p.number for row in rows for p in row if p.save.step == s} == {0, 1}}
     assert [save.step for save in newest_complete(rows, store.keep)] == sorted(complete, reverse=True)[:keep]
 
@@ -112,9 +112,9 @@ def train_on(roots: list[Path], stages: int, steps: int) -> tuple[int, list[str]
 
     def run(comm):
         say = (lambda text: said.append(str(text))) if comm.is_leader else (lambda text: None)
-        layout, store = Layout(stages, comm.rank, comm.size), PartStore(roots[comm.rank], 2)
+        layout, store = Layout(stages, comm.rank, comm.size), ShardStore(roots[comm.rank], 2)
         begin = layout.resume(store, comm, say)
-        saver = PartSaver(store, comm, say)
+        saver = ShardSaver(store, comm, say)
         for number in range(begin + 1, begin + steps + 1):
             layout.step(number)
             saver.save(number, stages, layout.states(number))
@@ -140,7 +140,10 @@ def test_two_ranks_of_each_stage_on_a_shared_disk_and_a_torn_part(tmp_path):
     assert any(
         "step-00000003 is torn on rank 1's host: part-0001-of-0002.pt differs from its checksum" in s for s in said
     )
-    assert any("step-00000003 is not complete and is passed over: no whole part 1 of 2 (from 0)" in s for s in said)
+    assert any(
+        "step-00000003 is not complete and is passed over: no undamaged copy of shard 1 of 2 (from 0)" in s
+        for s in said
+    )
     assert [name.split("/")[0] for name in files(roots[0])] == ["step-00000003"] * 4 + ["step-00000004"] * 4
 
 
@@ -167,7 +170,7 @@ def test_a_host_that_has_lost_its_disk_costs_the_checkpoints_of_which_only_it_ha
     begin, said, held = train_on(roots, 2, 2)
     assert begin == 1
     assert same(held, straight(3))
-    assert any("step-00000002 lacks part 1 of 2 (from 0) on all hosts and is passed over" in text for text in said)
+    assert any("step-00000002 lacks shard 1 of 2 (from 0) on all hosts and is passed over" in text for text in said)
 
 
 def test_one_s3_prefix_copied_to_all_hosts(tmp_path):
@@ -189,14 +192,14 @@ def test_an_old_checkpoint_goes_only_when_the_newer_one_is_on_all_hosts(tmp_path
     train_on(roots, 2, 2)
     before = [files(root) for root in roots]
 
-    class Slow(PartStore):
+    class Slow(ShardStore):
         def write(self, save, number, state):
             assert [files(root)[:4] for root in roots] == before  # what was there stays until this is over
-            return PartStore.write(self, save, number, state)
+            return ShardStore.write(self, save, number, state)
 
     def run(comm):
         layout = Layout(2, comm.rank, comm.size)
-        saver = PartSaver(Slow(roots[comm.rank], 1), comm, lambda text: None)
+        saver = ShardSaver(Slow(roots[comm.rank], 1), comm, lambda text: None)
         saver.save(3, 2, layout.states(3))
         saver.finish()
 

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from algorun.inside.stop_agreement import Agreement, Verdict
 from algorun.inside.stop_flag import StopFlag
 from algorun_train.errors import UserError
+from algorun_train.loop.learning_rate import learning_rate_schedule
 from algorun_train.loop.metrics import EpochReport, Pace, StepReport, clock, record
-from algorun_train.loop.optimizer import schedule
 from algorun_train.models.image_models import build, specify
 from algorun_train.models.pretrained import start_from
-from algorun_train.options.config import DdpConfig
+from algorun_train.options.job_options import DdpJobOptions
 
 
 def rates(**options):
-    return schedule(DdpConfig(**options), global_batch=options.pop("global_batch", 1024))
+    return learning_rate_schedule(DdpJobOptions(**options), global_batch=options.pop("global_batch", 1024))
 
 
 def test_warm_up_then_decay_per_epoch():
@@ -130,17 +130,17 @@ def test_quick_steps_are_agreed_on_seldom_and_at_the_smallest_wish():
 
 def test_sizes_of_the_model_must_fit():
     with pytest.raises(UserError, match=r"--patch-size: 3 does not divide the image size 8; allowed: 1, 2, 4, 8"):
-        specify(DdpConfig(patch_size=3), 10, 8)
+        specify(DdpJobOptions(patch_size=3), 10, 8)
     with pytest.raises(UserError, match=r"--heads: 5 does not divide the width 64"):
-        specify(DdpConfig(heads=5), 10, 8)
+        specify(DdpJobOptions(heads=5), 10, 8)
     with pytest.raises(UserError, match=r"--width: 12 .* multiples of 8"):
-        specify(DdpConfig(model="convnet", width=12), 10, 8)
+        specify(DdpJobOptions(model="convnet", width=12), 10, 8)
 
 
 @pytest.mark.parametrize("name", ["vit", "convnet"])
 @pytest.mark.parametrize("side", [8, 33, 64])
 def test_models_map_images_to_logits_and_samples_do_not_mix(name, side):
-    config = DdpConfig(model=name, width=16, depth=2)
+    config = DdpJobOptions(model=name, width=16, depth=2)
     model = build(specify(config, 7, side), seed=0).eval()
     images = torch.rand(4, 3, side, side)
     logits = model(images)
@@ -149,7 +149,7 @@ def test_models_map_images_to_logits_and_samples_do_not_mix(name, side):
 
 
 def test_equal_seeds_give_equal_weights():
-    spec = specify(DdpConfig(), 10, 8)
+    spec = specify(DdpJobOptions(), 10, 8)
     one, two, other = (build(spec, seed).state_dict() for seed in (3, 3, 4))
     assert all(torch.equal(one[k], two[k]) for k in one)
     assert not all(torch.equal(one[k], other[k]) for k in one)
@@ -158,7 +158,7 @@ def test_equal_seeds_give_equal_weights():
 @pytest.fixture
 def trained(tmp_path):
     """Weights of a model for 3 classes."""
-    model = build(specify(DdpConfig(width=16, depth=1), 3, 8), seed=5)
+    model = build(specify(DdpJobOptions(width=16, depth=1), 3, 8), seed=5)
     (tmp_path / "old").mkdir()
     torch.save(model.state_dict(), tmp_path / "old" / "model.pt")
     return tmp_path / "old", model.state_dict()
@@ -166,7 +166,7 @@ def trained(tmp_path):
 
 def test_transfer_takes_all_but_a_head_of_other_classes(trained):
     folder, old = trained
-    model = build(specify(DdpConfig(width=16, depth=1), 4, 8), seed=0)
+    model = build(specify(DdpJobOptions(width=16, depth=1), 4, 8), seed=0)
     fresh = model.head.weight.clone()
     text = start_from(model, folder)
     assert "head.weight, head.bias" in text
@@ -176,14 +176,14 @@ def test_transfer_takes_all_but_a_head_of_other_classes(trained):
 
 def test_transfer_to_the_same_classes_takes_the_head_too(trained):
     folder, old = trained
-    model = build(specify(DdpConfig(width=16, depth=1), 3, 8), seed=0)
+    model = build(specify(DdpJobOptions(width=16, depth=1), 3, 8), seed=0)
     assert "anew" not in start_from(model, folder / "model.pt")
     assert all(torch.equal(value, old[name]) for name, value in model.state_dict().items())
 
 
 def test_transfer_refuses_other_shapes_and_names_and_leaves_the_model_alone(trained):
     folder, _ = trained
-    for config, part in ((DdpConfig(width=16, depth=2), "blocks.1"), (DdpConfig(width=32, depth=1), "[32, ")):
+    for config, part in ((DdpJobOptions(width=16, depth=2), "blocks.1"), (DdpJobOptions(width=32, depth=1), "[32, ")):
         model = build(specify(config, 3, 8), seed=0)
         before = {k: v.clone() for k, v in model.state_dict().items()}
         with pytest.raises(UserError) as caught:
@@ -193,7 +193,7 @@ def test_transfer_refuses_other_shapes_and_names_and_leaves_the_model_alone(trai
 
 
 def test_transfer_refuses_what_holds_no_weights(tmp_path, trained):
-    model = build(specify(DdpConfig(width=16, depth=1), 3, 8), seed=0)
+    model = build(specify(DdpJobOptions(width=16, depth=1), 3, 8), seed=0)
     (tmp_path / "text.pt").write_text("no weights")
     torch.save([1, 2], tmp_path / "list.pt")
     for name, part in (("none.pt", "No such file"), ("text.pt", "holds no weights"), ("list.pt", "holds a list")):

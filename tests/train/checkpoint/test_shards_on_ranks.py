@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from algorun_train.checkpoint.optimizer_state import load_named_state, named_state
-from algorun_train.checkpoint.shard_resume import restore
-from algorun_train.checkpoint.shard_saver import PartSaver, on_cpu
-from algorun_train.checkpoint.shards import FORMAT, PartStore, Save, model_state
+from algorun_train.checkpoint.shard_reader import ShardReader
+from algorun_train.checkpoint.shard_saver import ShardSaver, on_cpu
+from algorun_train.checkpoint.shards import FORMAT, Save, ShardStore, model_state
 from algorun_train.errors import UserError
 from algorun_train.models.gpt import build
 from algorun_train.ranks.communicator import Communicator
@@ -21,7 +21,7 @@ ALONE = Communicator(World(), torch.device("cpu"))
 PROGRAM = [str(Path(__file__).parents[1] / "programs" / "sharded_training.py")]
 
 
-def write_all(store: PartStore, step: int, stages: int, written: float) -> None:
+def write_all(store: ShardStore, step: int, stages: int, written: float) -> None:
     layout = Layout(stages, 0, 1)
     for number in range(1, step + 1):
         layout.step(number)
@@ -30,7 +30,7 @@ def write_all(store: PartStore, step: int, stages: int, written: float) -> None:
 
 
 def test_the_files_are_as_documented(tmp_path):
-    write_all(PartStore(tmp_path, 2), 7, 2, 5.5)
+    write_all(ShardStore(tmp_path, 2), 7, 2, 5.5)
     assert files(tmp_path) == [
         f"step-00000007/part-000{n}-of-0002.{suffix}" for n in (0, 1) for suffix in ("json", "pt")
     ]
@@ -41,7 +41,7 @@ def test_the_files_are_as_documented(tmp_path):
 
 @pytest.mark.parametrize("stages", [1, 2, 4])
 def test_a_whole_model_takes_the_parts_of_any_number_of_stages(tmp_path, stages):
-    write_all(PartStore(tmp_path, 2), 3, stages, 1.0)
+    write_all(ShardStore(tmp_path, 2), 3, stages, 1.0)
     model = build(SPEC, seed=9)
     model.load_state_dict(model_state(tmp_path))
     expected = straight(3)
@@ -49,47 +49,47 @@ def test_a_whole_model_takes_the_parts_of_any_number_of_stages(tmp_path, stages)
 
 
 def test_a_user_gets_the_newest_whole_checkpoint_or_an_error_that_says_why(tmp_path):
-    write_all(PartStore(tmp_path, 2), 2, 2, 1.0)
-    write_all(PartStore(tmp_path, 2), 3, 2, 2.0)
+    write_all(ShardStore(tmp_path, 2), 2, 2, 1.0)
+    write_all(ShardStore(tmp_path, 2), 3, 2, 2.0)
     os.truncate(tmp_path / "step-00000003" / "part-0001-of-0002.pt", 100)
     assert torch.equal(model_state(tmp_path)["head.weight"], straight(2)["head.weight"])
     (tmp_path / "step-00000002" / "part-0000-of-0002.json").unlink()
     with pytest.raises(UserError, match=r"part-0001-of-0002\.pt has 100 bytes, not .*fix:"):
         model_state(tmp_path)
-    with pytest.raises(UserError, match="no checkpoint there has all of its parts"):
+    with pytest.raises(UserError, match="no checkpoint there has all of its shards"):
         model_state(tmp_path / "nowhere")
 
 
 def test_parts_of_two_runs_at_the_same_step_are_never_mixed(tmp_path):
-    store = PartStore(tmp_path, 2)
+    store = ShardStore(tmp_path, 2)
     write_all(store, 1, 2, 1.0)
     write_all(store, 2, 2, 2.0)
     state = Layout(2, 0, 1).states(2)[0]
     store.write(Save(3.0, 2, 2), 0, state)  # a run that began anew, killed before its part 1
     said = []
     assert Layout(1, 0, 1).resume(store, ALONE, said.append) == 1
-    assert [text for text in said if "step-00000002 lacks part 1 of 2" in text]
-    assert [text for text in said if "step-00000002 lacks part 0 of 2" in text]
+    assert [text for text in said if "step-00000002 lacks shard 1 of 2" in text]
+    assert [text for text in said if "step-00000002 lacks shard 0 of 2" in text]
 
 
 def test_a_run_that_began_anew_wins_over_older_checkpoints_of_more_steps(tmp_path):
-    store = PartStore(tmp_path, 2)
+    store = ShardStore(tmp_path, 2)
     write_all(store, 9, 1, 1.0)
     write_all(store, 2, 1, 2.0)
     assert Layout(1, 0, 1).resume(store, ALONE) == 2
 
 
 def test_a_clock_that_was_put_back_does_not_make_older_checkpoints_newer(tmp_path):
-    store = PartStore(tmp_path, 2)
+    store = ShardStore(tmp_path, 2)
     write_all(store, 9, 1, 4e9)
-    saver, layout = PartSaver(store, ALONE, print), Layout(1, 0, 1)
+    saver, layout = ShardSaver(store, ALONE, print), Layout(1, 0, 1)
     saver.save(1, 1, layout.states(1))
     saver.finish()
     assert Layout(1, 0, 1).resume(store, ALONE) == 1
 
 
 def test_the_newest_stay_and_what_killed_writers_left_goes_but_nothing_else(tmp_path):
-    saver, layout = PartSaver(PartStore(tmp_path, 2), ALONE, print), Layout(2, 0, 1)
+    saver, layout = ShardSaver(ShardStore(tmp_path, 2), ALONE, print), Layout(2, 0, 1)
     for name in ("step-00000001/.part-0000-of-0002.pt.9.tmp", "step-00000002/part-0001-of-0004.pt", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -105,19 +105,19 @@ def test_the_newest_stay_and_what_killed_writers_left_goes_but_nothing_else(tmp_
 
 
 def test_saving_takes_the_values_of_the_moment(tmp_path):
-    saver, layout = PartSaver(PartStore(tmp_path, 2), ALONE, print), Layout(1, 0, 1)
+    saver, layout = ShardSaver(ShardStore(tmp_path, 2), ALONE, print), Layout(1, 0, 1)
     layout.step(1)
     saver.save(1, 1, layout.states(1))
     for number in range(2, 30):
         layout.step(number)
     saver.finish()
     other = Layout(4, 0, 1)
-    assert other.resume(PartStore(tmp_path, 2), ALONE) == 1
+    assert other.resume(ShardStore(tmp_path, 2), ALONE) == 1
     assert same(other.everything(), straight(1))
 
 
 def test_an_error_of_the_writer_is_raised_at_the_next_save_and_older_checkpoints_stay(tmp_path):
-    saver, layout = PartSaver(PartStore(tmp_path, 1), ALONE, print), Layout(1, 0, 1)
+    saver, layout = ShardSaver(ShardStore(tmp_path, 1), ALONE, print), Layout(1, 0, 1)
     saver.save(1, 1, layout.states(1))
     saver.finish()
     (tmp_path / "step-00000002").write_text("in the way")
@@ -132,11 +132,11 @@ def test_an_error_of_the_writer_is_raised_at_the_next_save_and_older_checkpoints
 
 
 def test_parts_that_nobody_saved_are_an_error(tmp_path):
-    saver, layout = PartSaver(PartStore(tmp_path, 1), ALONE, print), Layout(2, 0, 1)
+    saver, layout = ShardSaver(ShardStore(tmp_path, 1), ALONE, print), Layout(2, 0, 1)
     states = layout.states(1)
     del states[1]
     saver.save(1, 2, states)
-    with pytest.raises(RuntimeError, match=r"step-00000001 was saved and yet lacks \[1\] of 2 parts"):
+    with pytest.raises(RuntimeError, match=r"step-00000001 was saved and yet lacks \[1\] of 2 shards"):
         saver.finish()
 
 
@@ -153,7 +153,7 @@ def test_parts_that_nobody_saved_are_an_error(tmp_path):
     ],
 )
 def test_a_checkpoint_of_another_job_is_refused(tmp_path, change, message):
-    store = PartStore(tmp_path, 1)
+    store = ShardStore(tmp_path, 1)
     store.write(Save(1.0, 1, 1), 0, Layout(1, 0, 1).states(1)[0] | change)
     with pytest.raises(UserError, match=f"{message}.*--resume never"):
         Layout(1, 0, 1).resume(store, ALONE)
@@ -164,7 +164,7 @@ def test_a_part_with_code_in_it_is_refused(tmp_path):
         def __reduce__(self):
             return (os.system, (f"touch {tmp_path}/evil",))
 
-    store = PartStore(tmp_path, 1)
+    store = ShardStore(tmp_path, 1)
     store.write(Save(1.0, 1, 1), 0, {"format": FORMAT, "model": Evil()})
     with pytest.raises(UserError, match="cannot be used"):
         Layout(1, 0, 1).resume(store, ALONE)
@@ -178,11 +178,11 @@ def test_a_part_with_code_in_it_is_refused(tmp_path):
      "[" * 100_000],
 )  # fmt: skip
 def test_a_broken_manifest_is_one_warning(tmp_path, text):
-    store = PartStore(tmp_path, 1)
+    store = ShardStore(tmp_path, 1)
     write_all(store, 1, 1, 1.0)
     (tmp_path / "step-00000001" / "part-0000-of-0001.json").write_text(text)
     said = []
-    assert restore(store, IDENTITY, lambda name: True, ALONE, said.append) is None
+    assert ShardReader(store, ALONE, said.append).newest(IDENTITY, lambda name: True) is None
     assert len(said) == 1
     assert "part-0000-of-0001.pt is passed over: its manifest" in said[0]
 

@@ -6,7 +6,8 @@ import os
 import pytest
 import torch
 
-from algorun_train.checkpoint.store import FORMAT, LATEST, Store, compatible, unpack
+from algorun_train.checkpoint.single_file import LATEST, SingleFileStore
+from algorun_train.checkpoint.state_file import FORMAT, compatible, unpack
 from algorun_train.errors import UserError
 
 
@@ -16,7 +17,7 @@ def state(value: float) -> dict:
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "checkpoints", keep=2)
+    return SingleFileStore(tmp_path / "checkpoints", keep=2)
 
 
 def newest(store):

@@ -13,9 +13,8 @@ from algorun_train.data import image_data
 from algorun_train.data.folder import decode, list_images
 from algorun_train.data.sampler import Batching
 from algorun_train.errors import UserError
-from algorun_train.options import parsing as options
-from algorun_train.options import paths
-from algorun_train.options.config import DdpConfig
+from algorun_train.options import folders, option_parser
+from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World
 from tests.train.training_runs import SMALL, epochs, once, write_images
@@ -51,8 +50,10 @@ def test_without_inputs_batches_are_the_same_but_for_what_is_in_the_images(chann
     """What ranks of a pipeline get that are not its first: the files may be gone, or on a slow disk."""
     train, validation = channels
     given = ["--cache-mb", "0", "--image-size", "8", "--augment", "shift", "--workers", "1"]
-    config = options.read(DdpConfig, [*given, "--train", str(train), "--validation", str(validation)])
-    full = image_data.load(config, paths.resolve(config, {}, Path.is_dir), Communicator(World(), torch.device("cpu")))
+    config = option_parser.read(DdpJobOptions, [*given, "--train", str(train), "--validation", str(validation)])
+    full = image_data.load(
+        config, folders.find_folders(config, {}, Path.is_dir), Communicator(World(), torch.device("cpu"))
+    )
     bare = full.without_inputs()
     batching = Batching(16, 1, 0, 1)
     wanted = [*full.training(0, 0, 2, 0, batching), *full.evaluation(batching)]

@@ -12,7 +12,7 @@ from algorun_train.data import corpus, text
 from algorun_train.data.batch import IGNORED
 from algorun_train.data.sampler import Batching
 from algorun_train.errors import UserError
-from algorun_train.options.paths import Paths
+from algorun_train.options.folders import Folders
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World
 from tests.train.training_runs import clean_environ
@@ -21,8 +21,8 @@ CPU = torch.device("cpu")
 ALONE = Communicator(World(), CPU)
 
 
-def paths(train: Path | None = None, validation: Path | None = None) -> Paths:
-    return Paths(train, validation, Path("c"), Path("m"), Path("o"))
+def paths(train: Path | None = None, validation: Path | None = None) -> Folders:
+    return Folders(train, validation, Path("c"), Path("m"), Path("o"))
 
 
 def numbered(count: int, context: int = 4) -> text.Text:
@@ -158,12 +158,12 @@ from algorun_train.data import text
 from algorun_train.errors import guarded, leave
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
-from algorun_train.options.paths import Paths
+from algorun_train.options.folders import Folders
 
 def main(argv):
     train = Path(os.environ["SAGEMAKER_BASE_DIR"]) / "text"
     with joined(read_world(os.environ)) as comm:
-        data = text.load(4, Paths(train if train.exists() else None, None, train, train, train), comm)
+        data = text.load(4, Folders(train if train.exists() else None, None, train, train, train), comm)
         print(data.train_count, data.checksum, flush=True)
     return 0
 

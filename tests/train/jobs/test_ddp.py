@@ -1,7 +1,6 @@
 """The ddp entrypoint as one rank: variants that must train, and what it leaves behind."""
 
 import json
-import signal
 import subprocess
 import sys
 
@@ -98,7 +97,7 @@ def test_a_stop_at_any_moment_ends_bit_identical_once_resumed(alone, tmp_path, m
     for number in range(1, polls + 1):
         base = tmp_path / f"stop{number}"
         with monkeypatch.context() as patch:
-            patch.setattr("algorun_train.jobs.ddp.Agreement", lambda *_, number=number: StopAtPoll(number))
+            patch.setattr("algorun_train.jobs.skeleton.Agreement", lambda *_, number=number: StopAtPoll(number))
             assert "stopped on request" in alone(*args, base=base)
         assert "resumed" in alone(*args, base=base)
         again = torch.load(base / "model" / "model.pt", weights_only=True)
@@ -138,19 +137,29 @@ def test_help(tmp_path):
     assert "--accumulation" in done.stdout
 
 
-def test_a_stop_while_loading_is_not_lost(tmp_path):
+STOPPED_WHILE_LOADING = """
+import importlib.abc, os, runpy, signal, sys
+class Stop(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGTERM)
+assert not any(name.partition(".")[0] == "torch" for name in sys.modules)
+sys.meta_path.insert(0, Stop())
+sys.argv = ["ddp", *sys.argv[1:]]
+runpy.run_module("algorun_train.jobs.{}", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("job", "options"),
+    [("ddp", SMALL), ("pipeline", ["--width", "16", "--depth", "1", "--context", "16", "--batch-size", "2"])],
+)
+def test_a_stop_while_torch_is_imported_is_not_lost(tmp_path, job, options):
+    command = [sys.executable, "-u", "-c", STOPPED_WHILE_LOADING.replace("{}", job)]
+    command += once([*options, "--epochs", "500"])
     environ = clean_environ(tmp_path / "ml")
-    command = [
-        sys.executable,
-        "-u",
-        "-c",
-        "import algorun_train.jobs.ddp as ddp; ddp.STOP.install(); print('up', flush=True);",
-    ]
-    command[-1] += f"import sys; sys.exit(ddp.main({once([*SMALL, '--epochs', '500'])!r}))"
-    with subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "up\n"
-        process.send_signal(signal.SIGTERM)
-        rest = process.stdout.read()
-    assert process.returncode == 0
-    assert "stopped on request after step 1;" in rest
-    assert (tmp_path / "ml" / "checkpoints" / "step-00000001" / "manifest.json").is_file()
+    done = subprocess.run(command, env=environ, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "stopped on request after step 1;" in done.stdout
+    assert (tmp_path / "ml" / "checkpoints" / "step-00000001").is_dir()

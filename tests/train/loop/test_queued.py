@@ -11,14 +11,14 @@ from torch import nn
 from algorun_train.data import image_data, text
 from algorun_train.data.augment import Augment, bits
 from algorun_train.data.sampler import Batching
-from algorun_train.loop.data_parallel import DataParallel
+from algorun_train.loop.data_parallel_steps import DataParallelSteps
 from algorun_train.loop.meter import Meter
-from algorun_train.loop.pipeline_steps import Staged, sample_losses
+from algorun_train.loop.pipeline_steps import PipelineSteps, sample_losses
 from algorun_train.models import gpt
 from algorun_train.models.image_models import build, specify
-from algorun_train.options import parsing, paths
-from algorun_train.options.config import DdpConfig
-from algorun_train.options.paths import Paths
+from algorun_train.options import folders, option_parser
+from algorun_train.options.folders import Folders
+from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.parallel.cut.any_module import cut
 from algorun_train.parallel.grid import Grid
 from algorun_train.parallel.run import process_groups, shared_weights
@@ -41,8 +41,8 @@ def gpu():
 
 
 def images(*argv):
-    config = parsing.read(DdpConfig, ["--image-size", str(SIDE), "--batch-size", str(BATCH), *argv])
-    return config, image_data.load(config, paths.resolve(config, {}, Path.is_dir), COMM)
+    config = option_parser.read(DdpJobOptions, ["--image-size", str(SIDE), "--batch-size", str(BATCH), *argv])
+    return config, image_data.load(config, folders.find_folders(config, {}, Path.is_dir), COMM)
 
 
 def first_step(source):
@@ -94,7 +94,7 @@ def test_images_from_files_are_pinned_and_the_rest_stays_small(gpu, tmp_path):
 
 
 def test_text_is_pinned(gpu):
-    source = text.load(64, Paths(None, None, Path(), Path(), Path()), COMM)
+    source = text.load(64, Folders(None, None, Path(), Path(), Path()), COMM)
     assert_queued(gpu, source, (BATCH, 64), BATCH * 65)
 
 
@@ -102,7 +102,7 @@ def test_text_is_pinned(gpu):
 def test_a_data_parallel_step_reads_nothing_back(gpu, argv):
     config, source = images(*argv)
     model = build(specify(config, len(source.classes), SIDE), 0).to(CUDA)
-    stepper = DataParallel(model, torch.optim.SGD(model.parameters(), 0.1, foreach=True), COMM, config)
+    stepper = DataParallelSteps(model, torch.optim.SGD(model.parameters(), 0.1, foreach=True), COMM, config)
     meter = Meter(COMM)
     step, batches = first_step(source)
     gpu.copies.clear()
@@ -120,8 +120,8 @@ def cutting():
 
 def test_a_pipeline_step_and_its_evaluation_read_nothing_back(cutting, gpu):
     pipeline = Pipeline(cutting, [0], process_groups.join(Grid(1, 1), 0, CUDA), sample_losses, microbatches=2)
-    stepper = Staged(pipeline, torch.optim.SGD(pipeline.parameters(), 0.1, foreach=True), COMM, 0, 1.0)
-    source = text.load(8, Paths(None, None, Path(), Path(), Path()), COMM)
+    stepper = PipelineSteps(pipeline, torch.optim.SGD(pipeline.parameters(), 0.1, foreach=True), COMM, 0, 1.0)
+    source = text.load(8, Folders(None, None, Path(), Path(), Path()), COMM)
     step, batches = next(source.training(0, 0, 1, 0, Batching(8, 1, 0, 1)))
     gpu.copies.clear()
     stepper.train()

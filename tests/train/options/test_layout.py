@@ -7,15 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun_train.errors import UserError
-from algorun_train.options.config import PipelineConfig
-from algorun_train.options.layout import PER_RANK, lay_out
-from algorun_train.options.mp_parameters import Wishes, parse
+from algorun_train.options.job_options import PipelineJobOptions
+from algorun_train.options.mp_parameters import MpParameters, parse
+from algorun_train.options.pipeline_layout import PER_RANK, lay_out
 from algorun_train.parallel import schedules
 from algorun_train.parallel.grid import Grid
 
 
 def laid_out(world, wishes=None, **options):
-    return lay_out(PipelineConfig(**options), wishes or Wishes(), world)
+    return lay_out(PipelineJobOptions(**options), wishes or MpParameters(), world)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_who_has_written_partitions_reads_of_partitions():
     ):
         laid_out(6, wishes, pp=4)
     assert wishes.fewer_stages == "fewer partitions"
-    assert "--pp" in Wishes().fewer_stages
+    assert "--pp" in MpParameters().fewer_stages
 
 
 @pytest.mark.parametrize(
@@ -113,16 +113,16 @@ def test_who_has_written_partitions_reads_of_partitions():
     [
         ({"microbatches": 5}, "option --microbatches: 5 does not divide --batch-size 32; allowed: 1, 2, 4, 8, 16, 32; fix: use one of them, or another --batch-size"),
         ({"accumulation": 2}, "option --accumulation: 2: a pipeline accumulates over its microbatches; fix: a larger --batch-size"),
-        ({"compile": True}, "option --compile: True: not for stages of a pipeline; fix: --compile False, or train.ddp"),
+        ({"compile": True}, "option --compile: True: not for stages of a pipeline; fix: --compile False, or the entrypoint ddp"),
     ],
 )  # fmt: skip
 def test_options_that_have_no_place_in_a_pipeline_are_refused(options, message):
     with pytest.raises(UserError, match=f"^{message}$"):
-        PipelineConfig(**options)
+        PipelineJobOptions(**options)
 
 
 def test_without_ddp_all_ranks_are_one_pipeline():
-    alone = Wishes(ddp=False)
+    alone = MpParameters(ddp=False)
     assert laid_out(2, alone, pp=2).grid == Grid(1, 2)
     message = r'^mp_parameters: partitions = 2 on 4 ranks; allowed: 4 without ddp; fix: "ddp": true, or as many partitions as ranks$'
     with pytest.raises(UserError, match=message):
@@ -134,7 +134,7 @@ def test_without_ddp_all_ranks_are_one_pipeline():
     [("gpipe", 7, 8), ("gpipe", 8, None), ("1f1b", 3, 4), ("1f1b", 4, None), ("gpipe", None, None)],
 )
 def test_microbatches_in_flight_are_kept_or_refused(name, limit, held):
-    wishes = dataclasses.replace(Wishes(), active_microbatches=limit)
+    wishes = dataclasses.replace(MpParameters(), active_microbatches=limit)
     if held is None:
         assert laid_out(4, wishes, pp=4, schedule=name, microbatches=8).microbatches == 8
         return

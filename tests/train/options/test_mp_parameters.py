@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun_train.errors import UserError
-from algorun_train.options.config import PipelineConfig
+from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_parameters import (
     FLAGS_WITHOUT_EFFECT,
-    NEUTRAL,
     NUMBERS_WITHOUT_EFFECT,
-    Wishes,
+    ONLY_DEFAULT,
+    MpParameters,
     apply,
     parse,
 )
@@ -59,14 +59,14 @@ MAPPED = [
 @pytest.mark.parametrize("form", [json.dumps, pairs], ids=["json", "pairs"])
 @pytest.mark.parametrize(("given", "options", "others"), MAPPED, ids=[pairs(row[0]) or "empty" for row in MAPPED])
 def test_what_has_an_equal_here_is_mapped(given, options, others, form):
-    assert parse(form(given)) == Wishes(DEFAULTS | options, **({"ddp": False} | others))
+    assert parse(form(given)) == MpParameters(DEFAULTS | options, **({"ddp": False} | others))
 
 
 @pytest.mark.parametrize("form", [json.dumps, pairs], ids=["json", "pairs"])
 def test_what_is_the_default_there_and_here_is_accepted(form):
-    given = {key: neutral for key, (neutral, _) in NEUTRAL.items()}
-    assert parse(form(given)) == Wishes(DEFAULTS, ddp=False)
-    assert parse(form({key: str(value) for key, value in given.items()})) == Wishes(DEFAULTS, ddp=False)
+    given = {key: neutral for key, (neutral, _) in ONLY_DEFAULT.items()}
+    assert parse(form(given)) == MpParameters(DEFAULTS, ddp=False)
+    assert parse(form({key: str(value) for key, value in given.items()})) == MpParameters(DEFAULTS, ddp=False)
 
 
 @pytest.mark.parametrize("form", [json.dumps, pairs], ids=["json", "pairs"])
@@ -74,11 +74,13 @@ def test_what_has_no_effect_here_is_accepted_with_any_value_of_its_kind(form):
     flags = [dict.fromkeys(FLAGS_WITHOUT_EFFECT, flag) for flag in (True, False, "true")]
     numbers = [dict.fromkeys(NUMBERS_WITHOUT_EFFECT, number) for number in (4, 5e8, 0.5, "1e6")]
     for wishes in (*flags, *numbers):
-        assert parse(form(wishes)) == Wishes(DEFAULTS, ddp=False)
+        assert parse(form(wishes)) == MpParameters(DEFAULTS, ddp=False)
 
 
 @pytest.mark.parametrize("form", [json.dumps, pairs], ids=["json", "pairs"])
-@pytest.mark.parametrize(("key", "neutral", "fix"), [(key, *row) for key, row in NEUTRAL.items()], ids=NEUTRAL)
+@pytest.mark.parametrize(
+    ("key", "neutral", "fix"), [(key, *row) for key, row in ONLY_DEFAULT.items()], ids=ONLY_DEFAULT
+)
 def test_what_cannot_be_had_is_refused_by_name(key, neutral, fix, form):
     other = not neutral if isinstance(neutral, bool) else neutral + 1
     with pytest.raises(UserError) as caught:
@@ -139,14 +141,14 @@ def test_what_is_wrong_is_said_in_one_sentence(given, message):
     ],
 )  # fmt: skip
 def test_they_become_options(own, given, expected):
-    config, _ = apply(PipelineConfig(mp_parameters=json.dumps(given), **own))
+    config, _ = apply(PipelineJobOptions(mp_parameters=json.dumps(given), **own))
     assert config.mp_parameters is None
     assert {name: getattr(config, name) for name in expected} == expected
 
 
 def test_without_them_nothing_changes_and_replicas_are_allowed():
-    assert apply(PipelineConfig(pp=2)) == (PipelineConfig(pp=2), Wishes())
-    assert Wishes().ddp
+    assert apply(PipelineJobOptions(pp=2)) == (PipelineJobOptions(pp=2), MpParameters())
+    assert MpParameters().ddp
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_without_them_nothing_changes_and_replicas_are_allowed():
 )  # fmt: skip
 def test_two_wishes_that_differ_are_refused(own, given, message):
     with pytest.raises(UserError, match=f"^{message}$"):
-        apply(PipelineConfig(mp_parameters=json.dumps(given), **own))
+        apply(PipelineJobOptions(mp_parameters=json.dumps(given), **own))
 
 
 values = st.recursive(
@@ -169,7 +171,7 @@ values = st.recursive(
 )
 known = st.sampled_from(
     [
-        *NEUTRAL,
+        *ONLY_DEFAULT,
         *FLAGS_WITHOUT_EFFECT,
         *NUMBERS_WITHOUT_EFFECT,
         "memory_weight",

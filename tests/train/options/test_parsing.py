@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from algorun_train.errors import UserError
-from algorun_train.jobs import job
-from algorun_train.options import parsing
-from algorun_train.options.config import DdpConfig, PipelineConfig
+from algorun_train.jobs import skeleton
+from algorun_train.options import option_parser
+from algorun_train.options.job_options import DdpJobOptions, PipelineJobOptions
 
 
-def read(*argv: str) -> DdpConfig:
-    return parsing.read(DdpConfig, list(argv))
+def read(*argv: str) -> DdpJobOptions:
+    return option_parser.read(DdpJobOptions, list(argv))
 
 
 def refusal(*argv: str) -> str:
@@ -48,7 +48,7 @@ def test_whole_numbers_as_a_tuning_job_writes_them():
 
 
 def test_an_empty_value_means_not_set():
-    assert read("--init-from", "", "--epochs", "").epochs == DdpConfig().epochs
+    assert read("--init-from", "", "--epochs", "").epochs == DdpJobOptions().epochs
     assert read("--image-size", "None").image_size is None
 
 
@@ -100,8 +100,8 @@ def test_a_broken_file_and_an_unknown_key_in_it(tmp_path):
 
 
 def test_help_lists_every_option():
-    text = parsing.help_text(DdpConfig, "algorun_train.jobs.ddp")
-    for name in DdpConfig.__dataclass_fields__:
+    text = option_parser.help_text(DdpJobOptions, "algorun_train.jobs.ddp")
+    for name in DdpJobOptions.__dataclass_fields__:
         assert "--" + name.replace("_", "-") in text
 
 
@@ -119,14 +119,14 @@ def matmul_precision():
 
 def test_the_precision_of_matrix_products_is_torchs_own_unless_given(matmul_precision):
     torch.set_float32_matmul_precision("medium")
-    job.set_numerics(parsing.read(DdpConfig, []))
+    skeleton.set_numerics(option_parser.read(DdpJobOptions, []))
     assert matmul_precision() == "medium"
-    assert job.numerics(parsing.read(DdpConfig, []), torch.device("cpu")) == "fp32 on cpu"
-    for config in (DdpConfig, PipelineConfig):
-        given = parsing.read(config, ["--matmul-precision", "high"])
-        job.set_numerics(given)
+    assert skeleton.numerics(option_parser.read(DdpJobOptions, []), torch.device("cpu")) == "fp32 on cpu"
+    for config in (DdpJobOptions, PipelineJobOptions):
+        given = option_parser.read(config, ["--matmul-precision", "high"])
+        skeleton.set_numerics(given)
         assert matmul_precision() == "high"
         torch.set_float32_matmul_precision("highest")
-    assert job.numerics(given, torch.device("cuda")) == "fp32, matrix products in high precision on cuda"
+    assert skeleton.numerics(given, torch.device("cuda")) == "fp32, matrix products in high precision on cuda"
     with pytest.raises(UserError, match="--matmul-precision: 'tf32' .* allowed: highest, high, medium"):
-        parsing.read(DdpConfig, ["--matmul-precision", "tf32"])
+        option_parser.read(DdpJobOptions, ["--matmul-precision", "tf32"])

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from algorun_train.errors import UserError
-from algorun_train.options.config import PipelineConfig
-from algorun_train.options.layout import lay_out
-from algorun_train.options.mp_parameters import Wishes
+from algorun_train.options.job_options import PipelineJobOptions
+from algorun_train.options.mp_parameters import MpParameters
+from algorun_train.options.pipeline_layout import lay_out
 from algorun_train.parallel.partition.decide import Decider
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World
@@ -24,8 +24,8 @@ class Job:
         self.file, self.model, self.width = folder / "made.json", model, width
         self.said: list[str] = []
 
-    def split(self, microbatches=4, samples=2, wishes=Wishes(), pp=2, named=True, **options):  # noqa: B008 (frozen)
-        config = PipelineConfig(
+    def split(self, microbatches=4, samples=2, wishes=MpParameters(), pp=2, named=True, **options):  # noqa: B008 (frozen)
+        config = PipelineJobOptions(
             batch_size=samples * microbatches,
             microbatches=microbatches,
             pp=pp,
@@ -65,7 +65,7 @@ def edited(job):
     [
         {"microbatches": 8},
         {"samples": 4},
-        {"microbatches": 8, "wishes": Wishes(auto_partition=False, default_partition=1)},
+        {"microbatches": 8, "wishes": MpParameters(auto_partition=False, default_partition=1)},
         {"samples": 4, "profile_only": True},
     ],
 )
@@ -90,7 +90,7 @@ def test_cuts_that_cannot_be_kept_are_one_error(job, edited):
 
 def test_without_a_file_there_is_no_manual_partition(job):
     with pytest.raises(UserError, match="auto_partition = false without a partition"):
-        job.split(wishes=Wishes(auto_partition=False, default_partition=1))
+        job.split(wishes=MpParameters(auto_partition=False, default_partition=1))
 
 
 def nested(groups, each, width):

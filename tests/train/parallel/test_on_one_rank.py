@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from algorun_train.errors import UserError
-from algorun_train.options.config import PipelineConfig
-from algorun_train.options.layout import lay_out
-from algorun_train.options.mp_parameters import Wishes
+from algorun_train.options.job_options import PipelineJobOptions
+from algorun_train.options.mp_parameters import MpParameters
+from algorun_train.options.pipeline_layout import lay_out
 from algorun_train.parallel.cut.any_module import Cut, cut
 from algorun_train.parallel.cut.proof import packed, unpacked
 from algorun_train.parallel.partition.decide import Decider
@@ -40,9 +40,9 @@ def model_of(seed):
 
 
 def job(comm, model, folder, example=None, named=None, **options):
-    config = PipelineConfig(batch_size=8, microbatches=4, pp=RANKS, partition=named, **options)
-    layout = lay_out(config, Wishes(), RANKS, torch.__version__)
-    decider = Decider(config, Wishes(), layout, model, comm, lambda text: None)
+    config = PipelineJobOptions(batch_size=8, microbatches=4, pp=RANKS, partition=named, **options)
+    layout = lay_out(config, MpParameters(), RANKS, torch.__version__)
+    decider = Decider(config, MpParameters(), layout, model, comm, lambda text: None)
     return decider.split(torch.ones(2, 4) if example is None else example, folder / "partition.json")
 
 
@@ -73,11 +73,11 @@ def test_only_one_rank_runs_the_whole_model(tmp_path):
 
 def test_a_model_that_stays_whole_is_run_by_one_rank(tmp_path):
     models = [model_of(0) for _ in range(RANKS)]
-    config = PipelineConfig(batch_size=8, microbatches=4, pp=1)
-    layout = lay_out(config, Wishes(), RANKS, torch.__version__)
+    config = PipelineJobOptions(batch_size=8, microbatches=4, pp=1)
+    layout = lay_out(config, MpParameters(), RANKS, torch.__version__)
 
     def work(comm):
-        decider = Decider(config, Wishes(), layout, models[comm.rank], comm, lambda text: None)
+        decider = Decider(config, MpParameters(), layout, models[comm.rank], comm, lambda text: None)
         return decider.split(torch.ones(2, 4), tmp_path / "partition.json").entries
 
     entries, passes = counted(work)
@@ -87,12 +87,14 @@ def test_a_model_that_stays_whole_is_run_by_one_rank(tmp_path):
 
 def test_a_model_that_stays_whole_keeps_its_statistics(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    layout = lay_out(PipelineConfig(batch_size=8, microbatches=4, pp=1), Wishes(), 1, torch.__version__)
+    layout = lay_out(PipelineJobOptions(batch_size=8, microbatches=4, pp=1), MpParameters(), 1, torch.__version__)
     before = {name: value.clone() for name, value in model.state_dict().items()}
 
     def run(comm):
-        config = PipelineConfig(batch_size=8, microbatches=4, pp=1)
-        Decider(config, Wishes(), layout, model, comm, lambda text: None).split(torch.ones(2, 4), tmp_path / "p.json")
+        config = PipelineJobOptions(batch_size=8, microbatches=4, pp=1)
+        Decider(config, MpParameters(), layout, model, comm, lambda text: None).split(
+            torch.ones(2, 4), tmp_path / "p.json"
+        )
 
     as_ranks(1, run)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -1,6 +1,6 @@
 """A stand-in for pipeline training: a GPT cut into stages whose gradients are made up, equal on every layout.
 
-As a program, one rank of it: `part_training.py JSON`, where the JSON lists what to do, see `main`.
+As a program, one rank of it: `sharded_training.py JSON`, where the JSON lists what to do, see `main`.
 """
 
 import copy
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import torch
 
-from algorun_train.checkpoint.shard_resume import restore, state
-from algorun_train.checkpoint.shard_saver import PartSaver
-from algorun_train.checkpoint.shards import PartStore
+from algorun_train.checkpoint.shard_reader import ShardReader
+from algorun_train.checkpoint.shard_saver import ShardSaver, shard_state
+from algorun_train.checkpoint.shards import ShardStore
 from algorun_train.errors import guarded, leave
-from algorun_train.loop.loop import Position, Progress
 from algorun_train.models.gpt import GptSpec, build
+from algorun_train.progress import Position, Progress
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
@@ -68,11 +68,11 @@ class Layout:
 
     def states(self, step: int) -> dict[int, dict]:
         progress = Progress(Position(0, 10 * step, step), [0.5])
-        return {s.number: state(IDENTITY, progress, s.module, self.optimizer) for s in self.held if self.writes}
+        return {s.number: shard_state(IDENTITY, progress, s.module, self.optimizer) for s in self.held if self.writes}
 
-    def resume(self, store: PartStore, comm: Communicator, say=print) -> int:
+    def resume(self, store: ShardStore, comm: Communicator, say=print) -> int:
         """The step of the checkpoint that all ranks went back to; 0 without one."""
-        restored = restore(store, IDENTITY, self.names().__contains__, comm, say)
+        restored = ShardReader(store, comm, say).newest(IDENTITY, self.names().__contains__)
         if restored is None:
             return 0
         assert set(restored.model) <= self.names()
@@ -116,9 +116,9 @@ def main(argv: list[str]) -> int:
         say = print if comm.is_leader else lambda text: None
         for job in json.loads(argv[0]):
             layout = Layout(job["stages"], comm.rank, comm.size)
-            store = PartStore(store_root, job.get("keep", 2))
+            store = ShardStore(store_root, job.get("keep", 2))
             begin = layout.resume(store, comm, say)
-            saver = PartSaver(store, comm, say)
+            saver = ShardSaver(store, comm, say)
             end = begin + job["only"] if "only" in job else job["to"]
             for number in range(begin + 1, end + 1):
                 layout.step(number)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from algorun_train.errors import UserError
-from algorun_train.options.config import DdpConfig
-from algorun_train.options.paths import resolve
+from algorun_train.options.folders import find_folders
+from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.ranks.devices import choose_device
 from algorun_train.ranks.world import World, read_world
 
@@ -22,7 +22,7 @@ TORCHRUN = {
 
 def test_sagemakers_variables_and_its_folder():
     environ = {"SM_CHANNEL_TRAIN": "/c/train", "SM_CHANNEL_VAL": "/c/val", "SM_MODEL_DIR": "/m"}
-    paths = resolve(DdpConfig(), environ, lambda folder: folder == Path("/opt/ml"))
+    paths = find_folders(DdpJobOptions(), environ, lambda folder: folder == Path("/opt/ml"))
     assert (paths.train, paths.validation, paths.model) == (Path("/c/train"), Path("/c/val"), Path("/m"))
     assert paths.checkpoints == Path("/opt/ml/checkpoints")
     assert paths.output == Path("/opt/ml/output/data")
@@ -30,12 +30,12 @@ def test_sagemakers_variables_and_its_folder():
 
 def test_validation_wins_over_val_and_flags_over_both():
     environ = {"SM_CHANNEL_VALIDATION": "/long", "SM_CHANNEL_VAL": "/short"}
-    assert resolve(DdpConfig(), environ, lambda _: False).validation == Path("/long")
-    assert resolve(DdpConfig(validation=Path("/flag")), environ, lambda _: False).validation == Path("/flag")
+    assert find_folders(DdpJobOptions(), environ, lambda _: False).validation == Path("/long")
+    assert find_folders(DdpJobOptions(validation=Path("/flag")), environ, lambda _: False).validation == Path("/flag")
 
 
 def test_without_sagemaker_everything_goes_below_output():
-    paths = resolve(DdpConfig(), {}, lambda _: False)
+    paths = find_folders(DdpJobOptions(), {}, lambda _: False)
     assert paths.train is None
     assert {paths.checkpoints, paths.model, paths.output} == {
         Path("output/checkpoints"),
@@ -45,7 +45,9 @@ def test_without_sagemaker_everything_goes_below_output():
 
 
 def test_another_base_folder():
-    paths = resolve(DdpConfig(), {"SAGEMAKER_BASE_DIR": "/sim/host1"}, lambda folder: folder == Path("/sim/host1"))
+    paths = find_folders(
+        DdpJobOptions(), {"SAGEMAKER_BASE_DIR": "/sim/host1"}, lambda folder: folder == Path("/sim/host1")
+    )
     assert paths.checkpoints == Path("/sim/host1/checkpoints")
 
 

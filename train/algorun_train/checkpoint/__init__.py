@@ -1,1 +1,8 @@
-"""Checkpoints: written aside and renamed, whole or in shards, read back on any number of ranks."""
+"""Checkpoints, from which a job resumes, and the artifact, which is the trained model.
+
+- `ddp_checkpoints`: what `ddp` calls; `single_file`: its files, one state for each checkpoint
+- `pipeline_checkpoints`: what `pipeline` calls to write a checkpoint, and to read it into another number of stages
+- `shards`: the files of such a checkpoint; `shard_saver` writes them while training continues, `shard_reader` reads them
+- `state_file`: the format of a state; `optimizer_state`: an optimizer's state by parameter name
+- `artifact`: the trained model; `collect`: brings its stages to rank 0
+"""

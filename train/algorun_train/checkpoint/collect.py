@@ -1,4 +1,4 @@
-"""Brings a model that lies in pieces on several ranks together on rank 0."""
+"""Collects a model whose stages are on several ranks on rank 0."""
 
 from collections.abc import Sequence
 
@@ -9,10 +9,10 @@ from algorun_train.ranks.communicator import Communicator
 
 
 def on_leader(comm: Communicator, sources: Sequence[int], state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors of the ranks `sources`, on the CPU of rank 0; {} on the others. On all ranks.
+    """The tensors of the ranks `sources`, on rank 0's CPU; {} on all other ranks. Call it on all ranks.
 
-    They go one after the other, so that no rank but rank 0 needs memory for more than its own piece and one tensor. One
-    that several ranks hold goes once.
+    Tensors travel one by one, so that a rank needs memory for its own stages and one tensor only. A name that several
+    ranks hold travels once.
     """
     mine = state if comm.rank in sources else {}
     rows = comm.gather([(name, tensor.dtype, tensor.shape) for name, tensor in mine.items()])

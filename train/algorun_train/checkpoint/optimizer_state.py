@@ -1,4 +1,4 @@
-"""An optimizer's state by the names of parameters, so that it fits whatever part of a model an optimizer is for."""
+"""An optimizer's state by parameter name, so that it can be loaded for any subset of a model's parameters."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -6,13 +6,14 @@ from typing import Any
 import torch
 
 Named = Iterable[tuple[str, torch.nn.Parameter]]
+# Any: an optimizer keeps tensors and numbers, and torch does not type them
 NamedState = dict[str, dict[str, Any]]  # {parameter: {"exp_avg": tensor, "step": tensor or number, ..}}
 
 
 def named_state(optimizer: torch.optim.Optimizer, parameters: Named) -> NamedState:
-    """What the optimizer remembers of these parameters; nothing of those that it has not moved yet.
+    """The optimizer's state of these parameters. A parameter that no step has updated yet has none.
 
-    Learning rates and the like are not in it: they come from the options, and the rate from the position.
+    Learning rate, weight decay and the like are left out: the options of the resumed job decide on them.
     """
     return {
         name: {key: value for key, value in optimizer.state[parameter].items() if value is not None}
@@ -22,16 +23,17 @@ def named_state(optimizer: torch.optim.Optimizer, parameters: Named) -> NamedSta
 
 
 def load_named_state(optimizer: torch.optim.Optimizer, parameters: Named, state: Mapping[str, dict[str, Any]]) -> None:
-    """The other way round. ValueError for state of another shape than its parameter's.
+    """Gives the optimizer the state that `named_state` has returned, on the devices and in the types of the parameters.
 
-    Parameters that `state` does not name begin anew. Devices and types become those of the parameters.
+    A parameter that `state` does not name starts without state. Raises ValueError for a tensor whose shape differs from
+    its parameter's.
     """
     names = {id(parameter): name for name, parameter in parameters}
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     loaded: dict[int, dict[str, Any]] = {}
     for index, parameter in enumerate(own):
         name = names.get(id(parameter))
-        if name not in state:
+        if name is None or name not in state:
             continue
         for key, value in state[name].items():
             if isinstance(value, torch.Tensor) and value.dim() and value.shape != parameter.shape:

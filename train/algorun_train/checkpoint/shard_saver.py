@@ -1,51 +1,61 @@
-"""Saves checkpoints of several parts while training goes on."""
+"""Writes the shards of a checkpoint while training continues."""
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import torch
 
+from algorun_train.progress import Progress
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
-from .shards import PartStore, Save, holders, lacking, newest_complete
+from .optimizer_state import named_state
+from .shards import Save, ShardStore, holders, lacking, newest_complete
+from .state_file import FORMAT, Identity, State
 
-LONGEST_WRITE_S = COLLECTIVE_TIMEOUT.total_seconds() * 0.9  # whoever waits for a disk gives up before its peers do
-LEAST_STEP_S = 1e-3  # between two saves, should the clock have been put back
+MODEL, OPTIMIZER = "model", "optimizer"  # keys of a shard's state
+LONGEST_WRITE_S = (
+    COLLECTIVE_TIMEOUT.total_seconds() * 0.9
+)  # a rank that waits for its disk gives up before its peers do
+LEAST_STEP_S = 1e-3  # between the times of two saves, also if the clock was set back
 
 
-class PartSaver:
-    """Copies state to the host's memory at once and writes it in a thread, which takes part in no collective.
+class ShardSaver:
+    """Copies state to the host's memory at once, and writes it in a thread that takes part in no collective.
 
-    Whether a checkpoint is on all disks is seen at the next `save` or at `finish`; only then do older ones go.
+    Whether all ranks have written a checkpoint is known at the next `save` or at `finish`; only then older checkpoints
+    are removed.
     """
 
-    def __init__(self, store: PartStore, comm: Communicator, say: Callable[[object], None]) -> None:
+    def __init__(self, store: ShardStore, comm: Communicator, say: Callable[[object], None]) -> None:
         self._store, self._comm, self._say = store, comm, say
         self._thread: threading.Thread | None = None
         self._save: Save | None = None
         self._error: BaseException | None = None
         self._seconds = 0.0
 
-    def save(self, step: int, parts: int, states: Mapping[int, dict[str, Any]]) -> None:
-        """Begins to save what this rank holds: {number of the part: state}, maybe nothing. On all ranks.
+    def save(self, step: int, shards: int, states: Mapping[int, State]) -> None:
+        """Begins to write this rank's shards of a checkpoint: {number of the shard: state}, maybe none. Call it on all ranks.
 
-        Raises the error of the save before, as `finish` does. Tensors may change as soon as this returns.
+        `shards` counts those of all ranks. Tensors may change as soon as this returns. Raises the error of the save
+        before, as `finish` does.
         """
         newest = self.finish()
         time_of_save = self._comm.from_leader(lambda: max(time.time(), newest + LEAST_STEP_S))
-        self._save = Save(time_of_save, step, parts)
+        self._save = Save(time_of_save, step, shards)
         copies = {number: on_cpu(state) for number, state in states.items()}
         self._thread = threading.Thread(target=self._write, args=(self._save, copies), name="checkpoint", daemon=True)
         self._thread.start()
 
     def finish(self) -> float:
-        """Waits until the last checkpoint is on all disks, and prunes. On all ranks; the last call before a job ends.
+        """Waits until all ranks have written the last checkpoint, then removes older ones. Call it on all ranks, and once
+        before a job ends.
 
-        Returns when the newest checkpoint was written. A rank that could not write raises its own error, the others
-        a RuntimeError that names it.
+        Returns the time (rank 0's clock) of the newest checkpoint; 0 without one. A rank that could not write raises its
+        own error, all others raise a RuntimeError that names that rank.
         """
         begun = time.monotonic()
         if self._thread is not None:
@@ -64,14 +74,16 @@ class PartSaver:
         union = holders([row[1] for row in rows])
         if save is not None:
             if missing := lacking(save, union.get(save, {})):
-                raise RuntimeError(f"checkpoint {save.folder} was saved and yet lacks {missing} of {save.parts} parts")
+                raise RuntimeError(
+                    f"checkpoint {save.folder} was saved and yet lacks {missing} of {save.shards} shards"
+                )
             self._store.prune(newest_complete([row[1] for row in rows], self._store.keep))
-            self._comm.exchange([0.0])  # nobody writes the next parts to a folder in which another rank still prunes
+            self._comm.exchange([0.0])  # no rank writes the next shards to a folder in which another rank still prunes
             took_s = max(row[2] for row in rows)
             self._say(f"checkpoint: {self._store.root / save.folder} seconds: {took_s:.2f} waited: {waited_s:.2f}")
         return max((save.written for save in union), default=0.0)
 
-    def _write(self, save: Save, copies: dict[int, dict[str, Any]]) -> None:
+    def _write(self, save: Save, copies: dict[int, State]) -> None:
         begun = time.monotonic()
         try:
             for number in list(copies):
@@ -81,11 +93,33 @@ class PartSaver:
         self._seconds = time.monotonic() - begun
 
 
-def on_cpu(value: Any, known: dict[Any, torch.Tensor] | None = None) -> Any:
-    """A copy of tensors in (nested) dictionaries and lists, in the host's memory; numbers and texts as they are.
+def shard_state(
+    identity: Identity,
+    progress: Progress,
+    module: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    without: Collection[str] = (),
+) -> State:
+    """The state of one shard: of the stage `module`, whose parameters have the names of the uncut model.
 
-    A tensor that is there under several names, as tied weights are, is copied once: a file then holds it once as well.
-    `known` are the copies so far.
+    `without`: names of shared weights that another shard holds. `optimizer` may be for more than this stage.
+    """
+    named = ((name, parameter) for name, parameter in module.named_parameters() if name not in without)
+    return {
+        "format": FORMAT,
+        "identity": identity,
+        "position": asdict(progress.position),
+        "losses": progress.losses,
+        MODEL: {name: tensor for name, tensor in module.state_dict().items() if name not in without},
+        OPTIMIZER: named_state(optimizer, named),
+    }
+
+
+def on_cpu(value: Any, known: dict[Any, torch.Tensor] | None = None) -> Any:  # Any: whatever a state holds
+    """A copy of nested dictionaries and lists in which every tensor is a copy in the host's memory.
+
+    A tensor under several names, such as tied weights, is copied once, and a file then holds it once. `known` are the
+    copies so far.
     """
     known = {} if known is None else known
     if isinstance(value, torch.Tensor):

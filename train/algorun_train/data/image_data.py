@@ -8,8 +8,8 @@ import torch
 from torch.nn import functional
 
 from algorun_train.errors import UserError
-from algorun_train.options.config import ModelConfig
-from algorun_train.options.paths import Paths
+from algorun_train.options.folders import Folders
+from algorun_train.options.job_options import ModelOptions
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.device_copies import to_device
 
@@ -90,7 +90,7 @@ class ImageData:
         return Batch(images, to_device(chosen, self.device), piece.valid)
 
 
-def load(config: ModelConfig, paths: Paths, comm: Communicator) -> ImageData:
+def load(config: ModelOptions, paths: Folders, comm: Communicator) -> ImageData:
     """Both splits, equal on all ranks. UserError, the same on all ranks, for anything wrong with a channel."""
     if paths.train is None:
         if paths.validation is not None:
@@ -120,7 +120,7 @@ def load(config: ModelConfig, paths: Paths, comm: Communicator) -> ImageData:
     return ImageData(shown, held, train.classes, side, source, augment, comm.device)
 
 
-def _embedded(config: ModelConfig, device: torch.device) -> ImageData:
+def _embedded(config: ModelOptions, device: torch.device) -> ImageData:
     pixels, labels = digits.load()
     side = config.image_size or digits.SIDE
     parts = []

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from algorun_train.errors import UserError
-from algorun_train.options.paths import Paths
+from algorun_train.options.folders import Folders
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.device_copies import to_device
 
@@ -70,7 +70,7 @@ class Text:
         return Batch(tokens[:, :-1].contiguous(), labels, piece.valid)
 
 
-def load(context: int, paths: Paths, comm: Communicator) -> Text:
+def load(context: int, paths: Folders, comm: Communicator) -> Text:
     """Both splits, equal on all ranks, cut into sequences of `context` bytes that do not overlap.
 
     Without a validation channel the last tenth of the sequences is held out. UserError, the same on all ranks, for

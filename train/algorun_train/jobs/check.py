@@ -1,31 +1,32 @@
 """Checks the options of an entrypoint without torch: `echo RANKS | python -m algorun_train.jobs.check ENTRYPOINT --option value ..`.
 
-The launcher runs it while its hosts meet, so that a wrong option is one error of the job's, not one of every rank after
-seconds of imports. What depends on the number of ranks is checked once a line of stdin tells it, or never at its end.
+The launcher runs it while its hosts meet: a wrong option is then one error of the job, not an error of every rank after
+seconds of imports. A line of stdin tells the number of ranks; if stdin ends without one, rules that depend on that number
+are not checked.
 """
 
 import sys
 
 from algorun_train.errors import UserError, guarded
-from algorun_train.options import parsing
+from algorun_train.options import option_parser
 
 
 def main(argv: list[str]) -> int:
-    """0 where the entrypoint would take these options. Raises UserError."""
+    """Returns 0 if the entrypoint accepts these options. Raises UserError."""
     name, *words = argv
     if "--help" in words or "-h" in words:
         return 0
-    match name:  # each imports its own only: a start waits for the slowest of them
+    match name:  # each imports only its own options: a start waits for this program
         case "ddp":
-            from algorun_train.options.config import DdpConfig
+            from algorun_train.options.job_options import DdpJobOptions
 
-            parsing.read(DdpConfig, words)
+            option_parser.read(DdpJobOptions, words)
         case "pipeline":
             _pipeline(words)
         case "mpi-basics":
-            from .mpi_basics import MpiConfig
+            from .mpi_basics import MpiBasicsOptions
 
-            parsing.read(MpiConfig, words)
+            option_parser.read(MpiBasicsOptions, words)
         case _:
             raise UserError(f"entrypoint {name!r} is not bundled; allowed: ddp, pipeline, mpi-basics")
     return 0
@@ -35,17 +36,17 @@ def _pipeline(words: list[str]) -> None:
     from importlib import metadata
 
     from algorun_train.options import mp_parameters
-    from algorun_train.options.config import PipelineConfig
-    from algorun_train.options.layout import lay_out
+    from algorun_train.options.job_options import PipelineJobOptions
+    from algorun_train.options.pipeline_layout import lay_out
 
-    config, wishes = mp_parameters.apply(parsing.read(PipelineConfig, words))
+    options, asked = mp_parameters.apply(option_parser.read(PipelineJobOptions, words))
     try:
         torch = metadata.version("torch")
-    except metadata.PackageNotFoundError:  # a plan at home needs none
+    except metadata.PackageNotFoundError:  # `algorun plan` needs no torch
         torch = ""
     ranks = sys.stdin.readline().strip()
     if ranks:
-        lay_out(config, wishes, int(ranks), torch)
+        lay_out(options, asked, int(ranks), torch)
 
 
 if __name__ == "__main__":

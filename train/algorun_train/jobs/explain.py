@@ -1,9 +1,9 @@
-"""The measured schedule of a pipeline: timed in one early step, drawn beside the planned one."""
+"""Option --explain: measures the schedule in one early step and the memory in the next, beside what was planned."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -11,41 +11,39 @@ import torch.distributed as dist
 
 from algorun_train.data.batch import Batch
 from algorun_train.files import write_text
-from algorun_train.loop.pipeline_steps import Staged
-from algorun_train.options.layout import Layout
+from algorun_train.loop.pipeline_steps import PipelineSteps
+from algorun_train.options.pipeline_layout import Layout
 from algorun_train.parallel import draw, schedules
 from algorun_train.parallel.partition.partitioner import Decision
 from algorun_train.parallel.run.live_memory import weighed
 from algorun_train.parallel.schedules import Span, Timeline
-from algorun_train.ranks.communicator import Communicator
 
-TIMED_STEP = 4  # of a run: the first ones allocate, and lay out buffers anew
-WEIGHED_STEP = 5  # on its own: counting what autograd keeps costs time
+TIMED_STEP = 4  # of a run, from 1: the first steps allocate buffers
+WEIGHED_STEP = 5  # not the timed one: counting what autograd keeps takes time
 SVG, TRACE = "schedule.svg", "schedule-trace.json"
 MIB = 2**20
 
 
-class Explained:
-    """A stepper that measures two of its steps. All ranks make them at the same time."""
+class ExplainedSteps:
+    """A stepper that measures two steps of another one, at the same time on all ranks."""
 
     def __init__(
         self,
-        stepper: Staged,
+        stepper: PipelineSteps,
         layout: Layout,
         decision: Decision | None,
         folder: Path,
-        comm: Communicator,
-        say: Callable[[object], None],
         recompute: bool = False,
     ) -> None:
+        """`decision` is what was planned, if anything was; rank 0 draws the measured step into `folder`."""
         self._stepper, self._layout, self._decision, self._folder = stepper, layout, decision, folder
-        self._comm, self._say, self._recompute = comm, say, recompute
+        self._comm, self._recompute = stepper.comm, recompute
         self._count = itertools.count(1)
 
     def finish(self) -> None:
-        """Says so where the run was too short for a picture."""
+        """Says if the run was too short for a measurement."""
         if next(self._count) <= TIMED_STEP:
-            self._say(f"schedule: not measured, no {SVG}: the run made fewer than {TIMED_STEP} steps")
+            self._comm.say(f"schedule: not measured, no {SVG}: the run made fewer than {TIMED_STEP} steps")
 
     def train(self) -> None:
         self._stepper.train()
@@ -57,7 +55,7 @@ class Explained:
         return self._stepper.evaluate(batch)
 
     def step(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
-        """A step of the stepper's."""
+        """As `Stepper` has it."""
         turn = next(self._count)
         if turn == TIMED_STEP:
             return self._timed(batches, total, rate, number)
@@ -68,7 +66,7 @@ class Explained:
     def _timed(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
         pipeline = self._stepper.pipeline
         if self._comm.world.distributed:
-            dist.barrier(group=pipeline.axes.pp_group)  # zero of all ranks' clocks, which different hosts do not share
+            dist.barrier(group=pipeline.axes.pp_group)  # zero of all ranks' clocks: hosts have different ones
         pipeline.recorder.start()
         losses = self._stepper.step(batches, total, rate, number)
         rows = self._comm.gather(pipeline.recorder.stop())
@@ -86,7 +84,7 @@ class Explained:
         title = f"{layout.schedule}, {layout.grid.pp} ranks, {layout.microbatches} microbatches"
         write_text(self._folder / SVG, draw.svg(title, pictures))
         write_text(self._folder / TRACE, draw.chrome_trace(measured))
-        self._say(
+        self._comm.say(
             f"schedule: measured step {measured.step_s * 1e3:.1f} ms, bubble {measured.bubble:.1%}; "
             f"{self._folder / SVG} and {self._folder / TRACE}"
         )
@@ -105,14 +103,16 @@ class Explained:
         if decision is not None:
             ranks = [rows[rank] for rank in self._layout.grid.pipelines[0]]
             every = "weights, gradients, moments, what autograd keeps, receive buffers"
-            if self._recompute:  # it happens inside autograd, out of sight of what counts there
+            if self._recompute:  # it happens inside autograd, where nothing counts it
                 every += "; not what is computed again in the backward pass, which the plan has"
             counted = "the device's peak" if device.type == "cuda" else every
-            self._say(f"memory: planned against measured ({counted})\n" + draw.memory_text(decision.rank_bytes, ranks))
+            self._comm.say(
+                f"memory: planned against measured ({counted})\n" + draw.memory_text(decision.rank_bytes, ranks)
+            )
         return losses
 
     def _states(self) -> int:
-        """Bytes of weights, gradients and what the optimizer keeps."""
+        """Bytes of weights, gradients and optimizer state."""
         optimizer = self._stepper.optimizer
         weights = [p for p in self._stepper.pipeline.parameters() if p.requires_grad]
         kept = [value for p in weights for value in optimizer.state[p].values() if isinstance(value, torch.Tensor)]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from algorun_train.errors import UserError, guarded
 from algorun_train.loop.summary import write_summary
-from algorun_train.options import parsing, paths
-from algorun_train.options.parsing import option
+from algorun_train.options import folders, option_parser
+from algorun_train.options.option_parser import option
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -29,17 +29,17 @@ class WrongResult(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MpiConfig:
-    """`size` numbers per rank travel in each exercise."""
+class MpiBasicsOptions:
+    """Options of `mpi-basics`: `size` numbers per rank travel in each exercise."""
 
     size: int = option(1000, "numbers per rank and message", at_least=1)
 
 
 def main(argv: list[str]) -> int:
-    """Runs all exercises on every rank; rank 0 tells of them and writes the summary."""
-    if parsing.answer_help(MpiConfig, "algorun_train.jobs.mpi_basics", argv):
+    """Runs all exercises on every rank; rank 0 prints their results and writes the summary. Raises UserError."""
+    if option_parser.answer_help(MpiBasicsOptions, "algorun_train.jobs.mpi_basics", argv):
         return 0
-    config = parsing.read(MpiConfig, argv)
+    config = option_parser.read(MpiBasicsOptions, argv)
     started_by_mpi(os.environ)
     from mpi4py import MPI
 
@@ -49,12 +49,12 @@ def main(argv: list[str]) -> int:
         if world.rank == 0:
             for name, text in results:
                 print(f"check: {name} ok: {text}", flush=True)
-            folder = paths.output_dir(os.environ, Path.is_dir)
+            folder = folders.output_folder(os.environ, Path.is_dir)
             folder.mkdir(parents=True, exist_ok=True)
             write_summary(folder, {"checks": len(results)})
         world.Barrier()
     except Exception:
-        # One rank's exception must not leave the others waiting in a receive for ever.
+        # After one rank's exception the others would wait in a receive for ever.
         traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -63,7 +63,7 @@ def main(argv: list[str]) -> int:
 
 
 def started_by_mpi(environ: Mapping[str, str]) -> None:
-    """UserError where no MPI launcher started this process: each would find itself alone in its world."""
+    """Raises UserError if no MPI launcher started this process: each rank would be alone in its world."""
     if not any(name in environ for name in STARTED_BY_MPI):
         raise UserError(
             "mpi-basics was not started by mpirun, so its ranks cannot find each other; allowed: the mpirun engine; "
@@ -72,6 +72,7 @@ def started_by_mpi(environ: Mapping[str, str]) -> None:
 
 
 def expect(what: str, got: object, wanted: object) -> None:
+    """Raises WrongResult if `got` is not `wanted`."""
     if got != wanted:
         raise WrongResult(f"{what}: got {got!r}, expected {wanted!r}")
 

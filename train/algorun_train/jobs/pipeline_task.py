@@ -1,4 +1,4 @@
-"""What a pipeline job trains: the model and its data, under one name."""
+"""What the job `pipeline` can train: a GPT on text, or a ViT on images."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,67 +10,71 @@ from algorun_train.data import image_data, text
 from algorun_train.data.batch import Source
 from algorun_train.models import gpt
 from algorun_train.models.image_models import build, specify
-from algorun_train.options import paths
-from algorun_train.options.config import PipelineConfig
+from algorun_train.options.folders import Folders
+from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.ranks.communicator import Communicator
 
 GPT_WIDTH, GPT_DEPTH = 128, 8
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """`identity` is what a checkpoint must share with the job that resumes it, `description` what comes with the
-    artifact, `sample` the inputs of one sample, `label` what it is compared with."""
+class PipelineTask:
+    """Data, and what describes the model.
+
+    `identity` is what a checkpoint and the job that resumes it share, `description` what the artifact says about its
+    model. `sample` and `label` are input and target of one sample, zeros; `lines` are for the log.
+    """
 
     source: Source
-    identity: dict[str, Any]
+    identity: dict[str, Any]  # Any: JSON, here and below
     description: dict[str, Any]
     sample: torch.Tensor
     label: torch.Tensor
     lines: tuple[str, ...]
 
     def example(self, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and labels of this many samples."""
+        """Inputs and labels of `samples` samples, with an axis for them in front."""
         return self.sample.expand(samples, *self.sample.shape).clone(), self.label.expand(samples, *self.label.shape)
 
 
-def load(config: PipelineConfig, where: paths.Paths, comm: Communicator) -> tuple[Task, nn.Module]:
-    """Data and a model with weights drawn from the seed, equal on all ranks, on the CPU. UserError as its parts do."""
-    return _gpt(config, where, comm) if config.model == "gpt" else _vit(config, where, comm)
+def load(options: PipelineJobOptions, folders: Folders, comm: Communicator) -> tuple[PipelineTask, nn.Module]:
+    """The task, and the model on the CPU with weights drawn from the seed, the same on all ranks. Raises UserError for
+    unusable data or sizes that do not fit each other."""
+    return _gpt(options, folders, comm) if options.model == "gpt" else _vit(options, folders, comm)
 
 
-def _gpt(config: PipelineConfig, where: paths.Paths, comm: Communicator) -> tuple[Task, nn.Module]:
+def _gpt(options: PipelineJobOptions, folders: Folders, comm: Communicator) -> tuple[PipelineTask, nn.Module]:
     spec = gpt.GptSpec(
-        context=config.context,
-        width=config.width or GPT_WIDTH,
-        depth=config.depth or GPT_DEPTH,
-        heads=config.heads,
-        dropout=config.dropout,
-        tied=config.tied,
+        context=options.context,
+        width=options.width or GPT_WIDTH,
+        depth=options.depth or GPT_DEPTH,
+        heads=options.heads,
+        dropout=options.dropout,
+        tied=options.tied,
     )
-    source = text.load(config.context, where, comm)
+    source = text.load(options.context, folders, comm)
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
-    identity = shapes | {"optimizer": config.optimizer, "seed": config.seed, "text": source.checksum}
-    if not config.tied:  # as in checkpoints of before there was a choice
+    identity = shapes | {"optimizer": options.optimizer, "seed": options.seed, "text": source.checksum}
+    if not options.tied:  # checkpoints of 0.1.0 have no such key
         identity.pop("tied")
-    task = Task(
+    task = PipelineTask(
         source,
         identity,
         spec.as_dict(),
-        torch.zeros(config.context, dtype=torch.int64),
-        torch.zeros(config.context, dtype=torch.int64),
+        torch.zeros(options.context, dtype=torch.int64),
+        torch.zeros(options.context, dtype=torch.int64),
         (f"data: {source.source}; {source.train_count} training and {source.validation_count} validation sequences "
-         f"of {config.context} bytes",),
+         f"of {options.context} bytes",),
     )  # fmt: skip
-    return task, gpt.build(spec, config.seed)
+    return task, gpt.build(spec, options.seed)
 
 
-def _vit(config: PipelineConfig, where: paths.Paths, comm: Communicator) -> tuple[Task, nn.Module]:
-    images = image_data.load(config, where, comm)
-    spec = specify(config, len(images.classes), images.side)
+def _vit(options: PipelineJobOptions, folders: Folders, comm: Communicator) -> tuple[PipelineTask, nn.Module]:
+    images = image_data.load(options, folders, comm)
+    spec = specify(options, len(images.classes), images.side)
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
-    identity = shapes | {"optimizer": config.optimizer, "seed": config.seed, "class_names": list(images.classes)}
-    task = Task(
+    identity = shapes | {"optimizer": options.optimizer, "seed": options.seed, "class_names": list(images.classes)}
+    task = PipelineTask(
         images,
         identity | {"training_images": images.train_count},
         spec.as_dict() | {"class_names": list(images.classes)},
@@ -79,4 +83,4 @@ def _vit(config: PipelineConfig, where: paths.Paths, comm: Communicator) -> tupl
         (f"data: {images.source}; {images.train_count} training and {images.validation_count} validation images "
          f"of {images.side} x {images.side}, {len(images.classes)} classes",),
     )  # fmt: skip
-    return task, build(spec, config.seed)
+    return task, build(spec, options.seed)

@@ -1,4 +1,4 @@
-"""Counts what the loop does, without waiting for the device at any step, and turns it into figures on demand."""
+"""Measures training: sums up losses, samples and seconds without waiting for the device, and computes means on demand."""
 
 import math
 import resource
@@ -13,8 +13,10 @@ from algorun_train.ranks.communicator import Communicator
 
 @dataclass(slots=True)
 class Window:
-    """Sums over some steps. `loss` and `waited_s` are this rank's, `samples` those of all ranks.
-    `carried` of the samples were counted by an earlier run, before a resume."""
+    """Sums over some steps. `loss` and `waited_s` (seconds without data) are this rank's, `samples` those of all ranks.
+
+    `carried` of the samples were trained by an earlier run, before this one resumed.
+    """
 
     steps: int = 0
     samples: int = 0
@@ -33,7 +35,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A window's figures over all ranks; `data_wait` is a share 0..1, the memory that of the hungriest rank."""
+    """Means of a window over all ranks. `data_wait` is a share 0..1 of the time; the memory is that of the rank that needs
+    most."""
 
     loss: float
     samples_per_s: float
@@ -42,7 +45,7 @@ class Reading:
 
 
 class Meter:
-    """`interval` is what happened since the last report, `epoch` since the epoch began, `total` in this run."""
+    """Three windows: `interval` since the last report, `epoch` since the epoch began, `total` since the run began."""
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
@@ -51,18 +54,18 @@ class Meter:
         self._loss = torch.zeros((), dtype=torch.float64, device=comm.device)
 
     def start(self) -> None:
-        """The clock of training runs from here; what happened since the last `fold` was something else."""
+        """Starts the clock of training anew: the time since the last `fold` was an evaluation or a checkpoint."""
         self._since = time.perf_counter()
 
     def add(self, loss: torch.Tensor, samples: int, waited_s: float) -> None:
-        """One step: this rank's sum of losses (on the device), the samples of all ranks, seconds without data."""
+        """Counts one step: this rank's sum of losses (on the device), the samples of all ranks, seconds without data."""
         self._loss += loss
         self._open.steps += 1
         self._open.samples += samples
         self._open.waited_s += waited_s
 
     def fold(self) -> None:
-        """Brings all windows up to now. The only place that waits for the device."""
+        """Adds the steps since the last call to all windows. The only method that waits for the device."""
         self._open.loss = self._loss.item()
         now = time.perf_counter()
         self._open.seconds = now - self._since if self._open.steps else 0.0
@@ -72,7 +75,7 @@ class Meter:
         self._loss.zero_()
 
     def read(self, window: Window) -> Reading:
-        """The figures of a window, equal on all ranks. TrainingError when the loss is not a finite number."""
+        """The means of a window, the same on all ranks. Call it on all ranks. Raises TrainingError if the loss is not finite."""
         rows = self._comm.exchange([window.loss, window.waited_s, self._memory_mib()])
         loss = sum(row[0] for row in rows) / max(window.samples, 1)
         if not math.isfinite(loss):

@@ -1,9 +1,9 @@
-"""What is measured and the lines that say so. The lines are an interface: regular expressions of users read them.
+"""The reports of training and their lines in the log. The lines are an interface: users' regular expressions read them.
 
     train_loss: ([0-9\\.]+)    val_loss : ([0-9\\.]+)    val_accuracy: ([0-9\\.]+)    images_per_s: ([0-9\\.]+)
     sequences_per_s: ([0-9\\.]+)    learning_rate: ([0-9\\.]+)    data_wait: ([0-9\\.]+)    peak_memory_mib: ([0-9\\.]+)
 
-`val_loss :` has its space for the sake of expressions that exist already.
+`val_loss :` has a space because existing expressions expect it.
 """
 
 import math
@@ -66,8 +66,8 @@ class EpochReport:
         )
 
 
-def record(report: StepReport | EpochReport) -> dict[str, Any]:
-    """The report as flat JSON, with its kind."""
+def record(report: StepReport | EpochReport) -> dict[str, Any]:  # Any: texts and numbers, for JSON
+    """The report as one flat JSON object; "kind" is "step" or "epoch"."""
     flat = asdict(report)
     pace: dict[str, Any] = flat.pop("pace")
     speed = {per_s(pace.pop("unit")): pace.pop("samples_per_s")}
@@ -75,12 +75,12 @@ def record(report: StepReport | EpochReport) -> dict[str, Any]:
 
 
 def per_s(unit: str) -> str:
-    """What the speed is called in lines, records, curves and the summary."""
+    """The name of the speed in lines, records, curves and the summary: `images_per_s`."""
     return f"{unit}_per_s"
 
 
 def clock(seconds: float) -> str:
-    """h:mm:ss, or `?` when it cannot be known yet."""
+    """h:mm:ss, or `?` while it is unknown."""
     if not math.isfinite(seconds):
         return "?"
     whole = round(seconds)

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 from algorun_train.files import write_text
+from algorun_train.progress import Position
 
-from .loop import Position
 from .metrics import EpochReport, StepReport, per_s, record
 
 JSONL = "metrics.jsonl"
@@ -15,7 +15,8 @@ SCALARS = ("train_loss", "val_loss", "val_accuracy", "learning_rate", *SPEEDS, "
 
 
 class Sinks:
-    """`start` is where the run goes on from: reports of what comes after it are dropped, not doubled."""
+    """Writes reports. `start` is where the run resumes: reports of later steps in an existing file are removed, since
+    they come again."""
 
     def __init__(self, folder: Path, start: Position) -> None:
         file, resumed_at = folder / JSONL, start.step
@@ -47,11 +48,11 @@ class Sinks:
 
 
 def _is_before(start: Position, line: str) -> bool:
-    """An epoch is reported after its last step, once it is evaluated: one that still waits for that comes again."""
+    """Whether a line is of a step or epoch before `start`. An epoch counts once it is evaluated, which is after its last step."""
     try:
         report = json.loads(line)
         if report["kind"] == "epoch":
             return bool(report["epoch"] <= start.epoch)
         return bool(report["step"] <= start.step)
     except (ValueError, KeyError, TypeError):
-        return False  # a line cut short by a kill
+        return False  # a line that a kill has cut short

@@ -1,20 +1,21 @@
 """`summary.json` in the output folder: the figures of a finished run, in the order in which a launcher shows them.
 
-Absent while a run is under way and after a stop on request.
+The file is absent while a run trains, and after a stop on request.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from algorun_train.files import write_json
 
 SUMMARY = "summary.json"
 
 
-def write_summary(folder: Path, figures: dict[str, Any]) -> None:
+def write_summary(folder: Path, figures: Mapping[str, object]) -> None:
+    """Writes the figures as JSON, in their order."""
     write_json(folder / SUMMARY, figures)
 
 
 def clear_summary(folder: Path) -> None:
-    """Removes what an earlier run left, so that nobody takes it for this run's."""
+    """Removes the summary of an earlier run."""
     (folder / SUMMARY).unlink(missing_ok=True)

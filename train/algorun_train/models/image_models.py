@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from algorun_train.errors import UserError
-from algorun_train.options.config import DdpConfig, PipelineConfig
+from algorun_train.options.job_options import DdpJobOptions, PipelineJobOptions
 
 from .convnet import ConvNet
 from .vit import ViT
@@ -33,7 +33,7 @@ class ModelSpec:
         return asdict(self)
 
 
-def specify(config: DdpConfig | PipelineConfig, classes: int, side: int) -> ModelSpec:
+def specify(config: DdpJobOptions | PipelineJobOptions, classes: int, side: int) -> ModelSpec:
     """The model of a configuration for images of side `side`. UserError where sizes do not fit each other."""
     width = config.width or WIDTHS[config.model]
     wanted = max(side // (4 if side < SMALL_SIDE else 8), 1)

@@ -15,7 +15,7 @@ from torch import nn
 
 from algorun_train import user_pipeline
 from algorun_train.errors import UserError
-from algorun_train.options import paths
+from algorun_train.options import folders
 from algorun_train.parallel.cut import any_module, on_one_rank, proof, recut, twin
 from algorun_train.parallel.partition import profiling
 from algorun_train.parallel.partition.decide import PARTITION, Decider, Split
@@ -161,7 +161,7 @@ def _planned(here: Session, module: nn.Module, entry: Entry) -> Any:
     """Where to cut the model, decided on all ranks of the job together."""
     example, config, layout = entry.example(module), _config(here, entry), _layout(here, module, entry)
     if here.wishes.auto_partition:
-        folder = paths.output_dir(os.environ, Path.is_dir)
+        folder = folders.output_folder(os.environ, Path.is_dir)
         return Decider(config, here.wishes, layout, module, here.comm, here.comm.say).split(example, folder / PARTITION)
     fewer = here.wishes.fewer_stages
     cutting = on_one_rank.by_leader(

@@ -12,9 +12,9 @@ import torch
 
 from algorun_train.errors import UserError
 from algorun_train.options import mp_parameters
-from algorun_train.options.config import PipelineConfig
-from algorun_train.options.layout import Layout, lay_out
-from algorun_train.options.mp_parameters import Wishes
+from algorun_train.options.job_options import PipelineJobOptions
+from algorun_train.options.mp_parameters import MpParameters
+from algorun_train.options.pipeline_layout import Layout, lay_out
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.run.process_groups import Axes
 from algorun_train.ranks.communicator import Communicator
@@ -36,8 +36,8 @@ class Session:
     """What smp.init() has found, and what the script has made since."""
 
     comm: Communicator
-    config: PipelineConfig
-    wishes: Wishes
+    config: PipelineJobOptions
+    wishes: MpParameters
     layout: Layout
     axes: Axes
     model: DistributedModel | None = None
@@ -95,7 +95,7 @@ def init(config: Mapping[str, Any] | None = None) -> None:
         return
     text = json.dumps(dict(config)) if config is not None else os.environ.get(VARIABLE) or "{}"
     count = mp_parameters.parse(text).options["microbatches"]
-    wanted = PipelineConfig(mp_parameters=text, batch_size=count, microbatches=count)
+    wanted = PipelineJobOptions(mp_parameters=text, batch_size=count, microbatches=count)
     options, wishes = mp_parameters.apply(wanted)
     world = read_world(os.environ)
     layout = lay_out(options, wishes, world.world_size, torch.__version__)

@@ -13,9 +13,9 @@ from torch import nn
 
 from algorun_train.errors import UserError
 from algorun_train.files import writable
-from algorun_train.options.config import PipelineConfig
-from algorun_train.options.layout import Layout
-from algorun_train.options.mp_parameters import Wishes
+from algorun_train.options.job_options import PipelineJobOptions
+from algorun_train.options.mp_parameters import MpParameters
+from algorun_train.options.pipeline_layout import Layout
 from algorun_train.parallel import draw
 from algorun_train.parallel.cut.any_module import Cut, cut
 from algorun_train.parallel.cut.layer_list import layers
@@ -59,8 +59,8 @@ class Decider:
 
     def __init__(
         self,
-        config: PipelineConfig,
-        wishes: Wishes,
+        config: PipelineJobOptions,
+        wishes: MpParameters,
         layout: Layout,
         model: nn.Module,
         comm: Communicator,

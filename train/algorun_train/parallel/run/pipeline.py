@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from algorun_train.options.layout import SPLIT_BACKWARD, check_recompute
+from algorun_train.options.pipeline_layout import SPLIT_BACKWARD, check_recompute
 from algorun_train.parallel import schedules
 from algorun_train.parallel.segments import Cutting, TensorSpec
 from algorun_train.parallel.stage import FirstStage, Stage

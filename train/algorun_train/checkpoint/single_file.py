@@ -1,10 +1,13 @@
-"""Checkpoints: a folder `step-00001000` with `state.pt` and a manifest of its size and sha256, and a pointer `latest`.
+"""Checkpoints of one state file each, as `ddp` writes them: rank 0 holds the whole state.
 
-A folder appears by one rename, complete. Still it can be torn later (a full disk, a sync to S3 cut short: S3 has no
-rename), so sizes and hashes are checked before one is used, and the newest whole one wins.
+    step-00001000/state.pt         the state (state_file.py)
+    step-00001000/manifest.json    {"format", "step", "written", "files": {"state.pt": {"size", "sha256"}}}
+    latest                         the name of the newest folder
+
+One rename makes a folder appear, complete. A folder can be damaged later: a full disk, or a copy to S3 that was
+interrupted (S3 has no rename). So size and hash are checked before a checkpoint is used; the newest undamaged one wins.
 """
 
-import io
 import json
 import os
 import shutil
@@ -13,26 +16,26 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
-from algorun_train.errors import UserError
 from algorun_train.files import sync_folder, write, write_json, write_text
 
-FORMAT = 1
+from .state_file import FORMAT, State
+
 STATE, MANIFEST, LATEST = "state.pt", "manifest.json", "latest"
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """The checkpoints of one run, of which the newest `keep` stay. Only rank 0 calls `save` and `newest`."""
+class SingleFileStore:
+    """The checkpoints below `root`, of which the newest `keep` stay. Only rank 0 calls `save` and `newest`."""
 
     root: Path
     keep: int
 
-    def save(self, step: int, state: dict[str, Any]) -> Path:
-        """Writes `state` (tensors, numbers, texts, lists, dictionaries) as the checkpoint of `step`."""
+    def save(self, step: int, state: State) -> Path:
+        """Writes `state` as the checkpoint of `step`; returns its folder. Raises OSError, and leaves nothing behind then."""
         self.root.mkdir(parents=True, exist_ok=True)
         folder = self.root / f"step-{step:08d}"
         aside = self.root / f".{folder.name}.{os.getpid()}.tmp"
@@ -53,7 +56,7 @@ class Store:
         return folder
 
     def newest(self, warn: Callable[[str], None]) -> tuple[Path, bytes] | None:
-        """The newest whole checkpoint and the bytes of its state; `warn` hears of every torn one passed over."""
+        """The newest undamaged checkpoint: its folder and the bytes of its state. `warn` gets a text for each damaged one."""
         for folder in self._by_age():
             try:
                 return folder, _verified(folder)
@@ -62,12 +65,12 @@ class Store:
         return None
 
     def _by_age(self) -> Iterator[Path]:
-        """The one that `latest` names, then the others, newest first by the time they were written."""
-        # Folders with parts are those of a job in pipeline stages (parts.py), which is not ours to read or to remove.
+        """The folder that `latest` names, then the others, newest first by the time they were written."""
+        # A folder with shards (shards.py) is of a job in pipeline stages: never read and never removed here.
         folders = [f for f in self.root.glob("step-*") if f.is_dir() and not any(f.glob("part-*"))]
         try:
             pointed = (self.root / LATEST).read_text().strip()
-        except (OSError, ValueError):  # not there, or not text
+        except (OSError, ValueError):  # absent, or no text
             pointed = ""
         return iter(sorted(folders, key=lambda f: (f.name == pointed, _written(f), f.name), reverse=True))
 
@@ -78,8 +81,9 @@ class Store:
             shutil.rmtree(torn, ignore_errors=True)
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / MANIFEST).read_text())
+def _manifest(folder: Path) -> dict[str, Any]:  # Any: JSON that the callers check
+    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+    return manifest
 
 
 def _written(folder: Path) -> float:
@@ -90,6 +94,7 @@ def _written(folder: Path) -> float:
 
 
 def _verified(folder: Path) -> bytes:
+    """The bytes of the state. Raises an error for a folder that is not as it was written."""
     promised = _manifest(folder)["files"][STATE]
     data = (folder / STATE).read_bytes()
     if len(data) != promised["size"]:
@@ -97,36 +102,3 @@ def _verified(folder: Path) -> bytes:
     if sha256(data).hexdigest() != promised["sha256"]:
         raise ValueError(f"{STATE} differs from its checksum")
     return data
-
-
-def unpack(data: bytes, where: str) -> dict[str, Any]:
-    """The state that `save` was given."""
-    return read_state(io.BytesIO(data), where)
-
-
-def read_state(file: BinaryIO, where: str) -> dict[str, Any]:
-    """A state from its file, on the CPU. Nothing in it is executed (weights_only). UserError for anything else."""
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True)
-        if not isinstance(state, dict) or state["format"] != FORMAT:
-            found = state["format"] if isinstance(state, dict) else type(state).__name__
-            raise ValueError(f"format {found}, this version reads {FORMAT}")
-    except Exception as error:  # torch has no one class for what it cannot read
-        first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-        raise unusable(where, first) from None
-    return state
-
-
-def unusable(where: str, why: str) -> UserError:
-    return UserError(f"checkpoint {where} cannot be used: {why}; fix: --resume never, or another --checkpoint-dir")
-
-
-def compatible(saved: dict[str, Any], own: dict[str, Any], where: str) -> None:
-    """UserError when the checkpoint was written for another model, other data or another order of samples."""
-    differing = [k for k in {**own, **saved} if saved.get(k) != own.get(k)]
-    if differing:
-        parts = "; ".join(f"{k} is {saved.get(k)!r} there, {own.get(k)!r} here" for k in differing[:4])
-        raise UserError(
-            f"checkpoint {where} does not fit this job: {parts}; allowed: the same model, data, optimizer and seed; "
-            "fix: give the same options, or --resume never, or another --checkpoint-dir"
-        )

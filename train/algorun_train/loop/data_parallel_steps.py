@@ -1,4 +1,4 @@
-"""Data parallelism: every rank holds the whole model and computes its share of the batch (Li et al. 2020)."""
+"""Steps of data parallel training: every rank holds the model and computes its share of the batch (Li et al. 2020)."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -9,38 +9,41 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from algorun_train.data.batch import IGNORED, Batch
-from algorun_train.options.config import TrainConfig
+from algorun_train.options.job_options import TrainOptions
 from algorun_train.ranks.communicator import Communicator
 
+from .learning_rate import set_learning_rate
+from .stepper import draws_random_numbers, seed_step
 
-class DataParallel:
-    """Steps and evaluates `model`, whose weights and gradients stay equal on all ranks."""
+
+class DataParallelSteps:
+    """A stepper that trains `model` on all ranks; weights and gradients stay equal on all of them."""
 
     def __init__(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, comm: Communicator, config: TrainConfig
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, comm: Communicator, options: TrainOptions
     ) -> None:
         self.model, self.optimizer = model, optimizer
-        self._comm, self._clip, self._seed = comm, config.clip_norm, config.seed
-        self._random = any(isinstance(m, nn.Dropout) and m.p > 0 for m in model.modules())
+        self._comm, self._clip, self._seed = comm, options.clip_norm, options.seed
+        self._random = draws_random_numbers([model])
         self._wrapped: nn.Module = model
         self._no_sync: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
         if comm.world.distributed:
             ids = [comm.device.index] if comm.device.type == "cuda" else None
             wrapped = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
             self._wrapped, self._no_sync = wrapped, wrapped.no_sync
-        self._call = torch.compile(self._wrapped) if config.compile else self._wrapped
+        self._call = torch.compile(self._wrapped) if options.compile else self._wrapped
         self._device_type = comm.device.type
-        self._autocast = config.precision == "bf16"
+        self._autocast = options.precision == "bf16"
 
     def warm_up(self, image_size: int, batch: int) -> None:
-        """One pass whose gradients are thrown away, before the first real step.
+        """One pass over `batch` black images of `image_size` x `image_size` pixels, before the first step. No weight changes.
 
-        DDP lays its buckets out anew after its first backward pass, and with more than two ranks the layout decides
-        the order of additions. Without this pass a resumed run would do its first step in another layout than the
-        uninterrupted run did, and differ in the last bits. Compilation and allocation happen here as well, so the
-        first step is as quick as the rest.
+        DDP rearranges its buckets after its first backward pass, and with more than two ranks their arrangement decides
+        the order of additions. Without this pass the first step of a resumed run would use another arrangement than
+        the same step of an uninterrupted run, and differ in the last bits. The pass also compiles and allocates, so the
+        first step takes no longer than the others.
         """
-        # Pixels lie in memory as the data module lays them out: compiled code is made for one layout.
+        # The memory format is that of real batches (image_data): torch.compile compiles for one format.
         images = torch.zeros(batch, image_size, image_size, 3, device=self._comm.device).permute(0, 3, 1, 2)
         labels = torch.zeros(batch, dtype=torch.int64, device=self._comm.device)
         self.model.train()
@@ -54,20 +57,15 @@ class DataParallel:
         self.model.eval()
 
     def step(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
-        """One optimizer step over `batches` (one per accumulation pass); `total` samples count over all ranks.
-
-        Returns this rank's sum of losses, on the device and not waited for. DDP averages gradients over ranks, so the
-        local sum times ranks / total gives the exact mean over the global batch, short last steps included.
-        """
+        """As `Stepper` has it. The gradient is the exact mean over the `total` samples, also in a short last step: DDP
+        averages over ranks, so each rank scales its sum of losses by ranks / total."""
         if self._random:
-            # The streams depend on (seed, step, rank) only: a resumed run needs no saved state to draw the same.
-            torch.manual_seed(((self._seed * 1_000_003 + number) * 65_537 + self._comm.rank) % 2**63)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            seed_step(self._seed, number, self._comm.rank)
+        set_learning_rate(self.optimizer, rate)
         scale = self._comm.size / total
         losses = torch.zeros((), device=self._comm.device)
         for turn, batch in enumerate(batches, start=1):
-            # Gradients are exchanged in the last pass only; in the others that would be traffic for nothing.
+            # Only the last pass exchanges gradients: they add up until then.
             with contextlib.nullcontext() if turn == len(batches) else self._no_sync():
                 loss = self._loss(batch.inputs, batch.labels)
                 (loss * scale).backward()
@@ -79,12 +77,12 @@ class DataParallel:
         return losses
 
     def evaluate(self, batch: Batch) -> torch.Tensor:
-        """[sum of losses, right answers, samples] over the samples of `batch` that count, on the device."""
+        """As `Stepper` has it."""
         with torch.no_grad(), self._precision():
             logits = self.model(batch.inputs)
             loss = functional.cross_entropy(logits, batch.labels, ignore_index=IGNORED, reduction="sum")
         right = (logits.argmax(dim=1) == batch.labels).sum()
-        counted = torch.full_like(loss, batch.valid, dtype=torch.float64)  # filled on the device, which need not wait
+        counted = torch.full_like(loss, batch.valid, dtype=torch.float64)  # made on the device: no copy to wait for
         return torch.stack([loss.double(), right.double(), counted])
 
     def _loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

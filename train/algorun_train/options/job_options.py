@@ -1,17 +1,21 @@
 # ruff: noqa: RUF009 (option() is dataclasses.field)
-"""The options of the training entrypoints, as data. `options.read` fills them; nothing here touches the world."""
+"""The options of the training entrypoints `ddp` and `pipeline`, one frozen dataclass each. To add an option, add a field.
+
+`option_parser.read` fills them from a command line and a TOML file. This module imports no torch: a wrong option is
+reported before any rank starts.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 from algorun_train.errors import UserError
 
-from .parsing import option
+from .option_parser import option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainConfig:
-    """What every way of training shares. Times are in seconds, sizes in MiB, batches in samples."""
+class TrainOptions:
+    """The options of every training job. Times are in seconds, sizes in MiB, batches in samples."""
 
     epochs: int = option(20, "passes over the training data", at_least=1)
     seed: int = option(0, "seed of weights, sample order and augmentation", at_least=0, at_most=2**32 - 1)
@@ -50,8 +54,8 @@ class TrainConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelConfig(TrainConfig):
-    """Sizes of the bundled models, and images. None means: decided from the data or the model, and printed."""
+class ModelOptions(TrainOptions):
+    """Sizes of the bundled models, and images. None: the job decides from the data or the model, and prints the value."""
 
     image_size: int | None = option(None, "side in pixels that images are resized to; digits 8, folders 64", at_least=4)
     patch_size: int | None = option(None, "side of a patch of the vit, a divisor of the image size", at_least=1)
@@ -72,16 +76,16 @@ class ModelConfig(TrainConfig):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DdpConfig(ModelConfig):
-    """Image classification with data parallelism."""
+class DdpJobOptions(ModelOptions):
+    """Options of `ddp`: image classification with data parallelism."""
 
     model: str = option("vit", "architecture", choices=("vit", "convnet"))
     init_from: Path | None = option(None, "weights to start from: a .pt file, or a folder with model.pt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineConfig(ModelConfig):
-    """Pipelines of stages, as many side by side as there are ranks for. `batch_size` is that of one pipeline."""
+class PipelineJobOptions(ModelOptions):
+    """Options of `pipeline`: a model in stages, with as many pipelines as the ranks allow. `batch_size` is per pipeline."""
 
     model: str = option("gpt", "architecture: gpt on text, vit on images", choices=("gpt", "vit"))
     context: int = option(128, "bytes of text that the gpt sees at once", at_least=1)
@@ -109,10 +113,10 @@ class PipelineConfig(ModelConfig):
     mp_parameters: str | None = option(None, "options as AWS's model parallel library has them, a JSON object")
 
     def __post_init__(self) -> None:
-        ModelConfig.__post_init__(self)  # super() does not know a dataclass that slots have made anew
+        ModelOptions.__post_init__(self)  # super() fails here: `slots=True` creates the class a second time
         for name, only, why in (
             ("accumulation", 1, "a pipeline accumulates over its microbatches; fix: a larger --batch-size"),
-            ("compile", False, "not for stages of a pipeline; fix: --compile False, or train.ddp"),
+            ("compile", False, "not for stages of a pipeline; fix: --compile False, or the entrypoint ddp"),
         ):
             value = getattr(self, name)
             if value != only:
@@ -127,4 +131,5 @@ class PipelineConfig(ModelConfig):
 
 
 def divisors(number: int) -> str:
+    """The divisors of `number` in words, for an error message."""
     return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)

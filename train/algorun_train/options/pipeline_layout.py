@@ -6,8 +6,8 @@ from algorun_train.errors import UserError
 from algorun_train.parallel import schedules
 from algorun_train.parallel.grid import Grid, grid
 
-from .config import PipelineConfig, divisors
-from .mp_parameters import Wishes
+from .job_options import PipelineJobOptions, divisors
+from .mp_parameters import MpParameters
 
 PER_RANK = 4  # microbatches per rank of a pipeline: with 4 P of them its idle share is below a fifth
 
@@ -40,7 +40,7 @@ def _count(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def lay_out(config: PipelineConfig, wishes: Wishes, world_size: int, torch: str = "") -> Layout:
+def lay_out(config: PipelineJobOptions, wishes: MpParameters, world_size: int, torch: str = "") -> Layout:
     """The layout of a job under this version of torch. UserError with the rule that the options break."""
     pp = config.pp or next((n for n in range(2, world_size + 1) if world_size % n == 0), 1)
     shape = grid(world_size, pp, config.placement, wishes.named("pp", pp))
@@ -89,7 +89,7 @@ def check_recompute(schedule: str) -> None:
         )
 
 
-def _active(wishes: Wishes, name: str, pp: int, chunks: int, microbatches: int) -> None:
+def _active(wishes: MpParameters, name: str, pp: int, chunks: int, microbatches: int) -> None:
     """AWS's limit on microbatches in flight: kept by the schedule, or refused."""
     if wishes.active_microbatches is None or pp == 1:
         return

@@ -1,58 +1,32 @@
-"""The training loop: epochs of steps, reports, evaluations, checkpoints and the common stop. Knows no model and no way
-of spreading it; those are behind `Stepper`."""
+"""The training loop: epochs of steps, reports, evaluations, checkpoints and the common stop. It knows neither the model nor
+how ranks share the work: a `Stepper` does."""
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from algorun.inside.stop_agreement import Agreement
 from algorun_train.data.batch import Batch, Source
 from algorun_train.data.sampler import Batching, Step, steps_in
-from algorun_train.options.config import TrainConfig
+from algorun_train.options.job_options import TrainOptions
+from algorun_train.progress import Position, Progress
 from algorun_train.ranks.communicator import Communicator
 
+from .learning_rate import LearningRateSchedule
 from .meter import Meter, Reading, Window
 from .metrics import EpochReport, Pace, StepReport
-from .optimizer import Schedule
-
-
-class Stepper(Protocol):
-    """A way of computing steps; see parallel/ddp.py."""
-
-    def train(self) -> None: ...
-    def eval(self) -> None: ...
-    def step(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor: ...
-    def evaluate(self, batch: Batch) -> torch.Tensor:
-        """float64 [sum of losses, right answers, samples counted], on the device. Over all ranks each sample counts
-        once: where several ranks compute it together, one of them returns its figures and the others zeros."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """How far training is: `samples` of `epoch` (0-based) done, after `step` optimizer steps in all. An epoch whose
-    samples are all done still waits for its evaluation."""
-
-    epoch: int = 0
-    samples: int = 0
-    step: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a checkpoint keeps of the loop; `losses` holds each rank's sum of losses in this epoch so far."""
-
-    position: Position
-    losses: list[float]
+from .stepper import Stepper
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How training ended. `stopped`: on request, before the end; loss and accuracy are then NaN."""
+    """How training ended. `stopped`: on request, before the last epoch was finished; loss and accuracy are then NaN.
+
+    `val_accuracy` is 0..1. `samples_per_s` counts the samples of all ranks and the time of training steps.
+    """
 
     stopped: bool
     position: Position
@@ -62,32 +36,32 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """What the loop works with. `save` and `report` are called on all ranks with equal arguments."""
+class LoopSetup:
+    """What the loop works with. It calls `save` and `report` on all ranks, with the same arguments."""
 
-    config: TrainConfig
+    options: TrainOptions
     comm: Communicator
     data: Source
     stepper: Stepper
     batching: Batching
-    schedule: Schedule
+    learning_rate: LearningRateSchedule
     agreement: Agreement
     save: Callable[[Progress], None]
     report: Callable[[StepReport | EpochReport], None]
 
 
-class Loop:
-    """One run from `start` (None: from scratch) to the last epoch or a stop."""
+class TrainingLoop:
+    """One run from `start` (None: from scratch) to the end of the last epoch, or to a stop. The same calls on all ranks."""
 
-    def __init__(self, parts: Parts, start: Progress | None) -> None:
-        self._parts, self._comm = parts, parts.comm
-        self._count, self._epochs = parts.data.train_count, parts.config.epochs
-        self._meter = Meter(parts.comm)
+    def __init__(self, setup: LoopSetup, start: Progress | None) -> None:
+        self._setup, self._comm = setup, setup.comm
+        self._count, self._epochs = setup.data.train_count, setup.options.epochs
+        self._meter = Meter(setup.comm)
         self._position = start.position if start else Position()
         self._saved_step = self._position.step if start else -1
         self._rate = 0.0
         self._evaluation_s = 0.0
-        self._next_save = self._one_interval_on()
+        self._next_save = self._next_save_time()
         if start and len(start.losses) == self._comm.size:
             self._meter.epoch.loss = start.losses[self._comm.rank]
         elif start and self._comm.is_leader:
@@ -95,9 +69,9 @@ class Loop:
         self._meter.epoch.samples = self._meter.epoch.carried = self._position.samples
 
     def run(self) -> Outcome:
-        """Trains; all ranks return the same. TrainingError when the loss stops being a number."""
-        parts, at = self._parts, self._position
-        stream = parts.data.training(at.epoch, at.samples, self._epochs, parts.config.seed, parts.batching)
+        """Trains; all ranks return the same. Raises TrainingError, on all ranks, if the loss is not a finite number."""
+        setup, at = self._setup, self._position
+        stream = setup.data.training(at.epoch, at.samples, self._epochs, setup.options.seed, setup.batching)
         evaluated = None
         while self._position.epoch < self._epochs:
             if not self._train_epoch(stream):
@@ -107,7 +81,7 @@ class Loop:
             if evaluated is None:
                 return self._stopped()
             self._finish_epoch(reading, *evaluated)
-        if evaluated is None:  # a checkpoint of a finished run: nothing to train, but something to report
+        if evaluated is None:  # the checkpoint is of a finished run: evaluate, train nothing
             evaluated = self._evaluate()
             if evaluated is None:
                 return self._stopped()
@@ -117,20 +91,20 @@ class Loop:
         return Outcome(False, self._position, *evaluated, samples_per_s)
 
     def _train_epoch(self, stream: Iterator[tuple[Step, tuple[Batch, ...]]]) -> bool:
-        """Trains to the end of the epoch; False when all agreed to stop before."""
-        parts, meter = self._parts, self._meter
-        parts.stepper.train()
+        """Trains to the end of the epoch; False if all ranks agreed to stop before."""
+        setup, meter = self._setup, self._meter
+        setup.stepper.train()
         meter.start()
         while self._position.samples < self._count:
-            begun = time.perf_counter()
+            begin = time.perf_counter()
             step, batches = next(stream)
-            waited_s = time.perf_counter() - begun
+            waited_s = time.perf_counter() - begin
             number = self._position.step + 1
-            self._rate = parts.schedule.at(step.epoch, step.epoch + step.end / self._count)
-            loss = parts.stepper.step(batches, step.total, self._rate, number)
+            self._rate = setup.learning_rate.at(step.epoch, step.epoch + step.end / self._count)
+            loss = setup.stepper.step(batches, step.total, self._rate, number)
             meter.add(loss, step.total, waited_s)
             self._position = Position(step.epoch, step.end, number)
-            if number % parts.config.log_interval == 0:
+            if number % setup.options.log_interval == 0:
                 self._report_step()
             if not self._agree():
                 return False
@@ -138,24 +112,24 @@ class Loop:
         return True
 
     def _evaluate(self) -> tuple[float, float] | None:
-        """Mean loss and accuracy over the validation split, each sample once; None when all agreed to stop."""
-        begun, parts = time.perf_counter(), self._parts
-        parts.stepper.eval()
+        """Mean loss and accuracy over the validation split, each sample once; None if all ranks agreed to stop."""
+        begin, setup = time.perf_counter(), self._setup
+        setup.stepper.eval()
         sums = torch.zeros(3, dtype=torch.float64, device=self._comm.device)
-        for batch in parts.data.evaluation(parts.batching):
-            sums += parts.stepper.evaluate(batch)
+        for batch in setup.data.evaluation(setup.batching):
+            sums += setup.stepper.evaluate(batch)
             if not self._agree():
                 return None
         rows = self._comm.exchange(sums.tolist())
         loss, right, counted = (math.fsum(column) for column in zip(*rows, strict=True))
-        if counted != parts.data.validation_count:
-            raise RuntimeError(f"evaluation counted {counted:.0f} of {parts.data.validation_count} samples")
-        self._evaluation_s = time.perf_counter() - begun
+        if counted != setup.data.validation_count:
+            raise RuntimeError(f"evaluation counted {counted:.0f} of {setup.data.validation_count} samples")
+        self._evaluation_s = time.perf_counter() - begin
         return loss / counted, right / counted
 
     def _agree(self) -> bool:
-        """Saves when all ranks are to; False when all are to stop."""
-        verdict = self._parts.agreement.poll(save_due=time.monotonic() >= self._next_save)
+        """Saves if all ranks agreed on it; False if all agreed to stop."""
+        verdict = self._setup.agreement.poll(save_due=time.monotonic() >= self._next_save)
         if verdict.save or verdict.stop:
             self._save()
         return not verdict.stop
@@ -164,14 +138,15 @@ class Loop:
         if self._position.step == self._saved_step:
             return
         self._meter.fold()
-        self._meter.read(self._meter.epoch)  # never keep weights that a broken loss has spoilt
+        self._meter.read(self._meter.epoch)  # raises if the loss is not finite: such weights are not saved
         losses = [row[0] for row in self._comm.exchange([self._meter.epoch.loss])]
-        self._parts.save(Progress(self._position, losses))
-        self._saved_step, self._next_save = self._position.step, self._one_interval_on()
+        self._setup.save(Progress(self._position, losses))
+        self._saved_step, self._next_save = self._position.step, self._next_save_time()
         self._meter.start()
 
-    def _one_interval_on(self) -> float:
-        return time.monotonic() + (self._parts.config.checkpoint_interval_s or math.inf)
+    def _next_save_time(self) -> float:
+        """When rank 0 next asks for a checkpoint, on the monotonic clock."""
+        return time.monotonic() + (self._setup.options.checkpoint_interval_s or math.inf)
 
     def _stopped(self) -> Outcome:
         return Outcome(True, self._position)
@@ -180,7 +155,7 @@ class Loop:
         self._meter.fold()
         reading = self._meter.read(self._meter.interval)
         self._meter.interval = Window()
-        self._parts.report(
+        self._setup.report(
             StepReport(
                 step=self._position.step,
                 steps=self._position.step + self._steps_left(),
@@ -196,7 +171,7 @@ class Loop:
         epoch = self._position.epoch + 1
         self._position = Position(epoch, 0, self._position.step)
         self._meter.epoch = Window()
-        self._parts.report(
+        self._setup.report(
             EpochReport(
                 step=self._position.step,
                 epoch=epoch,
@@ -211,15 +186,15 @@ class Loop:
     def _pace(self, reading: Reading, evaluations: int) -> Pace:
         total = self._meter.total
         step_s = total.seconds / total.steps if total.steps else math.inf
-        left = self._steps_left()
+        steps = self._steps_left()
         return Pace(
-            unit=self._parts.data.unit,
+            unit=self._setup.data.unit,
             samples_per_s=reading.samples_per_s,
             data_wait=reading.data_wait,
             peak_memory_mib=reading.peak_memory_mib,
-            eta_s=left * step_s + evaluations * self._evaluation_s if left else evaluations * self._evaluation_s,
+            eta_s=steps * step_s + evaluations * self._evaluation_s if steps else evaluations * self._evaluation_s,
         )
 
     def _steps_left(self) -> int:
-        whole, batch = self._epochs - self._position.epoch - 1, self._parts.batching.global_batch
-        return max(whole, -1) * steps_in(self._count, batch) + steps_in(self._count - self._position.samples, batch)
+        epochs, batch = self._epochs - self._position.epoch - 1, self._setup.batching.global_batch
+        return max(epochs, -1) * steps_in(self._count, batch) + steps_in(self._count - self._position.samples, batch)

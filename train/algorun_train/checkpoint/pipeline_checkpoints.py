@@ -1,0 +1,90 @@
+"""Checkpoints of a pipeline job. Written by any number of stages, read into any other number.
+
+`PipelineCheckpoints.save` writes one: a shard for each stage, each complete or absent (`shards.ShardStore.write`).
+`PipelineCheckpoints.restore` reads one into the stages of this job (`shard_reader.ShardReader`).
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from algorun_train.progress import Progress
+from algorun_train.ranks.communicator import Communicator
+
+from .shard_reader import ShardReader
+from .shard_saver import ShardSaver, shard_state
+from .shards import ShardStore
+from .state_file import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class SavedStage:
+    """One stage of this rank. Parameters of `module` have the names of the uncut model."""
+
+    index: int
+    """the number of the stage, from 0"""
+    module: torch.nn.Module
+    saved_by_others: Collection[str] = ()
+    """names of shared weights that an earlier stage saves"""
+
+
+@dataclass(frozen=True, slots=True)
+class RankStages:
+    """The stages of this rank among `count` stages of the model."""
+
+    count: int
+    stages: Sequence[SavedStage]
+    is_writer: bool
+    """True on one replica: the others hold the same weights"""
+
+
+class PipelineCheckpoints:
+    """Writes and reads the checkpoints of one job. Call all methods on all ranks.
+
+    `identity` is what a checkpoint and the job that resumes it must have in common; the number of stages is not.
+    """
+
+    def __init__(
+        self,
+        store: ShardStore,
+        identity: Identity,
+        held: RankStages,
+        optimizer: torch.optim.Optimizer,
+        comm: Communicator,
+    ) -> None:
+        self._store, self._identity, self._held, self._optimizer = store, identity, held, optimizer
+        self._comm = comm
+        self._saver = ShardSaver(store, comm, comm.say)
+
+    def restore(self, say: Callable[[object], None] | None = None) -> Progress | None:
+        """Loads the newest complete checkpoint of all ranks' folders into this rank's stages; None if there is none.
+
+        Raises UserError, the same on all ranks, if another job wrote it or it lacks a weight. `say`: prints on rank 0
+        by default.
+        """
+        modules = [stage.module for stage in self._held.stages]
+        names = {name for module in modules for name in module.state_dict()}
+        reader = ShardReader(self._store, self._comm, say or self._comm.say)
+        restored = reader.newest(self._identity, names.__contains__)
+        if restored is None:
+            return None
+        restored.load_into(modules, self._optimizer, self._comm)
+        return restored.progress
+
+    def save(self, progress: Progress) -> None:
+        """Begins to write a checkpoint; training may change the weights as soon as this returns.
+
+        Raises the error of the save before, as `finish` does.
+        """
+        states = {
+            stage.index: shard_state(
+                self._identity, progress, stage.module, self._optimizer, without=stage.saved_by_others
+            )
+            for stage in (self._held.stages if self._held.is_writer else ())
+        }
+        self._saver.save(progress.position.step, self._held.count, states)
+
+    def finish(self) -> None:
+        """Waits until all ranks have written the last checkpoint. Raises the error of a rank that could not."""
+        self._saver.finish()

@@ -1,0 +1,211 @@
+"""Reads one checkpoint of shards on all ranks, for any number of stages, on whichever hosts the shards are."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from algorun_train.progress import Progress
+from algorun_train.ranks.communicator import Communicator
+
+from .optimizer_state import NamedState, load_named_state
+from .shard_saver import MODEL, OPTIMIZER
+from .shards import Save, Shard, ShardStore, holders, lacking
+from .state_file import Identity, State, compatible, does_not_fit, read_progress, resumed_line, unusable
+
+TensorPath = tuple[str, ...]  # (MODEL, parameter) or (OPTIMIZER, parameter, key)
+Wants = Callable[[str], bool]  # whether this rank needs the parameter or buffer of that name
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What this rank needs of a checkpoint. `folder` is its path on rank 0."""
+
+    folder: str
+    progress: Progress
+    model: dict[str, torch.Tensor]
+    optimizer: NamedState
+
+    def load_into(
+        self, modules: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer, comm: Communicator
+    ) -> None:
+        """Loads weights and optimizer state into this rank's modules. Call it on all ranks.
+
+        Raises UserError, the same on all ranks, if the checkpoint lacks a weight or one has another shape.
+        """
+
+        def load() -> None:
+            absent = [name for module in modules for name in module.state_dict() if name not in self.model]
+            if absent:
+                more = f" and {len(absent) - 3} more" if len(absent) > 3 else ""
+                raise unusable(self.folder, f"it has no {', '.join(absent[:3])}{more}")
+            try:
+                for module in modules:
+                    own = {name: self.model[name] for name in module.state_dict()}
+                    module.load_state_dict(own, strict=False)  # as in Pipeline.load_state_dict
+                named = [each for module in modules for each in module.named_parameters()]
+                load_named_state(optimizer, named, self.optimizer)
+            except Exception as error:  # torch has no one class for values that do not fit
+                raise does_not_fit(self.folder, error) from None
+
+        comm.on_all(load)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A complete checkpoint: `ranks[number]` hold its shard of that number, `own` are this rank's by number."""
+
+    save: Save
+    folder: str
+    ranks: dict[int, list[int]]
+    own: dict[int, Shard]
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """A shard without the values of its tensors: what all ranks must know to receive the tensors that they need."""
+
+    identity: Identity
+    progress: Progress
+    tensors: list[tuple[TensorPath, torch.dtype, torch.Size]]
+    numbers: list[tuple[str, str, float]]  # parameter, key and value of optimizer state that is no tensor
+
+
+class ShardReader:
+    """Finds and reads checkpoints of shards. `say` gets the lines for rank 0's log."""
+
+    def __init__(self, store: ShardStore, comm: Communicator, say: Callable[[object], None]) -> None:
+        self._store, self._comm, self._say = store, comm, say
+
+    def newest(self, identity: Identity, wants: Wants) -> Restored | None:
+        """The newest complete, undamaged checkpoint of all ranks' folders; of it what this rank `wants`. None without one.
+
+        Call it on all ranks: they agree on one checkpoint. A shard that is damaged or missing is reported, and an older
+        checkpoint is tried. One rank reads each shard and sends it tensor by tensor to the ranks that want it, so a rank
+        needs memory for one shard beside what it keeps. Raises UserError, the same on all ranks, for another job's
+        checkpoint.
+        """
+        found = self._comm.gather(self._store.found())
+        for text in dict.fromkeys(text for _, warnings in found for text in warnings):
+            self._say(f"warning: {text}")
+        for save, ranks in holders([shards for shards, _ in found]).items():
+            folder = self._folder(save)
+            if missing := lacking(save, ranks):
+                self._say(
+                    f"warning: checkpoint {folder} lacks {_listed(missing, save)} on all hosts and is passed over"
+                )
+                continue
+            own = {shard.number: shard for shard in found[self._comm.rank][0] if shard.save == save}
+            candidate = _Candidate(save, folder, ranks, own)
+            readers = self._readers(candidate)
+            if readers is not None:
+                restored = self._read(candidate, readers, identity, wants)
+                self._say(resumed_line(folder, restored.progress))
+                return restored
+        return None
+
+    def _folder(self, save: Save) -> str:
+        return self._comm.from_leader(lambda: str(self._store.root / save.folder))
+
+    def _readers(self, candidate: _Candidate) -> list[int] | None:
+        """For each shard a rank whose copy is undamaged; None if some shard has no undamaged copy.
+
+        One copy of each shard is checked first, on ranks in turn. Only if it is damaged the other copies are checked.
+        """
+        save, ranks, own, rank = candidate.save, candidate.ranks, candidate.own, self._comm.rank
+        readers = [ranks[number][number % len(ranks[number])] for number in range(save.shards)]
+        checked = self._comm.gather(
+            {n: self._store.fault(own[n]) for n, reader in enumerate(readers) if reader == rank}
+        )
+        damaged = {n: fault for row in checked for n, fault in row.items() if fault}
+        if not damaged:
+            return readers
+        for n, fault in damaged.items():
+            self._say(f"warning: checkpoint {candidate.folder} is torn on rank {readers[n]}'s host: {fault}")
+        others = self._comm.gather(
+            {n: self._store.fault(own[n]) for n in damaged if rank in ranks[n] and rank != readers[n]}
+        )
+        for n in damaged:
+            undamaged = [rank for rank, row in enumerate(others) if n in row and row[n] is None]
+            if not undamaged:
+                listed = _listed([n], save)
+                self._say(
+                    f"warning: checkpoint {candidate.folder} is not complete and is passed over: no undamaged copy of {listed}"
+                )
+                return None
+            readers[n] = undamaged[0]
+        return readers
+
+    def _read(self, candidate: _Candidate, readers: list[int], identity: Identity, wants: Wants) -> Restored:
+        model: dict[str, torch.Tensor] = {}
+        optimizer: NamedState = {}
+        progress: Progress | None = None
+        folder = candidate.folder
+        for number, source in enumerate(readers):
+            content, tensors = self._content(candidate, number, source)
+            compatible(content.identity, identity, folder)
+            if progress is not None and content.progress != progress:
+                raise unusable(folder, "its shards are of different positions")
+            progress = content.progress
+            for name, key, value in content.numbers:
+                if wants(name):
+                    optimizer.setdefault(name, {})[key] = value
+            for path, tensor in self._received(content, tensors, wants, source):
+                if path[0] == MODEL:
+                    model[path[1]] = tensor
+                else:
+                    optimizer.setdefault(path[1], {})[path[2]] = tensor
+        if progress is None:
+            raise unusable(folder, "it has no shards")
+        return Restored(folder, progress, model, optimizer)
+
+    def _content(
+        self, candidate: _Candidate, number: int, source: int
+    ) -> tuple[_Content, dict[TensorPath, torch.Tensor]]:
+        """The content of a shard on all ranks, and its tensors on rank `source`, which reads it ({} on the others)."""
+        tensors: dict[TensorPath, torch.Tensor] = {}
+
+        def read() -> _Content:
+            content, values = _without_values(self._store.read(candidate.own[number]), candidate.folder)
+            tensors.update(values)
+            return content
+
+        return self._comm.from_rank(source, read), tensors
+
+    def _received(
+        self, content: _Content, tensors: dict[TensorPath, torch.Tensor], wants: Wants, source: int
+    ) -> list[tuple[TensorPath, torch.Tensor]]:
+        """The tensors that this rank wants. A tensor that only its reader wants is not sent."""
+        wanted = [wants(path[1]) for path, _, _ in content.tensors]
+        rows = self._comm.gather(wanted)
+        kept = []
+        for index, (path, dtype, shape) in enumerate(content.tensors):
+            tensor = tensors.pop(path) if self._comm.rank == source else None
+            if any(row[index] for rank, row in enumerate(rows) if rank != source):
+                tensor = torch.empty(shape, dtype=dtype) if tensor is None else tensor.contiguous()
+                self._comm.broadcast(tensor.view(-1).view(torch.uint8), source)
+            if wanted[index] and tensor is not None:
+                kept.append((path, tensor))
+        return kept
+
+
+def _listed(numbers: list[int], save: Save) -> str:
+    return f"shard {', '.join(map(str, numbers))} of {save.shards} (from 0)"
+
+
+def _without_values(saved: State, where: str) -> tuple[_Content, dict[TensorPath, torch.Tensor]]:
+    """Splits the state of a shard into its content and its tensors. Raises UserError for a state that is no shard's."""
+    try:
+        numbers = []
+        tensors: dict[TensorPath, torch.Tensor] = {(MODEL, str(name)): value for name, value in saved[MODEL].items()}
+        for name, values in saved[OPTIMIZER].items():
+            for key, value in values.items():
+                if isinstance(value, torch.Tensor):
+                    tensors[(OPTIMIZER, str(name), str(key))] = value
+                else:
+                    numbers.append((str(name), str(key), value))
+        described = [(path, tensor.dtype, tensor.shape) for path, tensor in tensors.items()]
+        progress = read_progress(saved["position"], saved["losses"])
+        return _Content(dict(saved["identity"]), progress, described, numbers), tensors
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise does_not_fit(where, error) from None

@@ -1,0 +1,72 @@
+"""The file format of a checkpoint's state: `torch.save` of a dictionary, read back without executing anything in it."""
+
+import io
+from typing import Any, BinaryIO
+
+import torch
+
+from algorun_train.errors import UserError
+from algorun_train.progress import Position, Progress
+
+FORMAT = 1
+# A state holds tensors, numbers, texts, lists and dictionaries. Any: torch.load gives no types, and whoever reads a value
+# checks it.
+State = dict[str, Any]
+Identity = dict[str, Any]  # what a checkpoint and the job that resumes it must have in common: JSON values by name
+
+
+def unpack(data: bytes, where: str) -> State:
+    """As `read_state`, of the bytes of a file."""
+    return read_state(io.BytesIO(data), where)
+
+
+def read_state(file: BinaryIO, where: str) -> State:
+    """Reads a state; its tensors are on the CPU. Nothing in the file is executed (weights_only).
+
+    Raises UserError, with `where` as the name of the file, for everything that is no state of this FORMAT.
+    """
+    try:
+        state = torch.load(file, map_location="cpu", weights_only=True)
+        if not isinstance(state, dict) or state["format"] != FORMAT:
+            found = state["format"] if isinstance(state, dict) else type(state).__name__
+            raise ValueError(f"format {found}, this version reads {FORMAT}")
+    except Exception as error:  # torch has no one class for a file that it cannot read
+        first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+        raise unusable(where, first) from None
+    return state
+
+
+def read_progress(position: dict[str, Any], losses: list[Any]) -> Progress:
+    """The progress that a state holds. Raises TypeError or ValueError for values that no job writes."""
+    if not all(type(value) is int and value >= 0 for value in position.values()):
+        raise ValueError(f"position {position}")
+    if not isinstance(losses, list) or not all(type(loss) is float for loss in losses):
+        raise ValueError("losses are not numbers")
+    return Progress(Position(**position), losses)
+
+
+def resumed_line(folder: str, progress: Progress) -> str:
+    """The line of the log that says where a job resumes."""
+    at = progress.position
+    return f"resumed: {folder}, epoch {at.epoch + 1}, {at.samples} samples of it done, step {at.step}"
+
+
+def unusable(where: str, why: str) -> UserError:
+    """The error for a checkpoint that was found and cannot be read."""
+    return UserError(f"checkpoint {where} cannot be used: {why}; fix: --resume never, or another --checkpoint-dir")
+
+
+def does_not_fit(where: str, error: Exception) -> UserError:
+    """The error for a checkpoint whose values do not fit this job's model or optimizer."""
+    return unusable(where, f"{type(error).__name__}: {error}"[:200])
+
+
+def compatible(saved: Identity, own: Identity, where: str) -> None:
+    """Raises UserError if the checkpoint is of another model, other data or another order of samples."""
+    differing = [k for k in {**own, **saved} if saved.get(k) != own.get(k)]
+    if differing:
+        values = "; ".join(f"{k} is {saved.get(k)!r} there, {own.get(k)!r} here" for k in differing[:4])
+        raise UserError(
+            f"checkpoint {where} does not fit this job: {values}; allowed: the same model, data, optimizer and seed; "
+            "fix: give the same options, or --resume never, or another --checkpoint-dir"
+        )

@@ -1,0 +1,148 @@
+"""What the job `pipeline` does differently: a model in stages, cut and partitioned once, with a shard of each checkpoint
+for each stage."""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from algorun.inside.stop_flag import StopFlag
+from algorun_train.checkpoint import collect
+from algorun_train.checkpoint.pipeline_checkpoints import PipelineCheckpoints, RankStages, SavedStage
+from algorun_train.checkpoint.shards import ShardStore
+from algorun_train.data.sampler import Batching
+from algorun_train.loop.optimizer import build_optimizer
+from algorun_train.loop.pipeline_steps import PipelineSteps, sample_losses
+from algorun_train.loop.stepper import Stepper
+from algorun_train.options.job_options import PipelineJobOptions
+from algorun_train.options.mp_parameters import MpParameters
+from algorun_train.options.pipeline_layout import Layout, lay_out
+from algorun_train.parallel.partition.decide import PARTITION, Decider
+from algorun_train.parallel.partition.partitioner import Decision
+from algorun_train.parallel.run import process_groups
+from algorun_train.parallel.run.pipeline import Pipeline
+from algorun_train.parallel.schedules import find
+from algorun_train.ranks.world import read_world
+from algorun_train.user_pipeline import assemble, with_target
+
+from . import pipeline_task
+from .explain import ExplainedSteps
+from .pipeline_task import PipelineTask
+from .skeleton import JobContext, TrainingJob, joined_job, numerics, train
+
+
+def run(options: PipelineJobOptions, asked: MpParameters, stop: StopFlag) -> None:
+    """Joins the ranks, partitions the model and trains. Call it on all ranks. Raises UserError."""
+    world = read_world(os.environ)
+    layout = lay_out(options, asked, world.world_size, torch.__version__)
+    with joined_job(options, world, stop) as context:
+        task, stages = _stages(options, asked, layout, context)
+        if stages is not None:
+            train(PipelineJob(options, task, stages, context), context)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInStages:
+    """This rank's stages of the model, and how they came about.
+
+    `first_names`: for each name in the uncut model's state dict, in its order, the first name of the same tensor.
+    `weights`: the number of the uncut model's weights.
+    """
+
+    layout: Layout
+    pipeline: Pipeline
+    decision: Decision | None
+    first_names: dict[str, str]
+    weights: int
+
+
+def _stages(
+    options: PipelineJobOptions, asked: MpParameters, layout: Layout, context: JobContext
+) -> tuple[PipelineTask, ModelInStages | None]:
+    """Loads the data, builds the model and partitions it. No stages with --profile-only.
+
+    The uncut model lives only in this function: the memory of the other ranks' stages is free for training.
+    """
+    comm = context.comm
+    task, model = pipeline_task.load(options, context.folders, comm)
+    names, weights = _first_names(model), sum(parameter.numel() for parameter in model.parameters())
+    for line in (*task.lines, f"layout: {layout}"):
+        comm.say(line)
+    if find(layout.schedule).experimental:
+        comm.say(f"schedule {layout.schedule} is experimental: it splits the backward pass, which some modules forbid")
+    example, labels = task.example(layout.microbatch)
+    decider = Decider(options, asked, layout, model, comm, comm.say, with_target(sample_losses, labels, comm))
+    split = decider.split(example, context.folders.output / PARTITION)
+    if options.profile_only:
+        return task, None
+    axes = process_groups.join(layout.grid, comm.rank, comm.device)
+    pipeline = assemble(options, layout, split, axes, sample_losses)
+    return task, ModelInStages(layout, pipeline, split.decision, names, weights)
+
+
+class PipelineJob(TrainingJob):
+    """Stages, optimizer and checkpoints of one job on this rank."""
+
+    options: PipelineJobOptions
+
+    def __init__(
+        self, options: PipelineJobOptions, task: PipelineTask, stages: ModelInStages, context: JobContext
+    ) -> None:
+        self.options, self._task, self._stages, self._context = options, task, stages, context
+        layout, pipeline = stages.layout, stages.pipeline
+        self.source = task.source if 0 in pipeline.modules else task.source.without_inputs()
+        replica, _ = layout.grid.place(context.comm.rank)
+        self.batching = Batching(options.batch_size, 1, replica, layout.grid.dp)
+        self._optimizer = build_optimizer(options, pipeline.parameters())
+        saved = [SavedStage(index, stage.module, pipeline.copied(index)) for index, stage in pipeline.modules.items()]
+        self.checkpoints = PipelineCheckpoints(
+            ShardStore(context.folders.checkpoints, options.keep_checkpoints),
+            task.identity,
+            RankStages(layout.stages, saved, is_writer=replica == 0),
+            self._optimizer,
+            context.comm,
+        )
+        self._explained: ExplainedSteps | None = None
+
+    def introduction(self) -> list[str]:
+        options, layout = self.options, self._stages.layout
+        return [
+            f"model: {options.model}, {self._stages.weights} weights, {numerics(options, self._context.comm.device)}",
+            f"global batch: {self.batching.global_batch} = {options.batch_size} per pipeline x {layout.grid.dp} pipelines",
+        ]
+
+    def make_stepper(self) -> Stepper:
+        options, stages, comm = self.options, self._stages, self._context.comm
+        stepper = PipelineSteps(stages.pipeline, self._optimizer, comm, options.seed, options.clip_norm)
+        if not options.explain:
+            return stepper
+        folder = self._context.folders.output
+        self._explained = ExplainedSteps(stepper, stages.layout, stages.decision, folder, options.recompute)
+        return self._explained
+
+    def training_ended(self) -> None:
+        if self._explained:
+            self._explained.finish()
+
+    def model_state(self) -> dict[str, torch.Tensor]:
+        """The uncut model's state dict, in its order, tied weights under all of their names."""
+        ranks = self._stages.layout.grid.pipelines[0]
+        state = collect.on_leader(self._context.comm, ranks, self._stages.pipeline.state_dict())
+        if not self._context.comm.is_leader:
+            return {}
+        return {name: state[first] for name, first in self._stages.first_names.items()}
+
+    def description(self) -> dict[str, Any]:  # Any: JSON
+        return self._task.description
+
+
+def _first_names(model: nn.Module) -> dict[str, str]:
+    """The names of the model's state dict in its order, each with the first name of the same tensor: tied weights have
+    several names."""
+    firsts: dict[tuple[int, torch.Size], str] = {}
+    return {
+        name: firsts.setdefault((tensor.data_ptr(), tensor.shape), name) if tensor.numel() else name
+        for name, tensor in model.state_dict().items()
+    }

@@ -1,0 +1,191 @@
+"""What all training jobs do, in order: join the ranks, resume, train, write the artifact. `TrainingJob` is what differs."""
+
+import contextlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from algorun.inside.stop_agreement import Agreement
+from algorun.inside.stop_flag import StopFlag
+from algorun_train.checkpoint import artifact
+from algorun_train.data.batch import Source
+from algorun_train.data.sampler import Batching
+from algorun_train.files import writable
+from algorun_train.loop.learning_rate import learning_rate_schedule
+from algorun_train.loop.metrics import EpochReport, StepReport, per_s
+from algorun_train.loop.sinks import Sinks
+from algorun_train.loop.stepper import Stepper
+from algorun_train.loop.summary import clear_summary, write_summary
+from algorun_train.loop.training_loop import LoopSetup, Outcome, TrainingLoop
+from algorun_train.options.folders import Folders, find_folders
+from algorun_train.options.job_options import TrainOptions
+from algorun_train.progress import Position, Progress
+from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.join import joined
+from algorun_train.ranks.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class JobContext:
+    """Where a job runs: the joined ranks, its folders, and the flag that SIGTERM sets on this rank."""
+
+    comm: Communicator
+    folders: Folders
+    stop: StopFlag
+
+
+class Checkpoints(Protocol):
+    """How a job saves and resumes: DdpCheckpoints, PipelineCheckpoints. Call all methods on all ranks."""
+
+    def restore(self) -> Progress | None:
+        """Loads the newest checkpoint; None if there is none."""
+        ...
+
+    def save(self, progress: Progress) -> None:
+        """Writes, or begins to write, a checkpoint."""
+        ...
+
+    def finish(self) -> None:
+        """Waits until everything is written."""
+        ...
+
+
+class TrainingJob(ABC):
+    """What differs between the jobs. `train` calls the methods in the order in which they stand here, on all ranks."""
+
+    options: TrainOptions
+    source: Source  # of this rank's batches
+    batching: Batching
+    checkpoints: Checkpoints
+
+    def start_from_scratch(self) -> None:  # noqa: B027 (most jobs have nothing to do)
+        """Called if no checkpoint was loaded: weights from elsewhere, if the job asks for them."""
+
+    @abstractmethod
+    def introduction(self) -> list[str]:
+        """Lines about data, model and batch, for the log."""
+
+    @abstractmethod
+    def make_stepper(self) -> Stepper:
+        """The stepper, ready for its first step."""
+
+    def training_ended(self) -> None:  # noqa: B027 (most jobs have nothing to do)
+        """Called after the last step, also after a stop."""
+
+    @abstractmethod
+    def model_state(self) -> dict[str, torch.Tensor]:
+        """The trained model's state dict on rank 0; anything on the other ranks."""
+
+    @abstractmethod
+    def description(self) -> dict[str, Any]:  # Any: JSON
+        """What the artifact says about its model."""
+
+
+@contextlib.contextmanager
+def joined_job(options: TrainOptions, world: World, stop: StopFlag) -> Iterator[JobContext]:
+    """Joins the ranks and makes the folders. Call it on all ranks. Raises UserError, the same on all ranks, if a rank
+    cannot join or a folder cannot be written."""
+    folders = find_folders(options, os.environ, Path.is_dir)
+    with joined(world) as comm:
+        comm.from_leader(lambda: _make_folders(folders))
+        set_numerics(options)
+        yield JobContext(comm, folders, stop)
+
+
+def train(job: TrainingJob, context: JobContext) -> None:
+    """Resumes, trains to the last epoch or a stop, and writes the artifact. Call it on all ranks.
+
+    Raises UserError for a checkpoint of another job, and TrainingError if the loss is not finite.
+    """
+    options, comm = job.options, context.comm
+    say = comm.say
+    start = job.checkpoints.restore() if options.resume == "auto" else None
+    if start and start.position.epoch >= options.epochs:
+        say(f"nothing left to train after epoch {start.position.epoch}; fix: more --epochs, or --resume never")
+    if start is None:
+        job.start_from_scratch()
+    learning_rate = learning_rate_schedule(options, job.batching.global_batch)
+    for line in (*job.introduction(), _rate_line(options, learning_rate.peak)):
+        say(line)
+    stepper = job.make_stepper()
+    with _reports(context, start.position if start else Position()) as report:
+        setup = LoopSetup(
+            options=options,
+            comm=comm,
+            data=job.source,
+            stepper=stepper,
+            batching=job.batching,
+            learning_rate=learning_rate,
+            agreement=Agreement(comm, context.stop),
+            save=job.checkpoints.save,
+            report=report,
+        )
+        outcome = TrainingLoop(setup, start).run()
+        job.checkpoints.finish()
+        job.training_ended()
+    if outcome.stopped:
+        say(f"stopped on request after step {outcome.position.step}; the same command goes on from there")
+        return
+    state = job.model_state()
+    say(comm.from_leader(lambda: _write_results(job, context.folders, state, outcome)))
+
+
+@contextlib.contextmanager
+def _reports(context: JobContext, start: Position) -> Iterator[Callable[[StepReport | EpochReport], None]]:
+    """Where the loop sends its reports: rank 0's log and files; the other ranks drop theirs."""
+    if not context.comm.is_leader:
+        yield lambda report: None
+        return
+    sinks = Sinks(context.folders.output, start)
+    yield sinks.write
+    sinks.close()
+
+
+def _make_folders(folders: Folders) -> None:
+    """Makes the folders that a job writes to. Raises UserError if one cannot be written."""
+    written = ((folders.checkpoints, "checkpoint"), (folders.model, "model"), (folders.output, "output"))
+    for folder, name in written:
+        writable(folder, f"{name} folder", f"--{name}-dir with a folder that can be written")
+    clear_summary(folders.output)
+
+
+def set_numerics(options: TrainOptions) -> None:
+    """Sets how exactly torch computes in this process. Call it before the first tensor is made."""
+    if options.matmul_precision:
+        torch.set_float32_matmul_precision(options.matmul_precision)
+    if options.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for it (torch's notes on randomness)
+        torch.use_deterministic_algorithms(True)
+
+
+def numerics(options: TrainOptions, device: torch.device) -> str:
+    """How exactly torch computes, in words."""
+    matmul = f", matrix products in {options.matmul_precision} precision" if options.matmul_precision else ""
+    return f"{options.precision}{matmul} on {device.type}"
+
+
+def _rate_line(options: TrainOptions, peak: float) -> str:
+    scaled = f", scaled from {options.lr:g} at a global batch of {options.reference_batch}" if options.scale_lr else ""
+    return (
+        f"learning rate: {peak:g}{scaled}, after {options.warmup_epochs:g} epochs of warm-up, "
+        f"x {options.gamma:g} per epoch"
+    )
+
+
+def _write_results(job: TrainingJob, folders: Folders, state: dict[str, torch.Tensor], outcome: Outcome) -> str:
+    """Writes artifact and summary (rank 0); returns a line that says where."""
+    counted: dict[str, float] = {"epochs": outcome.position.epoch, "steps": outcome.position.step}
+    validation = {"val_loss": outcome.val_loss, "val_accuracy": outcome.val_accuracy}
+    file = artifact.write_model(folders.model, state, job.description() | validation | counted)
+    figures: dict[str, float] = {
+        "loss": outcome.val_loss,
+        "accuracy": outcome.val_accuracy,
+        per_s(job.source.unit): outcome.samples_per_s,
+    }
+    write_summary(folders.output, figures | counted)
+    return f"artifact: {file} metrics: {folders.output}"
