@@ -66,7 +66,7 @@ def test_accumulation_over_two_ranks_equals_the_large_batch(ranks, four):
         assert ours["val_loss"] == pytest.approx(theirs["val_loss"], rel=1e-3)
 
 
-LONG = [*SMALL, "--epochs", "6", "--log-interval", "1", "--dropout", "0.1", "--clip-norm", "1"]
+LONG = [*SMALL, "--epochs", "3", "--log-interval", "1", "--dropout", "0.1", "--clip-norm", "1"]
 
 
 @pytest.fixture(scope="module")
