@@ -27,13 +27,17 @@ from torch.distributed import pipelining
 
 from algorun_train.parallel.cut.any_module import cut
 from algorun_train.parallel.grid import grid
-from algorun_train.parallel.partition.memory import Memory, preallocated
-from algorun_train.parallel.partition.partition import even, solve
-from algorun_train.parallel.partition.partitioner import Decision, Partitioner, Segment
+from algorun_train.parallel.model_stages import ModelStages
+from algorun_train.parallel.options import RunOptions
+from algorun_train.parallel.partition.cost_model import CostModel
+from algorun_train.parallel.partition.costs import Partition, SegmentProfile
+from algorun_train.parallel.partition.layers_to_stages import choose_stages
+from algorun_train.parallel.partition.memory import MemoryModel, preallocated
 from algorun_train.parallel.partition.profiling import combined, profile
-from algorun_train.parallel.run.live_memory import weighed
+from algorun_train.parallel.run.live_memory import peak_bytes
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.run.process_groups import join
+from algorun_train.parallel.schedules import PipelineShape
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
@@ -54,19 +58,20 @@ class Bench:
         self.cutting = cut(self.model, self.inputs[:MICROBATCH], stages=2 * RANKS)
         self.targets = targets_of(self.model, self.inputs)
         self.axes = join(grid(comm.size, RANKS), comm.rank, comm.device)
-        self.memory = Memory(preallocated=preallocated(torch.__version__))
+        self.memory = MemoryModel(preallocated=preallocated(torch.__version__))
 
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[SegmentProfile]:
         return profile(self.cutting, "cpu", loss=lambda output: loss(output, self.targets[:MICROBATCH]))
 
-    def even(self, segments: list[Segment], stages: int) -> tuple[int, ...]:
+    def even(self, segments: list[SegmentProfile], stages: int) -> tuple[int, ...]:
         """As many blocks per stage as the others; what is before and after them stays at the ends."""
         blocks = [i for i, segment in enumerate(segments) if segment.name.startswith("blocks.")]
         cuts = even(len(blocks), stages)
         return (0, *(blocks[place] for place in cuts[1:]))
 
     def ours(self, schedule: str, begins: tuple[int, ...]) -> Callable[[], None]:
-        pipeline = Pipeline(self.cutting, begins, self.axes, loss, microbatches=self.microbatches, schedule=schedule)
+        how = RunOptions(microbatches=self.microbatches, schedule=schedule)
+        pipeline = Pipeline(ModelStages(self.cutting, begins), self.axes, how, loss)
         pipeline.train()
 
         def step() -> None:
@@ -118,6 +123,11 @@ class Bench:
         return step
 
 
+def even(segments: int, stages: int) -> tuple[int, ...]:
+    """The first segment of each stage, with equal numbers of segments as near as that goes."""
+    return tuple(segments * stage // stages for stage in range(stages))
+
+
 class Mean(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return tokens.mean(dim=1)
@@ -125,7 +135,7 @@ class Mean(nn.Module):
 
 def rounds(
     bench: Bench, turns: dict[str, Callable[[], None]], args: argparse.Namespace
-) -> tuple[dict[str, list[float]], list[list[Segment]], int]:
+) -> tuple[dict[str, list[float]], list[list[SegmentProfile]], int]:
     """Seconds per step of every contender and the profile of each round that counts; the number of those that don't."""
     profiles, latest = [], []
     seconds, dropped = quiet_rounds(
@@ -136,11 +146,11 @@ def rounds(
     return seconds, profiles, dropped
 
 
-def decision(bench: Bench, segments: list[Segment], schedule: str, begins: tuple[int, ...] | None) -> Decision:
-    place = (segments, RANKS, CHUNKS[schedule], bench.microbatches, schedule)
+def partition(bench: Bench, segments: list[SegmentProfile], schedule: str, begins: tuple[int, ...] | None) -> Partition:
+    shape = PipelineShape(schedule, RANKS, CHUNKS[schedule], bench.microbatches)
     if begins is None:
-        return bench.comm.from_leader(lambda: solve(*place, memory=bench.memory))
-    return Partitioner(*place, memory=bench.memory).decide(begins)
+        return bench.comm.from_leader(lambda: choose_stages(segments, shape, bench.memory))
+    return CostModel(segments, shape, bench.memory).predict(begins)
 
 
 def schedules_table(comm: Communicator, args: argparse.Namespace) -> dict:
@@ -148,13 +158,13 @@ def schedules_table(comm: Communicator, args: argparse.Namespace) -> dict:
     name = next(iter(MODELS))
     bench = Bench(name, comm, args.microbatches)
     first = comm.from_leader(lambda: bench.segments())
-    begins = {s: decision(bench, first, s, None).begins for s in CHUNKS}
+    begins = {s: partition(bench, first, s, None).begins for s in CHUNKS}
     turns = {"one process": bench.alone()}
     turns |= {f"{s}": bench.ours(s, begins[s]) for s in CHUNKS}
     turns |= {f"torch's {s}, plain": bench.plain(s, RANKS * CHUNKS[s]) for s in ("1f1b", "interleaved")}
     seconds, profiles, dropped = rounds(bench, turns, args)
     segments = combined(profiles, statistics.median)
-    ideal = {s: decision(bench, segments, s, begins[s]).step_s for s in CHUNKS}
+    ideal = {s: partition(bench, segments, s, begins[s]).step_s for s in CHUNKS}
     return {"model": name, "seconds": seconds, "ideal": ideal, "dropped": dropped}
 
 
@@ -164,11 +174,11 @@ def partitions_table(comm: Communicator, args: argparse.Namespace) -> list[dict]
     for name in MODELS:
         bench = Bench(name, comm, args.microbatches)
         first = comm.from_leader(lambda bench=bench: bench.segments())
-        cuts = {"even": bench.even(first, RANKS), "speed": decision(bench, first, "1f1b", None).begins}
+        cuts = {"even": bench.even(first, RANKS), "speed": partition(bench, first, "1f1b", None).begins}
         turns = {plan: bench.ours("1f1b", begins) for plan, begins in cuts.items()}
         seconds, profiles, dropped = rounds(bench, turns, args)
         segments = combined(profiles, statistics.median)
-        planned = {plan: decision(bench, segments, "1f1b", begins) for plan, begins in cuts.items()}
+        planned = {plan: partition(bench, segments, "1f1b", begins) for plan, begins in cuts.items()}
         measured = comm.gather(bytes_of(turns["speed"]))
         rows.append(
             {
@@ -186,21 +196,23 @@ def partitions_table(comm: Communicator, args: argparse.Namespace) -> list[dict]
 def bytes_of(turn: Callable[[], None]) -> int:
     """Bytes of weights, gradients, two moments, what autograd keeps at its peak, and receive buffers."""
     pipeline = turn.pipeline  # type: ignore[attr-defined]
-    _, held = weighed(pipeline, turn)
-    return 4 * sum(p.numel() * p.element_size() for p in pipeline.parameters()) + held
+    _, size = peak_bytes(pipeline, turn)
+    return 4 * sum(p.numel() * p.element_size() for p in pipeline.parameters()) + size
 
 
 def solver_s(optimize: str) -> float:
     """1,000 segments over 64 stages, 256 microbatches, under a limit; the slowest of five."""
     draw = random.Random(0)
     segments = [
-        Segment(f"s{i}", (f"s{i}",), draw.random(), draw.random(), draw.randrange(10**6), draw.randrange(10**6), 4096)
+        SegmentProfile(
+            f"s{i}", (f"s{i}",), draw.random(), draw.random(), draw.randrange(10**6), draw.randrange(10**6), 4096
+        )
         for i in range(1000)
     ]
     slowest = 0.0
     for _ in range(5):
         begun = time.perf_counter()
-        solve(segments, 64, 1, 256, "1f1b", optimize, limit_bytes=10**10)
+        choose_stages(segments, PipelineShape("1f1b", 64, 1, 256), optimize=optimize, limit_bytes=10**10)
         slowest = max(slowest, time.perf_counter() - begun)
     return slowest
 

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from algorun_train.errors import UserError
+from algorun_train.parallel.options import RunOptions
+from algorun_train.parallel.run.stage import Stage
 from algorun_train.parallel.segments import TensorSpec
-from algorun_train.parallel.stage import Stage
 from tests.train.training_runs import ROOT
 
 SCRIPT = ROOT / "examples" / "pipeline_script.py"
@@ -57,7 +58,7 @@ def test_models_with_several_inputs_and_what_is_wrong_with_a_call(seed, ranks):
 
 def test_a_stage_sends_nothing_of_another_shape_than_the_boundary_s():
     """Gloo would take it for what the receiver expects."""
-    stage = Stage(nn.Identity(), [TensorSpec((2, 3), torch.float32)], "cpu", None, recompute=False, sends=True)
+    stage = Stage(nn.Identity(), [TensorSpec((2, 3), torch.float32)], "cpu", RunOptions(microbatches=1), sends=True)
     assert stage(torch.ones(2, 3)).shape == (2, 3)
     with pytest.raises(UserError, match=r"the shape \[\[1, 3\]\]; allowed: \[\[2, 3\]\], as when the model was cut"):
         stage(torch.ones(1, 3))

@@ -21,6 +21,8 @@ from algorun_train.options.folders import Folders
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.parallel.cut.any_module import cut
 from algorun_train.parallel.grid import Grid
+from algorun_train.parallel.model_stages import ModelStages
+from algorun_train.parallel.options import RunOptions
 from algorun_train.parallel.run import process_groups, shared_weights
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.ranks.communicator import Communicator
@@ -119,7 +121,8 @@ def cutting():
 
 
 def test_a_pipeline_step_and_its_evaluation_read_nothing_back(cutting, gpu):
-    pipeline = Pipeline(cutting, [0], process_groups.join(Grid(1, 1), 0, CUDA), sample_losses, microbatches=2)
+    axes = process_groups.join(Grid(1, 1), 0, CUDA)
+    pipeline = Pipeline(ModelStages(cutting, (0,)), axes, RunOptions(microbatches=2), sample_losses)
     stepper = PipelineSteps(pipeline, torch.optim.SGD(pipeline.parameters(), 0.1, foreach=True), COMM, 0, 1.0)
     source = text.load(8, Folders(None, None, Path(), Path(), Path()), COMM)
     step, batches = next(source.training(0, 0, 1, 0, Batching(8, 1, 0, 1)))
@@ -159,7 +162,8 @@ def test_copies_of_a_tied_weight_are_compared_without_waiting_for_this_step(gpu,
     monkeypatch.setattr(shared_weights.dist, "all_reduce", lambda *args, **named: called.append("all_reduce"))
     weight = nn.Parameter(torch.zeros(4, 4, device=CUDA))
     here = process_groups.Axes(Grid(1, 2), 0, 0, "the pipeline's group", None, CUDA)
-    tied = shared_weights.Ties([shared_weights.Shared("head", (0, 1))], {0: 0, 1: 1}, here, {"head": weight})
+    one = shared_weights.SharedWeight("head", (0, 1))
+    tied = shared_weights.SharedWeights([one], (0, 1), here, {"head": weight})
     del called[:]
     for turn in (1, 2):
         weight.grad = torch.zeros_like(weight)

@@ -25,6 +25,8 @@ from algorun_train.models.gpt import GptSpec, build
 from algorun_train.parallel import schedules
 from algorun_train.parallel.cut.any_module import cut
 from algorun_train.parallel.grid import Grid
+from algorun_train.parallel.model_stages import ModelStages
+from algorun_train.parallel.options import RunOptions
 from algorun_train.parallel.partition.profiling import entries
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.run.pipeline import Pipeline
@@ -264,8 +266,8 @@ def cutting_of(case: Case, model: nn.Module) -> Cutting:
     return cut(model, example, stages=case.pp * case.chunks)
 
 
-def begins_of(segments: int, stages: int) -> list[int]:
-    return [number * segments // stages for number in range(stages)]
+def begins_of(segments: int, stages: int) -> tuple[int, ...]:
+    return tuple(number * segments // stages for number in range(stages))
 
 
 def pipelined(case: Case, comm: Communicator) -> tuple[Pipeline, Trace, bool, Queue]:
@@ -275,11 +277,13 @@ def pipelined(case: Case, comm: Communicator) -> tuple[Pipeline, Trace, bool, Qu
     place = process_groups.join(grid, comm.rank, comm.device)
     cutting = cutting_of(case, made(case.model))
     stages = case.pp * case.chunks
-    pipeline = Pipeline(
-        cutting, begins_of(len(cutting.segments), stages), place, loss_of, microbatches=case.microbatches,
-        schedule=case.schedule, autocast=torch.bfloat16 if case.bf16 else None, recompute=case.recompute,
-        entries=entries(cutting, comm.device, "bf16") if case.bf16 else None,
+    specs = tuple(entries(cutting, comm.device, "bf16")) if case.bf16 else ()
+    options = RunOptions(
+        microbatches=case.microbatches, schedule=case.schedule, precision="bf16" if case.bf16 else "fp32",
+        recompute=case.recompute,
     )  # fmt: skip
+    begins = begins_of(len(cutting.segments), stages)
+    pipeline = Pipeline(ModelStages(cutting, begins, specs), place, options, loss_of)
     optimizer = tuned(pipeline.parameters())
     gradients, norm, scores, losses, ordered, messages, collectives = {}, None, None, [], False, [], 0
     pipeline.train()
@@ -293,7 +297,7 @@ def pipelined(case: Case, comm: Communicator) -> tuple[Pipeline, Trace, bool, Qu
         collectives = len(found)
         if step == RECORDED:
             orders = schedules.orders(case.schedule, case.pp, case.chunks, case.microbatches)
-            ordered = tuple(span.action for span in pipeline.spans()) == orders[place.pp_rank]
+            ordered = tuple(span.action for span in pipeline.recorder.stop()) == orders[place.pp_rank]
         if step == 1:
             gradients = {name: p.grad.clone() for name, p in pipeline.named_parameters() if p.requires_grad}
         if case.clip:
@@ -328,8 +332,8 @@ def compared(case: Case, comm: Communicator) -> dict[str, Any]:
         "scores": float((sums[STEPS:] - whole.scores).abs().max()),
     }
     # What is saved of each stage; gradients of those weights, of which copies are not counted.
-    copies = {index: pipeline.copied(index) for index in pipeline.modules}
-    saved = [n for i, stage in pipeline.modules.items() for n in stage.module.state_dict() if n not in copies[i]]
+    copies = {index: pipeline.weights.saved_by_earlier_stage(index) for index in pipeline.stages}
+    saved = [n for i, stage in pipeline.stages.items() for n in stage.module.state_dict() if n not in copies[i]]
     graded = [name for name in ours.gradients if name in saved]
     rows = comm.gather((row, ordered, saved, graded, pipeline.axes.dp_rank))
     every = sorted(name for _, _, names, _, dp_rank in rows if dp_rank == 0 for name in names)

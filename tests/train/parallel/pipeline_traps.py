@@ -2,6 +2,7 @@
 each function is called on all of them and returns what rank 0 reports."""
 
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -11,9 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from algorun_train.errors import UserError
 from algorun_train.parallel.cut.any_module import cut
-from algorun_train.parallel.cut.uncut import Whole
+from algorun_train.parallel.cut.uncut_model import UncutModel
 from algorun_train.parallel.grid import Grid
-from algorun_train.parallel.run import process_groups
+from algorun_train.parallel.model_stages import ModelStages
+from algorun_train.parallel.options import RunOptions
+from algorun_train.parallel.run import gradient_sum, process_groups
 from algorun_train.parallel.run.gradient_sum import GradientSum, buckets_of
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.segments import TensorSpec
@@ -43,9 +46,8 @@ def stages_in_ddp(comm: Communicator) -> dict[str, Any]:
     mine = [tensor.chunk(2)[place.dp_rank] for tensor in (inputs, labels)]
     expected = whole_gradients("hand", 2 * PARTS)
 
-    pipeline = Pipeline(
-        ByHand(layered(), inputs[:PER_MICROBATCH]), [0, 4], place, loss_of, microbatches=PARTS, schedule="zero-bubble"
-    )
+    model = ModelStages(ByHand(layered(), inputs[:PER_MICROBATCH]), (0, 4))
+    pipeline = Pipeline(model, place, RunOptions(microbatches=PARTS, schedule="zero-bubble"), loss_of)
     pipeline.train()
     pipeline.step(*mine)
     ours = furthest(gradients(pipeline.named_parameters()), expected)
@@ -86,13 +88,13 @@ def stages_without_shapes(comm: Communicator) -> dict[str, Any]:
     with torch.no_grad():
         between = unsplit[0](inputs[:PER_MICROBATCH])
     shapes = [[inputs[:PER_MICROBATCH]], [between], [unsplit(inputs[:PER_MICROBATCH])]]
-    entries = [tuple(TensorSpec.of(tensor) for tensor in tensors) for tensors in shapes]
+    entries = tuple(tuple(TensorSpec.of(tensor) for tensor in tensors) for tensors in shapes)
     torch.use_deterministic_algorithms(True)  # fills what torch.empty makes with NaN
     try:
-        pipeline = Pipeline(given, [0, 1], place, loss_of, microbatches=PARTS, entries=entries)
+        pipeline = Pipeline(ModelStages(given, (0, 1), entries), place, RunOptions(microbatches=PARTS), loss_of)
         pipeline.train()
         pipeline.step(inputs, labels)
-        ours = float((means(pipeline.modules[comm.rank]) - expected).abs().max())
+        ours = float((means(pipeline.stages[comm.rank]) - expected).abs().max())
         alone = model()[comm.rank].train()
         part = PipelineStage(alone, comm.rank, 2, comm.device, group=place.pp_group)
         library = Schedule1F1B(part, PARTS, loss_fn=loss_of)
@@ -108,7 +110,8 @@ def batches_of_other_shapes(comm: Communicator) -> dict[str, Any]:
     """What every rank says to batches that do not fit; a batch that fits is trained on afterwards."""
     place = process_groups.join(Grid(1, 2), comm.rank, comm.device)
     inputs, labels = batch("hand", PARTS * PER_MICROBATCH, 1)
-    pipeline = Pipeline(ByHand(layered(), inputs[:PER_MICROBATCH]), [0, 4], place, loss_of, microbatches=PARTS)
+    model = ModelStages(ByHand(layered(), inputs[:PER_MICROBATCH]), (0, 4))
+    pipeline = Pipeline(model, place, RunOptions(microbatches=PARTS), loss_of)
     said = []
     for rows, columns in ((7, 12), (6, 12), (16, 12), (8, 11)):
         for call in (pipeline.step, lambda *given: pipeline.evaluate(*given, loss_of)):
@@ -128,7 +131,8 @@ def copies_that_go_apart(comm: Communicator) -> dict[str, Any]:
     place = process_groups.join(Grid(1, 2), comm.rank, comm.device)
     inputs, labels = batch("tied gpt", PARTS * PER_MICROBATCH, 1)
     cutting = cut(made("tied gpt"), inputs[:PER_MICROBATCH], stages=2)
-    pipeline = Pipeline(cutting, [0, len(cutting.segments) // 2], place, loss_of, microbatches=PARTS)
+    model = ModelStages(cutting, (0, len(cutting.segments) // 2))
+    pipeline = Pipeline(model, place, RunOptions(microbatches=PARTS), loss_of)
     weight = dict(pipeline.named_parameters())["embed.tokens.weight"]
     said, values = [], []
     for change in (0.0, 1e-6 * comm.rank, 0.01 * comm.rank):
@@ -151,7 +155,8 @@ def sums_of_gradients(comm: Communicator) -> dict[str, Any]:
         shared, other = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)), nn.Linear(4, 3)
         frozen = nn.Linear(4, 3).requires_grad_(False)
         parameters = [*shared.parameters(), *other.parameters(), *frozen.parameters()]
-        total = GradientSum(parameters, group, passes, bucket)
+        with mock.patch.object(gradient_sum, "BUCKET_BYTES", bucket):
+            total = GradientSum(parameters, group, passes)
 
         def passed(rank: int, turn: int, shared: nn.Module = shared, other: nn.Module = other) -> torch.Tensor:
             inputs = torch.randn(5, 4, generator=torch.Generator().manual_seed(10 * rank + turn))
@@ -183,7 +188,9 @@ def sums_of_a_weight_of_two_stages(comm: Communicator) -> dict[str, Any]:
     """GradientSum over two replicas of a rank with two stages that use one weight: each pass adds to it twice."""
     group = dist.new_group([0, 1])
     weight, other = (nn.Parameter(torch.zeros(3)) for _ in range(2))
-    total = GradientSum([other, weight], group, 2, bucket_bytes=4, times={weight: 2})
+    shared = mock.Mock(uses={weight: 2})
+    with mock.patch.object(gradient_sum, "BUCKET_BYTES", 4):
+        total = GradientSum([other, weight], group, 2, shared=shared)
     for turn in range(2):
         for stage in range(2):
             ((10 * turn + stage + 100 * comm.rank) * weight).sum().backward()
@@ -200,8 +207,8 @@ def replicas_of_a_whole_model(comm: Communicator) -> dict[str, Any]:
     model = made("gpt")
     with torch.no_grad():
         example = inputs[:PER_MICROBATCH]
-        cutting = Whole(model, example, TensorSpec.of(model(example)))
-    pipeline = Pipeline(cutting, [0], place, loss_of, microbatches=PARTS)
+        cutting = UncutModel(model, example, TensorSpec.of(model(example)))
+    pipeline = Pipeline(ModelStages(cutting, (0,)), place, RunOptions(microbatches=PARTS), loss_of)
     pipeline.train()
     pipeline.step(*mine)
 

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from algorun_train.errors import UserError
 from algorun_train.parallel.cut.any_module import Cut, cut
-from algorun_train.parallel.cut.proof import packed, unpacked
+from algorun_train.parallel.cut.found_cut import packed, unpacked
 from tests.train import split_runs
 from tests.train.parallel import model_zoo
 
@@ -27,7 +27,7 @@ def names(cutting):
 
 def elsewhere(cutting, model, example):
     """The cut as a rank has it that did not search."""
-    told = Cut(model, example, unpacked(packed(cutting.proof), model, example))
+    told = Cut(model, example, unpacked(packed(cutting.found), model, example))
     assert (told.segments, told.output, told.refused) == (cutting.segments, cutting.output, cutting.refused)
     return told
 
@@ -58,7 +58,7 @@ def test_known_models_are_cut_at_least_at_so_many_places_and_stay_exact(make, st
     model, example = make()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     cutting = cut(model, example, stages=stages)
-    assert b"Lacking" not in packed(cutting.proof)  # other ranks need no pass of these
+    assert b"_NotSent" not in packed(cutting.found)  # other ranks need no pass of these
     cutting = elsewhere(cutting, model, example)
     assert len(cutting.segments) - 1 >= cuts
     for name, tensor in model.state_dict().items():

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun_train.parallel import draw, schedules
-from algorun_train.parallel.partition.partition import Partitioner, Segment, solve
-from algorun_train.parallel.schedules import Action, Span, Timeline
+from algorun_train.parallel.partition.costs import SegmentProfile
+from algorun_train.parallel.schedules import Action, PipelineShape, Span, Timeline
 from tests.conftest import examples
+from tests.train.parallel.shapes import Costs, chosen
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -43,7 +44,7 @@ schedule 1f1b: 2 ranks, 2 stages, 40 microbatches, bubble 2.4% (equal stages)
 rank 0 |F0  F1          B0----- F2  B1-- .. B37---- F39 B38----     B39---- |
 rank 1 |    F0  B0----- F1  B1----- F2   .. F38 B38---- F39 B39----         |"""
 
-SEGMENTS = [Segment(f"blocks.{k}", (f"blocks.{k}",), 0.002, 0.004, 2 << 20, 3 << 20, 1 << 18) for k in range(6)]
+SEGMENTS = [SegmentProfile(f"blocks.{k}", (f"blocks.{k}",), 0.002, 0.004, 2 << 20, 3 << 20, 1 << 18) for k in range(6)]
 
 DECISION = """\
 stage  rank  first unit  weights MiB  forward ms  backward ms  in flight   MiB
@@ -72,7 +73,7 @@ stage  planned MiB  measured MiB  measured / planned
     ],
 )
 def test_schedules_as_text(arguments, text):
-    assert draw.schedule_text(*arguments) == text
+    assert draw.schedule_text(PipelineShape(*arguments[:4]), *arguments[4:]) == text
 
 
 @examples(40)
@@ -81,19 +82,19 @@ def test_text_never_passes_the_terminals_edge(name, ranks, microbatches, width):
     chunks = schedules.SCHEDULES[name].chunks[0]
     if not schedules.allowed_microbatches(name, ranks, ranks * chunks, [microbatches]):
         return
-    rows = draw.schedule_text(name, ranks, chunks, microbatches, width).splitlines()[1:]
+    rows = draw.schedule_text(PipelineShape(name, ranks, chunks, microbatches), width).splitlines()[1:]
     assert len(rows) == ranks
     assert len({len(row) for row in rows}) == 1
     assert len(rows[0]) <= width
 
 
 def test_a_decision_as_text():
-    assert draw.decision_text(solve(SEGMENTS, 2, 1, 8, "1f1b"), SEGMENTS) == DECISION
+    assert draw.partition_text(chosen(SEGMENTS, 2, 1, 8, "1f1b"), SEGMENTS) == DECISION
 
     weight = (("blocks.0.weight", 1 << 20),)
     tied = [replace(each, shared=weight) if each.name in ("blocks.0", "blocks.5") else each for each in SEGMENTS]
     table, planned = DECISION.rsplit("\n", 1)
-    assert draw.decision_text(solve(tied, 2, 1, 8, "1f1b"), tied) == f"{table}\n{SHARED}{planned}"
+    assert draw.partition_text(chosen(tied, 2, 1, 8, "1f1b"), tied) == f"{table}\n{SHARED}{planned}"
 
 
 def test_planned_and_measured_memory_as_text():
@@ -101,7 +102,7 @@ def test_planned_and_measured_memory_as_text():
 
 
 def timelines():
-    decision = Partitioner(SEGMENTS, 2, 2, 4, "interleaved").decide((0, 1, 3, 4))
+    decision = Costs(SEGMENTS, 2, 2, 4, "interleaved").predict((0, 1, 3, 4))
     orders = schedules.orders("interleaved", 2, 2, 4)
     planned = schedules.simulate(orders, decision.forward_s, decision.backward_s)
     # Measured times begin at any clock's zero and are longer.

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from algorun_train.parallel.cut.any_module import cut
+from algorun_train.parallel.partition.costs import SegmentProfile
 from algorun_train.parallel.partition.imbalance import warning
-from algorun_train.parallel.partition.partition import solve
-from algorun_train.parallel.partition.partitioner import Segment
+from tests.train.parallel.shapes import chosen
 
 
 class Body(nn.Module):
@@ -38,12 +38,14 @@ class Looking(nn.Module):
 
 def costs(cutting, seconds):
     """Segments that take a second per unit, or what `seconds` says."""
-    return [Segment(s.name, s.units, *[seconds.get(s.name, len(s.units)) / 2] * 2, 1, 1, 1) for s in cutting.segments]
+    return [
+        SegmentProfile(s.name, s.units, *[seconds.get(s.name, len(s.units)) / 2] * 2, 1, 1, 1) for s in cutting.segments
+    ]
 
 
 def said(cutting, seconds, optimize="speed", stages=2):
     segments = costs(cutting, seconds)
-    return warning(solve(segments, stages, 1, 4, "1f1b", optimize), segments, cutting.refused, optimize)
+    return warning(chosen(segments, stages, 1, 4, "1f1b", optimize), segments, cutting.refused, optimize)
 
 
 def test_the_stage_its_share_and_what_stands_against_a_cut_are_named():
@@ -69,10 +71,10 @@ def test_the_limit_is_four_fifths(share, told):
 def test_a_split_for_memory_says_what_it_went_by():
     cutting = cut(nn.Sequential(*[nn.Linear(4, 4) for _ in range(4)]), torch.randn(2, 4), stages=2)
     segments = [dataclasses.replace(s, parameter_bytes=100 if s.name == "3" else 1) for s in costs(cutting, {"3": 0.1})]
-    decision = solve(segments, 2, 1, 4, "1f1b", "memory")
+    decision = chosen(segments, 2, 1, 4, "1f1b", "memory")
     assert decision.begins == (0, 3)
     assert "optimize speed goes by time" in warning(decision, segments, cutting.refused, "memory")
-    assert warning(solve(segments, 2, 1, 4, "1f1b"), segments, cutting.refused) is None
+    assert warning(chosen(segments, 2, 1, 4, "1f1b"), segments, cutting.refused) is None
 
 
 def test_one_stage_is_no_split():

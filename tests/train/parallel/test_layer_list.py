@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from algorun_train.errors import UserError
-from algorun_train.parallel.cut.layer_list import layers, untie
+from algorun_train.parallel.cut.layer_list import cut_at_layers, untie
 from tests.train import split_runs
 from tests.train.parallel import model_zoo
 
@@ -18,7 +18,7 @@ def seeded():
 @pytest.mark.parametrize("make", [model_zoo.gpt2, model_zoo.llama])
 def test_language_models_have_one_segment_per_layer(make):
     model, example = make()
-    cutting = layers(model, example)
+    cutting = cut_at_layers(model, example)
     stack = "transformer.h" if make is model_zoo.gpt2 else "model.layers"
     assert [segment.name for segment in cutting.segments] == [f"{stack}.{i}" for i in range(4)]
     shape = (2, 16, 32)  # the hidden state alone: positions and masks are computed in every stage
@@ -38,7 +38,7 @@ def test_tied_embeddings_are_in_the_first_and_the_last_stage(make):
     model, example = make(tied=True)
     embedding = model.get_input_embeddings().weight
     assert model.lm_head.weight is embedding
-    cutting = layers(model, example)
+    cutting = cut_at_layers(model, example)
     stages = split_runs.cut_at(cutting, [0, 1, 3])
     assert [any(p is embedding for p in stage.parameters()) for stage in stages] == [True, False, True]
     model.eval()
@@ -53,7 +53,7 @@ def test_tied_embeddings_can_be_untied(make):
     expected = split_runs.whole(model.eval(), example)[0]
     assert untie(model) == ["lm_head.weight"]
     assert untie(model) == []
-    cutting = layers(model, example)
+    cutting = cut_at_layers(model, example)
     for mine, its in zip(split_runs.whole(model, example)[0], expected, strict=True):
         assert torch.equal(mine, its)
     assert sum(len(segment.parameters) for segment in cutting.segments) == len(dict(model.named_parameters()))
@@ -73,7 +73,7 @@ def test_the_longest_list_by_parameters_is_taken():
             return x
 
     model, example = Two(), torch.randn(3, 4)
-    cutting = layers(model, example)
+    cutting = cut_at_layers(model, example)
     assert [segment.name for segment in cutting.segments] == ["large.0", "large.1", "large.2"]
     assert cutting.segments[0].parameters[:2] == ("small.0.weight", "small.0.bias")
     stages = split_runs.cut_at(cutting, [0, 1, 2])
@@ -108,4 +108,4 @@ def skipping(parts, x):
 )
 def test_what_is_no_chain_of_layers_is_refused(model, words):
     with pytest.raises(UserError, match=words):
-        layers(model, torch.randn(2, 4))
+        cut_at_layers(model, torch.randn(2, 4))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from algorun_train.parallel.partition import manual_order
 from algorun_train.parallel.partition.manual_order import nearest
-from algorun_train.parallel.partition.search import every_cut
+from algorun_train.parallel.partition.simulated_search import every_partition
 from tests.conftest import examples
 
 
@@ -40,7 +40,7 @@ def test_equal_to_brute_force(wish):
     costs = {
         (order, begins): elsewhere(segments, begins, order)
         for order in orders
-        for begins in every_cut(len(segments), partitions)
+        for begins in every_partition(len(segments), partitions)
     }
     least = min(costs.values())
     assert costs[found.order, found.begins] == least

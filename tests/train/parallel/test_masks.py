@@ -10,9 +10,10 @@ from torch import nn
 from algorun_train.errors import UserError
 from algorun_train.parallel.cut import value_dependence
 from algorun_train.parallel.cut.any_module import cut
-from algorun_train.parallel.cut.layer_list import layers
+from algorun_train.parallel.cut.layer_list import cut_at_layers
+from algorun_train.parallel.options import RunOptions
 from algorun_train.parallel.partition.profiling import entries, profile
-from algorun_train.parallel.stage import Stage
+from algorun_train.parallel.run.stage import Stage
 from algorun_train.parallel.trees import arguments, leaves, mapped
 from tests.train import split_runs
 from tests.train.parallel import model_zoo
@@ -78,7 +79,7 @@ def test_transformers_are_cut_at_every_layer_with_a_mask(make, stack, attention,
         assert shapes == [{(2, 16, 32), (2, 16)}] * 4
     check(cutting, model, examples)
     check(cutting, model, examples, [0, 1, 2, 4])
-    by_layers = layers(model, given | {"attention_mask": short})
+    by_layers = cut_at_layers(model, given | {"attention_mask": short})
     assert [segment.name for segment in by_layers.segments] == [f"{stack}.{i}" for i in range(4)]
     check(by_layers, model, examples, [0, 2])
 
@@ -305,7 +306,7 @@ def test_stages_of_a_pipeline_take_turns_over_other_masks(recompute):
     cutting = cut(model, parts[0], stages=2)
     specs = [segment.entry for segment in cutting.segments[2:3]] + [cutting.output]
     stages = [
-        Stage(module, output, "cpu", None, recompute)
+        Stage(module, output, "cpu", RunOptions(microbatches=3, recompute=recompute))
         for module, output in zip(split_runs.cut_at(cutting, [0, 2]), specs, strict=True)
     ]
     between = []

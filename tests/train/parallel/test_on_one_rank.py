@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from algorun_train.errors import UserError
+from algorun_train.options.for_parallel import partition_options
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_parameters import MpParameters
 from algorun_train.options.pipeline_layout import lay_out
 from algorun_train.parallel.cut.any_module import Cut, cut
-from algorun_train.parallel.cut.proof import packed, unpacked
-from algorun_train.parallel.partition.decide import Decider
+from algorun_train.parallel.cut.found_cut import packed, unpacked
+from algorun_train.parallel.model_partitioner import ModelPartitioner
 from tests.train import split_runs
 from tests.train.thread_communicator import as_ranks
 
@@ -42,8 +43,8 @@ def model_of(seed):
 def job(comm, model, folder, example=None, named=None, **options):
     config = PipelineJobOptions(batch_size=8, microbatches=4, pp=RANKS, partition=named, **options)
     layout = lay_out(config, MpParameters(), RANKS, torch.__version__)
-    decider = Decider(config, MpParameters(), layout, model, comm, lambda text: None)
-    return decider.split(torch.ones(2, 4) if example is None else example, folder / "partition.json")
+    partitioner = ModelPartitioner(model, layout, partition_options(config, MpParameters()), comm)
+    return partitioner.partition(torch.ones(2, 4) if example is None else example, folder / "partition.json").stages
 
 
 def counted(work):
@@ -77,8 +78,8 @@ def test_a_model_that_stays_whole_is_run_by_one_rank(tmp_path):
     layout = lay_out(config, MpParameters(), RANKS, torch.__version__)
 
     def work(comm):
-        decider = Decider(config, MpParameters(), layout, models[comm.rank], comm, lambda text: None)
-        return decider.split(torch.ones(2, 4), tmp_path / "partition.json").entries
+        partitioner = ModelPartitioner(models[comm.rank], layout, partition_options(config, MpParameters()), comm)
+        return partitioner.partition(torch.ones(2, 4), tmp_path / "partition.json").stages.entries
 
     entries, passes = counted(work)
     assert list(passes) == [LAYERS, 0, 0, 0]
@@ -92,9 +93,8 @@ def test_a_model_that_stays_whole_keeps_its_statistics(tmp_path):
 
     def run(comm):
         config = PipelineJobOptions(batch_size=8, microbatches=4, pp=1)
-        Decider(config, MpParameters(), layout, model, comm, lambda text: None).split(
-            torch.ones(2, 4), tmp_path / "p.json"
-        )
+        partitioner = ModelPartitioner(model, layout, partition_options(config, MpParameters()), comm)
+        partitioner.partition(torch.ones(2, 4), tmp_path / "p.json")
 
     as_ranks(1, run)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
@@ -176,7 +176,7 @@ def test_results_that_cannot_be_sent_cost_the_other_rank_one_pass(make):
     torch.manual_seed(0)
     model, rows = Odd(make), torch.randn(2, 4)
     found = cut(model, rows, stages=3)
-    data = packed(found.proof)
+    data = packed(found.found)
     before = PASSES.total()
     told = Cut(model, rows, unpacked(data, model, rows))
     assert PASSES.total() - before == 4  # of its layers, once each
@@ -192,7 +192,7 @@ def test_results_that_cannot_be_sent_cost_the_other_rank_one_pass(make):
 def test_no_weights_travel():
     """2 MiB of weights, of which a few KiB tell where to cut."""
     model = nn.Sequential(*(nn.Linear(256, 256) for _ in range(8)))
-    assert len(packed(cut(model, torch.ones(2, 256), stages=2).proof)) < 16_384
+    assert len(packed(cut(model, torch.ones(2, 256), stages=2).found)) < 16_384
 
 
 def test_a_rank_that_never_comes_is_not_waited_for_as_long_as_a_search(ranks):

@@ -10,6 +10,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from algorun_train.parallel import schedules
 from algorun_train.parallel.grid import Grid
+from algorun_train.parallel.model_stages import ModelStages
+from algorun_train.parallel.options import RunOptions
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.run.pipeline import Pipeline
 from tests.train.parallel.one_queue import ALL, RECEIVE, SEND, Queue, listened, stuck
@@ -36,7 +38,8 @@ def queues(schedule: str, ranks: int, chunks: int, count: int, work: Callable[[P
             with listened(moves=False) as queue:
                 place = process_groups.join(Grid(1, ranks), rank, torch.device("cpu"))
                 cutting = ByHand(model, torch.zeros(PER_MICROBATCH, WIDTH))
-                work(Pipeline(cutting, range(stages), place, loss_of, microbatches=count, schedule=schedule))
+                how = RunOptions(microbatches=count, schedule=schedule)
+                work(Pipeline(ModelStages(cutting, tuple(range(stages))), place, how, loss_of))
             found.append(queue)
         finally:
             dist.destroy_process_group()

@@ -8,14 +8,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from algorun_train.errors import UserError
-from algorun_train.parallel.partition.partition import Partitioner, Segment, solve
-from algorun_train.parallel.partition.partition_file import Job, model_hash, read, reuse, write
+from algorun_train.parallel.model_hash import model_hash
+from algorun_train.parallel.partition.costs import SegmentProfile
+from algorun_train.parallel.partition.partition_file import Job, read, reuse, write
 from tests.conftest import examples
+from tests.train.parallel.shapes import Costs, chosen
 
 UNITS = (("embed",), ("blocks.0.norm", "blocks.0.mix"), ("blocks.1.norm", "blocks.1.mix"), ("head",))
 SHARED = {"embed": (("embed.weight", 160), ("scale", 4)), "head": (("embed.weight", 160),)}
 SEGMENTS = [
-    Segment(units[0], units, 0.001 * (k + 1), 0.002, 100 * k, 4000, 64, SHARED.get(units[0], ()))
+    SegmentProfile(units[0], units, 0.001 * (k + 1), 0.002, 100 * k, 4000, 64, SHARED.get(units[0], ()))
     for k, units in enumerate(UNITS)
 ]
 PARAMETERS = [("embed.weight", (10, 4), "float32"), ("head.weight", (4, 10), "float32")]
@@ -25,7 +27,7 @@ JOB = Job(model_hash(PARAMETERS), "2.13.0", "cpu", "float32", ((8, 128),), 4, "1
 @pytest.fixture
 def path(tmp_path):
     file = tmp_path / "partition.json"
-    write(file, JOB, SEGMENTS, solve(SEGMENTS, 2, 1, 4, "1f1b"))
+    write(file, JOB, SEGMENTS, chosen(SEGMENTS, 2, 1, 4, "1f1b"))
     return file
 
 
@@ -49,7 +51,7 @@ def test_what_is_written_is_read(path):
     assert (found.begins, found.differs, found.outdated, found.profiled) == ((0, 2), (), False, True)
     table = json.loads(path.read_text())
     assert table["format"] == 1
-    assert table["decision"]["step_s"] == solve(SEGMENTS, 2, 1, 4, "1f1b").step_s
+    assert table["decision"]["step_s"] == chosen(SEGMENTS, 2, 1, 4, "1f1b").step_s
     assert [segment["shared"] for segment in table["segments"]] == [dict(segment.shared) for segment in SEGMENTS]
     assert [p.name for p in path.parent.iterdir()] == ["partition.json"]  # nothing is left aside
 
@@ -66,8 +68,8 @@ def test_moving_units_makes_a_manual_partition(path):
 
     found = load(edit(path, move))
     assert found.begins == (0, 1)
-    manual = Partitioner(read(path).segments, 2, 1, 4, "1f1b").decide(found.begins)
-    assert manual.step_s > solve(SEGMENTS, 2, 1, 4, "1f1b").step_s
+    manual = Costs(read(path).segments, 2, 1, 4, "1f1b").predict(found.begins)
+    assert manual.step_s > chosen(SEGMENTS, 2, 1, 4, "1f1b").step_s
 
 
 def test_the_hash_is_of_names_shapes_and_dtypes_in_any_order():

@@ -100,12 +100,12 @@ def test_everything_is_computed_once_and_nobody_waits_for_ever(name, ranks, chun
     assert done == Counter(every)
     costs = st.lists(st.floats(0.01, 3), min_size=ranks * chunks, max_size=ranks * chunks)
     forward, backward = data.draw(costs), data.draw(costs)
-    timeline = schedules.simulate(orders, forward, backward, 0.1)
+    timeline = schedules.simulate(orders, forward, backward)
     assert [[s.action for s in spans] for spans in timeline.ranks] == [list(order) for order in orders]
     busy = sum(s.end_s - s.begin_s for spans in timeline.ranks for s in spans)
     assert busy == pytest.approx(microbatches * sum(forward + backward))
     assert -1e-9 <= timeline.bubble < 1
-    assert timeline.step_s == pytest.approx(schedules.Simulator(orders).step_s(forward, backward, 0.1))
+    assert timeline.step_s == pytest.approx(schedules.Simulator(orders).step_s(forward, backward))
 
 
 def bubble(name: str, ranks: int, chunks: int, microbatches: int) -> float:
@@ -138,28 +138,33 @@ def test_a_split_backward_pass_leaves_less_idle_than_1f1b(name):
     assert bubble(name, 4, chunks, 8) < bubble("1f1b", 4, 1, 8)
 
 
+def in_flight(orders):
+    """The most microbatches, counted once per stage, that each rank has in flight."""
+    return schedules.peak_sizes(orders, [1] * (1 + max(action.stage for order in orders for action in order)))
+
+
 def test_in_flight_of_four_ranks_and_eight_microbatches():
-    assert schedules.in_flight(schedules.orders("1f1b", 4, 1, 8)) == (4, 3, 2, 1)
-    assert schedules.in_flight(schedules.orders("gpipe", 4, 1, 8)) == (8, 8, 8, 8)
-    assert schedules.in_flight(schedules.orders("simple", 4, 1, 8)) == (8, 8, 8, 8)
+    assert in_flight(schedules.orders("1f1b", 4, 1, 8)) == (4, 3, 2, 1)
+    assert in_flight(schedules.orders("gpipe", 4, 1, 8)) == (8, 8, 8, 8)
+    assert in_flight(schedules.orders("simple", 4, 1, 8)) == (8, 8, 8, 8)
 
 
 @given(st.integers(1, 8), st.integers(1, 24), st.integers(2, 4))
 def test_in_flight_of_any_number(ranks, microbatches, chunks):
-    assert set(schedules.in_flight(schedules.orders("gpipe", ranks, 1, microbatches))) == {microbatches}
+    assert set(in_flight(schedules.orders("gpipe", ranks, 1, microbatches))) == {microbatches}
     if microbatches >= ranks:
-        found = schedules.in_flight(schedules.orders("1f1b", ranks, 1, microbatches))
+        found = in_flight(schedules.orders("1f1b", ranks, 1, microbatches))
         assert found == tuple(min(microbatches, ranks - s) for s in range(ranks))
     orders = schedules.orders("interleaved", ranks, chunks, ranks * chunks)  # whole rounds
     peaks = [(chunks - 1) * ranks + 2 * (ranks - r - 1) + 1 for r in range(ranks)]
-    assert schedules.in_flight(orders) == tuple(min(peak, chunks * ranks * chunks) for peak in peaks)
+    assert in_flight(orders) == tuple(min(peak, chunks * ranks * chunks) for peak in peaks)
 
 
 def test_what_a_rank_holds_is_counted_by_the_size_of_each_stage():
     orders = schedules.orders("interleaved", 2, 2, 4)
-    assert schedules.held_by_stage(orders) == (4, 3, 2, 1)
-    assert schedules.held(orders, [1, 0, 0, 0]) == (4, 0)
-    both = schedules.held(orders, [10, 10, 1, 1])
+    assert schedules.in_flight_by_stage(orders) == (4, 3, 2, 1)
+    assert schedules.peak_sizes(orders, [1, 0, 0, 0]) == (4, 0)
+    both = schedules.peak_sizes(orders, [10, 10, 1, 1])
     assert both[0] < 4 * 10 + 4 * 1  # the peaks of two stages of a rank do not fall together
 
 
@@ -170,11 +175,9 @@ def test_where_stages_lie():
     assert schedules.rank_of("1f1b", 3, 1) == (0, 1, 2)
 
 
-def test_sending_takes_its_time_between_ranks_only():
-    orders = schedules.orders("gpipe", 3, 1, 1)
-    assert schedules.simulate(orders, [1] * 3, [2] * 3, 0.5).step_s == pytest.approx(9 + 4 * 0.5)
-    v = schedules.orders("zbv", 1, 2, 1)
-    assert schedules.simulate(v, [1] * 2, [2] * 2, 0.5).step_s == pytest.approx(6)
+def test_a_single_microbatch_passes_through_one_stage_after_the_other():
+    assert schedules.simulate(schedules.orders("gpipe", 3, 1, 1), [1] * 3, [2] * 3).step_s == pytest.approx(9)
+    assert schedules.simulate(schedules.orders("zbv", 1, 2, 1), [1] * 2, [2] * 2).step_s == pytest.approx(6)
 
 
 def test_orders_that_wait_for_each_other_are_refused():

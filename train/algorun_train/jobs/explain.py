@@ -12,10 +12,10 @@ import torch.distributed as dist
 from algorun_train.data.batch import Batch
 from algorun_train.files import write_text
 from algorun_train.loop.pipeline_steps import PipelineSteps
-from algorun_train.options.pipeline_layout import Layout
 from algorun_train.parallel import draw, schedules
-from algorun_train.parallel.partition.partitioner import Decision
-from algorun_train.parallel.run.live_memory import weighed
+from algorun_train.parallel.layout import Layout
+from algorun_train.parallel.partition.costs import Partition
+from algorun_train.parallel.run.live_memory import peak_bytes
 from algorun_train.parallel.schedules import Span, Timeline
 
 TIMED_STEP = 4  # of a run, from 1: the first steps allocate buffers
@@ -31,12 +31,12 @@ class ExplainedSteps:
         self,
         stepper: PipelineSteps,
         layout: Layout,
-        decision: Decision | None,
+        partition: Partition | None,
         folder: Path,
         recompute: bool = False,
     ) -> None:
-        """`decision` is what was planned, if anything was; rank 0 draws the measured step into `folder`."""
-        self._stepper, self._layout, self._decision, self._folder = stepper, layout, decision, folder
+        """`partition` is what was planned, if anything was; rank 0 draws the measured step into `folder`."""
+        self._stepper, self._layout, self._partition, self._folder = stepper, layout, partition, folder
         self._comm, self._recompute = stepper.comm, recompute
         self._count = itertools.count(1)
 
@@ -75,12 +75,12 @@ class ExplainedSteps:
         return losses
 
     def _draw(self, rows: Sequence[Sequence[Span]], number: int) -> None:
-        layout, decision = self._layout, self._decision
+        layout, partition = self._layout, self._partition
         measured = Timeline(tuple(tuple(spans) for spans in rows))
         pictures = [(f"measured, step {number}", measured)]
-        if decision is not None:
+        if partition is not None:
             orders = schedules.orders(layout.schedule, layout.grid.pp, layout.chunks, layout.microbatches)
-            pictures.insert(0, ("planned", schedules.simulate(orders, decision.forward_s, decision.backward_s)))
+            pictures.insert(0, ("planned", schedules.simulate(orders, partition.forward_s, partition.backward_s)))
         title = f"{layout.schedule}, {layout.grid.pp} ranks, {layout.microbatches} microbatches"
         write_text(self._folder / SVG, draw.svg(title, pictures))
         write_text(self._folder / TRACE, draw.chrome_trace(measured))
@@ -96,18 +96,18 @@ class ExplainedSteps:
             losses = self._stepper.step(batches, total, rate, number)
             measured = torch.cuda.max_memory_allocated(device)
         else:
-            losses, held = weighed(pipeline, lambda: self._stepper.step(batches, total, rate, number))
+            losses, held = peak_bytes(pipeline, lambda: self._stepper.step(batches, total, rate, number))
             measured = self._states() + held
         rows = self._comm.gather(measured)
-        decision = self._decision
-        if decision is not None:
+        partition = self._partition
+        if partition is not None:
             ranks = [rows[rank] for rank in self._layout.grid.pipelines[0]]
             every = "weights, gradients, moments, what autograd keeps, receive buffers"
             if self._recompute:  # it happens inside autograd, where nothing counts it
                 every += "; not what is computed again in the backward pass, which the plan has"
             counted = "the device's peak" if device.type == "cuda" else every
             self._comm.say(
-                f"memory: planned against measured ({counted})\n" + draw.memory_text(decision.rank_bytes, ranks)
+                f"memory: planned against measured ({counted})\n" + draw.memory_text(partition.rank_bytes, ranks)
             )
         return losses
 

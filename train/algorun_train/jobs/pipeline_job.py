@@ -16,16 +16,18 @@ from algorun_train.data.sampler import Batching
 from algorun_train.loop.optimizer import build_optimizer
 from algorun_train.loop.pipeline_steps import PipelineSteps, sample_losses
 from algorun_train.loop.stepper import Stepper
+from algorun_train.options.for_parallel import partition_options, run_options
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_parameters import MpParameters
-from algorun_train.options.pipeline_layout import Layout, lay_out
-from algorun_train.parallel.partition.decide import PARTITION, Decider
-from algorun_train.parallel.partition.partitioner import Decision
+from algorun_train.options.pipeline_layout import lay_out
+from algorun_train.parallel.layout import Layout
+from algorun_train.parallel.model_partitioner import PARTITION, ModelPartitioner
+from algorun_train.parallel.partition.costs import Partition
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.schedules import find
 from algorun_train.ranks.world import read_world
-from algorun_train.user_pipeline import assemble, with_target
+from algorun_train.user_pipeline import with_target
 
 from . import pipeline_task
 from .explain import ExplainedSteps
@@ -53,7 +55,7 @@ class ModelInStages:
 
     layout: Layout
     pipeline: Pipeline
-    decision: Decision | None
+    partition: Partition | None
     first_names: dict[str, str]
     weights: int
 
@@ -73,13 +75,14 @@ def _stages(
     if find(layout.schedule).experimental:
         comm.say(f"schedule {layout.schedule} is experimental: it splits the backward pass, which some modules forbid")
     example, labels = task.example(layout.microbatch)
-    decider = Decider(options, asked, layout, model, comm, comm.say, with_target(sample_losses, labels, comm))
-    split = decider.split(example, context.folders.output / PARTITION)
+    loss = with_target(sample_losses, labels, comm.device)
+    partitioner = ModelPartitioner(model, layout, partition_options(options, asked), comm, loss)
+    found = partitioner.partition(example, context.folders.output / PARTITION)
     if options.profile_only:
         return task, None
     axes = process_groups.join(layout.grid, comm.rank, comm.device)
-    pipeline = assemble(options, layout, split, axes, sample_losses)
-    return task, ModelInStages(layout, pipeline, split.decision, names, weights)
+    pipeline = Pipeline(found.stages, axes, run_options(options, layout), sample_losses)
+    return task, ModelInStages(layout, pipeline, found.partition, names, weights)
 
 
 class PipelineJob(TrainingJob):
@@ -92,11 +95,14 @@ class PipelineJob(TrainingJob):
     ) -> None:
         self.options, self._task, self._stages, self._context = options, task, stages, context
         layout, pipeline = stages.layout, stages.pipeline
-        self.source = task.source if 0 in pipeline.modules else task.source.without_inputs()
+        self.source = task.source if pipeline.is_first else task.source.without_inputs()
         replica, _ = layout.grid.place(context.comm.rank)
         self.batching = Batching(options.batch_size, 1, replica, layout.grid.dp)
         self._optimizer = build_optimizer(options, pipeline.parameters())
-        saved = [SavedStage(index, stage.module, pipeline.copied(index)) for index, stage in pipeline.modules.items()]
+        saved = [
+            SavedStage(index, stage.module, pipeline.weights.saved_by_earlier_stage(index))
+            for index, stage in pipeline.stages.items()
+        ]
         self.checkpoints = PipelineCheckpoints(
             ShardStore(context.folders.checkpoints, options.keep_checkpoints),
             task.identity,
@@ -119,7 +125,7 @@ class PipelineJob(TrainingJob):
         if not options.explain:
             return stepper
         folder = self._context.folders.output
-        self._explained = ExplainedSteps(stepper, stages.layout, stages.decision, folder, options.recompute)
+        self._explained = ExplainedSteps(stepper, stages.layout, stages.partition, folder, options.recompute)
         return self._explained
 
     def training_ended(self) -> None:

@@ -39,7 +39,7 @@ class PipelineSteps:
     ) -> None:
         self.pipeline, self.optimizer = pipeline, optimizer
         self.comm, self._seed, self._clip = comm, seed, clip_norm
-        self._random = draws_random_numbers(list(pipeline.modules.values()))
+        self._random = draws_random_numbers(list(pipeline.stages.values()))
 
     def train(self) -> None:
         self.pipeline.train()

@@ -1,43 +1,14 @@
 """How a pipeline job is laid out on its ranks, from options and the number of ranks. Pure, so equal on all of them."""
 
-from dataclasses import dataclass
-
 from algorun_train.errors import UserError
 from algorun_train.parallel import schedules
-from algorun_train.parallel.grid import Grid, grid
+from algorun_train.parallel.grid import grid
+from algorun_train.parallel.layout import Layout
 
 from .job_options import PipelineJobOptions, divisors
 from .mp_parameters import MpParameters
 
 PER_RANK = 4  # microbatches per rank of a pipeline: with 4 P of them its idle share is below a fifth
-
-SPLIT_BACKWARD = ("zero-bubble", "zbv", "dualpipev")  # schedules that compute weight gradients apart
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """`microbatches` of `microbatch` samples each go through `stages` stages, `chunks` on each rank of a pipeline."""
-
-    grid: Grid
-    schedule: str
-    chunks: int
-    microbatches: int
-    microbatch: int
-
-    @property
-    def stages(self) -> int:
-        return self.grid.pp * self.chunks
-
-    def __str__(self) -> str:
-        return (
-            f"{_count(self.grid.dp, 'pipeline')} of {_count(self.grid.pp, 'rank')} ({self.grid.placement}), "
-            f"{_count(self.stages, 'stage')}, schedule {self.schedule}, "
-            f"{self.microbatches} microbatches of {self.microbatch}"
-        )
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def lay_out(config: PipelineJobOptions, wishes: MpParameters, world_size: int, torch: str = "") -> Layout:
@@ -62,7 +33,7 @@ def lay_out(config: PipelineJobOptions, wishes: MpParameters, world_size: int, t
             f"option --chunks: {chunks} with --schedule {config.schedule}; allowed: 1; fix: --schedule interleaved"
         )
     if config.recompute:
-        check_recompute(name)
+        schedules.check_recompute(name)
     stages = pp * chunks
     schedules.rules(name, pp, stages, stages, torch)  # first whether the stages fit: so many microbatches always do
     counts = [n for n in range(1, config.batch_size + 1) if config.batch_size % n == 0]
@@ -80,20 +51,11 @@ def lay_out(config: PipelineJobOptions, wishes: MpParameters, world_size: int, t
     return Layout(shape, name, chunks, microbatches, config.batch_size // microbatches)
 
 
-def check_recompute(schedule: str) -> None:
-    """UserError for a schedule that cannot compute activations again in its backward pass."""
-    if schedule in SPLIT_BACKWARD:
-        raise UserError(
-            f"option --recompute: not with the schedule {schedule}, which computes weight gradients apart; "
-            "fix: --recompute False, or --schedule 1f1b"
-        )
-
-
 def _active(wishes: MpParameters, name: str, pp: int, chunks: int, microbatches: int) -> None:
     """AWS's limit on microbatches in flight: kept by the schedule, or refused."""
     if wishes.active_microbatches is None or pp == 1:
         return
-    most = max(schedules.held_by_stage(schedules.orders(name, pp, chunks, microbatches)))
+    most = max(schedules.in_flight_by_stage(schedules.orders(name, pp, chunks, microbatches)))
     if most > wishes.active_microbatches:
         fix = "use pipeline interleaved" if name == "gpipe" else f"give {most} or more, or fewer partitions"
         raise UserError(

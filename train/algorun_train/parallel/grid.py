@@ -1,4 +1,4 @@
-"""Where the ranks of a job stand: data parallel replicas x pipeline stages. Pure."""
+"""The place of every rank of a job: `dp` replicas x `pp` pipeline ranks. Pure."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ PLACEMENTS = ("cluster", "spread")
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """`dp` replicas of a pipeline over `pp` ranks.
-
-    Placement "cluster" puts the ranks of one pipeline next to each other (they talk most, and often sit on one host),
-    "spread" the ranks that hold equal stages. Both words are those of AWS's model parallel library.
-    """
+    """Two axes: "dp" with the degree `dp` (replicas), "pp" with the degree `pp` (ranks of each pipeline)."""
 
     dp: int
     pp: int
     placement: str = "cluster"
+    """"cluster": neighbouring ranks form a pipeline (they talk most, and often share a host); "spread": neighbouring ranks
+    hold the same stages of different replicas"""
 
     def place(self, rank: int) -> tuple[int, int]:
-        """(dp rank, pp rank) of a rank."""
+        """(`dp_rank`, `pp_rank`) of a rank."""
         if self.placement == "cluster":
             return rank // self.pp, rank % self.pp
         return rank % self.dp, rank // self.dp
 
     def rank(self, dp_rank: int, pp_rank: int) -> int:
-        """The rank at a place, the inverse of `place`."""
+        """The rank at a place: the inverse of `place`."""
         return dp_rank * self.pp + pp_rank if self.placement == "cluster" else pp_rank * self.dp + dp_rank
 
     @property
@@ -38,12 +36,12 @@ class Grid:
 
     @property
     def replicas(self) -> tuple[tuple[int, ...], ...]:
-        """For each pp rank the ranks that hold the same stages."""
+        """For each `pp_rank` the ranks that hold the same stages."""
         return tuple(tuple(self.rank(dp, pp) for dp in range(self.dp)) for pp in range(self.pp))
 
 
 def grid(world_size: int, pp: int, placement: str = "cluster", named: str | None = None) -> Grid:
-    """The grid of a job. UserError when the ranks cannot be shared out evenly; `named` is `pp` as it was asked for."""
+    """The grid of a job. Raises UserError if `pp` does not divide the ranks; the message calls it `named`."""
     if placement not in PLACEMENTS:
         raise UserError(f"option --placement: {placement!r}; allowed: {', '.join(PLACEMENTS)}; fix: use one of them")
     if pp < 1 or world_size % pp:

@@ -1,4 +1,9 @@
-"""Tensors inside the arguments and results of modules: tuples, lists, dictionaries, slices and dataclasses of them."""
+"""Tensors inside the arguments and results of modules: tuples, lists, dictionaries, slices and dataclasses of them.
+
+`Any` on this page is a value of the user's model: any Python object.
+"""
+
+from __future__ import annotations
 
 import copy
 import dataclasses
@@ -9,14 +14,19 @@ import torch
 
 
 def leaves(value: Any) -> list[torch.Tensor]:
-    """The tensors in `value`, in a fixed order; what is no container and no tensor has none."""
+    """The tensors in `value`, in a fixed order; an object that is neither container nor tensor has none."""
     found: list[torch.Tensor] = []
-    mapped(value, lambda tensor: found.append(tensor) or tensor)
+
+    def add(tensor: torch.Tensor) -> torch.Tensor:
+        found.append(tensor)
+        return tensor
+
+    mapped(value, add)
     return found
 
 
-def _parts(value: Any) -> dict[Any, Any] | None:
-    """What a container holds, by its keys, places or fields; None for what is none."""
+def _items(value: Any) -> dict[Any, Any] | None:
+    """The items of a container by key, place or field; None for any other value."""
     if isinstance(value, torch.Tensor):
         return None
     if isinstance(value, Mapping):
@@ -30,17 +40,17 @@ def _parts(value: Any) -> dict[Any, Any] | None:
     return None
 
 
-def _of(value: Any, parts: dict[Any, Any]) -> Any:
-    """A container like `value` with other parts."""
+def _with_items(value: Any, items: dict[Any, Any]) -> Any:
+    """A container of the class of `value` with other items."""
     if type(value) is dict:
-        return parts
+        return items
     if isinstance(value, slice):
-        return slice(*parts.values())
+        return slice(*items.values())
     if isinstance(value, (tuple, list)):
-        return type(value)(*parts.values()) if hasattr(value, "_fields") else type(value)(parts.values())
-    # Other mappings and classes (a library's own outputs among them) keep their class and what else they know.
+        return type(value)(*items.values()) if hasattr(value, "_fields") else type(value)(items.values())
+    # Other mappings and classes (a library's own outputs among them) keep their class and their other attributes.
     other = copy.copy(value)
-    for key, item in parts.items():
+    for key, item in items.items():
         if isinstance(value, Mapping):
             other[key] = item
         else:
@@ -49,37 +59,38 @@ def _of(value: Any, parts: dict[Any, Any]) -> Any:
 
 
 def mapped(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """`value` with every tensor exchanged for `change(tensor)`; untouched containers are returned as they are."""
+    """`value` with every tensor replaced by `change(tensor)`. A container in which nothing changed is returned itself."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    parts = _parts(value)
-    if parts is None:
+    items = _items(value)
+    if items is None:
         return value
-    new = {key: mapped(item, change) for key, item in parts.items()}
-    return value if all(new[key] is item for key, item in parts.items()) else _of(value, new)
+    new = {key: mapped(item, change) for key, item in items.items()}
+    return value if all(new[key] is item for key, item in items.items()) else _with_items(value, new)
 
 
 def zipped(values: Sequence[Any], join: Callable[[list[Any]], Any]) -> Any:
-    """One value of the form of the last: each leaf, tensor or not, is `join` of the leaves in its place in all of them.
+    """One value nested like the last of `values`: each leaf, tensor or not, is `join` of the leaves in its place in all.
 
     Where containers differ in type, length or keys, they are leaves themselves.
     """
-    last, many = values[-1], [_parts(value) for value in values]
-    own = many[-1]
+    last, rows = values[-1], [_items(value) for value in values]
+    own = rows[-1]
     if own is None or any(type(value) is not type(last) for value in values):
         return join(list(values))
-    if any(parts.keys() != own.keys() for parts in many):
+    known = [items for items in rows if items is not None and items.keys() == own.keys()]
+    if len(known) < len(rows):
         return join(list(values))
-    return _of(last, {key: zipped([parts[key] for parts in many], join) for key in own})
+    return _with_items(last, {key: zipped([items[key] for items in known], join) for key in own})
 
 
 def arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and keyword arguments of a model's example: a tensor, a tuple of arguments, or a dict of named ones."""
+    """Positional and keyword arguments of an example: a tensor, a tuple of arguments, or a dictionary of named ones."""
     if isinstance(example, Mapping):
         return (), dict(example)
     return (tuple(example) if isinstance(example, (tuple, list)) else (example,)), {}
 
 
 def in_order(example: Any) -> Any:
-    """The same with named arguments in the order of their names: a batch may have them in another one than an example."""
+    """`example` with named arguments sorted by name: a batch may name them in another order than the example."""
     return dict(sorted(example.items())) if isinstance(example, Mapping) else example

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from algorun_train.errors import UserError
-from algorun_train.parallel import stage
+from algorun_train.parallel import recompute
 
 from .session import session
 
@@ -104,4 +104,4 @@ def in_place(model: nn.Module) -> None:
 def _again(forward: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
-    return stage.recomputed(forward, module, *args, preserve_rng_state=module.__dict__[MARK], **kwargs)
+    return recompute.recomputed(forward, module, *args, preserve_rng_state=module.__dict__[MARK], **kwargs)

@@ -11,7 +11,7 @@ from torch import nn
 
 from algorun_train.errors import UserError
 from algorun_train.parallel import segments, trees
-from algorun_train.parallel.cut import twin
+from algorun_train.parallel.cut import module_copy
 from algorun_train.ranks import generators
 
 from .session import session
@@ -160,7 +160,9 @@ def samples_stand_alone(model: nn.Module, entry: Entry, is_training: bool) -> bo
         of_samples = tensor.dim() and tensor.shape[0] == batch
         return tensor.index_select(0, rows.to(tensor.device)) if of_samples else tensor
 
-    copied = twin.twin(model, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.clone())
+    copied = module_copy.copy_modules(
+        model, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.clone()
+    )
     copied.train(is_training)
     results = []
     for change in (lambda tensor: tensor, changed):

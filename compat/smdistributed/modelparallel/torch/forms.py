@@ -8,17 +8,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
-from algorun_train import user_pipeline
 from algorun_train.errors import UserError
-from algorun_train.options import folders
-from algorun_train.parallel.cut import any_module, on_one_rank, proof, recut, twin
+from algorun_train.options import folders, for_parallel
+from algorun_train.parallel.cut import any_module, found_cut, module_copy, on_one_rank, recut
+from algorun_train.parallel.model_partitioner import PARTITION, ModelPartitioner
+from algorun_train.parallel.model_stages import ModelStages
 from algorun_train.parallel.partition import profiling
-from algorun_train.parallel.partition.decide import PARTITION, Decider, Split
+from algorun_train.parallel.precision import AUTOCAST
+from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.ranks import generators
 
 from . import checkpointing, manual
@@ -26,9 +28,6 @@ from .entry import Entry, Form, samples_stand_alone
 from .fitting import Made
 from .messages import CPU, gathered
 from .session import Session
-
-if TYPE_CHECKING:
-    from algorun_train.parallel.run.pipeline import Pipeline
 
 KEPT = 8  # forms beside the first one: each has receive buffers for all microbatches
 TOLD = 5
@@ -89,17 +88,17 @@ class Forms:
         """This rank's own model, cut where the first rank has cut its own."""
         packed, entries, _ = told
         arguments = example.example(self._module)
-        cutting = any_module.Cut(self._module, arguments, proof.unpacked(packed, self._module, arguments))
-        return Split(cutting, tuple(range(len(entries) - 1)), entries)
+        cutting = any_module.Cut(self._module, arguments, found_cut.unpacked(packed, self._module, arguments))
+        return ModelStages(cutting, tuple(range(len(entries) - 1)), entries)
 
     def _tried(self, example: Entry) -> tuple[bytes, tuple[Any, ...], dict[bool, bool]]:
         """Where this form is cut, what enters the stages, and whether its samples stand alone: all whole-model passes.
         By one rank of the pipeline for the others."""
-        whole = twin.on_cpu(self._module)
+        whole = module_copy.on_cpu(self._module)
         alone = _alone(whole, example)
-        cutting = recut.again(whole, example.example(whole), self.first.split.stages())
+        cutting = recut.recut(whole, example.example(whole), self.first.split.segments())
         entries = _entries(self._here, cutting.over(self._module), _config(self._here, example))
-        return proof.packed(cutting.proof), entries, alone
+        return found_cut.packed(cutting.found), entries, alone
 
     @contextlib.contextmanager
     def used(self, number: int, mode: bool) -> Iterator[Made]:
@@ -118,8 +117,9 @@ class Forms:
     def _made(self, number: int, example: Entry, alone: dict[bool, bool], split: Any, beside: Pipeline | None) -> Made:
         here = self._here
         layout, config = _layout(here, self._module, example), _config(here, example)
-        pipeline = user_pipeline.assemble(config, layout, split, here.axes, mean=True, beside=beside)
-        parts = {index: stage.module for index, stage in pipeline.modules.items()}
+        options = for_parallel.run_options(config, layout, mean=True)
+        pipeline = Pipeline(split, here.axes, options, beside=beside)
+        parts = {index: stage.module for index, stage in pipeline.stages.items()}
         checkpointing.in_stages(self._module, _stages(split), parts)
         return Made(number, example.form(self._module), alone, pipeline, split)
 
@@ -136,7 +136,7 @@ class Forms:
 
 def precisions() -> dict[str, torch.dtype | None]:
     """Names of what autocast computes in."""
-    return profiling.PRECISIONS
+    return AUTOCAST
 
 
 def autocast_of(here: Session, name: str) -> torch.dtype | None:
@@ -162,9 +162,11 @@ def _planned(here: Session, module: nn.Module, entry: Entry) -> Any:
     example, config, layout = entry.example(module), _config(here, entry), _layout(here, module, entry)
     if here.wishes.auto_partition:
         folder = folders.output_folder(os.environ, Path.is_dir)
-        return Decider(config, here.wishes, layout, module, here.comm, here.comm.say).split(example, folder / PARTITION)
+        options = for_parallel.partition_options(config, here.wishes)
+        partitioner = ModelPartitioner(module, layout, options, here.comm)
+        return partitioner.partition(example, folder / PARTITION).stages
     fewer = here.wishes.fewer_stages
-    cutting = on_one_rank.by_leader(
+    cutting = on_one_rank.cut_by_leader(
         here.comm,
         module,
         example,
@@ -175,7 +177,7 @@ def _planned(here: Session, module: nn.Module, entry: Entry) -> Any:
     if warning:
         manual.say(warning)
     entries = here.comm.from_leader(lambda: _entries(here, cutting, config), on_one_rank.LIMIT)
-    return Split(cutting, tuple(begins), entries)
+    return ModelStages(cutting, tuple(begins), entries)
 
 
 def _entries(here: Session, cutting: Any, config: Any) -> tuple[Any, ...]:
@@ -185,7 +187,7 @@ def _entries(here: Session, cutting: Any, config: Any) -> tuple[Any, ...]:
 def _stages(found: Any) -> dict[str, set[int]]:
     """The stages that each module's units lie in, by the module's name."""
     stages: dict[str, set[int]] = {}
-    for index, segments in enumerate(found.stages()):
+    for index, segments in enumerate(found.segments()):
         for segment in segments:
             for unit in segment.units:
                 for name in ("", *manual.around(unit)):

@@ -135,7 +135,7 @@ class DistributedOptimizer:
         if staged is None:
             return []
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        own = {id(parameter) for parameter in staged.pipeline.ties.counted(parameters)}
+        own = {id(parameter) for parameter in staged.pipeline.shared_weights.owned(parameters)}
         return [number for number, parameter in enumerate(parameters) if id(parameter) not in own]
 
     def _is_of_one_rank(self) -> bool:

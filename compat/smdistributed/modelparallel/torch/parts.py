@@ -43,7 +43,7 @@ class Part:
 
     def joins(self, uneven: Uneven | None) -> None:
         """From now on replicas may be without a batch, as `uneven` says, or none is."""
-        self.gradients.among = uneven.among if uneven else None
+        self.gradients.replicas_of_mean = uneven.among if uneven else None
 
     def begin(self, uneven: Uneven | None) -> None:
         """Before a training step."""

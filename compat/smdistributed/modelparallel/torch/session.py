@@ -14,7 +14,8 @@ from algorun_train.errors import UserError
 from algorun_train.options import mp_parameters
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_parameters import MpParameters
-from algorun_train.options.pipeline_layout import Layout, lay_out
+from algorun_train.options.pipeline_layout import lay_out
+from algorun_train.parallel.layout import Layout
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.run.process_groups import Axes
 from algorun_train.ranks.communicator import Communicator

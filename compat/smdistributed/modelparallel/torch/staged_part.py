@@ -34,7 +34,7 @@ class StagedPart(Part):
         # Tried with the whole model, before the weights of all stages go different ways.
         self.forms = Forms(here, module, example)
         self.pipeline: Pipeline = self.forms.first.pipeline
-        roots = [stage.module for stage in self.pipeline.modules.values()]
+        roots = [stage.module for stage in self.pipeline.stages.values()]
         super().__init__(here, module, roots, self.pipeline.gradients, every, buffers_too)
         if not overlap or every > 1:
             self.pipeline.overlap(False)
@@ -54,7 +54,9 @@ class StagedPart(Part):
         if len(set().union(*(self._holders.get(each, ()) for each in given))) > 1:
             return True
         # local_parameters() of a rank without copies: those with copies have given theirs, and wait for it.
-        return self.pipeline.ties.across_ranks and all(id(each) in given for _, each in self.named_parameters())
+        return self.pipeline.shared_weights.across_ranks and all(
+            id(each) in given for _, each in self.named_parameters()
+        )
 
     def train_step(
         self, entries: Sequence[Entry], loss: Callable[[Any, int], torch.Tensor], scale: float, how: Fit

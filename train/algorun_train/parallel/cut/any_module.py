@@ -4,7 +4,7 @@ from algorun_train.parallel.cut.any_module import cut
 
 model = Net()                                      # an nn.Module on the CPU, or on one GPU
 images = torch.randn(8, 3, 32, 32)                 # one microbatch, in the shape that training will use
-cutting = cut(model, images, stages=2)             # raises UserError where the model can't be cut
+cutting = cut(model, images, stages=2)             # raises UserError if the model cannot be cut
 for segment in cutting.segments:
     print(segment.name, segment.entry, len(segment.parameters))
 first = cutting.stage(0, 3)                        # segments 0, 1 and 2
@@ -12,6 +12,8 @@ second = cutting.stage(3, len(cutting.segments))   # the others
 assert torch.equal(second(first(images)), model(images))
 optimizer = torch.optim.Adam(second.parameters())  # the model's own parameters, under the model's names
 """
+
+from __future__ import annotations
 
 import contextlib
 import copy
@@ -27,24 +29,25 @@ from algorun_train.parallel.trees import arguments, mapped
 
 from . import boundary, value_dependence, verify_cut
 from .build import Builder, Trials
-from .proof import Proof, needed
+from .found_cut import FoundCut, trimmed
+from .partial_forward import Place
 from .recorder import Call, Recording, record
-from .stage import Place
 
-# Other numbers than the example's: what of a shape depends on the data should change with one of them.
+# Other numbers than the example's: a shape that depends on the data should change with one of them.
 OTHERS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (torch.randn_like, torch.zeros_like, torch.neg)
 
 
-def cut(model: nn.Module, example: Any, *, stages: int, finest: bool = False, fewer: str = "fewer stages") -> "Cut":
-    """Finds every place at which `model` can be split, and proves each one by running the model both ways.
+def cut(model: nn.Module, example: Any, *, stages: int, finest: bool = False, fewer: str = "fewer stages") -> Cut:
+    """Finds every place at which `model` can be cut, and verifies each one by running the model cut and uncut.
 
     `example` is one microbatch: a tensor, a tuple of the model's arguments, or a dictionary of its keyword arguments.
-    Units are the modules that are called once; one with more parameters than a 1 / (2 x stages) share of the model is
-    replaced by the modules that it calls (`finest`: all are), and so are all where the places would be too few.
-    Call it under the autocast that training will use: a boundary's dtype is the one that was seen.
+    Units are the modules that are called once. A unit with more than 1 / (2 x stages) of the model's parameters is replaced
+    by the modules that it calls. With `finest`, or if there would be fewer segments than stages, all units are.
+    Call it under the autocast that training will use: boundaries get the types that were seen. The model is run, but
+    its weights, buffers and random numbers stay as they are.
 
-    Raises UserError where fewer than `stages` segments are possible. It names the units at which the model can't be
-    cut with the reason; `fewer` is what it advises to ask for. The model is run, but stays as it was.
+    Raises UserError if the model has fewer than `stages` segments. The message names the units at which it cannot be cut,
+    with reasons, and advises `fewer`.
     """
     search = Search(model, example)
     limit = 0.0 if finest else sum(span.bytes for span in search.spans) / (2 * stages)
@@ -57,41 +60,44 @@ def cut(model: nn.Module, example: Any, *, stages: int, finest: bool = False, fe
 
 
 class Cut:
-    """The segments of a model; see `cutting.Cutting`. `proof` says where they begin, as the search has found it, or as
-    another rank has. `refused` says why the model can't be cut at other units."""
+    """A model cut into segments (a `segments.Cutting`).
 
-    def __init__(self, model: nn.Module, example: Any, proof: Proof) -> None:
-        self._builder = Builder(model, *arguments(example), proof.recording)
-        self.proof, self.refused, self.output = proof, proof.refused, proof.output
+    `found` says where they begin: this rank's search or another rank's has found it. `refused` says why the model cannot be
+    cut at other units.
+    """
+
+    def __init__(self, model: nn.Module, example: Any, found: FoundCut) -> None:
+        self._builder = Builder(model, *arguments(example), found.recording)
+        self.found, self.refused, self.output = found, found.refused, found.output
         self.example = tuple(self._builder.entry)
-        members: list[list[str]] = [[] for _ in range(len(proof.places) + 1)]
-        for name in proof.units:
-            members[boundary.segment_of(proof.recording.once()[name].begin, proof.places)].append(name)
+        members: list[list[str]] = [[] for _ in range(len(found.places) + 1)]
+        for name in found.units:
+            members[boundary.segment_of(found.recording.once()[name].begin, found.places)].append(name)
         owned: list[list[str]] = [[] for _ in members]
         for span in self._builder.parameters:
-            for number in boundary.segments_of(span, proof.places):
+            for number in boundary.segments_of(span, found.places):
                 owned[number].append(span.names[0])
         self.segments = tuple(
             SegmentSpec(units[0], tuple(units), tuple(parameters), crossing.specs)
-            for units, parameters, crossing in zip(members, owned, proof.crossings, strict=True)
+            for units, parameters, crossing in zip(members, owned, found.crossings, strict=True)
         )
 
-    def over(self, model: nn.Module) -> "Cut":
-        """The same cut of another copy of the model, whose parameters and buffers the stages then have."""
+    def over(self, model: nn.Module) -> Cut:
+        """The same cut of another copy of the model: stages get the parameters and buffers of that copy."""
         other = copy.copy(self)
         other._builder = self._builder.over(model)
         return other
 
     def stage(self, begin: int, end: int) -> nn.Module:
-        """Segments begin .. end - 1 as a module; see `cutting.Cutting.stage`."""
+        """Segments begin .. end - 1 as a module; see `segments.Cutting.stage`."""
         if not 0 <= begin < end <= len(self.segments):
             raise ValueError(f"stage({begin}, {end}) of {len(self.segments)} segments")
-        untouched = self.proof.crossings[begin].untouched
-        return self._builder.stage(self._builder.model, self.proof.places, begin, end, untouched)
+        untouched = self.found.crossings[begin].untouched
+        return self._builder.stage(self._builder.model, self.found.places, begin, end, untouched)
 
 
 class Search:
-    """Looks for the places at which a model can be cut; `refused` says what stood against the others."""
+    """Looks for the places at which a model can be cut. `refused` says why not, for each unit without such a place."""
 
     def __init__(self, model: nn.Module, example: Any) -> None:
         _refuse_unfit(model)
@@ -124,18 +130,18 @@ class Search:
         return self._first.once()
 
     def used(self) -> set[str]:
-        """Parameters and buffers that the call has used."""
+        """Names of the parameters and buffers that the forward pass uses."""
         return {name for name, ticks in self._first.uses.items() if ticks}
 
     def places(self, units: list[Call], only: Collection[str] | None = None) -> list[Place]:
-        """Where the model can be left and entered between successive `units`, tried and found good.
+        """The places between successive `units` at which the model can be left and entered, all verified.
 
-        `only`: not at others than the units of these names.
+        `only`: no other places than before the units of these names.
         """
         self._units, self.refused = units, {}
         wanted = [unit for unit in units[1:] if only is None or unit.name in only]
-        kept = self._proven(self._candidates(wanted))
-        if any(place.inputs for place in kept.values()):  # some, maybe, for the sake of places that are refused by now
+        kept = self._verified(self._candidates(wanted))
+        if any(place.inputs for place in kept.values()):  # perhaps only because of places that were refused since
             fewer = self._candidates([unit for unit in wanted if unit.name in kept])
             if any(fewer[name].inputs != kept[name].inputs for name in kept) and not self._fault(fewer):
                 kept = fewer
@@ -144,18 +150,18 @@ class Search:
 
     def cutting(self, places: Sequence[Place]) -> Cut:
         """The model cut at these places."""
-        proof = Proof(
-            recording=needed(self._first, places),
+        found = FoundCut(
+            recording=trimmed(self._first, places),
             places=tuple(places),
             units=tuple(unit.name for unit in self._units),
             crossings=tuple(self._trials.crossings(places)),
             output=self._trials.output,
             refused=self.refused,
         )
-        return Cut(self._model, self._example, proof)
+        return Cut(self._model, self._example, found)
 
     def _candidates(self, units: list[Call]) -> dict[str, Place]:
-        """Places worth trying, by unit. An input that a later one needs crosses at the ones before it as well."""
+        """Places to verify, by unit. An input of the model that a later place needs crosses at all places before it as well."""
         found: dict[str, Place] = {}
         carried: frozenset[int] = frozenset()
         for unit in reversed(units):
@@ -172,8 +178,8 @@ class Search:
                 found[unit.name], carried = place, inputs
         return dict(reversed(found.items()))
 
-    def _proven(self, candidates: dict[str, Place]) -> dict[str, Place]:
-        """The candidates at which the model can be split, all at once; `refused` gets what went wrong at the others."""
+    def _verified(self, candidates: dict[str, Place]) -> dict[str, Place]:
+        """The candidates at which the model can be cut, all at the same time; `refused` gets the reasons of the others."""
         if self._fault(candidates) is None:
             return candidates
         alone = {}
@@ -206,7 +212,7 @@ def _recorded(
 
 
 def _other(tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Another valid example: other numbers where they are floats, the same ones in another order where they are not."""
+    """Another valid example: changed numbers in a float tensor, the same numbers in reverse order in any other tensor."""
     return change(tensor) if tensor.is_floating_point() else tensor.flatten().flip(0).view(tensor.shape)
 
 
@@ -219,7 +225,7 @@ def _refuse_unfit(model: nn.Module) -> None:
                 "fix: cut first, then compile the stages"
             )
     for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if tensor.is_meta or isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+        if tensor.is_meta or nn.parameter.is_lazy(tensor):
             raise UserError(
                 f"parameter {name} of {kind} has no values yet and the model cannot be cut; allowed: a model with "
                 "weights; fix: build it on the CPU (and run a lazy module once)"

@@ -1,11 +1,13 @@
 """Where a recorded model may be left and entered: units, the tensors that cross, and why a place is refused. Pure."""
 
+from __future__ import annotations
+
 import bisect
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from .recorder import Call, Recording
-from .stage import Place
+from .partial_forward import Place
+from .recorder import Call, Recording, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,9 +16,9 @@ class Span:
 
     names: tuple[str, ...]  # all its global names
     bytes: int
-    ticks: tuple[int, ...]  # of its uses, in order; of a steady one only the first
-    steady: bool  # a buffer that the forward only reads: every stage can have it
-    copied: bool  # a parameter: each stage that uses it holds a copy, and their gradients are summed
+    ticks: tuple[int, ...]  # of its uses, in order; if it is steady, only the first
+    steady: bool  # a buffer that the forward only reads: every stage may have its own
+    copied: bool  # a parameter: each stage that uses it has it, and the gradients are summed
 
     @property
     def first(self) -> int:
@@ -30,7 +32,7 @@ class Span:
 def units(recording: Recording, spans: Sequence[Span], limit: float) -> list[Call]:
     """Modules called once, in execution order, none within another.
 
-    One whose parameters take more than `limit` bytes is replaced by the modules that it calls; so 0 gives the finest.
+    A module with more than `limit` bytes of parameters is replaced by the modules that it calls. 0 gives the smallest.
     """
     once = recording.once()
     found: list[Call] = []
@@ -49,18 +51,17 @@ def units(recording: Recording, spans: Sequence[Span], limit: float) -> list[Cal
 
 
 def needed(recordings: Sequence[Recording], unit: Call) -> frozenset[int]:
-    """The model's inputs, by number, that have to be there where the first of the recordings is entered with `unit`."""
+    """The numbers of the model's inputs that a stage needs if it begins with `unit`, a call of the first recording."""
     name = _outermost(recordings[0], unit).name
     entered = [(recording, recording.once().get(name)) for recording in recordings]
     return frozenset().union(*(recording.needed(call.begin) for recording, call in entered if call is not None))
 
 
 def place(recording: Recording, unit: Call, inputs: frozenset[int] = frozenset()) -> Place | str:
-    """The place at which the model can be entered so that `unit` is the first to run, or why there is none.
+    """The place at which the model can be entered so that `unit` runs first; a text with the reason if there is none.
 
-    `inputs` of the model, by number, cross there too. What else crosses has to be among the arguments of the unit, of a
-    module that begins with it, or of the model: within a residual branch that is not so, and such a place would make
-    two tensors cross where one does elsewhere.
+    `inputs` of the model, by number, cross there too. Every other tensor that crosses must be an argument of the unit, of a
+    module that begins with it, or of the model. Within a residual branch it is not: two tensors would have to cross.
     """
     entered = _outermost(recording, unit)
     crossing = recording.live(entered.begin, inputs)
@@ -81,15 +82,15 @@ def place(recording: Recording, unit: Call, inputs: frozenset[int] = frozenset()
 
 def unstable(one: Recording, other: Recording, place: Place) -> bool:
     """Whether the shapes that cross differ between two recordings with different data."""
-    twin = other.once().get(place.name)
-    if twin is None:
+    same = other.once().get(place.name)
+    if same is None:
         return True
-    mine, its = one.live(place.tick, place.inputs), other.live(twin.begin, place.inputs)
+    mine, its = one.live(place.tick, place.inputs), other.live(same.begin, place.inputs)
     return [value.spec for value in mine] != [value.spec for value in its]
 
 
 def crossed(place: Place, spans: Sequence[Span]) -> list[Span]:
-    """Buffers that the forward writes to, and that are used both before and after a place."""
+    """Buffers that the forward writes to and uses both before and after a place."""
     return [span for span in spans if not span.copied and span.first < place.tick <= span.last]
 
 
@@ -103,14 +104,14 @@ def segments_of(span: Span, places: Sequence[Place]) -> list[int]:
     return sorted({segment_of(tick, places) for tick in span.ticks})
 
 
-def before(recording: Recording, begin: int, inputs: Collection[int] = ()) -> list[Call]:
-    """The largest modules called once that end before `begin`, but for those that a stage with `inputs` calls anew."""
+def before(recording: Recording, begin: float, inputs: Collection[int] = ()) -> list[Call]:
+    """The largest modules called once that end before `begin`, without those that a stage with `inputs` calls again."""
     return _largest(
         recording, lambda call: call.end < begin and recording.skippable(call, inputs), lambda call: call.begin < begin
     )
 
 
-def between(recording: Recording, begin: int, end: float) -> list[Call]:
+def between(recording: Recording, begin: float, end: float) -> list[Call]:
     """The largest modules called once whose calls lie in [begin, end)."""
     return _largest(
         recording,
@@ -119,7 +120,8 @@ def between(recording: Recording, begin: int, end: float) -> list[Call]:
     )
 
 
-def _largest(recording, wanted, looked_into):  # type: ignore[no-untyped-def]
+def _largest(recording: Recording, wanted: Callable[[Call], bool], looked_into: Callable[[Call], bool]) -> list[Call]:
+    """The outermost wanted modules that are called once; `looked_into` says where to look for smaller ones."""
     once = recording.once()
     found: list[Call] = []
 
@@ -135,7 +137,7 @@ def _largest(recording, wanted, looked_into):  # type: ignore[no-untyped-def]
 
 
 def _outermost(recording: Recording, unit: Call) -> Call:
-    """The largest module called once that begins with `unit`: entered there, less of the user's code runs for nothing."""
+    """The largest module called once that begins with `unit`. A stage that is entered there runs less of the user's code."""
     once = recording.once()
     call = unit
     while (
@@ -153,7 +155,7 @@ def _made_between(recording: Recording, begin: int, end: int) -> bool:
 
 
 def _starting(recording: Recording, call: Call) -> list[Call]:
-    """`call` and the modules around it in which nothing else was called before."""
+    """`call` and the modules around it that call nothing else before it."""
     found = [call]
     while call.parent is not None and call.parent.children[0] is call:
         call = call.parent
@@ -161,5 +163,5 @@ def _starting(recording: Recording, call: Call) -> list[Call]:
     return found
 
 
-def _within(call: Call, value) -> tuple[str, int] | None:  # type: ignore[no-untyped-def]
+def _within(call: Call, value: Value) -> tuple[str, int] | None:
     return next(((call.name, i) for i, argument in enumerate(call.arguments) if argument is value), None)

@@ -1,4 +1,6 @@
-"""What crosses a boundary: floating-point tensors that all get gradients, as pipelines of torch expect."""
+"""The tensors that cross a boundary: floating-point tensors that all get gradients, as pipelines of torch expect."""
+
+from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -11,7 +13,7 @@ SMALL = (torch.bool, torch.uint8, torch.int8)
 
 
 def pack(tensor: torch.Tensor) -> torch.Tensor:
-    """`tensor` as a tensor that can carry a gradient. Raises TypeError for a dtype that can't be carried."""
+    """`tensor` as a tensor that can carry a gradient. Raises TypeError for a type that cannot be sent."""
     if tensor.is_floating_point():
         return tensor
     if tensor.is_complex():
@@ -33,13 +35,14 @@ def unpack(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return tensor.contiguous().view(dtype) if dtype in CARRIERS else tensor.to(dtype)
 
 
-def tie(
+def connect(
     outputs: Sequence[torch.Tensor], entries: Sequence[torch.Tensor], untouched: Collection[int], *, crossing: bool
 ) -> tuple[torch.Tensor, ...]:
-    """`outputs`, so connected with `entries` that every float output has a gradient and every entry gets one.
+    """`outputs`, connected with `entries` in autograd: every float output has a gradient, and every entry gets one.
 
-    A pipeline sends a gradient back for every tensor that it has sent. Masks and whole numbers have none of their own:
-    `untouched` (places among `entries`) get zeros. Nothing is done where gradients flow by themselves.
+    A pipeline sends a gradient back for every tensor that it has received. Masks and whole numbers have no gradient of
+    their own: the `untouched` ones (places among `entries`) get zeros. If gradients reach all entries anyway, `outputs`
+    are returned as they are. `crossing`: the outputs go to another stage.
     """
     if not torch.is_grad_enabled():
         return tuple(outputs)
@@ -51,15 +54,20 @@ def tie(
         return tuple(outputs)
     floats = [i for i, output in enumerate(outputs) if output.is_floating_point()]
     joined = list(outputs)
-    for i, output in zip(floats, _Tie.apply(len(floats), *(outputs[i] for i in floats), *loose), strict=True):
+    for i, output in zip(floats, _connected(len(floats), *(outputs[i] for i in floats), *loose), strict=True):
         joined[i] = output
     return tuple(joined)
 
 
-class _Tie(torch.autograd.Function):
+def _connected(count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    found: tuple[torch.Tensor, ...] = _Connect.apply(count, *tensors)  # type: ignore[no-untyped-call]  # torch's own
+    return found
+
+
+class _Connect(torch.autograd.Function):
     """Passes the first `count` tensors on; the others get zeros as their gradients."""
 
-    @staticmethod
+    @staticmethod  # Any: ctx has whatever attributes forward gives it
     def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.count = count
         ctx.loose = [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors[count:]]

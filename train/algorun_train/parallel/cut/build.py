@@ -1,4 +1,6 @@
-"""Makes the stages of a recorded model, and tries them against the whole."""
+"""Builds the stages of a recorded model, and verifies them against the uncut model."""
+
+from __future__ import annotations
 
 import contextlib
 import copy
@@ -15,16 +17,22 @@ from algorun_train.parallel.trees import leaves, mapped
 from . import boundary, verify_cut
 from .boundary import Span
 from .meta import needs_values
+from .module_copy import copy_modules, disown, names, on_meta
+from .partial_forward import PartialForward, Place, StagePlan
 from .recorder import Call, Recording
-from .stage import Place, Stage, StagePlan
-from .twin import disown, names, on_meta, twin
 from .verify_cut import Crossing, Result
 
 
 class Builder:
-    """Makes stages of a recorded model. `args` and `kwargs` are its example's."""
+    """Builds stages of a recorded model. `args` and `kwargs` are the arguments of its example."""
 
-    def __init__(self, model: nn.Module, args: Any, kwargs: Any, recording: Recording) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],  # Any: the user model's own arguments
+        kwargs: dict[str, Any],
+        recording: Recording,
+    ) -> None:
         self.model, self.recording, self.spans = model, recording, spans_of(model, recording)
         self.example, self.entry = (args, kwargs), leaves((args, kwargs))
         self._meta = mapped(self.example, lambda tensor: tensor.detach().to("meta"))
@@ -38,8 +46,11 @@ class Builder:
         begin: int,
         end: int,
         untouched: frozenset[int] = frozenset(),
-    ) -> Stage:
-        """Segments begin .. end - 1 of `model`, which is the recorded one or a copy of it."""
+    ) -> PartialForward:
+        """Segments begin .. end - 1 of `model`, which is the recorded model or a copy of it.
+
+        `untouched`: entry tensors that no gradient reaches.
+        """
         enter = places[begin - 1] if begin else None
         leave = places[end - 1] if end <= len(places) else None
         start, stop = enter.tick if enter else 0, leave.tick if leave else float("inf")
@@ -50,7 +61,7 @@ class Builder:
             if any(begin <= number < end for number in boundary.segments_of(span, places)):
                 own.add(span.names[0])
             elif self._read(span, skipped, stop):
-                read.add(span.names[0])  # a buffer that nobody writes to: every stage that reads it has it
+                read.add(span.names[0])  # a buffer that is only read: every stage that reads it has it
 
         def mine(tensor: torch.Tensor) -> bool:
             return known[id(tensor)][0] in own or known[id(tensor)][0] in read
@@ -64,7 +75,7 @@ class Builder:
             foreign.add(id(empty))
             return empty
 
-        copied = twin(model, exchange)
+        copied = copy_modules(model, exchange)
         disown(copied, lambda tensor: id(tensor) in foreign)
         for module in copied.modules():
             for name, buffer in module._buffers.items():
@@ -79,7 +90,7 @@ class Builder:
             example=self.example if enter is None else self._meta,
             untouched=untouched,
         )
-        return Stage(copied, plan)
+        return PartialForward(copied, plan)
 
     def _read(self, span: Span, skipped: Sequence[Call], stop: float) -> bool:
         ticks = self.recording.uses[span.names[0]]
@@ -87,37 +98,40 @@ class Builder:
             tick < stop and not any(call.begin <= tick <= call.end for call in skipped) for tick in ticks
         )
 
-    def over(self, model: nn.Module) -> "Builder":
-        """One that makes its stages of another copy of the model."""
+    def over(self, model: nn.Module) -> Builder:
+        """A builder of stages of another copy of the model."""
         other = copy.copy(self)
         other.model = model
         return other
 
 
 class Trials:
-    """Compares the stages of a recorded model with the whole, whose results it computes once."""
+    """Compares the stages of a recorded model with the uncut model, whose results it computes once."""
 
     def __init__(self, builder: Builder, others: Sequence[tuple[Any, Any]] = ()) -> None:
-        """`others` are further examples, as (args, kwargs), that a split has to stand."""
+        """`others` are further examples, as (args, kwargs), with which the cut must work too."""
         self._builder = builder
-        self._whole = [self._alone(builder.example)]
+        self._uncut = [self._run_uncut(builder.example)]
         for other in others:
-            with contextlib.suppress(Exception):  # one that the model does not take
-                self._whole.append(self._alone(other))
-        self.output = tuple(TensorSpec.of(tensor) for tensor in self._whole[0][1][True].outputs)
+            with contextlib.suppress(Exception):  # the model does not take it
+                self._uncut.append(self._run_uncut(other))
+        self.output = tuple(TensorSpec.of(tensor) for tensor in self._uncut[0][1][True].outputs)
         self._seen: dict[tuple[Place, ...], list[Crossing]] = {}
 
-    def _alone(self, example: tuple[Any, Any]) -> tuple[list[torch.Tensor], dict[bool, Result]]:
-        return leaves(example), {mode: verify_cut.whole(self._builder.model, *example, mode) for mode in (True, False)}
+    def _run_uncut(self, example: tuple[Any, Any]) -> tuple[list[torch.Tensor], dict[bool, Result]]:
+        """The tensors of the example, and the results in training (True) and in evaluation."""
+        return leaves(example), {
+            mode: verify_cut.run_uncut(self._builder.model, *example, mode) for mode in (True, False)
+        }
 
     def fault(self, places: Sequence[Place]) -> str | None:
-        """What goes wrong when the model is split at all of `places`; None when nothing does."""
+        """What differs when the model is cut at all of `places`; None if nothing does."""
         seen = []
-        for number, (entry, expected) in enumerate(self._whole):
+        for number, (entry, expected) in enumerate(self._uncut):
             where = ", with other values of what the forward looks at" if number else ""
             for training in (True, False):
                 try:
-                    result, crossings = verify_cut.split(self._builder.model, self._makers(places), entry, training)
+                    result, crossings = verify_cut.run_cut(self._builder.model, self._makers(places), entry, training)
                 except Exception as error:
                     return f"in {'training' if training else 'evaluation'}{where}, {_why(error)}"
                 if difference := verify_cut.differences(expected[training], result, training):
@@ -128,14 +142,14 @@ class Trials:
         return None
 
     def crossings(self, places: Sequence[Place]) -> list[Crossing]:
-        """What crosses at `places`, which have been tried."""
+        """What enters each segment between `places`, which have been verified."""
         return self._seen[tuple(places)]
 
     def _makers(self, places: Sequence[Place]) -> list[Callable[[nn.Module], nn.Module]]:
-        return [
-            lambda model, begin=begin: self._builder.stage(model, places, begin, begin + 1)  # type: ignore[misc]
-            for begin in range(len(places) + 1)
-        ]
+        def maker(begin: int) -> Callable[[nn.Module], nn.Module]:
+            return lambda model: self._builder.stage(model, places, begin, begin + 1)
+
+        return [maker(begin) for begin in range(len(places) + 1)]
 
 
 def _why(error: Exception) -> str:
@@ -146,15 +160,15 @@ def _why(error: Exception) -> str:
 
 
 def spans_of(model: nn.Module, recording: Recording) -> list[Span]:
-    """When each parameter is used, and each buffer that the forward changes; for the others, their first use.
+    """When each parameter is used, and each buffer that the forward changes; for other buffers, their first use.
 
-    What no function was seen to use belongs to the modules that hold it, and these modules' calls.
+    A parameter that no recorded function uses counts as used when the module that has it is called.
     """
     once, known = recording.once(), names(model)
     found = []
     for tensor in [*model.parameters(), *model.buffers()]:
         every = known[id(tensor)]
-        ticks = recording.uses[every[0]] or sorted({_call_of_holder(name, once) for name in every})
+        ticks = recording.uses[every[0]] or sorted({_call_of_owner(name, once) for name in every})
         copied = isinstance(tensor, nn.Parameter)
         fixed = not copied and not any(name in recording.changed for name in every)
         size = tensor.numel() * tensor.element_size()
@@ -162,9 +176,9 @@ def spans_of(model: nn.Module, recording: Recording) -> list[Span]:
     return found
 
 
-def _call_of_holder(name: str, once: dict[str, Call]) -> int:
-    """When the module that holds this parameter or buffer is called, or one around it that is called once."""
-    holder = name.rpartition(".")[0]
-    while holder and holder not in once:
-        holder = holder.rpartition(".")[0]
-    return once[holder].begin if holder else 0
+def _call_of_owner(name: str, once: dict[str, Call]) -> int:
+    """The tick at which the module with this parameter or buffer is called, or one around it that is called once."""
+    owner = name.rpartition(".")[0]
+    while owner and owner not in once:
+        owner = owner.rpartition(".")[0]
+    return once[owner].begin if owner else 0

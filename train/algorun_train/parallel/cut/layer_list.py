@@ -1,11 +1,13 @@
-"""Cuts a model at its list of layers and nowhere else, as language models are usually split.
+"""Cuts a model only between the layers of its longest list, as language models are usually split.
 
-from algorun_train.parallel.cut.layer_list import layers
+from algorun_train.parallel.cut.layer_list import cut_at_layers
 
 model = GPT2LMHeadModel(config)
-cutting = layers(model, {"input_ids": ids, "use_cache": False})
+cutting = cut_at_layers(model, {"input_ids": ids, "use_cache": False})
 first, second = cutting.stage(0, 6), cutting.stage(6, 12)
 """
+
+from __future__ import annotations
 
 from typing import Any
 
@@ -14,16 +16,15 @@ from torch import nn
 from algorun_train.errors import UserError
 
 from .any_module import Cut, Search
-from .twin import names
+from .module_copy import names
 
 
-def layers(model: nn.Module, example: Any) -> Cut:
-    """One segment per layer of the `nn.ModuleList` or `nn.Sequential` that holds most parameters.
+def cut_at_layers(model: nn.Module, example: Any) -> Cut:  # Any: the user model's own arguments
+    """One segment per layer of the `nn.ModuleList` or `nn.Sequential` with the most parameters.
 
-    What runs before the first layer (embeddings) belongs to the first segment, what runs after the last one (norm,
-    head) to the last. `example` is as in `cut`. Raises UserError where the list's layers are not called once each, one
-    after the other, with all that they need. Weights that are shared across layers, such as a head tied to the
-    embeddings, are in each segment that uses them.
+    Modules before the first layer (embeddings) belong to the first segment, modules after the last one (norm, head) to the
+    last. Each segment that uses a shared weight, such as a head tied to the embedding, has it. `example` is as in `cut`.
+    Raises UserError if the layers are not called once each and in order, or need more than their arguments.
     """
     name, stack = _longest(model)
     search = Search(model, example)
@@ -48,9 +49,9 @@ def layers(model: nn.Module, example: Any) -> Cut:
 
 
 def untie(model: nn.Module) -> list[str]:
-    """Gives every name of a shared parameter a parameter of its own with equal values; returns the names that changed.
+    """Gives every use of a shared parameter a parameter of its own with equal values; returns the names that changed.
 
-    The copies train apart from then on, so the model is another one: that is why no cut does this by itself.
+    From then on the uses train independently, so the model is another one. No cut does this by itself.
     """
     known, changed = names(model), []
     parameters = dict(model.named_parameters(remove_duplicate=False))

@@ -1,4 +1,9 @@
-"""What a function does in a stage that has shapes and types of its tensors, but not their values."""
+"""Calls functions of torch with tensors that have shapes and types but no values (torch's device "meta").
+
+`Any` on this page: functions that torch hands to a TorchFunctionMode, and their arguments, of any type.
+"""
+
+from __future__ import annotations
 
 import re
 from typing import Any
@@ -12,9 +17,9 @@ MOVES = (torch.Tensor.cpu, torch.Tensor.cuda)
 
 
 def computed(func: Any, args: Any, kwargs: Any) -> Any:
-    """The function's result for tensors that are all on meta; a move to another device leaves them there.
+    """The function's result for its tensors moved to meta. A move to another device leaves them on meta.
 
-    Raises what torch raises where the result depends on values, see `needs_values`.
+    Raises torch's own error if the result depends on values, see `needs_values`.
     """
     if func in MOVES:
         return args[0]
@@ -26,11 +31,12 @@ def computed(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def on_meta(tensor: torch.Tensor) -> torch.Tensor:
+    """The same tensor without values, detached."""
     return tensor if tensor.is_meta else tensor.detach().to("meta")
 
 
 def placed(args: Any, kwargs: Any, old: torch.device | None, new: torch.device) -> tuple[Any, Any]:
-    """Devices among the arguments exchanged: all of them, or those equal to `old`."""
+    """The arguments with every device that equals `old` replaced by `new`; `old` None: every device."""
 
     def change(value: Any) -> Any:
         return new if isinstance(value, torch.device) and (old is None or value == old) else value
@@ -42,5 +48,5 @@ def placed(args: Any, kwargs: Any, old: torch.device | None, new: torch.device) 
 
 
 def needs_values(error: Exception) -> bool:
-    """Whether a function has failed since tensors on meta have no values. Torch's sentences have the word in common."""
+    """Whether a function has failed because tensors on meta have no values. All such messages of torch contain the word."""
     return re.search(r"\bmeta\b|_meta\b", str(error), re.IGNORECASE) is not None

@@ -1,4 +1,9 @@
-"""Watches one forward pass: which modules are called when, and which tensors go from where to where."""
+"""Records one forward pass: which modules are called when, and which tensors go from where to where.
+
+`Any` on this page: the user model's own arguments and results, and the functions that torch hands to a TorchFunctionMode.
+"""
+
+from __future__ import annotations
 
 import functools
 from collections import Counter
@@ -14,11 +19,11 @@ from algorun_train.parallel.segments import TensorSpec
 from algorun_train.parallel.trees import leaves, mapped
 
 from .meta import computed, needs_values
-from .twin import names, twin
+from .module_copy import copy_modules, names
 
-# Functions that look at a tensor's values although no tensor comes out of them.
+# Functions that read a tensor's values although they return no tensor.
 READS = frozenset({"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "equal", "allclose"})
-# Functions that give something else at every call; all others compute the same from the same.
+# Functions that return something else at every call; all others compute the same from the same.
 RANDOM = frozenset(
     """rand randn randint randperm rand_like randn_like randint_like normal normal_ uniform_ random_ bernoulli bernoulli_
     exponential_ cauchy_ geometric_ log_normal_ multinomial poisson dropout dropout_ dropout1d dropout2d dropout3d
@@ -35,8 +40,8 @@ class Value:
 
     spec: TensorSpec
     made: int
-    # Buffers, by name, and inputs of the model, by number, that it is computed from where that is all: every stage that
-    # has them computes it anew. None where it depends on parameters or random numbers.
+    # Buffers, by name, and inputs of the model, by number, that it is computed from, if from nothing else: every stage
+    # that has them computes it again. None if it depends on parameters or random numbers.
     sources: frozenset[str | int] | None
     last: int = -1
     written: int = -1  # last change in place
@@ -47,14 +52,14 @@ class Call:
     """One call of a module. `begin` and `end` are ticks."""
 
     name: str
-    parent: "Call | None"
+    parent: Call | None
     begin: int
     arguments: list[Value]
     end: int = -1
     result: Any = None  # as returned, tensors on meta
     outcome: list[Value | None] = field(default_factory=list)  # the tensors of the result
     aliases: list[int | None] = field(default_factory=list)  # tensor of the result -> argument that it is, if one
-    children: list["Call"] = field(default_factory=list)
+    children: list[Call] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,8 +71,8 @@ class Recording:
     made: list[int]  # ticks at which glue or modules made tensors
     uses: dict[str, list[int]]  # first global name of a parameter or buffer -> ticks
     changed: set[str]  # buffers that the pass has written to
-    reads: list[tuple[int, frozenset[int]]]  # ticks at which Python has looked at values, and the inputs they come from
-    anew: frozenset[str] = frozenset()  # modules that later stages call again, see `looks.varying`
+    reads: list[tuple[int, frozenset[int]]]  # ticks at which Python has read values, and the inputs they come from
+    anew: frozenset[str] = frozenset()  # modules that every stage calls itself, see `value_dependence.varying`
     _once: dict[str, Call] = field(default_factory=dict)
 
     def once(self) -> dict[str, Call]:
@@ -78,25 +83,25 @@ class Recording:
         return self._once
 
     def known(self, value: Value | None, given: Collection[int] = ()) -> bool:
-        """Whether every stage that has the inputs `given` computes it anew (a parameter or buffer is None and not
-        meant): without any it is the same in every pass."""
+        """Whether every stage that has the inputs `given` computes this value itself. False for a parameter or buffer
+        (None). With no inputs given: whether the value is the same in every pass."""
         if value is None or value.sources is None:
             return False
         return all(s in given if isinstance(s, int) else s not in self.changed for s in value.sources)
 
     def skippable(self, call: Call, given: Collection[int] = ()) -> bool:
-        """Whether later stages that have the inputs `given` leave a call out. Not where they know all that it returns:
-        that they compute anew."""
+        """Whether later stages that have the inputs `given` skip a call. They do not if they can compute all of its
+        results from these inputs: then they call the module themselves."""
         if call.name in self.anew:
             return False
         return not call.outcome or not all(self.known(value, given) for value in call.outcome)
 
     def skipped(self, tick: int, given: Collection[int] = ()) -> list[Call]:
-        """The calls before `tick`, some within others, that later stages leave out."""
+        """The calls before `tick`, some within others, that later stages skip."""
         return [call for call in self.once().values() if call.end < tick and self.skippable(call, given)]
 
     def needed(self, tick: int) -> frozenset[int]:
-        """Inputs that the code looks at before `tick`, outside of modules that are left out."""
+        """The numbers of the inputs whose values the code reads before `tick`, outside of skipped modules."""
         given: frozenset[int] = frozenset()
         while True:
             hidden = self.skipped(tick, given)
@@ -112,7 +117,7 @@ class Recording:
             given = found
 
     def live(self, tick: int, given: Collection[int] = ()) -> list[Value]:
-        """What has been made before `tick`, is used from then on, and has to cross there beside the inputs `given`."""
+        """The values made before `tick` and used after it, which cross there beside the inputs `given`."""
         hidden = [(call.begin, call.end) for call in self.skipped(tick, given)]
         return [
             value
@@ -123,7 +128,7 @@ class Recording:
 
 
 def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
-    """Runs `model` in training mode on its arguments and returns what was seen. The model stays as it is."""
+    """Runs a copy of `model` in training mode on its arguments and returns what was seen. The model stays as it is."""
     owner = names(model)
     own: dict[int, str] = {}
 
@@ -132,7 +137,7 @@ def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
         own[id(new)] = owner[id(tensor)][0]
         return new
 
-    copied = twin(model, share)
+    copied = copy_modules(model, share)
     if not copied.training:
         copied.train()
     recorder = _Recorder(own)
@@ -148,7 +153,9 @@ def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
     after = dict(copied.named_buffers())
     changed = {n for n, (old, version) in versions.items() if after.get(n) is not old or old._version != version}
     before = dict(model.named_buffers())
-    changed |= {n for n, (now, _) in versions.items() if not _equal(now, before[n])}  # kernels of norms tell no version
+    changed |= {
+        n for n, (now, _) in versions.items() if not _equal(now, before[n])
+    }  # kernels of norms do not count versions
     recorder.tick += 1
     for tensor in leaves(output):
         recorder.use(tensor)
@@ -164,7 +171,8 @@ class _Recorder(TorchFunctionMode):
         super().__init__()
         self.tick = 0
         self.paused = False  # while the recorder itself looks at tensors
-        self.own, self.uses = own, {name: [] for name in own.values()}
+        self.own = own
+        self.uses: dict[str, list[int]] = {name: [] for name in own.values()}
         self.calls: list[Call] = []
         self.stack: list[Call] = []
         self.values: list[Value] = []
@@ -213,16 +221,18 @@ class _Recorder(TorchFunctionMode):
         return found
 
     def value(self, tensor: torch.Tensor, sources: frozenset[str | int] | None = None) -> Value | None:
-        """What is known of a tensor (None for a parameter or buffer); an unseen one is made now."""
+        """The value of a tensor; None for a parameter or buffer. A tensor that was not seen before is made now."""
         if id(tensor) in self.own:
             return None
         known = getattr(tensor, "_algorun_value", None)
-        # Values of another recording can hang on tensors that the model keeps.
+        # Tensors that the model keeps may have a value of another recording.
         if known is None or known[0] is not self:
-            known = (self, Value(TensorSpec.of(tensor), self.tick, sources))
-            tensor._algorun_value = known  # type: ignore[attr-defined]
-            self.values.append(known[1])
-        return known[1]
+            value = Value(TensorSpec.of(tensor), self.tick, sources)
+            tensor._algorun_value = (self, value)  # type: ignore[attr-defined]  # our own mark on torch's object
+            self.values.append(value)
+            return value
+        seen: Value = known[1]
+        return seen
 
     def use(self, tensor: torch.Tensor, sources: frozenset[str | int] | None = None, written: bool = False) -> None:
         name = self.own.get(id(tensor))
@@ -238,7 +248,7 @@ class _Recorder(TorchFunctionMode):
 
 
 def _looks(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether a function wants values: what has no more than shapes fails on it."""
+    """Whether a function reads values: it fails on tensors that have shapes but no values."""
     if func.__name__ in READS:
         return True
     try:
@@ -268,7 +278,7 @@ def _called(recorder: _Recorder, name: str, forward: Any, *args: Any, **kwargs: 
     recorder.tick += 1
     call.end = recorder.tick
     recorder.paused = True
-    if not call.children:  # what a leaf does with its arguments may be hidden, in a function of C++ for instance
+    if not call.children:  # a leaf may use its arguments unseen, in a function of C++ for instance
         for value in values:
             value.last = max(value.last, call.begin)
     positions = {id(tensor): place for place, tensor in reversed(list(enumerate(given)))}

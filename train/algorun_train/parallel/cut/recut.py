@@ -1,4 +1,6 @@
-"""Cuts a model where it was cut before, for arguments of another form: every stage keeps its weights."""
+"""Cuts a model again at known places, for arguments of another signature: every stage keeps its weights."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +13,15 @@ from algorun_train.parallel.segments import SegmentSpec
 from .any_module import Cut, Search
 
 
-def again(model: nn.Module, example: Any, stages: Sequence[Sequence[SegmentSpec]]) -> Cut:
-    """One segment per item of `stages`, the segments of an earlier cut that make up a stage; `example` is as in `cut`.
+def recut(
+    model: nn.Module,
+    example: Any,  # the user model's own arguments
+    stages: Sequence[Sequence[SegmentSpec]],
+) -> Cut:
+    """A cut with one segment for each stage of an earlier cut. `stages` are the segments of these stages.
 
-    The weights of other ranks' stages may be old ones. Raises UserError where the model cannot be cut there for this
-    example, or would use a stage's weight in another stage.
+    `example` has the new signature, see `cut`. The weights of other ranks' stages need not be up to date.
+    Raises UserError if the model cannot be cut there for this example, or uses a stage's weight in another stage.
     """
     search = Search(model, example)
     calls = search.calls()
@@ -30,11 +36,11 @@ def again(model: nn.Module, example: Any, stages: Sequence[Sequence[SegmentSpec]
         unit, reason = next(iter(search.refused.items()))
         raise UserError(_refused(model, f"at {unit} it cannot be cut: {reason}"))
     cutting = search.cutting(places)
-    for segment, stage, found in zip(cutting.segments, stages, called, strict=True):
-        own = {name for part in stage for name in part.parameters}
-        strange = [name for name in segment.parameters if name in search.used() and name not in own]
-        if set(segment.units) != set(found) or strange:
-            what = strange[0] if strange else segment.units[0]
+    for new, stage, found in zip(cutting.segments, stages, called, strict=True):
+        own = {name for segment in stage for name in segment.parameters}
+        strange = [name for name in new.parameters if name in search.used() and name not in own]
+        if set(new.units) != set(found) or strange:
+            what = strange[0] if strange else new.units[0]
             raise UserError(_refused(model, f"{what} is used in another stage"))
     return cutting
 

@@ -1,8 +1,11 @@
-"""Forwards that look at the values of their inputs, as at a mask's, and go on by them. Pure.
+"""Models whose forward reads values of its inputs, such as `if mask.all()`. Pure.
 
-A later stage runs the code before its entry as well. What that code looks at has to be there: such inputs cross, and are
-looked at for every microbatch anew. Another mask may take another way, so the cut is tried with one.
+A stage runs the code before its entry as well, without values. If that code reads values of an input, the input crosses
+all boundaries, and every stage reads it again for every microbatch. Another mask may lead to another branch, so the cut is
+verified with another mask too.
 """
+
+from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -15,19 +18,20 @@ from .recorder import Call, Recording
 
 
 def seen(recordings: Sequence[Recording]) -> frozenset[int]:
-    """The inputs that any of these passes looks at."""
+    """The numbers of the inputs whose values any of these passes reads."""
     return frozenset().union(*(inputs for recording in recordings for _, inputs in recording.reads))
 
 
-def other(args: Any, kwargs: Any, inputs: Collection[int]) -> tuple[Any, Any]:
-    """An example in which each of `inputs`, by number, is another one that the model may well get."""
+def other(args: Any, kwargs: Any, inputs: Collection[int]) -> tuple[Any, Any]:  # Any: the user model's arguments
+    """An example in which each of `inputs`, by number, has other values that the model may well get."""
     examples = leaves((args, kwargs))
     changed = iter(_other(tensor) if i in inputs else tensor for i, tensor in enumerate(examples))
-    return mapped((args, kwargs), lambda _: next(changed))
+    new_args, new_kwargs = mapped((args, kwargs), lambda _: next(changed))
+    return new_args, new_kwargs
 
 
 def _other(tensor: torch.Tensor) -> torch.Tensor:
-    """A mask of ones gets padding in its last row, another mask gets none; whole numbers are all the smallest of them."""
+    """A mask of ones gets padding in its last row, any other mask none. Whole numbers become the smallest among them."""
     if tensor.is_complex() or not tensor.numel():
         return tensor
     if ((tensor == 0) | (tensor == 1)).all():
@@ -40,17 +44,17 @@ def _other(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def varying(recordings: Sequence[Recording]) -> frozenset[str]:
-    """Modules, called once, that return more tensors or fewer by the inputs that they look at (None for a mask without
-    padding, say), or a number. What they have returned for the example is nothing to go by: every stage calls them."""
+    """Modules, called once, whose results vary with the values that they read: sometimes None instead of a tensor, or a
+    number. Their results for the example say nothing about another batch, so every stage calls them itself."""
     found = set()
     for name in {name for recording in recordings for name in recording.once()}:
-        twins = [recording.once()[name] for recording in recordings if name in recording.once()]
-        derived = all(value is not None and value.sources is not None for call in twins for value in call.outcome)
+        calls = [recording.once()[name] for recording in recordings if name in recording.once()]
+        derived = all(value is not None and value.sources is not None for call in calls for value in call.outcome)
         looked = any(_looks(recording, recording.once().get(name)) for recording in recordings)
         if (
             looked
             and derived
-            and (_numbers(twins[0]) or any(len(call.outcome) != len(twins[0].outcome) for call in twins))
+            and (_numbers(calls[0]) or any(len(call.outcome) != len(calls[0].outcome) for call in calls))
         ):
             found.add(name)
     return frozenset(found)
@@ -61,7 +65,7 @@ def _looks(recording: Recording, call: Call | None) -> bool:
 
 
 def _numbers(call: Call) -> bool:
-    """Whether a call returns something else than tensors and None."""
+    """Whether a call returns anything beside tensors and None."""
     found: list[Any] = []
     zipped([call.result], found.extend)
     return any(item is not None and not isinstance(item, torch.Tensor) for item in found)

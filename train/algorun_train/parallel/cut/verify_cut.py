@@ -1,4 +1,6 @@
-"""Tries a cut: the stages one after the other have to compute what the whole model computes, gradients too."""
+"""Verifies a cut: the stages in turn must compute what the uncut model computes, gradients included."""
+
+from __future__ import annotations
 
 import contextlib
 import warnings
@@ -12,14 +14,14 @@ from torch import nn
 from algorun_train.parallel.segments import TensorSpec
 from algorun_train.parallel.trees import leaves, mapped
 
-from .twin import names, twin
+from .module_copy import copy_modules, names
 
 SEED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run has computed: the tensors of the output, and by name gradients (trained only) and buffers."""
+    """What a run has computed: the tensors of the output; gradients (only in training) and buffers by name."""
 
     outputs: list[torch.Tensor]
     gradients: dict[str, torch.Tensor | None]
@@ -28,30 +30,37 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Crossing:
-    """What entered a stage in a trial."""
+    """What entered a stage when the cut was verified."""
 
     specs: tuple[TensorSpec, ...]
     untouched: frozenset[int]  # entries that no gradient has reached
 
 
 def joined(crossings: Sequence[Crossing]) -> Crossing:
-    """Of one stage for several examples: what no gradient reaches in one of them gets zeros."""
+    """One stage's crossings with several examples as one: an entry that no gradient reaches in one of them is untouched."""
     return Crossing(crossings[0].specs, frozenset().union(*(each.untouched for each in crossings)))
 
 
-def private(model: nn.Module, training: bool) -> nn.Module:
-    """A copy of `model` with its parameters and buffers of its own, so that a trial leaves no trace in batch norms."""
-    copied = twin(model, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.detach().clone())
+def _private(model: nn.Module, training: bool) -> nn.Module:
+    """A copy of `model` with the same parameters and copies of its buffers: a run leaves BatchNorm of the model as it is."""
+    copied = copy_modules(model, lambda tensor: tensor if isinstance(tensor, nn.Parameter) else tensor.detach().clone())
     if copied.training != training:
         copied.train(training)
     return copied
 
 
-def whole(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> Result:
-    """The model itself."""
-    model = private(model, training)
+def run_uncut(
+    model: nn.Module,
+    args: tuple[Any, ...],  # Any: the user model's own arguments
+    kwargs: dict[str, Any],
+    training: bool,
+) -> Result:
+    """The result of the uncut model."""
+    model = _private(model, training)
     with fixed(model, training):
-        args, kwargs = mapped((args, kwargs), lambda tensor: tensor.detach().clone())  # some models write to it
+        args, kwargs = mapped(
+            (args, kwargs), lambda tensor: tensor.detach().clone()
+        )  # some models write to their arguments
         outputs = leaves(model(*args, **kwargs))
         gradients: dict[str, torch.Tensor | None] = {}
         if training:
@@ -60,11 +69,11 @@ def whole(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], train
     return Result([tensor.detach() for tensor in outputs], gradients, dict(model.named_buffers()))
 
 
-def split(
+def run_cut(
     model: nn.Module, stages: Sequence[Callable[[nn.Module], nn.Module]], entry: list[torch.Tensor], training: bool
 ) -> tuple[Result, list[Crossing]]:
-    """The stages in turn, each made from a private copy of the model; the second value has one item per stage."""
-    model = private(model, training)
+    """The result of the stages in turn, and what entered each stage. `stages` build them from a copy of the model."""
+    model = _private(model, training)
     made = [make(model) for make in stages]
     known = names(model)
     with fixed(model, training):
@@ -97,9 +106,10 @@ def split(
 
 
 def differences(one: Result, other: Result, training: bool) -> str | None:
-    """None where two runs agree: in training outputs and buffers exactly, gradients to rounding.
+    """The first difference between two runs; None if they agree.
 
-    In evaluation to rounding: there torch's transformer layers choose fused kernels by whether anybody watches.
+    In training outputs and buffers must be equal, gradients equal to rounding. In evaluation outputs too only to rounding:
+    there torch's transformer layers use other kernels while a TorchFunctionMode is active.
     """
     if len(one.outputs) != len(other.outputs):
         return "the output has another number of tensors"
@@ -121,7 +131,7 @@ def _sum(one: torch.Tensor | None, other: torch.Tensor | None) -> torch.Tensor |
 
 def _same(one: torch.Tensor | None, other: torch.Tensor | None, *, exact: bool) -> bool:
     if one is None or other is None:
-        # No gradient and a gradient of zeros train alike.
+        # No gradient and a gradient of zeros train the same.
         return all(tensor is None or not tensor.any() for tensor in (one, other))
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
@@ -131,14 +141,14 @@ def _same(one: torch.Tensor | None, other: torch.Tensor | None, *, exact: bool) 
         return False
     if exact:
         return torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
-    # Where several uses of a tensor add up, the order of the sum may change, and on a GPU some sums have no fixed one.
+    # Gradients of several uses of a tensor may be added in another order, and on a GPU some sums have no fixed order.
     scale = one.detach().abs().nan_to_num().max().item()
     slack = 64 * torch.finfo(one.dtype).eps * scale
     return torch.allclose(one, other, rtol=0, atol=slack, equal_nan=True)
 
 
 def _seeds(outputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
-    """What flows into the output: the same random numbers in every trial."""
+    """The gradients of the output: the same random numbers in every run."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED + 1)
         return [
@@ -162,7 +172,7 @@ def _back(
 
 @contextlib.contextmanager
 def fixed(model: nn.Module, training: bool) -> Iterator[None]:
-    """Equal random numbers and, where torch has them, deterministic algorithms; gradients in training only."""
+    """Equal random numbers, deterministic algorithms where torch has them, and gradients only in training."""
     devices = sorted({tensor.device.index or 0 for tensor in model.parameters() if tensor.is_cuda})
     before, warn_only = (
         torch.are_deterministic_algorithms_enabled(),

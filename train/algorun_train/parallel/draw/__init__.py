@@ -2,6 +2,6 @@
 
 from .chrome_trace import chrome_trace
 from .svg import svg
-from .text import decision_text, memory_text, schedule_text
+from .text import memory_text, partition_text, schedule_text
 
-__all__ = ["chrome_trace", "decision_text", "memory_text", "schedule_text", "svg"]
+__all__ = ["chrome_trace", "memory_text", "partition_text", "schedule_text", "svg"]

@@ -1,5 +1,7 @@
 """A timeline in Chrome's trace event format, for chrome://tracing and https://ui.perfetto.dev."""
 
+from __future__ import annotations
+
 import json
 
 from algorun_train.parallel.schedules import Timeline

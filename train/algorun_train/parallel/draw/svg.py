@@ -1,4 +1,6 @@
-"""A timeline as an SVG picture: one lane per pipeline rank, time to the right; planned above measured, if both."""
+"""Timelines as an SVG picture: one lane per pipeline rank, time to the right, such as planned above measured."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from xml.sax.saxutils import escape

@@ -1,22 +1,25 @@
 """A pipeline's schedule, partition and memory as text for the terminal and the log."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 from algorun_train.parallel import schedules
-from algorun_train.parallel.partition.partitioner import Decision, Segment
-from algorun_train.parallel.partition.repeats import Repeats
-from algorun_train.parallel.schedules import Span
+from algorun_train.parallel.partition.costs import Partition, SegmentProfile
+from algorun_train.parallel.partition.shared_bytes import SharedBytes
+from algorun_train.parallel.schedules import PipelineShape, Span
 
 MIB = 2**20
 WIDTH = 120  # columns of a terminal and of most log viewers
 
 
-def schedule_text(name: str, ranks: int, chunks: int, microbatches: int, width: int = WIDTH) -> str:
-    """Ranks x time, for stages that are equal and take twice as long backward as forward; at most `width` columns.
+def schedule_text(shape: PipelineShape, width: int = WIDTH) -> str:
+    """One line per rank, time to the right, at most `width` columns; the middle of a long schedule is left out.
 
-    `F3` is the forward pass of microbatch 3 and `B3` its backward pass (`I` and `W` where that is split); the stages
-    of a rank are told apart by `a`, `b`, .. in the model's order. Of a long schedule the middle is left out.
+    All stages take the same time, twice as long backward as forward. `F3` is the forward pass of microbatch 3 and `B3` its
+    backward pass, or `I3` and `W3` if that is split. The stages of a rank are `a`, `b`, .. in the model's order.
     """
+    name, ranks, chunks, microbatches = shape.schedule, shape.ranks, shape.chunks, shape.microbatches
     orders = schedules.orders(name, ranks, chunks, microbatches)
     timeline = schedules.simulate(orders, [1.0] * ranks * chunks, [2.0] * ranks * chunks)
     letters = "abcdefghijklmnopqrstuvwxyz"
@@ -25,12 +28,12 @@ def schedule_text(name: str, ranks: int, chunks: int, microbatches: int, width: 
     room = width - len(heads[0]) - 1
 
     def lane(rank: int, spans: Sequence[Span]) -> str:
-        held = schedules.stages_of(name, ranks, rank, chunks)
+        stages = schedules.stages_of(name, ranks, rank, chunks)
         text = ""
         for (kind, stage, microbatch), begin, end in spans:
             if begin == end:  # the first stage's input gradient, which is not computed
                 continue
-            label = f"{kind}{microbatch}" + (letters[held.index(stage) % 26] if chunks > 1 else "")
+            label = f"{kind}{microbatch}" + (letters[stages.index(stage) % 26] if chunks > 1 else "")
             text += " " * (round(begin) * cell - len(text))
             wide = (round(end) - round(begin)) * cell - 1
             text += label.ljust(wide, "-" if wide >= cell else " ") + " "
@@ -38,8 +41,8 @@ def schedule_text(name: str, ranks: int, chunks: int, microbatches: int, width: 
 
     lanes = [lane(rank, spans) for rank, spans in enumerate(timeline.ranks)]
     if len(lanes[0]) > room:
-        part = (room - 4) // (2 * cell) * cell
-        lanes = [f"{text[:part]} .. {text[-part:]}" for text in lanes]
+        half = (room - 4) // (2 * cell) * cell
+        lanes = [f"{text[:half]} .. {text[-half:]}" for text in lanes]
     rows = [f"{head}{text}|" for head, text in zip(heads, lanes, strict=True)]
     title = (
         f"schedule {name}: {_count(ranks, 'rank')}, {_count(ranks * chunks, 'stage')}, "
@@ -48,36 +51,36 @@ def schedule_text(name: str, ranks: int, chunks: int, microbatches: int, width: 
     return "\n".join([title, *rows])
 
 
-def decision_text(decision: Decision, segments: Sequence[Segment]) -> str:
-    """One row per stage, times in ms per microbatch, and the predicted step below."""
+def partition_text(partition: Partition, segments: Sequence[SegmentProfile]) -> str:
+    """A table with one row per stage, times in ms per microbatch; below it shared weights and the predicted step."""
     rows = [("stage", "rank", "first unit", "weights MiB", "forward ms", "backward ms", "in flight", "MiB")]
     columns = zip(
-        decision.ranks,
-        (segments[begin].name for begin in decision.begins),
-        decision.parameter_bytes,
-        decision.forward_s,
-        decision.backward_s,
-        decision.in_flight,
-        decision.stage_bytes,
+        partition.ranks,
+        (segments[begin].name for begin in partition.begins),
+        partition.parameter_bytes,
+        partition.forward_s,
+        partition.backward_s,
+        partition.in_flight,
+        partition.stage_bytes,
         strict=True,
     )
     for stage, (rank, name, weights, forward, backward, many, size) in enumerate(columns):
         times = f"{forward * 1e3:.2f}", f"{backward * 1e3:.2f}"
         rows.append((f"{stage}", f"{rank}", name, f"{weights / MIB:.1f}", *times, f"{many}", f"{size / MIB:.1f}"))
-    largest = max(range(len(decision.rank_bytes)), key=decision.rank_bytes.__getitem__)
+    largest = max(range(len(partition.rank_bytes)), key=partition.rank_bytes.__getitem__)
     summary = (
-        f"planned step {decision.step_s * 1e3:.1f} ms, bubble {decision.bubble:.1%}, largest rank {largest} with "
-        f"{decision.rank_bytes[largest] / MIB:.1f} MiB"
+        f"planned step {partition.step_s * 1e3:.1f} ms, bubble {partition.bubble:.1%}, largest rank {largest} with "
+        f"{partition.rank_bytes[largest] / MIB:.1f} MiB"
     )
     shared = [
         f"{name} is in stages {', '.join(map(str, stages))}, {size / MIB:.1f} MiB in each: their gradients are summed"
-        for name, stages, size in Repeats(segments).of_stages(decision.begins)
+        for name, stages, size in SharedBytes(segments).of_stages(partition.begins)
     ]
     return "\n".join([*_table(rows, left=(2,)), *shared, summary])
 
 
 def memory_text(planned: Sequence[int], measured: Sequence[int | None], what: str = "rank") -> str:
-    """Bytes planned against bytes measured, one row each; None was not measured."""
+    """A table of planned and measured bytes, one row per rank; None: not measured."""
     rows = [(what, "planned MiB", "measured MiB", "measured / planned")]
     for place, (plan, found) in enumerate(zip(planned, measured, strict=True)):
         share = "-" if found is None or not plan else f"{found / plan:.2f}"
@@ -86,7 +89,7 @@ def memory_text(planned: Sequence[int], measured: Sequence[int | None], what: st
 
 
 def _table(rows: Sequence[tuple[str, ...]], left: tuple[int, ...] = ()) -> list[str]:
-    """Columns to the right, those of `left` to the left, two blanks between."""
+    """Rows as text: columns aligned right, those of `left` aligned left, two blanks between columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:

@@ -1,29 +1,30 @@
-"""Says when a model is split in name only, and why: nearly all of the time lies in one stage. Pure."""
+"""Warns where one stage has nearly all of the time, so that the pipeline gains nothing, and says why. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from .partitioner import Decision, Segment
+from .costs import Partition, SegmentProfile
 
 MOST = 0.8  # of the time of all stages, in one of them
 
 
 def warning(
-    decision: Decision, segments: Sequence[Segment], refused: Mapping[str, str], optimize: str = "speed"
+    partition: Partition, segments: Sequence[SegmentProfile], refused: Mapping[str, str], optimize: str = "speed"
 ) -> str | None:
-    """One line about a stage with more than MOST of the planned time, None where there is none.
+    """One line about a stage with more than MOST of the planned time; None if there is no such stage.
 
-    `refused` says why the model cannot be cut at other units (`cut.anywhere.Cut`), `optimize` what was looked for.
+    `refused` says why the model cannot be cut at other units (`cut.any_module.Cut`). `optimize` is the option that the
+    partition was searched with.
     """
-    times = [forward + backward for forward, backward in zip(decision.forward_s, decision.backward_s, strict=True)]
+    times = [forward + backward for forward, backward in zip(partition.forward_s, partition.backward_s, strict=True)]
     total = sum(times)
     if len(times) == 1 or max(times) <= MOST * total:
         return None
     stage = times.index(max(times))
-    ends = [*decision.begins[1:], len(segments)]
-    held = segments[decision.begins[stage] : ends[stage]]
+    ends = [*partition.begins[1:], len(segments)]
+    held = segments[partition.begins[stage] : ends[stage]]
     units = [unit for segment in held for unit in segment.units]
     text = (
         f"warning: stage {stage} of {len(times)} ({units[0]} .. {units[-1]}) has {max(times) / total:.0%} of the planned "
@@ -35,8 +36,8 @@ def warning(
     return f"{text}; it was split for the least memory: optimize speed goes by time" if optimize == "memory" else text
 
 
-def _uncut(segment: Segment, refused: Mapping[str, str]) -> str:
-    """Why there is no place to cut within a segment: what most of its outermost units say."""
+def _uncut(segment: SegmentProfile, refused: Mapping[str, str]) -> str:
+    """Why a segment cannot be cut: the reason that most of its outermost units share."""
     found = [unit for unit in segment.units if unit in refused]
     if not found:
         return f"{segment.name} is one unit, which cannot be cut"

@@ -1,4 +1,7 @@
-"""Stages nearest to a placement that was wished for: they run one after the other, wishes need not. Pure."""
+"""Stages that come nearest to a partition that a script asks for, module by module. Pure.
+
+Stages run one after the other in the order of the model's calls. A script may ask for partitions in any other order.
+"""
 
 from __future__ import annotations
 
@@ -8,28 +11,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-MOST = 8  # partitions of which every order is looked at: 40,320 of them, a few milliseconds per segment
+Int = NDArray[np.int64]
+MOST = 8  # partitions up to which all orders are tried: 40,320 orders of 8, a few milliseconds per segment
 FAR = 2**62  # more than any cost
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What each stage of a pipeline gets."""
+    """The first segment of each stage, and the partition of the script that becomes this stage."""
 
     begins: tuple[int, ...]
     """index of each stage's first segment"""
     order: tuple[int, ...]
-    """the partition that each stage is"""
+    """the number of the script's partition for each stage"""
 
 
 def nearest(segments: Sequence[Sequence[tuple[int, int]]], partitions: int) -> Placement:
-    """The stages, one for each partition and none empty, in which the fewest bytes lie elsewhere than wished.
+    """The stages, one for each partition and none empty, in which the fewest bytes are in another partition than asked.
 
-    Each segment, in the order of the calls, holds its units as (wished partition, bytes of parameters). Ties go to the
-    fewest units elsewhere, then to partitions in the order of their numbers, then to later stages that begin early.
-    Exact up to MOST partitions; of more, the orders looked at are that of their numbers and that of their first calls.
-    ValueError for fewer segments than partitions. Whole numbers only: the same on every rank.
+    Each segment, in the order of the calls, has its units as (partition asked for, bytes of parameters). If several results
+    have equal bytes, these decide, in this order: the fewest units in another partition, partitions in the order of their
+    numbers, later stages that begin early. Exact up to MOST partitions. With more, only two orders of the partitions are
+    tried: that of their numbers and that of their first calls.
+    Whole numbers only, so the result is the same on every rank. Raises ValueError for fewer segments than partitions.
     """
     if not 0 < partitions <= len(segments):
         raise ValueError(f"{partitions} partitions of {len(segments)} segments")
@@ -48,24 +54,24 @@ def nearest(segments: Sequence[Sequence[tuple[int, int]]], partitions: int) -> P
 
 
 def _called(segments: Sequence[Sequence[tuple[int, int]]], partitions: int) -> tuple[int, ...]:
-    """The partitions in the order of their first calls; those that no unit is wished for come last."""
-    called = [wished for units in segments for wished, _ in units]
+    """The partitions in the order of their first calls; partitions without a unit come last."""
+    called = [asked for units in segments for asked, _ in units]
     return tuple(dict.fromkeys([*called, *range(partitions)]))
 
 
-def _costs(segments: Sequence[Sequence[tuple[int, int]]], partitions: int) -> np.ndarray:
-    """What it costs to have each segment in each partition: bytes first, units where bytes are equal."""
+def _costs(segments: Sequence[Sequence[tuple[int, int]]], partitions: int) -> Int:
+    """The cost of each segment in each partition: bytes in the wrong partition, then units. [segments, partitions]"""
     costs = np.zeros((len(segments), partitions), dtype=np.int64)
     weight = 1 + sum(len(units) for units in segments)
     for row, units in zip(costs, segments, strict=True):
-        for wished, size in units:
+        for asked, size in units:
             row += size * weight + 1
-            row[wished] -= size * weight + 1
+            row[asked] -= size * weight + 1
     return costs
 
 
-def _best(costs: np.ndarray, orders: np.ndarray) -> Iterator[np.ndarray]:
-    """For each segment and order of partitions the least cost up to it, if it lies in each of the stages."""
+def _best(costs: Int, orders: Int) -> Iterator[Int]:
+    """After each segment the least cost so far, for each order and each stage that the segment may be in. [orders, stages]"""
     best = np.full(orders.shape, FAR, dtype=np.int64)
     best[:, 0] = 0
     for number, row in enumerate(costs):
@@ -75,7 +81,7 @@ def _best(costs: np.ndarray, orders: np.ndarray) -> Iterator[np.ndarray]:
         yield best
 
 
-def _least(costs: np.ndarray, orders: np.ndarray) -> np.ndarray:
-    """The cost of the best stages in each of the orders."""
+def _least(costs: Int, orders: Int) -> Int:
+    """The cost of the best stages for each order. [orders]"""
     (last,) = deque(_best(costs, orders), maxlen=1)
     return last[:, -1]

@@ -1,22 +1,23 @@
-"""The partition as a JSON file: a decision that is read, edited by hand and used again. Names, not indices.
+"""The partition as a JSON file, for people to read and edit and for later jobs to use: names of units, not indices.
 
-Moving a unit's name from the end of one stage to the begin of the next, or back, makes a manual partition. What was
-profiled and predicted is in the file as well; predictions are for the reader, and are made anew for the cuts found.
+To partition by hand, move a unit's name from the end of one stage to the begin of the next, or back. The file also has the
+profile and the predictions. Predictions are for the reader; a job that uses the file predicts anew.
 """
 
+from __future__ import annotations
+
 import difflib
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from algorun_train import files
 from algorun_train.errors import UserError
 
+from .costs import Partition, SegmentProfile
 from .json_table import JsonTable
-from .partitioner import Decision, Segment
 
 FORMAT = 1
 Shapes = tuple[tuple[int, ...], ...]
@@ -44,10 +45,12 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFile:
+    """The content of a file, without its predictions."""
+
     job: Job
     stages: tuple[tuple[str, ...], ...]
     """names of the units of each stage"""
-    segments: tuple[Segment, ...]
+    segments: tuple[SegmentProfile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +60,32 @@ class Reused:
     begins: tuple[int, ...]
     """index of the first segment of each stage"""
     differs: tuple[str, ...]
-    """what is not as it was when the partition was decided, one phrase each"""
+    """what has changed since the file was written, one phrase each"""
     outdated: bool
-    """the microbatches are others: its cuts may not be the best ones, and its figures are of another job"""
+    """the job has other microbatches: the cuts may not be the best ones, and the file's figures do not apply"""
     profiled: bool
-    """its profile holds for these microbatches: predictions need no profiling"""
+    """the profile in the file applies to this job"""
 
 
-def model_hash(parameters: Iterable[tuple[str, Sequence[int], str]]) -> str:
-    """sha256 over (name, shape, dtype) of all parameters, in any order."""
-    rows = sorted([name, [int(n) for n in shape], dtype] for name, shape, dtype in parameters)
-    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-
-def write(path: Path, job: Job, segments: Sequence[Segment], decision: Decision) -> None:
-    """The file appears complete."""
-    ends = [*decision.begins[1:], len(segments)]
-    cut = [segments[begin:end] for begin, end in zip(decision.begins, ends, strict=True)]
+def write(path: Path, job: Job, segments: Sequence[SegmentProfile], partition: Partition) -> None:
+    """Writes the file atomically: it appears complete or not at all. On one rank."""
+    ends = [*partition.begins[1:], len(segments)]
+    cut = [segments[begin:end] for begin, end in zip(partition.begins, ends, strict=True)]
     table = {
         "format": FORMAT,
         "job": asdict(job),
         "stages": [{"units": [unit for segment in stage for unit in segment.units]} for stage in cut],
-        "decision": asdict(decision),
+        "decision": asdict(partition),
         "segments": [asdict(segment) | {"shared": dict(segment.shared)} for segment in segments],
     }
     files.write_json(path, table)
 
 
 def read(path: Path) -> PartitionFile:
-    """UserError where it cannot be read, is no JSON, or has another format or a value that is not allowed."""
+    """The content of a file of this version or of 0.1.0.
+
+    Raises UserError if it cannot be read, is not JSON, or has another format or a value that is not allowed.
+    """
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -114,10 +114,10 @@ def read(path: Path) -> PartitionFile:
 
 
 def reuse(path: Path, file: PartitionFile, job: Job, units: Sequence[Sequence[str]], stages: int) -> Reused:
-    """The partition of `file` for this `job`, whose model has segments of these `units` and is to have `stages`.
+    """The partition of `file` for this `job`, whose model has segments of these `units` and gets this number of stages.
 
-    UserError where the file is of another model, or its stages are not the model's units in their order, cut between
-    segments.
+    Raises UserError if the file is of another model, or if its stages are not the model's units in the model's order, cut
+    between segments.
     """
     if file.job.model != job.model:
         raise UserError(
@@ -143,8 +143,21 @@ def reuse(path: Path, file: PartitionFile, job: Job, units: Sequence[Sequence[st
     return Reused(begins, differs, outdated=shapes or count, profiled=not (shapes or cuts or machine))
 
 
-def _segment(table: JsonTable) -> Segment:
-    return Segment(
+def completed(file: PartitionFile, units: Sequence[Sequence[str]], default: int | None) -> PartitionFile:
+    """The file with the units that it does not name in the stage `default`, in the order of the model."""
+    if default is None or default >= len(file.stages):
+        return file
+    order = [unit for segment in units for unit in segment]
+    named = {unit for stage in file.stages for unit in stage}
+    place = {unit: index for index, unit in enumerate(order)}
+    missing = [unit for unit in order if unit not in named]
+    stages = list(file.stages)
+    stages[default] = tuple(sorted([*stages[default], *missing], key=lambda unit: place.get(unit, -1)))
+    return replace(file, stages=tuple(stages))
+
+
+def _segment(table: JsonTable) -> SegmentProfile:
+    return SegmentProfile(
         name=table.text("name"),
         units=table.names("units"),
         forward_s=table.seconds("forward_s"),

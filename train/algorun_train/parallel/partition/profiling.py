@@ -1,4 +1,6 @@
-"""Measures what one microbatch costs in each segment. One segment is on the device at a time, so the whole need not fit."""
+"""Measures what one microbatch costs in each segment. One segment is on the device at a time: the model need not fit."""
+
+from __future__ import annotations
 
 import contextlib
 import statistics
@@ -11,14 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from algorun_train.parallel.precision import AUTOCAST
 from algorun_train.parallel.segments import Cutting, TensorSpec
 from algorun_train.parallel.trees import leaves
 
-from .partitioner import Segment
+from .costs import SegmentProfile
 
 LEAST_REPEATS = 3
-# Names of what autocast computes in; None: nothing else than the weights' own type.
-PRECISIONS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def profile(
@@ -26,14 +27,14 @@ def profile(
     device: torch.device | str,
     repeats: int = LEAST_REPEATS,
     precision: str = "fp32",
-    loss: Callable[[Any], torch.Tensor] | None = None,
-) -> list[Segment]:
-    """The cost of every segment on `device`: the median of `repeats` (at least three) after a pass to warm up.
+    loss: Callable[[Any], torch.Tensor] | None = None,  # Any: the model's output, of the user's own type
+) -> list[SegmentProfile]:
+    """The costs of every segment on `device`: medians of `repeats` passes (at least three) after a first pass.
 
-    `precision` is "fp32", "bf16" or "fp16" (autocast). Each segment gets what the one before it has returned for the example,
-    so whole numbers stay valid. Saved bytes of successive segments add up: what both sides of a boundary save counts
-    once, with the first. `loss` of the model's output counts with the last segment: over many classes it needs more
-    than that segment itself. Weights, gradients, buffers and random numbers are afterwards as they were.
+    `precision` is a name of `AUTOCAST`. Each segment gets the output of the segment before it, so that token numbers
+    stay valid. A tensor that both sides of a boundary save counts once, with the segment before the boundary. If there
+    is a `loss` of the model's output, it counts with the last segment: over many classes it needs more than the segment.
+    Weights, gradients, buffers and random numbers are as before afterwards. Each rank may call it alone.
     """
     device, costs = torch.device(device), []
     received = [tensor.detach() for tensor in cutting.example]
@@ -65,7 +66,7 @@ def profile(
             boundary = sum(TensorSpec.of(tensor).bytes for tensor in entry)
             del result, outputs, entry, weights
         costs.append(
-            Segment(
+            SegmentProfile(
                 segment.name,
                 segment.units,
                 statistics.median(forward),
@@ -80,9 +81,9 @@ def profile(
 
 
 def combined(
-    profiles: Iterable[Sequence[Segment]], middle: Callable[[Iterable[float]], float] = statistics.fmean
-) -> list[Segment]:
-    """One profile out of several of the same segments: the mean (or another middle) of their times."""
+    profiles: Iterable[Sequence[SegmentProfile]], middle: Callable[[Iterable[float]], float] = statistics.fmean
+) -> list[SegmentProfile]:
+    """One profile out of several ranks' profiles of the same segments: the mean (or another `middle`) of their times."""
     return [
         replace(
             same[0],
@@ -94,7 +95,7 @@ def combined(
 
 
 def entries(cutting: Cutting, device: torch.device | str, precision: str = "fp32") -> list[tuple[TensorSpec, ...]]:
-    """What enters each segment on `device` under `precision`, and last the model's output, from one forward pass."""
+    """The tensors that enter each segment on `device` under `precision`, and last the model's output. One forward pass."""
     device, found = torch.device(device), []
     received = [tensor.detach() for tensor in cutting.example]
     for number in range(len(cutting.segments)):
@@ -106,7 +107,7 @@ def entries(cutting: Cutting, device: torch.device | str, precision: str = "fp32
 
 @contextlib.contextmanager
 def _alone(cutting: Cutting, number: int, device: torch.device) -> Iterator[nn.Module]:
-    """One segment in training mode on `device`, with buffers of its own; its weights return to where they were."""
+    """One segment in training mode on `device`, with copies of its buffers. Afterwards its weights are where they were."""
     stage = cutting.stage(number, number + 1)
     if not stage.training:
         stage.train()
@@ -126,12 +127,12 @@ def _alone(cutting: Cutting, number: int, device: torch.device) -> Iterator[nn.M
 
 
 def _entry(tensor: torch.Tensor, device: torch.device, received: bool) -> torch.Tensor:
-    """The model's own inputs need no gradient; everything that another stage has sent does."""
+    """A tensor received from another stage needs a gradient, an input of the model does not."""
     return tensor.to(device, copy=True).requires_grad_(received and tensor.is_floating_point())
 
 
-def _weighing(kept: dict[int, torch.UntypedStorage]) -> Any:
-    """Collects the storages that autograd keeps for the backward pass. They are held: no address is used twice."""
+def _weighing(kept: dict[int, torch.UntypedStorage]) -> contextlib.AbstractContextManager[object]:
+    """Collects the storages that autograd saves for the backward pass. `kept` keeps them alive: no address is reused."""
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         kept[_address(tensor)] = tensor.untyped_storage()
@@ -156,8 +157,8 @@ def _backward(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> None:
         torch.autograd.grad(ends, wanted, [torch.ones_like(end) for end in ends], allow_unused=True)
 
 
-def _precision(device: torch.device, precision: str) -> Any:
-    dtype = PRECISIONS[precision]
+def _precision(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
+    dtype = AUTOCAST[precision]
     return torch.autocast(device.type, dtype) if dtype else contextlib.nullcontext()
 
 

@@ -1,13 +1,13 @@
 """Forward passes through the stages of a pipeline, for evaluation.
 
-torch's schedules cannot do them where two neighbours lie on one rank ("can't steal_bwd_input"), and prepare all stages
-anew at each change between training and evaluation.
+torch's schedules cannot do them if two neighbouring stages are on one rank ("can't steal_bwd_input"), and prepare all
+stages again at each change between training and evaluation.
 
-Time goes in slots, and all ranks know which stage computes which microbatch in which slot. After each slot a rank sends
-what it has just computed and receives what its neighbours have, in one batch. The batches of a slot fit each other, so
-the messages of all ranks end slot after slot, even where a rank's messages pass through one queue: NCCL has one queue
-for each rank where a script gave `device_id` to init_process_group. In one queue an unbatched send
-holds up every later message until its receiver comes, and three ranks with two stages each would deadlock.
+Time goes in slots. All ranks know which stage computes which microbatch in which slot. After each slot a rank sends its
+results and receives those of its neighbours, in one batch of messages. The batches of one slot match each other, so the
+messages of all ranks end slot after slot. That holds even if all messages of a rank go through one queue, as with NCCL
+after a script gave `device_id` to init_process_group: in one queue an unbatched send blocks every later message until its
+receiver comes, and three ranks with two stages each would deadlock.
 """
 
 from __future__ import annotations
@@ -21,143 +21,152 @@ import torch
 import torch.distributed as dist
 
 from algorun_train.parallel.segments import TensorSpec
-from algorun_train.parallel.stage import Stage
 
 from .process_groups import Axes
+from .stage import Stage
 
-# Types of what crosses between stages, by the number that tells them to the next one.
+# Types of tensors that cross between stages; a message names a type by its number here.
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """What one stage gets of one microbatch from the stage before it."""
+    """The tensors of one microbatch on their way from one stage to the next."""
 
     stage: int
-    number: int
+    """the receiving one"""
+    microbatch: int
     peer: int
     """the rank of the pipeline at the other end"""
 
 
 @dataclass(slots=True)
 class _Arrival:
-    """Tensors on their way to a stage of this rank, and what to wait for before they are there."""
+    """Tensors on their way to a stage of this rank, and the works to wait for before using them."""
 
     tensors: tuple[torch.Tensor, ...]
     works: Sequence[dist.Work] = ()
 
 
-def first_slots(holder: Mapping[int, int], microbatches: int) -> list[int]:
-    """For each stage the slot in which it computes its first microbatch; the others follow slot after slot.
+def first_slots(rank_of_stage: Sequence[int], microbatches: int) -> list[int]:
+    """For each stage the slot in which it computes its first microbatch; the others follow slot after slot. Pure.
 
-    `holder` says which rank has each stage. A rank does all microbatches of a stage before its next stage. Pure.
+    A rank computes all microbatches of a stage before its next stage.
     """
     free: dict[int, int] = {}
     slots: list[int] = []
-    for stage in range(len(holder)):
-        slots.append(max(free.get(holder[stage], 0), slots[-1] + 1 if slots else 0))
-        free[holder[stage]] = slots[-1] + microbatches
+    for rank in rank_of_stage:
+        slots.append(max(free.get(rank, 0), slots[-1] + 1 if slots else 0))
+        free[rank] = slots[-1] + microbatches
     return slots
 
 
 class ForwardPasses:
-    """Of the stages `modules` of this rank, by their index. `holder` says which rank of the pipeline has each stage,
-    `specs` what enters each of them, and last what the model returns."""
+    """Forward passes of all ranks of one pipeline."""
 
     def __init__(
-        self, modules: Mapping[int, Stage], holder: Mapping[int, int], specs: Sequence[Sequence[TensorSpec]], axes: Axes
+        self,
+        stages: Mapping[int, Stage],
+        rank_of_stage: Sequence[int],
+        boundaries: Sequence[Sequence[TensorSpec]],
+        axes: Axes,
     ) -> None:
-        self._modules, self._holder, self._specs, self._axes = modules, holder, specs, axes
-        self._last = len(specs) - 2
+        """`stages` are this rank's, by number. `boundaries` are what enters each stage, and last the model's output."""
+        self._stages, self._rank_of_stage, self._boundaries, self._axes = stages, rank_of_stage, boundaries, axes
+        self.last = len(boundaries) - 2
+        """number of the last stage"""
         self._arrived: dict[tuple[int, int], _Arrival] = {}  # by stage and microbatch
         self._sent: list[dist.Work] = []
 
     def run(
         self,
-        parts: Sequence[Sequence[torch.Tensor]],
-        use: Callable[[Any, int], Any],
+        microbatches: Sequence[Sequence[torch.Tensor]],
+        use: Callable[[Any, int], Any],  # Any: the model's output, of the user's own type
         autocast: torch.dtype | None,
-        told: bool,
+        other_types: bool,
     ) -> list[Any]:
-        """use(output, i) of each microbatch, on the rank with the last stage; elsewhere nothing.
+        """use(output, i) of each microbatch, on the rank with the last stage; an empty list elsewhere.
 
-        `parts[i]` holds the tensors that the first stage gets; their number is the same on all ranks. With `told` the
-        stages compute under `autocast` instead of the one that they are made for, and each tells the next the types of
-        what crosses.
+        `microbatches[i]` are the tensors that the first stage gets; the number of microbatches is the same on all ranks.
+        With `other_types` the stages compute under `autocast` instead of their own, and each stage sends the types of the
+        tensors to the next one first.
         """
         results: list[Any] = []
-        begins = first_slots(self._holder, len(parts))
+        begins = first_slots(self._rank_of_stage, len(microbatches))
         with torch.no_grad():
-            for slot in range(begins[-1] + len(parts)):
+            for slot in range(begins[-1] + len(microbatches)):
                 sends: dict[Passage, tuple[torch.Tensor, ...]] = {}
-                for index, module in self._modules.items():
+                for index, stage in self._stages.items():
                     number = slot - begins[index]
-                    if not 0 <= number < len(parts):
+                    if not 0 <= number < len(microbatches):
                         continue
-                    compute = functools.partial(module.under, autocast) if told else module
-                    output = compute(*(parts[number] if index == 0 else self._received(index, number)))
-                    if index == self._last:
-                        results.append(use(module.whole(output), number))
+                    compute = functools.partial(stage.forward_under, autocast) if other_types else stage
+                    output = compute(*(microbatches[number] if index == 0 else self._received(index, number)))
+                    if index == self.last:
+                        results.append(use(stage.as_returned(output), number))
                         continue
                     tensors = output if isinstance(output, tuple) else (output,)
-                    peer = self._holder[index + 1]
+                    peer = self._rank_of_stage[index + 1]
                     if peer == self._axes.pp_rank:
                         self._arrived[index + 1, number] = _Arrival(tensors)
                     else:
                         sends[Passage(index + 1, number, peer)] = tensors
-                self._cross(sends, self._expected(slot, begins, len(parts)), told)
+                self._cross(sends, self._expected(slot, begins, len(microbatches)), other_types)
         for work in self._sent:
             work.wait()
         self._sent.clear()
         return results
 
     def _expected(self, slot: int, begins: Sequence[int], microbatches: int) -> list[Passage]:
-        """What other ranks compute in this slot for stages of this one."""
+        """The passages from other ranks' computations of this slot to stages of this rank."""
         return [
-            Passage(index, slot - begins[index - 1], self._holder[index - 1])
-            for index in self._modules
-            if index and self._holder[index - 1] != self._axes.pp_rank and 0 <= slot - begins[index - 1] < microbatches
+            Passage(index, slot - begins[index - 1], self._rank_of_stage[index - 1])
+            for index in self._stages
+            if index
+            and self._rank_of_stage[index - 1] != self._axes.pp_rank
+            and 0 <= slot - begins[index - 1] < microbatches
         ]
 
     def _received(self, index: int, number: int) -> tuple[torch.Tensor, ...]:
-        """What stage `index` gets of a microbatch from the one before it."""
+        """The tensors that stage `index` gets of a microbatch from the stage before it."""
         arrival = self._arrived.pop((index, number))
         for work in arrival.works:
             work.wait()
         return arrival.tensors
 
     def _cross(
-        self, sends: Mapping[Passage, tuple[torch.Tensor, ...]], expected: Sequence[Passage], told: bool
+        self, sends: Mapping[Passage, tuple[torch.Tensor, ...]], expected: Sequence[Passage], other_types: bool
     ) -> None:
-        """Begins to send and to receive what crosses after one slot."""
-        types = {passage: [spec.dtype for spec in self._specs[passage.stage]] for passage in expected}
-        if told:
+        """Begins to send and to receive the tensors that cross after one slot."""
+        types = {passage: [spec.dtype for spec in self._boundaries[passage.stage]] for passage in expected}
+        if other_types:
             types = self._types(sends, expected)
         arriving = {
             passage: tuple(
                 torch.empty(spec.shape, dtype=dtype, device=self._axes.device)
-                for spec, dtype in zip(self._specs[passage.stage], types[passage], strict=True)
+                for spec, dtype in zip(self._boundaries[passage.stage], types[passage], strict=True)
             )
             for passage in expected
         }
         works = self._batch(sends, arriving)
         for passage, tensors in arriving.items():
-            self._arrived[passage.stage, passage.number] = _Arrival(tensors, works)
+            self._arrived[passage.stage, passage.microbatch] = _Arrival(tensors, works)
 
     def _types(
         self, sends: Mapping[Passage, tuple[torch.Tensor, ...]], expected: Sequence[Passage]
     ) -> dict[Passage, list[torch.dtype]]:
-        """The types of what is received, as the senders tell them. Numbers on the CPU: shapes and types are needed here."""
-        told = {passage: (torch.tensor([TYPES.index(t.dtype) for t in tensors]),) for passage, tensors in sends.items()}
-        numbers = {p: (torch.empty(len(self._specs[p.stage]), dtype=torch.int64),) for p in expected}
-        for work in self._batch(told, numbers):
+        """The types of the tensors to receive, sent ahead by their senders as numbers on the CPU: this rank has to read them
+        before it can allocate."""
+        sent = {passage: (torch.tensor([TYPES.index(t.dtype) for t in tensors]),) for passage, tensors in sends.items()}
+        numbers = {p: (torch.empty(len(self._boundaries[p.stage]), dtype=torch.int64),) for p in expected}
+        for work in self._batch(sent, numbers):
             work.wait()
         return {passage: [TYPES[n] for n in tensor.tolist()] for passage, (tensor,) in numbers.items()}
 
     def _batch(
         self, sends: Mapping[Passage, tuple[torch.Tensor, ...]], arriving: Mapping[Passage, tuple[torch.Tensor, ...]]
     ) -> Sequence[dist.Work]:
-        """Begins one batch of messages; returns what to wait for before those that arrive are there."""
+        """Begins one batch of messages; returns the works to wait for before using the tensors that arrive."""
         group = self._axes.pp_group
         out = [(dist.isend, tensor.contiguous(), p.peer) for p, tensors in sends.items() for tensor in tensors]
         into = [(dist.irecv, tensor, p.peer) for p, tensors in arriving.items() for tensor in tensors]
@@ -166,8 +175,8 @@ class ForwardPasses:
         works = dist.batch_isend_irecv(
             [dist.P2POp(what, tensor, group=group, group_peer=peer) for what, tensor, peer in (*out, *into)]
         )
-        # Gloo has a work for each message, and its works can be waited for once. A rank does not wait for a send before it
-        # goes on: the neighbour may be slower. NCCL has one work for the batch.
+        # Gloo has a work for each message, which can be waited for only once. A rank does not wait for a send before its
+        # next slot: the neighbour may be slower. NCCL has one work for the batch.
         alone = len(works) == len(out) + len(into)
         sent, received = (works[: len(out)], works[len(out) :]) if alone else ((), works) if into else (works, ())
         self._sent += sent

@@ -1,7 +1,7 @@
-"""Sums gradients across data parallel replicas once per step, in buckets that leave as soon as they are complete.
+"""Sums gradients over the replicas once per step, in buckets that leave as soon as they are complete.
 
-DistributedDataParallel around the stages is not an option: its hooks see one backward pass per microbatch, and with
-zero-bubble schedules, which compute weight gradients apart, it yields wrong ones without an error (pytorch#144530).
+DistributedDataParallel cannot be used around stages: its hooks see one backward pass per microbatch. With zero-bubble
+schedules, which compute weight gradients apart, it returns wrong gradients without an error (pytorch#144530).
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .shared_weights import Ties
+from .shared_weights import SharedWeights
 
 BUCKET_BYTES = 25 * 2**20  # DDP's own default: large enough for the bandwidth, small enough to overlap
 
 
 class Bucket:
-    """Parameters whose gradients travel together. `left` counts the gradients that are not final yet.
-
-    Hooks see it with the methods of torch.distributed.GradBucket.
-    """
+    """Parameters whose gradients travel together. It has the methods of torch.distributed.GradBucket, for hooks."""
 
     def __init__(self, parameters: list[nn.Parameter], number: int, last: bool) -> None:
         self._parameters, self._number, self._last = parameters, number, last
-        self.left = 0
+        self.unfinished = 0
+        """gradients to which a pass of this step may still add"""
         self._flat: torch.Tensor | None = None
         self._wait: Callable[[], object] | None = None
 
     def index(self) -> int:
+        """Its number in the order of the buckets."""
         return self._number
 
     def is_last(self) -> bool:
+        """Whether no bucket follows."""
         return self._last
 
     def parameters(self) -> list[nn.Parameter]:
+        """Its parameters, in the order of the buffer."""
         return self._parameters
 
     def buffer(self) -> torch.Tensor:
@@ -45,14 +46,16 @@ class Bucket:
         return self._flat
 
     def set_buffer(self, flat: torch.Tensor) -> None:
+        """Replaces the buffer by one of the same length."""
         self._flat = flat
 
     def gradients(self) -> list[torch.Tensor]:
         """Views of the buffer, each in its parameter's shape."""
-        parts = self.buffer().split([p.numel() for p in self._parameters])
-        return [part.view_as(p) for part, p in zip(parts, self._parameters, strict=True)]
+        pieces = torch.split(self.buffer(), [p.numel() for p in self._parameters])
+        return [piece.view_as(p) for piece, p in zip(pieces, self._parameters, strict=True)]
 
     def launch(self, group: dist.ProcessGroup, hook: Hook | None) -> None:
+        """Begins to sum over `group`, or calls the hook instead. The parameters have no gradients until `finish`."""
         self._flat = torch.cat([_gradient(p).detach().flatten() for p in self._parameters])
         if hook is None:
             self._wait = dist.all_reduce(self._flat, group=group, async_op=True).wait
@@ -60,13 +63,16 @@ class Bucket:
             future = hook(self)
             self._wait = lambda: self._take(future.wait())
         for parameter in self._parameters:
-            parameter.grad = None  # what a later pass adds is not in the buffer, and has to be told from what is
+            parameter.grad = None  # a later pass adds here, and not to the buffer that is on its way
 
     def _take(self, result: torch.Tensor | list[torch.Tensor]) -> None:
         self._flat = result[0] if isinstance(result, list) else result
 
     def finish(self, divisor: int) -> bool:
-        """True where a pass after the launch has added to a gradient: that part is still this replica's own."""
+        """Gives the parameters their gradients, divided by `divisor`.
+
+        Returns True if a pass after the launch has added to a gradient: the replicas' gradients then differ by that.
+        """
         assert self._wait is not None
         self._wait()
         if divisor > 1:
@@ -81,16 +87,16 @@ class Bucket:
         return late
 
 
-Hook = Callable[[Bucket], torch.futures.Future[Any]]
+Hook = Callable[[Bucket], torch.futures.Future[Any]]  # Any: a tensor, or a list with one, as torch's hooks return
 
 
 def _gradient(parameter: nn.Parameter) -> torch.Tensor:
-    """Zeros where this replica has none: the others may have one, and all must send the same number of bytes."""
+    """Zeros if this replica has no gradient: others may have one, and all must send the same number of bytes."""
     return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
 
 
 def buckets_of(parameters: Iterable[nn.Parameter], limit: int) -> list[list[nn.Parameter]]:
-    """Parameters of equal dtype in runs of up to `limit` bytes, last ones first: the order of a backward pass."""
+    """Parameters of equal type in runs of up to `limit` bytes, the last ones first: the order of a backward pass."""
     found: list[list[nn.Parameter]] = []
     size, dtype = 0, None
     for parameter in reversed([p for p in parameters if p.requires_grad]):
@@ -103,63 +109,83 @@ def buckets_of(parameters: Iterable[nn.Parameter], limit: int) -> list[list[nn.P
     return found
 
 
-class GradientSum:
-    """Sums over `group`, or takes the mean: then gradients of several steps may add up.
+class _PassCounter:
+    """Counts the backward passes that have added to each gradient, and so finds out which buckets are complete."""
 
-    With `passes` (backward passes per step, each of which adds to every gradient) buckets leave during the last one;
-    with None, for schedules whose passes cannot be counted that way, all leave in `finish`. A pass may add several times
-    to those gradients that `times` says so of. `ties` are summed after that.
-    """
+    def __init__(self, buckets: list[Bucket], uses: Mapping[nn.Parameter, int]) -> None:
+        self._buckets, self._uses = buckets, uses
+        self.bucket_of = {p: bucket for bucket in buckets for p in bucket.parameters()}
+        self._seen: dict[nn.Parameter, int] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        """Before the first backward pass of a step."""
+        self._seen = dict.fromkeys(self.bucket_of, 0)
+        for bucket in self._buckets:
+            bucket.unfinished = len(bucket.parameters())
+
+    def is_final(self, parameter: nn.Parameter, passes: int) -> bool:
+        """Counts a pass for this gradient. Returns True at the last one of `passes`."""
+        self._seen[parameter] += 1
+        if self._seen[parameter] != passes * self._uses.get(parameter, 1):
+            return False
+        self.bucket_of[parameter].unfinished -= 1
+        return True
+
+
+class GradientSum:
+    """Sums gradients over a process group, or takes their mean: then those of several steps may add up."""
 
     def __init__(
         self,
         parameters: Iterable[nn.Parameter],
         group: dist.ProcessGroup | None,
         passes: int | None,
-        bucket_bytes: int = BUCKET_BYTES,
         mean: bool = False,
-        times: Mapping[nn.Parameter, int] | None = None,
-        ties: Ties | None = None,
+        shared: SharedWeights | None = None,
     ) -> None:
-        self._group, self.passes, self._times, self._ties = group, passes, times or {}, ties
+        """Call it, and `finish`, on all ranks of `group` (None: there is one replica).
+
+        `passes` are the backward passes per step, each of which adds to every gradient: buckets then leave during the
+        last one. None, for schedules whose passes cannot be counted like that: all buckets leave in `finish`. Gradients
+        of `shared` weights are summed over their stages after that.
+        """
+        self._group, self.passes, self._shared = group, passes, shared
         self._divisor = dist.get_world_size(group) if mean and group else 1
-        runs = buckets_of(parameters, bucket_bytes) if group else []
+        runs = buckets_of(parameters, BUCKET_BYTES) if group else []
         self._buckets = [Bucket(run, number, number == len(runs) - 1) for number, run in enumerate(runs)]
         self.hook: Hook | None = None
-        """reduces a bucket in the place of the sum or mean, as DistributedDataParallel's communication hooks do"""
-        self.among: Callable[[], int] | None = None
-        """how many replicas a mean is over, where some have nothing to add; None: all of the group"""
+        """reduces a bucket instead of the sum or mean, as DistributedDataParallel's communication hooks do"""
+        self.replicas_of_mean: Callable[[], int] | None = None
+        """how many replicas a mean is over, if some have nothing to add; None: all of the group"""
         self.counting = True
-        """whether the passes that run now are those that `passes` speaks of; nothing leaves during others"""
+        """whether the passes that run now are those of `passes`; no bucket leaves during other passes"""
         self.due = False
         """whether a pass has added to this replica's gradients since they were reduced"""
-        self._next = 0  # buckets leave in one order on all replicas, or their sums would be of different things
-        self._seen: dict[nn.Parameter, int] = {}
-        self._of = {p: bucket for bucket in self._buckets for p in bucket.parameters()}
-        self._hooks = [parameter.register_post_accumulate_grad_hook(self._added) for parameter in self._of]
-        self.begin()
+        self._next = 0  # buckets leave in the same order on all replicas: else different gradients would be summed
+        self._counter = _PassCounter(self._buckets, shared.uses if shared else {})
+        self._hooks = [
+            parameter.register_post_accumulate_grad_hook(self._added) for parameter in self._counter.bucket_of
+        ]
 
     def release(self) -> None:
-        """Nothing is reduced by this any more: another one takes the parameters over."""
+        """Stops watching the parameters: another GradientSum takes over."""
         for hook in self._hooks:
             hook.remove()
 
     def begin(self) -> None:
         """Before the first backward pass of a step."""
-        self._next, self._seen = 0, dict.fromkeys(self._of, 0)
-        for bucket in self._buckets:
-            bucket.left = len(bucket.parameters())
+        self._next = 0
+        self._counter.begin()
 
     def _added(self, parameter: torch.Tensor) -> None:
         self.due = True
         if self.passes is None or not self.counting:
             return
         assert isinstance(parameter, nn.Parameter)
-        self._seen[parameter] += 1
-        if self._seen[parameter] != self.passes * self._times.get(parameter, 1):
+        if not self._counter.is_final(parameter, self.passes):
             return
-        self._of[parameter].left -= 1
-        while self._next < len(self._buckets) and self._buckets[self._next].left == 0:
+        while self._next < len(self._buckets) and self._buckets[self._next].unfinished == 0:
             self._launch_next()
 
     def _launch_next(self) -> None:
@@ -168,17 +194,17 @@ class GradientSum:
         self._next += 1
 
     def finish(self) -> None:
-        """After the last backward pass: every gradient is the sum (or the mean) over the replicas, and over the stages
-        that use its weight."""
+        """Call it after the last backward pass of a step: every gradient is then the sum (or the mean) over the replicas,
+        and for a shared weight over the stages that use it."""
         while self._next < len(self._buckets):
             self._launch_next()
-        divisor = self.among() if self.among else self._divisor
+        divisor = self.replicas_of_mean() if self.replicas_of_mean else self._divisor
         late = [bucket.finish(1 if self.hook else divisor) for bucket in self._buckets]
         self.due = any(late)
-        if self._ties:
-            self._ties.finish()
+        if self._shared:
+            self._shared.finish()
         self.begin()
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those whose gradients are reduced, in the order of the buckets: the same one on all replicas."""
-        return list(self._of)
+        """The parameters whose gradients are reduced, in the order of the buckets: the same one on all replicas."""
+        return list(self._counter.bucket_of)

@@ -1,19 +1,20 @@
-"""How many bytes a rank really holds in a step, measured where there is no GPU's counter."""
+"""Bytes that a rank really needs in a step, measured where there is no counter of a GPU."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar
 
 import torch
 
-if TYPE_CHECKING:
-    from .pipeline import Pipeline
+from .pipeline import Pipeline
+
+T = TypeVar("T")
 
 
-class _Kept:
-    """A tensor kept by autograd; its end is the end of the keeping."""
+class _Saved:
+    """A tensor saved by autograd; it dies when autograd drops it."""
 
     __slots__ = ("live", "tensor")
 
@@ -25,9 +26,9 @@ class _Kept:
 
 
 class SavedBytes:
-    """Counts what autograd saves while it is entered: each storage once, however many operations keep a view of it.
+    """Counts the bytes that autograd saves within the `with` statement: each storage once, however many views are saved.
 
-    Storages of `apart` (weights, a stage's received inputs, which have their own place in the bill) do not count.
+    Storages of the tensors `apart` (weights and received inputs, which are counted elsewhere) do not count.
     """
 
     def __init__(self, apart: Iterable[torch.Tensor] = ()) -> None:
@@ -43,7 +44,7 @@ class SavedBytes:
     def __exit__(self, *error: object) -> None:
         self._hooks.__exit__(*error)
 
-    def _pack(self, tensor: torch.Tensor) -> _Kept:
+    def _pack(self, tensor: torch.Tensor) -> _Saved:
         storage = tensor.untyped_storage()
         place = storage.data_ptr()
         if place not in self._apart:
@@ -51,12 +52,14 @@ class SavedBytes:
                 self.now += storage.nbytes()
                 self.peak = max(self.peak, self.now)
             self._users[place] += 1
-        return _Kept(tensor.detach(), self)
+        return _Saved(tensor.detach(), self)
 
-    def _unpack(self, kept: Any) -> torch.Tensor:
-        return kept.tensor
+    def _unpack(self, saved: object) -> torch.Tensor:
+        assert isinstance(saved, _Saved)
+        return saved.tensor
 
     def dropped(self, tensor: torch.Tensor) -> None:
+        """Autograd needs this tensor no more."""
         storage = tensor.untyped_storage()
         place = storage.data_ptr()
         if place not in self._apart:
@@ -66,8 +69,11 @@ class SavedBytes:
                 self.now -= storage.nbytes()
 
 
-def weighed(pipeline: Pipeline, step: Callable[[], Any]) -> tuple[Any, int]:
-    """What the step returns, and the bytes of autograd's peak in it and of receive buffers; not the pipeline's first step."""
+def peak_bytes(pipeline: Pipeline, step: Callable[[], T]) -> tuple[T, int]:
+    """The result of the step, and bytes: the most that autograd saves in it at any moment, and the receive buffers.
+
+    Call it on all ranks of a pipeline whose first step is over: that one allocates the receive buffers.
+    """
     buffers = pipeline.receive_buffers()
     with SavedBytes([*pipeline.parameters(), *buffers]) as saved:
         result = step()

@@ -1,4 +1,4 @@
-"""A batch in microbatches."""
+"""A batch as microbatches."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from algorun_train.parallel.trees import arguments, in_order, leaves
 
 
 def in_microbatches(
-    inputs: Any, targets: torch.Tensor, specs: Sequence[TensorSpec], count: int
+    inputs: Any,  # the user model's own arguments
+    targets: torch.Tensor,
+    specs: Sequence[TensorSpec],
+    count: int,
 ) -> tuple[list[tuple[torch.Tensor, ...]], tuple[torch.Tensor, ...]]:
-    """The tensors of the model's arguments, and the targets, in `count` parts; `specs` are those of one part's arguments.
+    """The tensors of the model's arguments and the targets, as `count` microbatches.
 
-    UserError for other shapes, which must not change: gloo takes a short message into the larger buffer, and stale rows
-    stay.
+    `inputs` are the arguments for the batch, nested like the example; `specs` are the tensors of one microbatch.
+    Raises UserError for other shapes. They must not change: gloo writes a short message into the larger buffer, whose
+    other rows would keep old data.
     """
     tensors = leaves(arguments(in_order(inputs)))
     wanted = [[spec.shape[0] * count, *spec.shape[1:]] for spec in specs]

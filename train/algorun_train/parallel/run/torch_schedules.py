@@ -1,6 +1,6 @@
-"""torch.distributed.pipelining's schedules under the names of our options, and a stage that tells when it computes.
+"""torch.distributed.pipelining's schedules by the names of our options, and a stage whose computations can be timed.
 
-Public names only: what lies behind them moves with every release of torch. `forward_one_chunk`, `backward_one_chunk`
+Only public names of torch are used: private ones change with every release. `forward_one_chunk`, `backward_one_chunk`
 and `backward_weight_one_chunk` are methods without an underscore on PipelineStage from torch 2.10 to 2.15.
 """
 
@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.distributed import pipelining
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
 from algorun_train.parallel.schedules import Action, Span
 from algorun_train.parallel.segments import TensorSpec
 
-Loss = Callable[[Any, torch.Tensor], torch.Tensor]
+T = TypeVar("T")
+Loss = Callable[[Any, torch.Tensor], torch.Tensor]  # Any: the model's output, of the user's own type
 
 
 def gpipe(stage: pipelining.PipelineStage, microbatches: int, **named: Any) -> pipelining.ScheduleGPipe:
-    """torch's, also for fewer microbatches than stages, which its constructor refuses in torch 2.10 without need."""
+    """torch's GPipe. It also takes fewer microbatches than stages, which torch 2.10 refuses without need."""
     stages = stage.num_stages
     stage.num_stages = min(stages, microbatches)
     try:
@@ -29,8 +31,8 @@ def gpipe(stage: pipelining.PipelineStage, microbatches: int, **named: Any) -> p
         stage.num_stages = stages
 
 
-SINGLE = {"gpipe": gpipe, "1f1b": pipelining.Schedule1F1B}
-MULTI = {
+SINGLE: dict[str, Callable[..., PipelineScheduleSingle]] = {"gpipe": gpipe, "1f1b": pipelining.Schedule1F1B}
+MULTI: dict[str, Callable[..., PipelineScheduleMulti]] = {
     "interleaved": pipelining.ScheduleInterleaved1F1B,
     "zero-bubble": pipelining.ScheduleInterleavedZeroBubble,
     "zbv": pipelining.ScheduleZBVZeroBubble,
@@ -39,7 +41,7 @@ MULTI = {
 
 
 class Recorder:
-    """Spans of one step, in seconds since `start`. Off unless started: a GPU is waited for at every span."""
+    """Times the computations of one step, in seconds since `start`. Off unless started: it waits for a GPU at every span."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._zero = device, 0.0
@@ -47,9 +49,11 @@ class Recorder:
         self.spans: list[Span] = []
 
     def start(self) -> None:
+        """Begins to record, at time zero."""
         self.spans, self.on, self._zero = [], True, self._now()
 
     def stop(self) -> tuple[Span, ...]:
+        """Ends recording; returns this rank's spans in the order of their begins."""
         self.on = False
         return tuple(self.spans)
 
@@ -58,8 +62,8 @@ class Recorder:
             torch.cuda.synchronize(self._device)
         return time.perf_counter()
 
-    def run(self, kind: str, stage: int, microbatch: int, work: Callable[[], Any]) -> Any:
-        """The result of `work`, with its time kept while the recorder is on."""
+    def run(self, kind: str, stage: int, microbatch: int, work: Callable[[], T]) -> T:
+        """The result of `work`, an action of this kind (see `schedules.Action`); timed if the recorder is on."""
         if not self.on:
             return work()
         begin = self._now()
@@ -69,14 +73,14 @@ class Recorder:
 
 
 class RecordedStage(pipelining.PipelineStage):
-    """A PipelineStage whose computations a recorder can time."""
+    """A PipelineStage whose computations a recorder can time. Any: torch's own arguments and results."""
 
     def __init__(self, recorder: Recorder, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._recorder = recorder
 
     def receive_buffers(self) -> list[torch.Tensor]:
-        """What other stages' tensors arrive in; before torch 2.15 there are some for every microbatch, from the first step on."""
+        """The buffers for other stages' tensors. Before torch 2.15 there are some for every microbatch, from the first step on."""
         tables = (self.args_recv_info, self.grad_recv_info)
         found = [getattr(info, "buffer", None) for table in tables for row in table.values() for info in row]
         return [buffer for buffer in found if isinstance(buffer, torch.Tensor)]
@@ -96,10 +100,10 @@ class RecordedStage(pipelining.PipelineStage):
 
 
 def tensors(specs: Sequence[TensorSpec], gradients: bool) -> tuple[torch.Tensor, ...]:
-    """Tensors without memory, of these shapes and types, which take part in the backward pass or not.
+    """Tensors on meta of these shapes and types, which require gradients or not.
 
-    Given for inputs and outputs, they keep PipelineStage from finding the shapes out by a pass on uninitialised memory,
-    which spoils the statistics of BatchNorm (torch 2.12, 2.13).
+    PipelineStage gets them as its inputs and outputs. Without them it finds the shapes by a pass on uninitialised memory,
+    which makes the statistics of BatchNorm wrong (torch 2.12, 2.13).
     """
     return tuple(
         torch.empty(
@@ -109,8 +113,10 @@ def tensors(specs: Sequence[TensorSpec], gradients: bool) -> tuple[torch.Tensor,
     )
 
 
-def schedule(name: str, stages: Sequence[pipelining.PipelineStage], microbatches: int, loss: Loss) -> Any:
-    """torch's schedule for the stages of this rank. `loss` is of one microbatch and is not scaled further."""
+def schedule(
+    name: str, stages: Sequence[pipelining.PipelineStage], microbatches: int, loss: Loss
+) -> PipelineScheduleSingle | PipelineScheduleMulti:
+    """torch's schedule for the stages of this rank. `loss` is of one microbatch; torch does not scale gradients."""
     if name in SINGLE:
         return SINGLE[name](stages[0], microbatches, loss_fn=loss, scale_grads=False)
     return MULTI[name](list(stages), microbatches, loss_fn=loss, scale_grads=False)

@@ -1,8 +1,10 @@
-"""Pipeline schedules: their names, what they allow, which stages a rank holds and what it computes in which order.
+"""Pipeline schedules: their names, their rules, the stages of each rank and the order of its computations.
 
-The orders are those that torch.distributed.pipelining executes (2.10 to 2.15). torch's own `pipeline_order` is no
-source for them: that of its 1F1B is not what it runs.
+The orders are those that torch.distributed.pipelining executes (2.10 to 2.15). They are not read from torch's own
+`pipeline_order`: that of its 1F1B differs from what it executes.
 """
+
+from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,15 +17,30 @@ from .slots import Action, numbered
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule that torch has."""
+    """A schedule that torch executes."""
 
     slots: Callable[[int, int, int, int], Iterator[slots.Slot]]
+    """(pipeline rank, pipeline ranks, stages per rank, microbatches) -> the rank's slots in order"""
     chunks: tuple[int, int | None]
-    """fewest and most stages that a rank may hold; None: no limit"""
+    """fewest and most stages of a rank; None: no limit"""
     v_shaped: bool = False
-    """rank r holds r and 2P-1-r instead of r, r+P, .."""
+    """rank r of P runs the stages r and 2P-1-r instead of r, r+P, .."""
     experimental: bool = False
-    """splits the backward pass, which torch.compile and some modules do not stand"""
+    """splits the backward pass: torch.compile, recomputation and some modules do not work with that"""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineShape:
+    """One pipeline: `chunks` stages on each of `ranks` ranks, and `microbatches` through them in one step."""
+
+    schedule: str
+    ranks: int
+    chunks: int
+    microbatches: int
+
+    @property
+    def stages(self) -> int:
+        return self.ranks * self.chunks
 
 
 SCHEDULES = {
@@ -38,7 +55,7 @@ ALIASES = {"simple": "gpipe"}
 
 
 def find(name: str) -> Schedule:
-    """UserError for a name that is none."""
+    """The schedule of this name or alias. Raises UserError for an unknown name."""
     known = SCHEDULES.get(ALIASES.get(name, name))
     if known is None:
         allowed = ", ".join([*SCHEDULES, *ALIASES])
@@ -47,9 +64,9 @@ def find(name: str) -> Schedule:
 
 
 def rules(name: str, ranks: int, stages: int, microbatches: int, torch: str = "") -> None:
-    """UserError with the rule that `stages` over `ranks` pipeline ranks, or `microbatches`, break; else nothing.
+    """Raises a UserError with the rule that these numbers break, if they break one.
 
-    `torch` is its version, if that is known: 2.10 allows less than those after it.
+    `torch` is the version of torch; "": unknown. torch 2.10 cannot run schedules in the shape of a V.
     """
     schedule = find(name)
     least, most = schedule.chunks
@@ -86,8 +103,17 @@ def _even_rounds(ranks: int, microbatches: int) -> bool:
     return microbatches % max(1, microbatches // ranks) == 0
 
 
+def check_recompute(name: str) -> None:
+    """Raises UserError for a schedule that cannot compute activations again in its backward pass."""
+    if find(name).experimental:
+        raise UserError(
+            f"option --recompute: not with the schedule {name}, which computes weight gradients apart; "
+            "fix: --recompute False, or --schedule 1f1b"
+        )
+
+
 def stages_of(name: str, ranks: int, rank: int, chunks: int) -> tuple[int, ...]:
-    """The stages that a pipeline rank holds, in the order of the model."""
+    """The stages of a pipeline rank, in the order of the model."""
     if find(name).v_shaped:
         return (rank, 2 * ranks - 1 - rank)
     return tuple(range(rank, ranks * chunks, ranks))
@@ -95,19 +121,19 @@ def stages_of(name: str, ranks: int, rank: int, chunks: int) -> tuple[int, ...]:
 
 def rank_of(name: str, ranks: int, chunks: int) -> tuple[int, ...]:
     """The pipeline rank of every stage."""
-    owner = {stage: rank for rank in range(ranks) for stage in stages_of(name, ranks, rank, chunks)}
-    return tuple(owner[stage] for stage in range(ranks * chunks))
+    rank_by_stage = {stage: rank for rank in range(ranks) for stage in stages_of(name, ranks, rank, chunks)}
+    return tuple(rank_by_stage[stage] for stage in range(ranks * chunks))
 
 
 def orders(name: str, ranks: int, chunks: int, microbatches: int) -> tuple[tuple[Action, ...], ...]:
-    """What each pipeline rank computes, in order. UserError where the schedule does not allow these numbers."""
+    """The actions of each pipeline rank, in order. Raises UserError if the schedule does not allow these numbers."""
     schedule = find(name)
     rules(name, ranks, ranks * chunks, microbatches)
     return tuple(numbered(schedule.slots(rank, ranks, chunks, microbatches), microbatches) for rank in range(ranks))
 
 
 def allowed_microbatches(name: str, ranks: int, stages: int, counts: Sequence[int], torch: str = "") -> tuple[int, ...]:
-    """Those of `counts` that the schedule allows."""
+    """The numbers of microbatches among `counts` that the schedule allows."""
 
     def fits(count: int) -> bool:
         try:

@@ -1,4 +1,9 @@
-"""Event simulation of a schedule: a rank computes its actions one after the other, each once its inputs are there."""
+"""Event simulation of a schedule: a rank computes its actions in order, each as soon as its inputs have arrived.
+
+Sending takes no time: what a microbatch sends is small beside what it computes, and is sent while ranks compute.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,12 +38,12 @@ class Timeline:
 
     @property
     def step_s(self) -> float:
-        """From the first action's begin to the last one's end, over all ranks."""
+        """Seconds from the begin of the first action to the end of the last, over all ranks."""
         return self.end_s - self.begin_s
 
     @property
     def bubbles(self) -> tuple[float, ...]:
-        """The share of the step that each rank computes nothing in."""
+        """For each rank the share of the step in which it computes nothing."""
         whole = self.step_s
         return tuple(1 - sum(s.end_s - s.begin_s for s in spans) / whole if whole else 0.0 for spans in self.ranks)
 
@@ -52,17 +57,17 @@ class Simulator:
     """Runs one set of orders under many costs: dependencies are sorted once, a run is one pass over the actions."""
 
     def __init__(self, orders: Orders) -> None:
-        """ValueError where the orders wait for each other for ever."""
+        """Raises ValueError if ranks wait for each other for ever."""
         self._orders = orders
         self._stages = 1 + max(action.stage for order in orders for action in order)
         self.length = sum(map(len, orders))
-        # (rank, kind, stage, place of the needed action or -1, whether it comes from another rank)
-        self._sorted: list[tuple[int, str, int, int, bool]] = []
+        # (rank, kind, stage, place of the needed action or -1)
+        self._sorted: list[tuple[int, str, int, int]] = []
         self._places: list[list[int]] = [[] for _ in orders]
         self._sort()
 
     def _sort(self) -> None:
-        done: dict[Action, tuple[int, int]] = {}  # the place and rank of outputs that exist
+        done: dict[Action, int] = {}  # the place of outputs that exist
         waiting: dict[Action, int] = {}  # the rank that waits for an output
         ready = list(range(len(self._orders)))
         while ready:
@@ -71,15 +76,15 @@ class Simulator:
             while len(places) < len(order):
                 action = order[len(places)]
                 needed = self._needs(action)
-                place, owner = done.get(needed, (-1, rank)) if needed else (-1, rank)
+                place = done.get(needed, -1) if needed else -1
                 if needed and place < 0:
                     waiting[needed] = rank
                     break
                 here = len(self._sorted)
-                self._sorted.append((rank, action.kind, action.stage, place, owner != rank))
+                self._sorted.append((rank, action.kind, action.stage, place))
                 places.append(here)
                 output = action._replace(kind="I") if action.kind == "B" else action
-                done[output] = here, rank
+                done[output] = here
                 if output in waiting:
                     ready.append(waiting.pop(output))
         if len(self._sorted) < self.length:
@@ -101,25 +106,25 @@ class Simulator:
         weight = [cost - part for cost, part in zip(backward_s, inner, strict=True)]
         return {"F": list(forward_s), "B": list(backward_s), "I": inner, "W": weight}
 
-    def _ends(self, costs: dict[str, list[float]], send_s: float) -> list[float]:
+    def _ends(self, costs: dict[str, list[float]]) -> list[float]:
         ends: list[float] = []
         free = [0.0] * len(self._orders)
-        for rank, kind, stage, place, sent in self._sorted:
+        for rank, kind, stage, place in self._sorted:
             begin = free[rank]
-            if place >= 0:
-                arrival = ends[place] + send_s if sent else ends[place]
-                if arrival > begin:
-                    begin = arrival
+            if place >= 0 and ends[place] > begin:
+                begin = ends[place]
             free[rank] = end = begin + costs[kind][stage]
             ends.append(end)
         return ends
 
-    def step_s(self, forward_s: Sequence[float], backward_s: Sequence[float], send_s: float = 0.0) -> float:
-        return max(self._ends(self._costs(forward_s, backward_s), send_s))
+    def step_s(self, forward_s: Sequence[float], backward_s: Sequence[float]) -> float:
+        """Seconds of a step whose stages take these seconds per microbatch."""
+        return max(self._ends(self._costs(forward_s, backward_s)))
 
-    def timeline(self, forward_s: Sequence[float], backward_s: Sequence[float], send_s: float = 0.0) -> Timeline:
+    def timeline(self, forward_s: Sequence[float], backward_s: Sequence[float]) -> Timeline:
+        """The whole step; costs as in `step_s`."""
         costs = self._costs(forward_s, backward_s)
-        ends = self._ends(costs, send_s)
+        ends = self._ends(costs)
         ranks = []
         for order, places in zip(self._orders, self._places, strict=True):
             pairs = zip(order, places, strict=True)
@@ -127,18 +132,18 @@ class Simulator:
         return Timeline(tuple(ranks))
 
 
-def simulate(orders: Orders, forward_s: Sequence[float], backward_s: Sequence[float], send_s: float = 0.0) -> Timeline:
-    """The step that `orders` give. Costs are per stage and microbatch; `send_s` is the way between two ranks.
+def simulate(orders: Orders, forward_s: Sequence[float], backward_s: Sequence[float]) -> Timeline:
+    """One step of these orders. Costs are seconds of each stage for one microbatch.
 
-    A backward pass split in I and W costs half of it each, except on the first stage. Sends cost no computation.
+    A backward pass that is split in I and W costs half of it each, except on the first stage, whose W is all of it.
     """
-    return Simulator(orders).timeline(forward_s, backward_s, send_s)
+    return Simulator(orders).timeline(forward_s, backward_s)
 
 
-def held(orders: Orders, sizes: Sequence[int]) -> tuple[int, ...]:
-    """The most that each rank holds at once, where a microbatch in flight through stage s counts `sizes[s]`.
+def peak_sizes(orders: Orders, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The largest size of each rank at any moment, where a microbatch in flight through stage s has the size `sizes[s]`.
 
-    Activations live from F to B, and to W where the backward pass is split.
+    A microbatch is in flight from F to B, or to W where the backward pass is split.
     """
     peaks = []
     for order in orders:
@@ -153,13 +158,8 @@ def held(orders: Orders, sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(peaks)
 
 
-def in_flight(orders: Orders) -> tuple[int, ...]:
-    """The most microbatches, counted once per stage, whose activations each rank holds at once."""
-    return held(orders, [1] * _stages(orders))
-
-
-def held_by_stage(orders: Orders) -> tuple[int, ...]:
-    """The most microbatches in flight through each stage."""
+def in_flight_by_stage(orders: Orders) -> tuple[int, ...]:
+    """The largest number of microbatches in flight through each stage."""
     now = [0] * _stages(orders)
     peak = list(now)
     for order in orders:  # a stage is on one rank only

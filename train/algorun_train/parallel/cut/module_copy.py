@@ -1,4 +1,6 @@
-"""A second tree of modules over the same parameters: what is patched in it leaves the user's model as it was."""
+"""Copies a tree of modules over the same parameters: patching the copy leaves the user's model as it is."""
+
+from __future__ import annotations
 
 import copy
 from collections import OrderedDict
@@ -16,11 +18,11 @@ PLAIN = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, t
 EMPTY = (dict, OrderedDict, list, set)
 
 
-def twin(model: nn.Module, exchange: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-    """A copy of `model`'s modules that holds `exchange(tensor)` for each of its parameters and buffers.
+def copy_modules(model: nn.Module, exchange: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    """A copy of `model`'s modules with `exchange(tensor)` in the place of each parameter and buffer.
 
-    Other attributes are deep-copied, save tensors, which are shared. Raises UserError for a model that can't be copied.
-    It is what copy.deepcopy does, ten times as fast: a trial makes one for every segment.
+    Other tensors are shared with `model`, all other attributes are copied as by copy.deepcopy, which takes ten times as
+    long: verifying a cut makes a copy for every segment. Raises UserError for a model that cannot be copied.
     """
     memo: dict[int, Any] = {}
     modules = list(model.modules())
@@ -45,10 +47,11 @@ def twin(model: nn.Module, exchange: Callable[[torch.Tensor], torch.Tensor]) -> 
             f"model {type(model).__name__} cannot be cut: copying its modules failed ({type(error).__name__}: {error}); "
             "allowed: modules that copy.deepcopy accepts; fix: keep handles, locks and groups out of the modules"
         ) from error
-    return memo[id(model)]
+    copied: nn.Module = memo[id(model)]
+    return copied
 
 
-def _copied(value: Any, memo: dict[int, Any]) -> Any:
+def _copied(value: Any, memo: dict[int, Any]) -> Any:  # Any: attributes of user modules, of any type
     if isinstance(value, PLAIN):
         return value
     if type(value) in EMPTY and not value:
@@ -57,18 +60,18 @@ def _copied(value: Any, memo: dict[int, Any]) -> Any:
 
 
 def tensors(model: nn.Module) -> Iterable[torch.Tensor]:
-    """Every parameter and buffer, a shared one once."""
+    """Every parameter and buffer once."""
     yield from model.parameters()
     yield from model.buffers()
 
 
 def names(model: nn.Module) -> dict[int, list[str]]:
-    """id of each parameter and buffer -> all its global names, the first one first."""
+    """All names of each parameter and buffer in the model, the first one first, by the id of the tensor."""
     found: dict[int, list[str]] = {}
-    for name, tensor in model.named_parameters(remove_duplicate=False):
-        found.setdefault(id(tensor), []).append(name)
-    for name, tensor in model.named_buffers(remove_duplicate=False):
-        found.setdefault(id(tensor), []).append(name)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        found.setdefault(id(parameter), []).append(name)
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        found.setdefault(id(buffer), []).append(name)
     return found
 
 
@@ -81,7 +84,7 @@ def on_meta(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def on_cpu(model: nn.Module) -> nn.Module:
-    """The model itself, or a copy whose parameters and buffers are on the CPU where some are elsewhere."""
+    """The model itself if all its tensors are on the CPU, else a copy of it on the CPU."""
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.device.type == "cpu":
@@ -89,11 +92,11 @@ def on_cpu(model: nn.Module) -> nn.Module:
         there = tensor.detach().cpu()
         return nn.Parameter(there, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else there
 
-    return model if all(tensor.device.type == "cpu" for tensor in tensors(model)) else twin(model, moved)
+    return model if all(tensor.device.type == "cpu" for tensor in tensors(model)) else copy_modules(model, moved)
 
 
 def disown(model: nn.Module, foreign: Callable[[torch.Tensor], bool]) -> None:
-    """Takes foreign parameters and buffers out of the registries of `model`'s modules: they stay plain attributes."""
+    """Makes plain attributes of foreign parameters and buffers: the modules of `model` no longer list them."""
     for module in model.modules():
         for registry in (module._parameters, module._buffers):
             for name in [n for n, tensor in registry.items() if tensor is not None and foreign(tensor)]:

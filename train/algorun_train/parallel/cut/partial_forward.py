@@ -1,11 +1,16 @@
 """A stage of a model: the user's own forward, entered and left at the calls of two modules.
 
-Modules called before the stage return recorded meta tensors, so the code around them runs without memory and without
-arithmetic; only constants (positions, causal masks) are computed in every stage, and what comes of inputs that the code
-looks at there (`if mask.all()`): these cross too, and are there from the forward's beginning. Where the stage begins, the meta tensors that
-it needs are bound to the received ones; a function that gets a bound tensor gets the received one instead. Where the
-next stage begins, an exception leaves the forward.
+Before the stage: modules return recorded tensors on meta, so that the code around them needs no memory and no arithmetic.
+Each stage computes constants (positions, causal masks) itself. It also computes what depends only on inputs whose values the
+code reads (`if mask.all()`): such inputs cross every boundary, and a stage has them from the beginning of its forward.
+At the begin of the stage: the meta tensors that it needs are bound to the received tensors. A function that gets a bound
+tensor as its argument gets the received tensor instead.
+At the begin of the next stage: an exception leaves the forward.
+
+`Any` on this page: the user model's own arguments and results, and the functions that torch hands to a TorchFunctionMode.
 """
+
+from __future__ import annotations
 
 import contextlib
 import functools
@@ -18,31 +23,33 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from algorun_train.errors import UserError
-from algorun_train.parallel.stage import recomputed
+from algorun_train.parallel.recompute import recomputed
 from algorun_train.parallel.trees import leaves, mapped
 
-from .boundary_tensors import pack, tie, unpack
+from .boundary_tensors import connect, pack, unpack
 from .meta import META, computed, placed
 from .recorder import LIKE, RANDOM, Call
+
+RECEIVED = "_algorun_received"  # attribute of a meta tensor: the received tensor that it is bound to
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Place:
-    """A module's call at which the model can be left and entered, and where the tensors that cross are found there."""
+    """A module's call at which the model can be left and entered, and where the crossing tensors are found there."""
 
     name: str
     tick: int
     where: tuple[tuple[str, int], ...]  # (module, number among the tensors of its arguments), one per crossing tensor
     dtypes: tuple[torch.dtype, ...]  # of the crossing tensors
     written: tuple[bool, ...]  # whether the model changes them in place later on
-    # Inputs of the model, by number, that cross as well: what the forward looks at before this place it looks at again
-    # in every stage beyond.
+    # Inputs of the model, by number, that cross as well: the forward reads their values before this place, and does so
+    # in every later stage.
     inputs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StagePlan:
-    """What a stage has to do."""
+    """Which calls of a recorded forward a stage runs, and where it begins and ends."""
 
     begin: Place | None  # None at the model's beginning
     end: Place | None  # None at its end
@@ -54,27 +61,27 @@ class StagePlan:
 
 
 class _Leave(BaseException):
-    """Leaves a forward at a stage's end. No Exception: the user's `except Exception` is not meant."""
+    """Leaves a forward at a stage's end. Not an Exception: an `except Exception` of the user must not catch it."""
 
     def __init__(self, outputs: tuple[torch.Tensor, ...]) -> None:
         self.outputs = outputs
 
 
-class Stage(nn.Module):
-    """Runs its part of `model`, a copy made for this stage, whose registries it takes over as they are."""
+class PartialForward(nn.Module):
+    """Runs its stage of `model`, a copy made for this stage. Both share their registries of parameters and modules."""
 
     def __init__(self, model: nn.Module, plan: StagePlan) -> None:
         super().__init__()
-        # The same dictionaries: what moves or loads this module's parameters does so in the copy as well.
+        # The same dictionaries: who moves or loads this module's parameters does so in the copy as well.
         self._parameters, self._buffers, self._modules = model._parameters, model._buffers, model._modules
         self._non_persistent_buffers_set = model._non_persistent_buffers_set
         self.training = model.training
-        self._plan, self._model = plan, (model,)  # in a tuple, for it is no submodule
+        self._plan, self._model = plan, (model,)  # in a tuple: it must not be a submodule
         self._run: _Run | None = None
         self._again: dict[str, bool] = {}
         self._patch(dict(model.named_modules()))
 
-    def train(self, mode: bool = True) -> "Stage":
+    def train(self, mode: bool = True) -> PartialForward:
         self._model[0].train(mode)
         self.training = mode
         return self
@@ -90,14 +97,16 @@ class Stage(nn.Module):
                 result = self._model[0](*args, **kwargs)
                 if plan.end is not None or not run.entered:
                     raise UserError(run.missed())
-                outputs = leaves(result := mapped(result, _received))
+                outputs = tuple(leaves(result := mapped(result, _received)))
         except _Leave as left:
             outputs = result = left.outputs
         finally:
             self._run = outer
         if plan.begin is not None or plan.end is not None:
-            tied = iter(tie(outputs, received if plan.begin else (), plan.untouched, crossing=plan.end is not None))
-            result = mapped(result, lambda _: next(tied))
+            connected = iter(
+                connect(outputs, received if plan.begin else (), plan.untouched, crossing=plan.end is not None)
+            )
+            result = mapped(result, lambda _: next(connected))
         return result[0] if plan.end is not None and len(result) == 1 else result
 
     def _patch(self, modules: dict[str, nn.Module]) -> None:
@@ -115,7 +124,6 @@ class Stage(nn.Module):
             modules[call.name].forward = functools.partial(_skip, call)
         for place, act in ((begin, self._enter), (end, self._leave)):
             if place is not None:
-                # Outside of what notes its arguments would be too early, inside of it is as good.
                 _wrap(modules[place.name], functools.partial(act, place))
 
     def _noted(self, name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -143,8 +151,8 @@ class Stage(nn.Module):
         raise UserError(self._run.missed() if self._run is not None else "a unit of another stage was called")
 
     def recompute(self, modules: Mapping[str, bool]) -> None:
-        """Calls of these modules, which have to lie within the stage as a whole, keep no activations: the backward pass
-        computes them again. The flag says whether random numbers are then those of the first time."""
+        """Calls of these modules keep no activations: the backward pass computes them again. Each module must lie within
+        this stage. The flag says whether the second pass draws the same random numbers as the first."""
         self._again = dict(modules)
 
     def _within(self, name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -152,7 +160,7 @@ class Stage(nn.Module):
         if run is not None and not run.entered:
             raise UserError(run.missed())
         args, kwargs = mapped((args, kwargs), _received)
-        if run is None:  # computed anew in a backward pass
+        if run is None:  # recomputed in a backward pass
             return forward(*args, **kwargs)
         run.depth += 1
         try:
@@ -165,20 +173,20 @@ class Stage(nn.Module):
 
 
 class _Run(TorchFunctionMode):
-    """One forward of a stage: before its beginning everything is kept on meta, after it bound tensors are exchanged."""
+    """One forward of a stage: before its begin every tensor is on meta, after it bound tensors are replaced."""
 
     def __init__(self, plan: StagePlan, received: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.plan, self.received = plan, tuple(received)
         self.entered = plan.begin is None
-        self.depth = 0  # of calls whose arguments have been exchanged already
+        self.depth = 0  # of calls whose arguments have been replaced already
         self.device = self.received[0].device if self.received else torch.device("cpu")
         self.arguments_of: dict[str, list[torch.Tensor]] = {}
         self.inputs: dict[int, torch.Tensor] = {}  # those of the model that this stage has, by number
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The model's arguments: in later stages the inputs that have come along, and fresh objects without values,
-        to be bound in this run only."""
+        """The model's arguments. In later stages: the inputs that have crossed, and for the others new tensors without
+        values, which are bound in this run only."""
         begin, end = self.plan.begin, self.plan.end
         examples = leaves(self.plan.example)
         if begin is None:
@@ -186,22 +194,22 @@ class _Run(TorchFunctionMode):
         else:
             came = zip(begin.inputs, self.received[len(begin.where) :], strict=True)
             self.inputs = {i: unpack(tensor, examples[i].dtype).detach() for i, tensor in came}
-        # What goes on to the next stage, or lies in a buffer of the pipeline, may not be written to.
+        # The model may not write to a tensor that crosses to the next stage, or that is a buffer of the pipeline.
         kept = self.inputs if begin is not None else end.inputs if end is not None else ()
         own = iter(
             (self.inputs[i].clone() if i in kept else self.inputs[i]) if i in self.inputs else example.detach()
             for i, example in enumerate(examples)
         )
-        return mapped(self.plan.example, lambda _: next(own))
+        args, kwargs = mapped(self.plan.example, lambda _: next(own))
+        return args, kwargs
 
     def enter(self, place: Place) -> None:
         self.entered = True  # from here on functions, the ones below too, work on real tensors
-        received = self.received[: len(place.where)]
-        crossing = zip(self.found(place), received, place.dtypes, place.written, strict=True)
+        crossing = zip(self.found(place), self.received[: len(place.where)], place.dtypes, place.written, strict=True)
         for tensor, received, dtype, written in crossing:
-            received = unpack(received, dtype)
-            # A received tensor is a leaf of autograd's graph and a buffer of the pipeline: neither may be written to.
-            tensor._algorun_received = received.clone() if written else received
+            bound = unpack(received, dtype)
+            # A received tensor is a leaf of autograd's graph and a buffer of the pipeline: the model may not write to it.
+            setattr(tensor, RECEIVED, bound.clone() if written else bound)
 
     def found(self, place: Place) -> list[torch.Tensor]:
         return [self.arguments_of[name][number] for name, number in place.where]
@@ -221,16 +229,14 @@ class _Run(TorchFunctionMode):
         if not self.entered:
             return self._before(func, args, kwargs)
         args, kwargs = mapped((args, kwargs), _received)
-        if (
-            self.plan.begin is not None
-        ):  # shapes are known of tensors that have not come along, and devices asked of them
+        if self.plan.begin is not None:  # the code may ask tensors that have not crossed for their device
             if func == _DEVICE and args[0].is_meta:
                 return self.device
             args, kwargs = placed(args, kwargs, META, self.device)
         return func(*args, **kwargs)
 
     def _before(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Constants are computed as ever, on the stage's device; all that depends on inputs or weights stays on meta."""
+        """Computes constants on the stage's device. Everything that depends on inputs or weights stays on meta."""
         if func == _DEVICE:
             return self.device
         name = func.__name__
@@ -242,12 +248,13 @@ class _Run(TorchFunctionMode):
         return computed(func, args, kwargs)
 
 
-_DEVICE = torch.Tensor.device.__get__  # type: ignore[attr-defined]
+_DEVICE = torch.Tensor.device.__get__
 
 
 def _received(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that stands behind a bound meta tensor; any other tensor itself."""
-    return getattr(tensor, "_algorun_received", tensor)
+    """The received tensor that a meta tensor is bound to; any other tensor itself."""
+    found: torch.Tensor = getattr(tensor, RECEIVED, tensor)
+    return found
 
 
 def _wrap(module: nn.Module, around: Callable[..., Any]) -> None:

@@ -1,8 +1,10 @@
-"""Where a model can be cut, as a search has found and tried it: names, shapes and ticks, no weights and no modules.
+"""A verified cut as data: names, shapes and ticks, no weights and no modules.
 
-A search runs the whole model many times, forward and backward. One rank does that and tells the others, which make the
-same stages of their own copies of the model without a pass of it.
+A search runs the uncut model many times, forward and backward. One rank does that and sends the result to the others,
+which build the same stages from their own models without running them.
 """
+
+from __future__ import annotations
 
 import io
 import pickle
@@ -18,36 +20,39 @@ from algorun_train.parallel.segments import TensorSpec
 from algorun_train.parallel.trees import arguments
 
 from . import boundary, verify_cut
+from .partial_forward import Place
 from .recorder import Call, Recording, record
-from .stage import Place
 from .verify_cut import Crossing
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """All that stages are made of beside the model and its example."""
+class FoundCut:
+    """Everything that stages are built from, except the model and its example."""
 
     recording: Recording
-    """the forward pass, as `needed` leaves it"""
+    """the forward pass, trimmed by `trimmed`"""
     places: tuple[Place, ...]
+    """the cut places between the segments"""
     units: tuple[str, ...]
-    """modules called once that segments consist of, in execution order"""
+    """the units of all segments, in execution order"""
     crossings: tuple[Crossing, ...]
     """what enters each segment"""
     output: tuple[TensorSpec, ...]
+    """the tensors in the model's output"""
     refused: dict[str, str]
-    """why the model cannot be cut at other units"""
+    """why the model cannot be cut at other units, by unit"""
 
 
-def needed(recording: Recording, places: Sequence[Place]) -> Recording:
-    """What stages between these places need of a recording: calls, uses, and the results of the calls that they skip."""
+def trimmed(recording: Recording, places: Sequence[Place]) -> Recording:
+    """The recording without what stages between these places do not need. They need calls, uses, and the results of the
+    calls that they skip."""
     skipped = {call.name for place in places for call in boundary.before(recording, place.tick, place.inputs)}
     calls = _copied(recording.calls, lambda call: call.result if call.name in skipped else None)
     return Recording(calls, [], [], recording.uses, recording.changed, [], recording.anew)
 
 
-def _copied(calls: Sequence[Call], result: Callable[[Call], Any]) -> list[Call]:
-    """The same calls with other results, and without their arguments."""
+def _copied(calls: Sequence[Call], result: Callable[[Call], object]) -> list[Call]:
+    """Copies of the calls with other results and without arguments."""
     copies: dict[int, Call] = {}
     for call in calls:
         parent = None if call.parent is None else copies[id(call.parent)]
@@ -58,36 +63,36 @@ def _copied(calls: Sequence[Call], result: Callable[[Call], Any]) -> list[Call]:
 
 
 class _Pickler(pickle.Pickler):
-    """Refuses modules and tensors with values: an object among the results may hold some, and they would be large."""
+    """Refuses modules and tensors with values: an object among the results may contain some, and they would be large."""
 
-    def persistent_id(self, value: Any) -> None:
+    def persistent_id(self, value: object) -> None:
         if isinstance(value, nn.Module) or (isinstance(value, torch.Tensor) and not value.is_meta):
             raise pickle.PicklingError(f"a {type(value).__name__} among the results of modules")
 
 
-def packed(proof: Proof) -> bytes:
-    """The proof for other ranks. Where a module's result cannot be pickled, no results are sent, and each
-    other rank runs one forward pass to get its own."""
+def packed(found: FoundCut) -> bytes:
+    """The cut for other ranks. If a module's result cannot be pickled, no results are sent, and each other rank runs one
+    forward pass to get its own."""
     try:
-        return _dumped(proof)
+        return _dumped(found)
     except Exception:  # pickle raises whatever an object's own code does
-        calls = _copied(proof.recording.calls, lambda _: _Lacking)
-        return _dumped(replace(proof, recording=replace(proof.recording, calls=calls, _once={})))
+        calls = _copied(found.recording.calls, lambda _: _NotSent)
+        return _dumped(replace(found, recording=replace(found.recording, calls=calls, _once={})))
 
 
-class _Lacking:
+class _NotSent:
     """Stands for the result of a call that could not be sent."""
 
 
-def unpacked(data: bytes, model: nn.Module, example: Any) -> Proof:
-    """The proof of another rank, which has the same model. One forward pass of the model where results were left behind.
+def unpacked(data: bytes, model: nn.Module, example: Any) -> FoundCut:  # Any: the user model's arguments
+    """The cut that another rank has packed, for an equal model here. Runs one forward pass if results were not sent.
 
-    UserError where the model calls other modules than on the rank with the proof.
+    Raises UserError if the model calls other modules here than on the rank that has cut it.
     """
-    proof: Proof = pickle.loads(data)
-    calls = proof.recording.calls
-    if all(call.result is not _Lacking for call in calls):
-        return proof
+    found: FoundCut = pickle.loads(data)
+    calls = found.recording.calls
+    if all(call.result is not _NotSent for call in calls):
+        return found
     with verify_cut.fixed(model, True):
         own = record(model, *arguments(example)).calls
     if [call.name for call in own] != [call.name for call in calls]:
@@ -97,10 +102,10 @@ def unpacked(data: bytes, model: nn.Module, example: Any) -> Proof:
         )
     for call, mine in zip(calls, own, strict=True):
         call.result = mine.result
-    return proof
+    return found
 
 
-def _dumped(proof: Proof) -> bytes:
+def _dumped(found: FoundCut) -> bytes:
     file = io.BytesIO()
-    _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(proof)
+    _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(found)
     return file.getvalue()

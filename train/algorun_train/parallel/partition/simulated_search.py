@@ -1,34 +1,39 @@
-"""The search for cuts where a rank holds several stages: every cut if there are few, else from good ones downhill.
+"""A search for partitions where a rank has several stages: it tries all of them if they are few, else it descends.
 
-A rank's memory then depends on all of its stages at once and the step on the order of the schedule, so no sum or
-maximum tells what a cut costs: each one is simulated.
+The memory of such a rank depends on all of its stages at once, and the step on the order of the schedule. No sum or
+maximum gives these costs, so each partition is simulated.
 """
+
+from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-Begins = tuple[int, ...]
+from .costs import Begins
+
 Cost = tuple[float, ...]
+"""compared item by item: the first difference decides"""
 
 
-def search(cost: Callable[[Begins], Cost], starts: Sequence[Begins], segments: int, budget: int) -> Begins:
-    """The cheapest cut of `segments` found with about `budget` evaluations; it is none worse than any of `starts`.
+def search_by_cost(cost: Callable[[Begins], Cost], starts: Sequence[Begins], segments: int, budget: int) -> Begins:
+    """The cheapest partition of this many segments that about `budget` evaluations find; no worse than any of `starts`.
 
-    The result depends on the arguments alone, not on how fast this machine is.
+    The result depends on the arguments alone, not on the speed of this machine: it is the same on all ranks.
     """
     stages = len(starts[0])
     if math.comb(segments - 1, stages - 1) <= budget:
-        return min(every_cut(segments, stages), key=cost)
+        return min(every_partition(segments, stages), key=cost)
     return _descend(cost, min(starts, key=cost), segments, budget)
 
 
-def every_cut(segments: int, stages: int) -> Iterator[Begins]:
+def every_partition(segments: int, stages: int) -> Iterator[Begins]:
+    """All partitions of this many segments in this many stages, none of them empty."""
     return ((0, *rest) for rest in itertools.combinations(range(1, segments), stages - 1))
 
 
 def _descend(cost: Callable[[Begins], Cost], begins: Begins, segments: int, budget: int) -> Begins:
-    """Moves single begins, and then runs of them together, as long as that helps."""
+    """Moves one begin, or several neighbours together, as long as a move makes the partition cheaper."""
     seen = {begins}
     best = cost(begins)
     moved = True
