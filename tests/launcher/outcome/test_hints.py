@@ -9,7 +9,7 @@ import pytest
 from algorun.control.failure import SHOWN, Failure
 from algorun.machine.failure_snapshot import Evidence
 from algorun.machine.probe import Folder
-from algorun.outcome.hints import TABLE, explain
+from algorun.outcome.hints import RULES, Case, _words, explain, rule_for
 from tests.conftest import ROOT
 
 GIB, MIB = 1024**3, 1024**2
@@ -87,9 +87,8 @@ def test_a_bus_error_is_explained_by_a_small_shared_memory():
     assert hint(BUS, Evidence()) == ""  # /dev/shm could not be looked at
 
 
-@pytest.mark.parametrize(
-    ("words", "evidence", "expected"),
-    [
+# The words of an exception, what the machine knows, and how the hint begins.
+ROWS = [
         ("OSError: [Errno 28] No space left on device: '/x'", FULL, "disk full: /opt/ml/checkpoints has 0 MiB free of 4.0 GiB"),
         ("RuntimeError: PytorchStreamWriter failed writing file data/0", FULL, "disk full: /opt/ml/checkpoints"),
         ("OSError: [Errno 28] No space left on device", CALM, "a write failed, though no folder of the job is full now"),
@@ -154,8 +153,10 @@ def test_a_bus_error_is_explained_by_a_small_shared_memory():
         ("ValueError: bad", CALM, ""),
         ("KeyError: 'killed'", OOM, ""),
         ("ConnectionRefusedError: [Errno 111] Connection refused", CALM, ""),
-    ],
-)  # fmt: skip
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("words", "evidence", "expected"), ROWS)
 def test_words_and_their_hints(words, evidence, expected):
     told = hint(raised(words), evidence)
     assert told.startswith(expected)
@@ -185,12 +186,24 @@ def test_a_hint_that_is_there_already_stays():
     assert hint(replace(KILLED, hint="mine"), OOM) == "mine"
 
 
-@pytest.mark.parametrize("text", [told for _, told in TABLE])
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_every_rule_has_a_row_that_it_applies_to(rule):
+    ends = [(KILLED, OOM), (BUS, SMALL_SHM), (Failure("exit", "algo-1", 3, "no message on stderr", 0), FULL),
+            (Failure("exit", "algo-1", 137, "Killed", 0, "Killed\n"), OOM)]  # fmt: skip
+    cases = [Case(failure, _words(failure), evidence) for failure, evidence in ends]
+    cases += [Case(raised(words), words, evidence) for words, evidence, _ in ROWS]
+    assert rule in [rule_for(case) for case in cases]
+
+
+FIXED = [rule.hint for rule in RULES if isinstance(rule.hint, str) and not rule.always]
+
+
+@pytest.mark.parametrize("text", FIXED)
 def test_every_hint_is_documented(text):
     assert f"| {text} |" in (ROOT / "docs" / "troubleshooting.md").read_text()
 
 
-@pytest.mark.parametrize("text", [told for _, told in TABLE])
+@pytest.mark.parametrize("text", FIXED)
 def test_every_hint_leaves_room_for_the_failure(text):
     assert len(text) < SHOWN // 4
     assert text == text.strip()
