@@ -123,8 +123,8 @@ def read_results(data: bytes) -> None:
     paths.output_data.mkdir(parents=True, exist_ok=True)
     for path in (paths.summary, paths.output_data / report.RESULT, paths.failure):
         path.write_bytes(data)
-    said = report.said(paths)
-    assert len(said) <= report.LONGEST_SAID
+    said = report.user_failure_text(paths)
+    assert len(said) <= report.LONGEST_USER_TEXT
     assert said.replace("\n", "").replace("\t", "").isprintable()
     shown = report.figures(paths.summary)
     assert shown.isprintable(), shown

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from algorun.control import messages, wire
+from algorun.control import hub_messages, messages, wire
+from algorun.control.actions import Conclude, Signal, Start, ToHub
 from algorun.control.failure import Raised
 from algorun.control.hang import Frame, Stack
 from algorun.control.hub import Hub
-from algorun.control.member import Conclude, Member, Signal, Start, State, ToHub
+from algorun.control.member import Member, State
 from algorun.control.messages import AskStacks, Bye, End, Go, Hello, Message, Ready, Restart, StacksSent, Stop, Verdict
 from algorun.job.settings import Limits
 
@@ -71,14 +72,14 @@ class Job:
         self.get_ready(host)
 
     def get_ready(self, host: str, **digest: str) -> None:
-        self.act(host, self.members[host].prepared(self.now))
+        self.members[host].prepared()
         self.to_hub[host].append(replace(ready(host, **digest), newest=self.checkpoints[host]))
 
     def arrive(self, host: str, **digest: str) -> None:
         """Says hello, and prepares from now on."""
-        self.members[host].joined(self.now)
+        self.members[host].heard(self.now)
         self.send(self.hub.hello(self.now, hello(host, **digest)))
-        self.act(host, self.members[host].preparing(self.now))
+        self.members[host].preparing(self.now)
 
     def step(self) -> bool:
         """Delivers one message, of a host chosen by chance; False when none is under way."""
@@ -94,7 +95,7 @@ class Job:
 
     def hear(self, host: str, message: Message) -> None:
         message = wire.decode(wire.encode(message).rstrip(b"\n"))
-        self.send(self.hub.receive(self.now, host, message))
+        self.send(hub_messages.receive(self.hub, self.now, host, message))
 
     def receive(self, host: str, message: Message) -> None:
         member = self.members[host]
@@ -113,7 +114,7 @@ class Job:
                 actions = member.restart(self.now, attempt)
                 self.act(host, actions)
                 if actions:
-                    self.act(host, member.cleared(self.now))
+                    member.cleared(self.now)
                     self.get_ready(host)
             case Stop(why):
                 self.act(host, member.stop(self.now, why))

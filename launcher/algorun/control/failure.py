@@ -1,10 +1,12 @@
-"""A failure, and the choice of the one that began it all. Pure."""
+"""A failure: what went wrong, and its text in output/failure. Pure.
+
+Which of several failures is the root cause is decided in root_cause.py.
+"""
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from . import peer_errors
@@ -12,16 +14,9 @@ from .peer_errors import Distance
 
 SHOWN = 1024  # characters of output/failure that SageMaker shows as the job's FailureReason
 LONGEST_TRACEBACK = 24 * 1024  # characters, so that a failure fits a control message
-MOST_OTHERS = 8  # failures beside the root that are named
-LONGEST_OTHER = 200  # characters of each
 ALSO, THEN = "also: ", "then: "  # before a failure of its own, and before a consequence
 
 ABORTED = (128 + signal.SIGABRT, 128 + signal.SIGTERM)  # signals that a library or an engine uses for a peer's end
-
-EVEN = (
-    "all ranks must take part until the last collective: look for data that is split unevenly, and for a return or"
-    " sys.exit(0) that only some ranks reach"
-)
 
 # What a program may still say behind its failure: Hydra's advice, torch's warnings at exit.
 AFTERWORD = re.compile(r"set the environment variable hydra_full_error|(\[rank\d+\]:)?\s*\[W\d{4} ", re.IGNORECASE)
@@ -52,9 +47,11 @@ class Failure:
     step: int = 0  # optimizer steps that the rank had made, 0 where nobody counts
     age_s: float = 0.0
     note: str = ""  # why no attempt follows where restarts are left
-    others: str = ""  # what else failed, a line each; the hub adds it to the root
-    left: str = ""  # how the rank had left, with 0; code, message and traceback are then of one that needed it
-    said: str = ""  # what the user's own script wrote to output/failure
+    others: str = ""  # what else failed, a line each; the hub adds it to the root cause
+    how_left: str = (
+        ""  # of a rank that left with 0 too early; code, message and traceback are those of a rank that needed it
+    )
+    user_text: str = ""  # what the user's own script wrote to output/failure
 
     @property
     def distance(self) -> Distance:
@@ -89,7 +86,7 @@ class Failure:
         """True for a rank that left without a word, as MPI_Abort lets it."""
         return self.kind == "exit" and not self.traceback.strip()
 
-    def spoils_a_stop(self, *, bundled: bool) -> bool:
+    def makes_stop_fail(self, *, bundled: bool) -> bool:
         """True where a job that was told to stop has failed nevertheless: what was to be saved is not.
 
         Of a script of the user's only a write that failed counts, as many leave with an exception when they are told
@@ -102,19 +99,21 @@ class Failure:
     def headline(self) -> str:
         """The first line of output/failure."""
         who = f"rank {self.rank} on {self.host}" if self.rank is not None else self.host
-        parts = [f"{self.kind}: {who} {self.left}"] if self.left else [f"{self.kind}: {who}", how(self.code)]
+        parts = [f"{self.kind}: {who} {self.how_left}"] if self.how_left else [f"{self.kind}: {who}", how(self.code)]
         if self.rank is not None:
             most = f"/{self.attempts}" if self.attempts > 1 else ""
             parts.append(f"attempt {self.attempt + 1}{most}")
-        if self.step and not self.left:
+        if self.step and not self.how_left:
             parts.append(f"step {self.step}")
         return f"{', '.join(parts)}: {self.message}" if self.message else ", ".join(parts)
 
     def text(self, most: int = SHOWN) -> str:
         """At most `most` characters: what the user's script said, headline, the end of the traceback, hint. The same
         on every host."""
-        if self.said:
-            return f"{self.said}\n{replace(self, said='').text(max(0, most - len(self.said) - 1))}".rstrip()[:most]
+        if self.user_text:
+            return f"{self.user_text}\n{replace(self, user_text='').text(max(0, most - len(self.user_text) - 1))}".rstrip()[
+                :most
+            ]
         head = self.headline()
         note = f"\n{self.note}" if self.note else ""
         hint = f"\nhint: {self.hint}" if self.hint else ""
@@ -180,64 +179,3 @@ def how(code: int) -> str:
         except ValueError:
             pass
     return f"exit {code}"
-
-
-def complete(first: Failure, reported: Iterable[tuple[float, Failure]]) -> Failure:
-    """The root with what else was reported, a short line each: first what may be a cause, then consequences.
-
-    What the user's script said is that of the root's host, else of the first one that has a word of it.
-    """
-    ordered = sorted(reported, key=lambda pair: (pair[1].distance, pair[0]))
-    rest = [each for _, each in ordered if (each.host, each.rank) != (first.host, first.rank)]
-    same = (first.kind, first.code, first.message)
-    ranks = first.rank is not None
-    equal = [each for each in rest if ranks == (each.rank is not None) and (each.kind, each.code, each.message) == same]
-    named = [each for each in rest if each not in equal]
-    lines = []
-    if equal:
-        alike = ", ".join(str(each.rank) if ranks else each.host for each in equal[:MOST_OTHERS])
-        more = ", .." if len(equal) > MOST_OTHERS else ""
-        lines.append(f"{ALSO}the same on {len(equal)} more: {'rank ' if ranks else ''}{alike}{more}")
-    for each in named[:MOST_OTHERS]:
-        line = (THEN if each.secondary else ALSO) + replace(each, attempts=first.attempts).headline()
-        lines.append(line[:LONGEST_OTHER])
-    if len(named) > MOST_OTHERS:
-        lines.append(f"{THEN}{len(named) - MOST_OTHERS} more")
-    near = sorted((first, *rest), key=lambda each: each.host != first.host)
-    return replace(first, others="\n".join(lines), said=next((each.said for each in near if each.said), ""))
-
-
-def left_early(gone: Sequence[RankLeft], ranks: int, seen: Failure) -> Failure:
-    """What `seen`, the trouble of another rank, becomes where ranks that it needed had left; `gone`: the first one first.
-
-    `ranks` is the number of all. The code and the words stay those of the one in trouble, as nothing else has any.
-    """
-    first, more = gone[0], len(gone) - 1
-    also = f", as did {more} {'other' if more == 1 else 'others'}," if more else ""
-    still = max(1, ranks - len(gone))
-    doing = "trained" if first.step else "ran"  # where nobody counts steps it may be anything
-    ended = "" if seen.kind == "hang" else f", {how(seen.code)}"
-    return replace(
-        seen,
-        kind=seen.kind if seen.kind == "hang" else "left",
-        host=first.host,
-        rank=first.rank,
-        message=f"rank {seen.rank} on {seen.host}{ended}: {seen.message}",
-        step=first.step,
-        left=f"{first.how}{also} while {still} {'rank' if still == 1 else 'ranks'} still {doing}",
-        hint=f"{EVEN}; {seen.hint}" if seen.hint else EVEN,
-    )
-
-
-def root(reported: Iterable[tuple[float, Failure]]) -> Failure:
-    """The failure to blame, of (onset, failure) pairs with onsets on one clock.
-
-    What only names a vanished peer comes last, then the earliest onset wins. A lost host beats the exceptions of ranks
-    that were connected to it, as those are secondary. A crash beats a silent exit: the rank that calls MPI_Abort over
-    a crashed peer can be reported before the peer.
-    """
-    ordered = sorted(reported, key=lambda pair: (pair[1].distance, pair[0]))
-    first = ordered[0][1]
-    if first.silent:
-        return next((failure for _, failure in ordered if failure.crash), first)
-    return first

@@ -5,30 +5,70 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from algorun.errors import ExitCode
+from algorun.job.settings import Limits
 
 from .failure import Failure
 from .messages import Go, Hello, Ready
+from .rivals import Rivals
+from .waiting import Waiting
 
 SHOWN_HOSTS = 16  # named in a message
 
 
 class Gate:
-    """What the hosts have said at the gate. `hosts` is the file's order; the first one is the leader."""
+    """What the hosts have said at the gate. `hosts` is the file's order; the first one is the leader.
 
-    def __init__(self, hosts: Sequence[str]) -> None:
+    `deadline` is the end of the wait for hosts to come and get ready, and then that of every restart.
+    """
+
+    def __init__(self, now: float, hosts: Sequence[str], limits: Limits) -> None:
         self.hosts = tuple(hosts)
         self.hellos: dict[str, Hello] = {}
         self.ready: dict[str, Ready] = {}
+        self.rivals = Rivals(hosts[0])
+        self.deadline = now + limits.gate_s
+        self._limits = limits
+        self._preparing = False  # all hosts came, and have had more time to get ready
         self._unproven: set[str] = set()
+        self._waiting = Waiting(now)
+
+    def expects(self, host: str) -> bool:
+        """True for a host of this job."""
+        return host in self.hosts
 
     def refusal(self, host: str) -> str:
         """Why this host cannot come, "" if it can."""
         if host not in self.hosts:
             return f"{host} is not one of the job's hosts"
-        return f"{host} has said hello already" if host in self.hellos else ""
+        return f"{host} has said hello already" if host in self.hellos else self.rivals.refusal(host)
+
+    def hello(self, now: float, hello: Hello) -> None:
+        """A host has come."""
+        self.hellos[hello.host] = hello
+        if self.all_came:
+            self._waiting = Waiting(now)
+
+    def is_ready(self, now: float, host: str, ready: Ready) -> None:
+        """A host could start, or start again."""
+        if not self.ready:
+            self._waiting = Waiting(now)
+        self.ready[host] = ready
+
+    def wait_again(self, now: float) -> None:
+        """A restart: all hosts have to get ready once more."""
+        self.ready.clear()
+        self.deadline = now + self._limits.kill_s + self._limits.restart_s
+
+    def overdue(self, now: float) -> Failure | None:
+        """The deadline has passed: names who is missing. None where all came, and may take longer to get ready."""
+        limits = self._limits
+        if self.all_came and not self._preparing:
+            self._preparing, self.deadline = True, now + limits.prepare_s + limits.blame_s
+            return None
+        return self._absent(limits.gate_s + (limits.prepare_s if self._preparing else 0.0))
 
     def unproven(self, host: str) -> None:
-        """Somebody came as this host without the job's token."""
+        """Somebody came as this host without the job's token: no reason to end the job, but to name it at the gate."""
         if host in self.hosts:
             self._unproven.add(host)
 
@@ -65,31 +105,37 @@ class Gate:
         """Hosts that have not come."""
         return [host for host in self.hosts if host not in self.hellos]
 
-    def awaited(self) -> str:
-        """A line about those that the others wait for, "" where nobody waits: hosts may all prepare for long."""
+    @property
+    def unready(self) -> list[str]:
+        """Hosts that are not ready."""
+        return [host for host in self.hosts if host not in self.ready]
+
+    def waits(self, now: float) -> str:
+        """The line about hosts that the others wait for, "" where none is due. Hosts may all prepare for long."""
         missing, what = self.missing, ""
         if not missing and self.ready:
-            missing, what = [host for host in self.hosts if host not in self.ready], " to get ready"
-        return f"waiting for {listed(missing)}{what} (of {len(self.hosts)} hosts)" if missing else ""
+            missing, what = self.unready, " to get ready"
+        if not missing or len(self.hosts) == 1 or not self._waiting.due(now):
+            return ""
+        return f"waiting for {listed(missing)}{what} (of {len(self.hosts)} hosts)"
 
-    def absent(self, limit_s: float) -> Failure:
-        """The gate has closed: names the hosts that did not come, or did not get ready."""
+    def _absent(self, limit_s: float) -> Failure:
         missing, what = self.missing, "missing"
         if not missing:
-            missing, what = [host for host in self.hosts if host not in self.ready], "not ready"
+            missing, what = self.unready, "not ready"
         text = f"hosts {what} after {limit_s:g} s: {listed(missing)}"
         came = [host for host in missing if host in self._unproven][:SHOWN_HOSTS]
         if came:
             text += f" ({', '.join(came)} came with another token: ALGORUN_TOKEN, or the training job's ARN)"
         return Failure("gate", self.hosts[0], ExitCode.GATE, text)
 
-    def _compare(self, newest: str, said: Mapping[str, Hello] | Mapping[str, Ready]) -> Failure | None:
+    def _compare(self, newest: str, statements: Mapping[str, Hello] | Mapping[str, Ready]) -> Failure | None:
         leader = self.hosts[0]
-        if leader not in said or newest not in said:
+        if leader not in statements or newest not in statements:
             return None
-        mine = said[leader].digest
-        for host in said if newest == leader else (newest,):
-            digest = said[host].digest
+        mine = statements[leader].digest
+        for host in statements if newest == leader else (newest,):
+            digest = statements[host].digest
             if digest == mine:
                 continue
             for key in sorted({*mine, *digest}):

@@ -8,8 +8,9 @@ from dataclasses import replace
 from algorun.errors import ExitCode
 
 from . import hang
-from .failure import Failure, RankLeft, left_early
+from .failure import Failure, RankLeft
 from .hang import Stack
+from .root_choice import blame_left_rank
 
 ANSWER_S = 3.0  # for all hosts to tell what their ranks are doing
 KEPT = "the stacks of all ranks are in output/data, stacks-rank-*.txt"
@@ -25,10 +26,10 @@ class Inquiry:
         self.stacks: list[Stack] = []
         self.answered: set[str] = set()
 
-    def failure(self, now: float, leader: str, attempt: int, gone: Sequence[RankLeft], ranks: int) -> Failure | None:
+    def failure(self, now: float, leader: str, attempt: int, left: Sequence[RankLeft], ranks: int) -> Failure | None:
         """The rank that holds the others up, with its stack; the leader where nobody has answered.
 
-        `gone` are the ranks that have left with 0. Where all others only wait, they wait for the first of these.
+        `left` are the ranks that have left with 0. Where all others only wait, they wait for the first of these.
         None where ranks have waited in vain, and those that live do no more than wait either.
         """
         if not self.stacks and self._in_vain:
@@ -41,9 +42,9 @@ class Inquiry:
             return None
         blamed = hang.odd(suspects)
         text = hang.message(blamed, self.stacks, self._idle_s, self._timed_out)
-        missed = bool(gone and blamed.wait)
-        if gone and not missed:
-            text = f"{text}; rank {gone[0].rank} on {gone[0].host} had {gone[0].how}"
+        missed = bool(left and blamed.wait)
+        if left and not missed:
+            text = f"{text}; rank {left[0].rank} on {left[0].host} had {left[0].how}"
         failure = Failure(
             kind="hang",
             host=blamed.host,
@@ -56,7 +57,7 @@ class Inquiry:
             step=blamed.steps,
             age_s=now - self.since,
         )
-        return left_early(gone, ranks, failure) if missed else failure
+        return blame_left_rank(left, ranks, failure) if missed else failure
 
     def kept(self, failure: Failure) -> Failure:
         """A failure that the stacks don't explain, which says where they are."""

@@ -1,32 +1,33 @@
 """One host's part of the job: joins, runs its ranks, reports, obeys the verdict. A pure state machine.
 
-JOIN --go--> RUN --end | hub lost--> LEAVE --ranks gone--> LEFT
+JOIN --go--> RUN --end | hub lost--> LEAVE --ranks have ended--> BYE --nobody waits for this host--> LEFT
   ^           v
   '------- RESTART (until nothing of the attempt is left)
 
 Methods take the time (seconds, this host's monotonic clock) and return actions for the supervisor; `deadline` says
-when `tick` is due. A stop is a phase of RUN: ranks have been told, and the grace is running.
+when `tick` is due. A stop is a phase of RUN: ranks have been told, and the grace is running (grace.py).
 """
 
 from __future__ import annotations
 
+import math
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from algorun.errors import ExitCode
 from algorun.job.settings import Limits
 
+from . import messages
+from .actions import Action, Conclude, EndProcesses, Signal, Start, ToHub, Warn
+from .attempt_report import AttemptReport
 from .failure import Failure, Raised, RankLeft
-from .first_failure import MISSED_S
-from .heartbeat import Pulse, silence_s
-from .inquiry import ANSWER_S
-from .messages import Done, Fail, Go, Hang, Heartbeat, Message, SaveFailed, Stop, Verdict
+from .grace import Grace
+from .host_loss import HubLoss
+from .joining import Joining
+from .messages import Done, Fail, Go, Hang, Heartbeat, SaveFailed, Stop, Verdict
 from .rank_failures import RankFailures
-
-STOP_S = 2.0  # to reach the hub and tell it of a stop: an untold hub waits longer for this host
-TELL_S = 10.0  # for a hub that is not there yet to hear of a failure of this host
 
 
 class State(Enum):
@@ -36,42 +37,13 @@ class State(Enum):
     RUN = "run"
     RESTART = "restart"
     LEAVE = "leave"
+    BYE = "bye"
     LEFT = "left"
 
 
 IN_JOB = frozenset({State.JOIN, State.RUN, State.RESTART})
 
 
-@dataclass(frozen=True, slots=True)
-class ToHub:
-    message: Message
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    go: Go
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """To all ranks of this host: a request (SIGTERM) or the end (SIGKILL)."""
-
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Conclude:
-    """The verdict is known: write it down, end the ranks."""
-
-    verdict: Verdict
-
-
-@dataclass(frozen=True, slots=True)
-class Warn:
-    text: str
-
-
-Action = ToHub | Start | Signal | Conclude | Warn
 Explain = Callable[[Failure], Failure]  # adds what this machine knows of a failure
 
 
@@ -85,173 +57,57 @@ class Member:
     def __init__(
         self, now: float, host: str, leader: str, limits: Limits, *, bundled: bool = False, explain: Explain = _same
     ) -> None:
-        self._explain = explain
         self.state = State.JOIN
         self.verdict: Verdict | None = None
-        self._host, self._leader, self._limits = host, leader, limits
         self.ranks = RankFailures(host, bundled=bundled)
-        self._pulse = Pulse(now, limits.heartbeat_s)
-        self._join_deadline = now + limits.gate_s + limits.leave_s  # the hub's own gate limit speaks first
-        self._heard: float | None = None
-        self._attempt = 0
-        self._failed: dict[int, Failure] = {}
-        self._report_deadline: float | None = None
-        self._stopping = False
-        self._note: str | None = None  # given once all ranks are gone
-        self._kill_at: float | None = None
-        self._prepare_deadline: float | None = None
-        self._alone_at: float | None = None  # a stop came before the hub was reached: when this host leaves by itself
-        self._alone_why = ""
-        self._hang_said = False
+        self._host, self._leader, self._limits, self._explain = host, leader, limits, explain
+        self._hub = HubLoss(now, leader, limits)
+        self._joining = Joining(now, limits)
+        self._report = AttemptReport(limits)
+        self._grace = Grace()
 
     @property
     def stopping(self) -> bool:
-        return self._stopping
+        return self._grace.stopping
+
+    @property
+    def awaits_ranks(self) -> bool:
+        """True until the hub has been told that all ranks of this attempt have ended."""
+        return self.state is State.RUN and self._report.note is None
 
     @property
     def deadline(self) -> float:
-        times = [self._pulse.next_at]
+        joining = self._joining
+        times = [self._hub.next_beat_at, self._grace.kill_at, joining.prepare_deadline]
         if self.state is State.JOIN:
-            times.append(self._joining_until)
-        if self._heard is not None and self.state in IN_JOB:
-            times.append(self._silent_at)
-        own = (self._kill_at, self._report_deadline, self._prepare_deadline, self._alone_at)
-        times += [each for each in own if each is not None]
+            times += [joining.deadline(reached=self._hub.reached), joining.alone_at]
+        if self.state in IN_JOB:
+            times += [self._hub.silent_at, self._report.deadline]
         return min(times)
 
-    @property
-    def _silent_at(self) -> float:
-        """When the hub counts as lost, should nothing come until then."""
-        return max((self._heard or 0.0) + silence_s(self._limits), self._pulse.patient_until)
+    # -- the hub ---------------------------------------------------------------------------------------------------
 
-    @property
-    def _joining_until(self) -> float:
-        """A hub that was reached waits for hosts that prepare, and speaks first."""
-        return self._join_deadline + (0.0 if self._heard is None else 2 * self._limits.prepare_s)
-
-    def joined(self, now: float) -> list[Action]:
-        """Connected to the hub."""
-        self._heard = now
-        return []
-
-    def heard(self, now: float) -> list[Action]:
-        """Anything from the hub."""
-        self._heard = now
-        return []
+    def heard(self, now: float) -> None:
+        """Anything from the hub; the hub's own host has reached it from the start."""
+        self._hub.heard(now)
 
     def go(self, now: float, go: Go, ranks: dict[int, int]) -> list[Action]:
         """All hosts have met; `ranks` maps this host's local ranks to global ones."""
         if self.state is not State.JOIN:
             return []
-        self.state, self._attempt = State.RUN, go.attempt
+        self.state, self._report.attempt = State.RUN, go.attempt
         self.ranks.begin(ranks)
         return [Start(go)]
 
-    def rank_raised(self, now: float, local_rank: int, raised: Raised, *, is_rank: bool) -> list[Action]:
-        """An exception reached the top in a rank (`is_rank`) or in a process below it, which the rank may survive."""
-        failure = self.ranks.raised(now, local_rank, raised, is_rank=is_rank)
-        if failure is None or self.state is not State.RUN or self._stopping:
-            return []
-        return self._report(now, local_rank, failure)
-
-    def rank_exited(self, now: float, local_rank: int, returncode: int, tail: str = "", step: int = 0) -> list[Action]:
-        """A rank has ended; -n for signal n. `tail` is the end of its stderr, `step` how far it was."""
-        rank, failure = self.ranks.running(local_rank), self.ranks.exited(now, local_rank, returncode, tail)
-        if rank is None or self.state is not State.RUN:
-            return []
-        if failure is None:  # the hub knows whether others still needed it; one that has raised has told why it goes
-            known = self._stopping or local_rank in self._failed
-            return [] if known else [ToHub(RankLeft(self._host, rank, step, self._attempt))]
-        if not self._stopping:
-            return self._report(now, local_rank, failure)
-        actions: list[Action] = [Warn(f"rank {failure.rank} left with {failure.code} while stopping")]
-        if self.ranks.raised_itself(local_rank) and failure.spoils_a_stop(bundled=self.ranks.bundled):
-            failure = self._explain(replace(failure, attempt=self._attempt))
-            actions.append(ToHub(SaveFailed(failure)))
-        return actions
-
-    def all_ranks_gone(self, now: float, note: str = "") -> list[Action]:
-        """No rank of this host is left. `note` goes into the closing line of all hosts."""
-        self._note = note
-        if self.state is State.RUN and (self._stopping or not self._failed):
-            self._kill_at = None
-            return [ToHub(Done(note))]
-        return []
-
-    def preparing(self, now: float) -> list[Action]:
-        """This host fetches its code and installs what it requires."""
-        self._prepare_deadline = now + self._limits.prepare_s
-        return []
-
-    def prepared(self, now: float) -> list[Action]:
-        """That is done, well or not."""
-        self._prepare_deadline = None
-        return []
-
     def restart(self, now: float, attempt: int) -> list[Action]:
         """The attempt has failed and another one follows: this one's ranks end first."""
-        if self.state is not State.RUN or self._stopping:  # the hub hears of the stop, and ends the job
+        if self.state is not State.RUN or self.stopping:  # the hub hears of the stop, and ends the job
             return []
-        self.state, self._attempt = State.RESTART, attempt
-        self._report_deadline, self._note, self._hang_said = None, None, False
-        self._failed.clear()
+        self.state = State.RESTART
+        self._report.restart(attempt)
         self.ranks.begin({})
-        self._kill_at = now + self._limits.kill_s
+        self._grace.kill_at = now + self._limits.kill_s
         return [Signal(signal.SIGTERM)]
-
-    def cleared(self, now: float) -> list[Action]:
-        """Nothing of the failed attempt is left: this host waits for `go` once more."""
-        if self.state is State.RESTART:
-            self.state, self._kill_at = State.JOIN, None
-            self._join_deadline = now + self._limits.restart_s + self._limits.leave_s
-        return []
-
-    def broken(self, now: float, failure: Failure) -> list[Action]:
-        """Something of this host other than a rank has failed (its preparation, its engine, its plan)."""
-        if self.state is State.JOIN or (self.state is State.RUN and not self._stopping):
-            return self._report(now, -1, failure)
-        return []
-
-    def hangs(self, now: float, idle_s: float) -> list[Action]:
-        """A rank of this host has made no step for so long. Said once for each attempt: the hub decides."""
-        if self.state is not State.RUN or self._stopping or self._hang_said:
-            return []
-        self._hang_said = True
-        return [ToHub(Hang(idle_s))]
-
-    def stop_asked(self, now: float, why: str) -> list[Action]:
-        """This host was told to stop, by a signal."""
-        if self.state in (State.LEAVE, State.LEFT):
-            return []
-        actions: list[Action] = [ToHub(Stop(why))]
-        if self.state is State.JOIN:
-            if self._heard is None:
-                if self._alone_at is not None:  # asked again
-                    return self._stopped_alone(now)
-                self._alone_at, self._alone_why = now + STOP_S, why
-            return actions
-        return [*actions, *self.stop(now, why)]
-
-    def _stopped_alone(self, now: float) -> list[Action]:
-        return self._conclude(now, Verdict("stopped", ExitCode.OK, None, self._alone_why))
-
-    def stop(self, now: float, why: str) -> list[Action]:
-        """All hosts stop: ranks are told, and have the grace to save."""
-        if self._stopping or self.state is not State.RUN:
-            return []
-        self._stopping = True
-        self._report_deadline = None
-        if self._note is not None:  # they had ended by a failure that the stop has overtaken
-            return [ToHub(Done(self._note))]
-        self._kill_at = now + self._limits.grace_s
-        return [Signal(signal.SIGTERM)]
-
-    def hurry(self, now: float) -> list[Action]:
-        """Somebody at a terminal asked a second time: no more grace."""
-        if not self._stopping or self.state is not State.RUN or self._kill_at is None:
-            return []
-        self._kill_at = None
-        return [Warn("interrupted again: ranks that still run are killed"), Signal(signal.SIGKILL)]
 
     def end(self, now: float, verdict: Verdict) -> list[Action]:
         """The hub's verdict."""
@@ -259,8 +115,6 @@ class Member:
 
     def hub_lost(self, now: float, reason: str) -> list[Action]:
         """No hub, no job: this host ends itself."""
-        if self.state not in IN_JOB:
-            return []
         return self._conclude(now, _failed(Failure("lost", self._leader, ExitCode.LOST, reason)))
 
     def refused(self, now: float, why: str) -> list[Action]:
@@ -268,62 +122,180 @@ class Member:
         failure = Failure("mismatch", self._host, ExitCode.CONFIGURATION, f"refused by {self._leader}: {why}")
         return self._conclude(now, _failed(failure))
 
+    # -- this host's ranks -----------------------------------------------------------------------------------------
+
+    def rank_raised(self, now: float, local_rank: int, raised: Raised, *, is_rank: bool) -> list[Action]:
+        """An exception reached the top in a rank (`is_rank`) or in a process below it, which the rank may survive."""
+        failure = self.ranks.raised(now, local_rank, raised, is_rank=is_rank)
+        if failure is None or self.state is not State.RUN or self.stopping:
+            return []
+        return self._tell(now, local_rank, failure)
+
+    def rank_exited(self, now: float, local_rank: int, returncode: int, tail: str = "", step: int = 0) -> list[Action]:
+        """A rank has ended; -n for signal n. `tail` is the end of its stderr, `step` how far it was."""
+        rank, failure = self.ranks.running(local_rank), self.ranks.exited(now, local_rank, returncode, tail)
+        if rank is None or self.state is not State.RUN:
+            return []
+        if failure is None:  # the hub knows whether others still needed it; one that has raised has told why it goes
+            known = self.stopping or local_rank in self._report.failures
+            return [] if known else [ToHub(RankLeft(self._host, rank, step, self._report.attempt))]
+        if not self.stopping:
+            return self._tell(now, local_rank, failure)
+        actions: list[Action] = [Warn(f"rank {failure.rank} left with {failure.code} while stopping")]
+        if self.ranks.raised_itself(local_rank) and failure.makes_stop_fail(bundled=self.ranks.bundled):
+            failure = self._explain(replace(failure, attempt=self._report.attempt))
+            actions.append(ToHub(SaveFailed(failure)))
+        return actions
+
+    def all_ranks_gone(self, now: float, note: str = "") -> list[Action]:
+        """No rank of this host is left. `note` goes into the closing line of all hosts. Told to the hub once."""
+        if not self.awaits_ranks:
+            return []
+        self._report.note = note
+        if self._report.failures and not self.stopping:  # the hub judges
+            return []
+        self._grace.kill_at = math.inf
+        return [ToHub(Done(note))]
+
+    def hangs(self, now: float, idle_s: float) -> list[Action]:
+        """A rank of this host has made no step for so long. Said once for each attempt: the hub decides."""
+        if self.state is not State.RUN or self.stopping or self._report.hang_told:
+            return []
+        self._report.hang_told = True
+        return [ToHub(Hang(idle_s))]
+
+    def ranks_silent(self, ranks: Sequence[int], limit_s: float) -> list[Action]:
+        """These ranks make no steps that could be counted, and have printed nothing for so long. Said once."""
+        if not ranks or self._report.silence_told:
+            return []
+        self._report.silence_told = True
+        text = (
+            f"rank {', '.join(map(str, ranks))}: no output for {limit_s:.0f} s, and no steps of an optimizer to go by"
+        )
+        return [Warn(text)]
+
+    # -- this host -------------------------------------------------------------------------------------------------
+
+    def preparing(self, now: float) -> None:
+        """This host fetches its code and installs what it requires."""
+        self._joining.prepares(now)
+
+    def prepared(self) -> None:
+        """The preparation has ended, well or not."""
+        self._joining.prepared()
+
+    def cleared(self, now: float) -> None:
+        """Nothing of the failed attempt is left: this host waits for `go` once more."""
+        if self.state is State.RESTART:
+            self.state, self._grace.kill_at = State.JOIN, math.inf
+            self._joining.again(now)
+
+    def broken(self, now: float, failure: Failure) -> list[Action]:
+        """Something of this host other than a rank has failed (its preparation, its engine, its plan)."""
+        if self.state is State.JOIN or (self.state is State.RUN and not self.stopping):
+            return self._tell(now, -1, failure)
+        return []
+
+    def stop_asked(self, now: float, why: str, *, interrupt: bool = False) -> list[Action]:
+        """This host was told to stop, by a signal. With `interrupt` somebody at a terminal asked, maybe once more."""
+        hurry = interrupt and self._grace.interrupted()
+        if self.state not in IN_JOB:
+            return []
+        actions: list[Action] = [ToHub(Stop(why))]
+        if self.state is not State.JOIN:
+            actions += self.stop(now, why)
+        elif not self._hub.reached and not self._joining.stop(now, why):
+            return self._stopped_alone(now)
+        return [*actions, *self.hurry(now)] if hurry else actions
+
+    def stop(self, now: float, why: str) -> list[Action]:
+        """All hosts stop: ranks are told, and have the grace to save."""
+        if self.stopping or self.state is not State.RUN:
+            return []
+        self._grace.stopping = True
+        self._report.deadline = math.inf
+        if self._report.note is not None:  # they had ended by a failure that the stop has overtaken
+            return [ToHub(Done(self._report.note))]
+        self._grace.kill_at = now + self._limits.grace_s
+        return [Signal(signal.SIGTERM)]
+
+    def hurry(self, now: float) -> list[Action]:
+        """Somebody at a terminal asked a second time: no more grace."""
+        if not self.stopping or self.state is not State.RUN or not self._grace.kill_now():
+            return []
+        return [Warn("interrupted again: ranks that still run are killed"), Signal(signal.SIGKILL)]
+
+    def leave(self, *, ranks: bool, engine: bool, forced: bool = False) -> list[Action]:
+        """After the verdict: this host says bye once its `ranks` have ended, and after success its `engine` too.
+
+        Each says whether it still runs. `forced`: what still runs has been killed.
+        """
+        orderly = self.verdict is not None and self.verdict.kind == "ok"
+        if self.state is not State.LEAVE or ((ranks or (orderly and engine)) and not forced):
+            return []
+        self.state = State.BYE
+        return [EndProcesses(), ToHub(messages.bye(self.verdict))]
+
     def left(self) -> None:
-        """The supervisor has ended everything."""
+        """The supervisor has ended everything, and no host waits for this one."""
         self.state = State.LEFT
+
+    # -- time ------------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Action]:
         """Deadlines."""
         actions: list[Action] = []
-        if self._pulse.due(now) and self._heard is not None:
+        if self._hub.beat_due(now):
             actions.append(ToHub(Heartbeat()))
-        if self._kill_at is not None and now >= self._kill_at:
-            self._kill_at = None
-            if self._stopping and self.state is State.RUN:
+        if now >= self._grace.kill_at:
+            self._grace.kill_now()
+            if self.stopping and self.state is State.RUN:
                 actions.append(Warn(f"ranks that outlasted the grace of {self._limits.grace_s:g} s are killed"))
             actions.append(Signal(signal.SIGKILL))
-        silent = self._heard is not None and now >= self._silent_at
-        if silent and self.state in IN_JOB:
-            reason = f"hub lost: no sign of life from {self._leader} for {self._limits.heartbeat_timeout_s:g} s"
-            actions += self.hub_lost(now, reason)
-        if self.state is State.JOIN and now >= self._joining_until:
+        if self.state in IN_JOB and (silence := self._hub.silence(now)):
+            actions += self.hub_lost(now, silence)
+        if self.state is State.JOIN:
+            actions += self._tick_joining(now)
+        if now >= self._joining.prepare_deadline:
+            self._joining.prepared()
+            text = f"not ready after {self._limits.prepare_s:g} s (ALGORUN_PREPARE_S)"
+            actions += [Signal(signal.SIGKILL), *self.broken(now, Failure("setup", self._host, ExitCode.GATE, text))]
+        if now >= self._report.deadline and self.state in (State.JOIN, State.RUN):
+            actions += self._conclude(now, _failed(self._report.first))
+        return actions
+
+    def _tick_joining(self, now: float) -> list[Action]:
+        actions: list[Action] = []
+        if now >= self._joining.deadline(reached=self._hub.reached):
             text = f"hub not reached after {self._limits.gate_s:g} s: {self._leader}"
             failure = self._explain(Failure("gate", self._leader, ExitCode.GATE, text))
             actions += self._conclude(now, _failed(failure))
-        if self._alone_at is not None and now >= self._alone_at:
-            self._alone_at = None
-            if self.state is State.JOIN and self._heard is None:
+        if now >= self._joining.alone_at:
+            self._joining.alone_at = math.inf
+            if self.state is State.JOIN and not self._hub.reached:
                 actions += self._stopped_alone(now)
-        if self._prepare_deadline is not None and now >= self._prepare_deadline:
-            self._prepare_deadline = None
-            text = f"not ready after {self._limits.prepare_s:g} s (ALGORUN_PREPARE_S)"
-            actions += [Signal(signal.SIGKILL), *self.broken(now, Failure("setup", self._host, ExitCode.GATE, text))]
-        unanswered = self._report_deadline is not None and now >= self._report_deadline
-        if unanswered and self.state in (State.JOIN, State.RUN):
-            actions += self._conclude(now, _failed(next(iter(self._failed.values()))))
         return actions
 
-    def _report(self, now: float, local_rank: int, failure: Failure) -> list[Action]:
-        failure = replace(failure, attempt=self._attempt)
-        known = self._failed.get(local_rank)
-        if known is not None and known.code == failure.code:
+    def _stopped_alone(self, now: float) -> list[Action]:
+        return self._conclude(now, Verdict("stopped", ExitCode.OK, None, self._joining.stop_reason))
+
+    def _tell(self, now: float, local_rank: int, failure: Failure) -> list[Action]:
+        news = self._report.news(local_rank, failure)
+        if news is None:
             return []
-        failure = self._explain(failure)
-        self._failed.setdefault(local_rank, failure)
-        if self._report_deadline is None:  # the hub answers after its questions, or not at all
-            wait_s = self._limits.blame_s + MISSED_S + ANSWER_S + self._limits.leave_s
-            self._report_deadline = now + (wait_s if self._heard is not None else max(wait_s, TELL_S))
-        return [ToHub(Fail(failure))]
+        news = self._explain(news)
+        self._report.add(now, local_rank, news, reached=self._hub.reached)
+        return [ToHub(Fail(news))]
 
     def _conclude(self, now: float, verdict: Verdict) -> list[Action]:
-        if self.state in (State.LEAVE, State.LEFT):
+        if self.state not in IN_JOB:
             return []
         self.state, self.verdict = State.LEAVE, verdict
-        self._report_deadline = None
+        self._report.deadline = math.inf
         if verdict.kind == "ok":  # no rank is left; an engine's own end is orderly and may take a moment
-            self._kill_at = now + self._limits.leave_s
+            self._grace.kill_at = now + self._limits.leave_s
             return [Conclude(verdict)]
-        self._kill_at = now + self._limits.kill_s
+        self._grace.kill_at = now + self._limits.kill_s
         return [Conclude(verdict), Signal(signal.SIGTERM)]
 
 

@@ -1,4 +1,4 @@
-"""Whether a failed attempt is followed by another one. Pure."""
+"""Decides whether another attempt follows a failed one. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class Restarts:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.attempt = 0
+        self.cause: Failure | None = None  # what ended the attempt before
         self._newest: Mapping[str, float] = {}
         self._barren = 0
         self._failed_gpus: set[tuple[str, int | None]] = set()  # hosts and ranks
@@ -28,16 +29,16 @@ class Restarts:
         """The failure, which also says how many attempts there may be."""
         return replace(failure, attempts=self.budget + 1)
 
-    def final(self, failure: Failure) -> Failure | None:
-        """The failure that ends the job, None where another attempt may help."""
+    def final(self, failure: Failure, hindrance: str = "") -> Failure | None:
+        """The failure that ends the job, None where another attempt may help. `hindrance` says why none can follow."""
         if not self.budget or failure.kind in FINAL:
             return failure
         if failure.of_gpu and self._fails_again(failure):
             where = failure.host if failure.rank is None else f"rank {failure.rank} on {failure.host}"
             return replace(failure, note=f"no restart: GPU memory of {where} has failed twice")
         if self.attempt < self.budget:
-            return None
-        return _spent(f"{self.budget} of {self.budget} restarts spent", failure)
+            return replace(failure, note=f"no restart: {hindrance}") if hindrance else None
+        return _exhausted(f"{self.budget} of {self.budget} restarts spent", failure)
 
     def _fails_again(self, failure: Failure) -> bool:
         """True from the second failure of a rank's GPU memory on. After the first one the driver of an A100 or newer has
@@ -47,21 +48,25 @@ class Restarts:
         self._failed_gpus.add(place)
         return known
 
-    def begins(self, newest: Mapping[str, float], cause: Failure | None) -> Failure | None:
+    def restart(self, cause: Failure) -> None:
+        """Another attempt follows."""
+        self.attempt, self.cause = self.attempt + 1, cause
+
+    def begins(self, newest: Mapping[str, float]) -> Failure | None:
         """All hosts are ready for an attempt; `newest` is the age stamp of each one's newest checkpoint.
 
-        Returns the failure that ends the job where the attempts before it, the last one ended by `cause`, got nowhere.
-        Stamps are compared with the same host's own only.
+        Returns the failure that ends the job where the attempts before it have saved no newer checkpoint. Stamps are
+        compared with the same host's own only.
         """
         if self.attempt:
             newer = any(stamp > self._newest.get(host, 0.0) for host, stamp in newest.items())
             self._barren = 0 if newer else self._barren + 1
         self._newest = dict(newest)
-        if cause is None or self._barren < MOST_BARREN:
+        if self.cause is None or self._barren < MOST_BARREN:
             return None
-        return _spent(f"no newer checkpoint in {MOST_BARREN} attempts", cause)
+        return _exhausted(f"no newer checkpoint in {MOST_BARREN} attempts", self.cause)
 
 
-def _spent(why: str, last: Failure) -> Failure:
+def _exhausted(why: str, last: Failure) -> Failure:
     message = f"{why}; the last: {last.headline()}"
-    return replace(last, kind="budget", code=ExitCode.BUDGET, message=message, rank=None, step=0, left="")
+    return replace(last, kind="budget", code=ExitCode.BUDGET, message=message, rank=None, step=0, how_left="")

@@ -42,7 +42,7 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     if not config.quiet:
         if result.verdict.failure is not None:
             failure = result.verdict.failure
-            console.put(2, f"algorun: {failure.text(LOGGED + len(failure.said))}\n".encode("utf-8", "replace"))
+            console.put(2, f"algorun: {failure.text(LOGGED + len(failure.user_text))}\n".encode("utf-8", "replace"))
         console.say(result.line)
     console.close()
     return int(result.verdict.code) or int(ExitCode.OK)

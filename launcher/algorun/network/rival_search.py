@@ -87,7 +87,7 @@ class Lookout:
             self._limit.cancel()
         self._limit = None
         self._to_ask.clear()
-        self._send(self._hub.looked(self._loop.now(), self._answered))
+        self._send(self._hub.rivals_asked(self._loop.now(), self._answered))
 
     def _settle(self, host: str) -> None:
         self._awaited.discard(host)
@@ -135,8 +135,8 @@ class Lookout:
                     self._answered.add(host)
                     self._settle(host)
                 case End(verdict):
-                    self._send(self._hub.told(self._loop.now(), host, verdict))
-                    connection.send(Bye(informed=tuple(self._hub.came)))
+                    self._send(self._hub.ended_by_rival(self._loop.now(), host, verdict))
+                    connection.send(Bye(informed=tuple(self._hub.gate.hellos)))
                     self._leave(host, connection)
                 case Refuse(why):
                     self._was_refused(host, why)

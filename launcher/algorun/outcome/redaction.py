@@ -34,7 +34,7 @@ def failure(found: Failure, config: JobConfig) -> Failure:
         message=clean(found.message),
         traceback=clean(found.traceback),
         hint=clean(found.hint),
-        said=clean(found.said),
+        user_text=clean(found.user_text),
     )
 
 

@@ -19,7 +19,7 @@ from algorun.job.paths import Paths, free, reserve, write_aside, write_reserved
 
 RESULT = "result.json"
 LARGEST_SUMMARY = 64 * 1024  # bytes
-LONGEST_SAID = 4096  # characters that are kept of what the user's own script writes to output/failure
+LONGEST_USER_TEXT = 4096  # characters that are kept of what the user's own script writes to output/failure
 LONGEST_FIGURES = 1000  # characters: they travel to all hosts and end up in one line
 
 
@@ -38,20 +38,20 @@ def begin(paths: Paths) -> None:
         reserve(path)
 
 
-def said(paths: Paths) -> str:
+def user_failure_text(paths: Paths) -> str:
     """What the user's own script has written to output/failure in this run, "" where it has not."""
     try:
         fd = os.open(paths.failure, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
-            data = file.read(4 * LONGEST_SAID) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+            data = file.read(4 * LONGEST_USER_TEXT) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     except OSError:
         return ""
     text = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", data.decode("utf-8", "replace")).replace("\r\n", "\n")
     text = "".join(c if c.isprintable() or c in "\n\t" else " " if c.isspace() else "" for c in text)
-    return text.strip()[:LONGEST_SAID]
+    return text.strip()[:LONGEST_USER_TEXT]
 
 
-def forget_said(paths: Paths) -> None:
+def forget_user_failure_text(paths: Paths) -> None:
     """Another attempt follows: what the script has said of this one is not the next one's."""
     with contextlib.suppress(OSError):
         paths.failure.unlink(missing_ok=True)
@@ -94,7 +94,7 @@ def write(paths: Paths, verdict: Verdict, own: str = "") -> str:
         for path in paths.last_words:
             write_reserved(path, text)
         full = full_text(failure)
-        if own and own != failure.said:
+        if own and own != failure.user_text:
             full += f"\noutput/failure as this host's program wrote it:\n{own}\n"
         write_aside(paths.output_data / "failure-full.txt", full)
     except OSError as error:
@@ -125,7 +125,7 @@ def write_error(paths: Paths, error: UserError, host: str = "this host") -> None
 def full_text(failure: Failure) -> str:
     """The failure with all of the traceback that was kept."""
     hint = f"hint: {failure.hint}" if failure.hint else ""
-    parts = [failure.said, failure.headline(), failure.traceback.strip(), failure.note, failure.others, hint]
+    parts = [failure.user_text, failure.headline(), failure.traceback.strip(), failure.note, failure.others, hint]
     return "\n".join(part for part in parts if part) + "\n"
 
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.failure import SHOWN, Failure, complete, last_words, root
+from algorun.control.failure import SHOWN, Failure, last_words
 from algorun.control.rank_failures import RankFailures
+from algorun.control.root_choice import choose, with_others
 from algorun.outcome.report import full_text
 
 ROOT = Failure("exception", "algo-2", 1, "ValueError: bad", rank=3, traceback="Traceback ..\nValueError: bad")
@@ -18,13 +19,13 @@ LOST = Failure("lost", "algo-2", 66, "host lost: connection closed")
 
 
 def test_a_vanished_peer_is_never_the_root():
-    assert root([(1.0, PEER), (1.9, ROOT)]) is ROOT
-    assert root([(1.0, PEER), (1.5, LOST)]) is LOST
+    assert choose([(1.0, PEER), (1.9, ROOT)]) is ROOT
+    assert choose([(1.0, PEER), (1.5, LOST)]) is LOST
 
 
 def test_the_earliest_of_equals_is_the_root():
     other = Failure("exit", "algo-1", 7, "no message", rank=1)
-    assert root([(2.0, ROOT), (1.0, other)]) is other
+    assert choose([(2.0, ROOT), (1.0, other)]) is other
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,7 @@ def test_harmless_warnings_are_no_evidence(returncode, tail, evidence, message):
 
 
 def others(*failures: Failure, of: Failure = ROOT) -> str:
-    return complete(of, [(float(at), each) for at, each in enumerate([of, *failures])]).others
+    return with_others(of, [(float(at), each) for at, each in enumerate([of, *failures])]).others
 
 
 def test_what_else_failed_is_one_short_line_each_causes_first():
@@ -124,33 +125,35 @@ def test_ranks_that_failed_the_same_way_are_counted():
 
 def test_consequences_are_named_in_full_only_and_causes_where_room_is_left():
     full = Failure("exception", "a", 1, "E: x", rank=0, traceback="\n".join(map(str, range(999))), hint="look there")
-    told = complete(full, [(0.0, full), (1.0, PEER), (2.0, LOST)])
+    told = with_others(full, [(0.0, full), (1.0, PEER), (2.0, LOST)])
     assert "also:" not in told.text()
-    short = complete(ROOT, [(0.0, ROOT), (1.0, PEER), (2.0, LOST)])
+    short = with_others(ROOT, [(0.0, ROOT), (1.0, PEER), (2.0, LOST)])
     assert short.text().splitlines()[-1] == f"also: {LOST.headline()}"
     assert PEER.headline() not in short.text()
     assert f"then: {PEER.headline()}" in full_text(short)
 
 
 def test_what_the_script_said_opens_the_text_and_ours_follows():
-    told = Failure("exit", "a", 255, "no message", rank=0, said="Exception during training: no data", hint="look there")
+    told = Failure(
+        "exit", "a", 255, "no message", rank=0, user_text="Exception during training: no data", hint="look there"
+    )
     assert told.text() == (
         "Exception during training: no data\nexit: rank 0 on a, exit 255, attempt 1: no message\nhint: look there"
     )
-    long = Failure("exit", "a", 255, "no message", rank=0, said="y" * 4000)
+    long = Failure("exit", "a", 255, "no message", rank=0, user_text="y" * 4000)
     assert long.text() == "y" * SHOWN
-    nearly = Failure("exit", "a", 255, "no message", rank=0, said="y" * (SHOWN - 11))
+    nearly = Failure("exit", "a", 255, "no message", rank=0, user_text="y" * (SHOWN - 11))
     assert nearly.text() == "y" * (SHOWN - 11) + "\nexit: rank"
 
 
 def test_the_word_of_the_roots_host_is_taken_else_the_first_one():
-    mine = Failure("exit", "algo-2", 1, "later", rank=2, said="of algo-2")
-    first = Failure("exit", "algo-1", 1, "first", rank=0, said="of algo-1")
-    assert complete(ROOT, [(0.0, ROOT), (1.0, first), (2.0, mine)]).said == "of algo-2"
-    assert complete(ROOT, [(0.0, ROOT), (1.0, first), (2.0, PEER)]).said == "of algo-1"
-    assert complete(LOST, [(0.0, LOST)]).said == ""
+    mine = Failure("exit", "algo-2", 1, "later", rank=2, user_text="of algo-2")
+    first = Failure("exit", "algo-1", 1, "first", rank=0, user_text="of algo-1")
+    assert with_others(ROOT, [(0.0, ROOT), (1.0, first), (2.0, mine)]).user_text == "of algo-2"
+    assert with_others(ROOT, [(0.0, ROOT), (1.0, first), (2.0, PEER)]).user_text == "of algo-1"
+    assert with_others(LOST, [(0.0, LOST)]).user_text == ""
 
 
 def test_hosts_that_say_the_same_are_one_line():
     said = [(0.0, Failure("configuration", f"algo-{n}", 64, "option --lr: 'x'")) for n in (1, 2, 3)]
-    assert complete(said[0][1], said).others == "also: the same on 2 more: algo-2, algo-3"
+    assert with_others(said[0][1], said).others == "also: the same on 2 more: algo-2, algo-3"

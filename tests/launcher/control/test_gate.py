@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from algorun.control.actions import Conclude
 from algorun.control.failure import Failure
 from algorun.control.hub import State as HubState
-from algorun.control.member import Conclude, Member, State
+from algorun.control.member import Member, State
 from algorun.control.messages import Refuse
 from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, Job, hello
@@ -88,7 +89,7 @@ def test_a_silent_host_at_the_gate_is_named_by_the_hub():
     """Its supervisor lives and beats, but never gets ready: the hub's own limit ends the job."""
     job = Job(2)
     job.join("algo-1")
-    job.members["algo-2"].joined(job.now)
+    job.members["algo-2"].heard(job.now)
     job.send(job.hub.hello(job.now, hello("algo-2")))
     job.pass_time(LIMITS.gate_s + LIMITS.prepare_s + 5)
     assert {v.failure.message for v in job.verdicts.values()} == {"hosts not ready after 2400 s: algo-2"}
@@ -176,8 +177,8 @@ def test_a_host_that_comes_after_a_verdict_at_the_gate_hears_it():
 def test_the_gate_says_who_came_with_another_token():
     job = Job(3)
     job.join("algo-1")
-    job.hub.unproven("algo-2")
-    job.hub.unproven("algo-9")
+    job.hub.gate.unproven("algo-2")
+    job.hub.gate.unproven("algo-9")
     job.pass_time(LIMITS.gate_s + 0.1)
     message = job.verdicts["algo-1"].failure.message
     assert "missing after 600 s: algo-2, algo-3 (algo-2 came with another token" in message

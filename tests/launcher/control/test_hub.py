@@ -7,10 +7,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from algorun.control import messages
+from algorun.control.actions import Conclude
 from algorun.control.failure import Failure, Raised
-from algorun.control.heartbeat import RECONNECT_S, TELL_AGAIN_S, silence_s
+from algorun.control.host_loss import RECONNECT_S, REPORT_AGAIN_S, silence_s
 from algorun.control.hub import Hub
-from algorun.control.member import STOP_S, Conclude, Member
+from algorun.control.joining import STOP_S
+from algorun.control.member import Member
 from algorun.control.messages import Bye, End, Heartbeat, Notice
 from algorun.job.settings import Limits
 from tests.conftest import examples
@@ -38,12 +40,12 @@ def test_silence_of_a_host_ends_the_job():
     assert not job.verdicts, "a gap just below the time-out may look so"
     job.pass_time(0.2)
     assert job.verdicts["algo-1"].code == 66
-    assert job.verdicts["algo-1"].failure.headline().endswith("algo-2, exit 66: host lost: no sign of life for 10 s")
+    assert job.verdicts["algo-1"].failure.headline().endswith("algo-2, exit 66: host lost: no sign of life for 12.25 s")
 
 
 def test_silence_of_the_hub_ends_a_host():
     member = Member(0.0, "algo-2", "algo-1", LIMITS)
-    member.joined(0.0)
+    member.heard(0.0)
     quarters = [each / 4 for each in range(1, 80)]
     concluded = [at for at in quarters for a in member.tick(at) if isinstance(a, Conclude)]
     assert concluded == [LIMITS.heartbeat_timeout_s + LIMITS.heartbeat_s + RECONNECT_S]
@@ -52,7 +54,7 @@ def test_silence_of_the_hub_ends_a_host():
 
 def test_a_host_that_was_paused_reads_what_has_come_before_it_calls_the_hub_lost():
     member = Member(0.0, "algo-2", "algo-1", LIMITS)
-    member.joined(0.0)
+    member.heard(0.0)
     woken = 60.0
     assert not [a for a in member.tick(woken) if isinstance(a, Conclude)]
     member.heard(woken + 0.1)  # it had been there all the time
@@ -65,7 +67,7 @@ def test_a_hub_that_was_paused_hears_its_hosts_before_it_calls_them_lost():
     job.now += 60.0
     job.send(job.hub.tick(job.now))
     assert not job.hub.verdict
-    job.send(job.hub.heartbeat(job.now + 0.1, "algo-2"))
+    job.hub.heard(job.now + 0.1, "algo-2")
     job.pass_time(5)
     assert not job.verdicts
 
@@ -78,7 +80,7 @@ def silent_until(hub, now, host):
     """Beats of the hub until a host is heard again; the beat after that."""
     while hub.deadline < now:
         hub.tick(hub.deadline)
-    hub.heartbeat(now, host)
+    hub.heard(now, host)
     return hub.tick(hub.deadline)
 
 
@@ -89,8 +91,8 @@ def test_a_silence_that_ends_is_told_of_once_in_a_while():
     assert told == ["no sign of life from algo-2 for 4.3 s; it is back"]
     assert warnings(silent_until(job.hub, 12.0, "algo-2")) == []
     found = []
-    while job.hub.deadline < 10 + TELL_AGAIN_S:
-        job.hub.heartbeat(job.hub.deadline - 0.1, "algo-2")
+    while job.hub.deadline < 10 + REPORT_AGAIN_S:
+        job.hub.heard(job.hub.deadline - 0.1, "algo-2")
         found += warnings(job.hub.tick(job.hub.deadline))
     assert found == ["no sign of life from algo-2 for 4.8 s; it is back"]
 
@@ -100,14 +102,14 @@ def test_hosts_that_come_back_together_are_told_of_together():
     while job.hub.deadline < 5:
         job.hub.tick(job.hub.deadline)
     for host in ("algo-3", "algo-2"):
-        job.hub.heartbeat(5.0, host)
+        job.hub.heard(5.0, host)
     told = warnings(job.hub.tick(job.hub.deadline))
     assert told == ["no sign of life from algo-3, algo-2 for 5.0 s; they are back"]
 
 
 def test_a_pause_of_the_hub_is_no_silence_of_its_hosts():
     job = running(2)
-    job.hub.heartbeat(8.0, "algo-2")  # read before the hub has looked at its own clock
+    job.hub.heard(8.0, "algo-2")  # read before the hub has looked at its own clock
     assert warnings(job.hub.tick(8.0)) == []
 
 
@@ -115,7 +117,7 @@ def test_a_host_that_is_not_heard_is_told_so():
     hub = running(2).hub
     beats = [hub.tick(hub.deadline) for _ in range(4)]
     assert [dict(beat)["algo-2"].unheard for beat in beats] == [False, False, True, True]
-    hub.heartbeat(4.1, "algo-2")
+    hub.heard(4.1, "algo-2")
     assert dict(hub.tick(hub.deadline))["algo-2"] == Heartbeat()
 
 
@@ -124,9 +126,9 @@ def test_a_host_that_comes_back_too_late_hears_the_verdict():
     while hub.verdict is None:
         hub.tick(hub.deadline)
     assert hub.finished
-    ((host, message),) = hub.back(hub.deadline if hub.deadline < 1e9 else 14.0, "algo-2")
+    ((host, message),) = hub.reconnected(hub.deadline if hub.deadline < 1e9 else 14.0, "algo-2")
     assert host == "algo-2"
-    assert message.verdict.failure.message == "host lost: no sign of life for 10 s"
+    assert message.verdict.failure.message == "host lost: no sign of life for 12.25 s"
     assert not hub.finished, "it may still leave in peace"
     hub.bye(14.1, "algo-2")
     assert hub.finished
@@ -135,10 +137,10 @@ def test_a_host_that_comes_back_too_late_hears_the_verdict():
 def test_a_host_that_comes_back_while_its_loss_is_weighed_hears_the_verdict_too():
     hub = running(2).hub
     now = 0.0
-    while not hub._gone:
+    while not hub.departed:
         now = hub.deadline
         hub.tick(now)
-    assert hub.back(now + 0.5, "algo-2") == []
+    assert hub.reconnected(now + 0.5, "algo-2") == []
     ends = [host for host, message in hub.tick(now + LIMITS.blame_s) if isinstance(message, End)]
     assert sorted(ends) == ["algo-1", "algo-2"]
 
@@ -154,8 +156,8 @@ def test_the_clock_of_another_host_is_never_compared():
     job = running(3)
     early = Failure("exit", "algo-2", 7, "first", rank=2, age_s=0.4)
     late = Failure("exit", "algo-3", 8, "second", rank=4, age_s=0.0)
-    job.send(job.hub.fail(0.5, "algo-3", late))
-    job.send(job.hub.fail(0.7, "algo-2", early))
+    job.send(job.hub.fail(0.5, late))
+    job.send(job.hub.fail(0.7, early))
     job.now = 0.7
     job.pass_time(2)
     assert job.verdicts["algo-1"].failure.message == "first"
@@ -243,8 +245,9 @@ def test_a_second_request_at_a_terminal_ends_the_grace():
     job = running(2)
     member = job.members["algo-1"]
     assert member.hurry(job.now) == []  # nothing to hurry before the first
-    job.act("algo-1", member.stop_asked(job.now, "SIGINT"))
-    job.act("algo-1", member.hurry(job.now + 1))
+    job.act("algo-1", member.stop_asked(job.now, "SIGINT on algo-1", interrupt=True))
+    assert job.signals["algo-1"] == [15]
+    job.act("algo-1", member.stop_asked(job.now + 1, "SIGINT on algo-1", interrupt=True))
     assert job.signals["algo-1"] == [15, 9]
     assert member.hurry(job.now + 1) == []
 
@@ -308,11 +311,11 @@ def test_a_host_that_gives_up_says_why():
     while member.verdict is None:
         member.tick(member.deadline)
     bye = messages.bye(member.verdict)
-    assert bye == Bye("hub lost: no sign of life from algo-1 for 10 s")
+    assert bye == Bye("hub lost: no sign of life from algo-1 for 12.25 s")
     job.send(job.hub.bye(job.now, "algo-2", why=bye.why))
     job.pass_time(LIMITS.blame_s + 0.1)
     headline = job.verdicts["algo-1"].failure.headline()
-    assert headline == "lost: algo-2, exit 66: host lost: it gave up: hub lost: no sign of life from algo-1 for 10 s"
+    assert headline == "lost: algo-2, exit 66: host lost: it gave up: hub lost: no sign of life from algo-1 for 12.25 s"
 
 
 @pytest.mark.parametrize("started", [False, True])

@@ -204,7 +204,7 @@ def test_fewer_steps_of_a_rank_that_waits_for_its_gpu_say_nothing(source):
     ranks.stacks = lambda host: others[host] + mine * (host == "algo-1")
     for number in (1, 2):
         host = ranks.hosts[number // 2]
-        ranks.send(ranks.hub.fail(ranks.now, host, Failure("signal", host, 134, "", number, WATCHDOG, step=12)))
+        ranks.send(ranks.hub.fail(ranks.now, Failure("signal", host, 134, "", number, WATCHDOG, step=12)))
     ranks.pass_time(VERDICT_S)
     assert (verdict(ranks).kind, verdict(ranks).rank) == ("signal", 1)
 
@@ -215,7 +215,7 @@ def test_a_rank_that_waits_but_is_behind_is_named():
     for number in (1, 2, 3):
         host = ranks.hosts[number // 2]
         failure = Failure("signal", host, 134, "ended by the signal", number, WATCHDOG, step=41)
-        ranks.send(ranks.hub.fail(ranks.now, host, failure))
+        ranks.send(ranks.hub.fail(ranks.now, failure))
     ranks.pass_time(VERDICT_S)
     assert verdict(ranks).headline().startswith("hang: rank 0 on algo-1, exit 67, attempt 1, step 40: ")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from algorun.control.failure import Failure, Raised
-from algorun.control.first_failure import MISSED_S
+from algorun.control.failure_reports import MISSED_S
 from algorun.control.hang import Frame, Stack
 from tests.launcher.jobs import LIMITS, MISSED, Job, finish, running
 

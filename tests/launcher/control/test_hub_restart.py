@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from algorun.control.failure import Failure
 from algorun.control.hub import State as HubState
 from algorun.control.member import State
+from algorun.control.messages import Go, Stop
 from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, Job, finish, running
 
@@ -62,7 +63,7 @@ def test_a_newer_checkpoint_on_any_host_keeps_the_job_going():
 @pytest.mark.parametrize("kind", ["lost", "configuration", "mismatch", "setup", "preflight", "defect"])
 def test_what_another_attempt_cannot_mend_ends_the_job(kind):
     job = running(2, restarts=5)
-    job.send(job.hub.fail(job.now, "algo-2", Failure(kind, "algo-2", 64, "once and for all")))
+    job.send(job.hub.fail(job.now, Failure(kind, "algo-2", 64, "once and for all")))
     job.pass_time(LIMITS.blame_s + 0.1)
     assert {v.failure.kind for v in job.verdicts.values()} == {kind}
 
@@ -195,7 +196,7 @@ def test_whatever_happens_attempts_are_common_and_there_is_one_verdict(count, se
         if host in job.dead:
             continue
         job.happen(kind, host, seconds)
-        if job.hub._stopping and stopped_at is None:
+        if job.hub.attempts.stop_reason and stopped_at is None:
             stopped_at = {name: len(job.begun[name]) for name in job.hosts}
         if "algo-1" in job.dead:
             break
@@ -215,7 +216,7 @@ def test_whatever_happens_attempts_are_common_and_there_is_one_verdict(count, se
         assert len({job.verdicts[host] for host in living}) <= 1
         assert job.hub.finished
     if stopped_at is not None:
-        assert all(len(job.begun[host]) <= stopped_at[host] + (job.hub._restarts.attempt > 0) for host in job.hosts)
+        assert all(len(job.begun[host]) <= stopped_at[host] + (job.hub.attempts.number > 0) for host in job.hosts)
     for host in living:
         assert (job.verdicts[host].code == 0) == (job.verdicts[host].failure is None)
 
@@ -239,7 +240,7 @@ def test_a_failure_says_that_a_stop_forbids_the_restart():
     job = running(2, restarts=3)
     job.act("algo-2", job.members["algo-2"].rank_exited(job.now, 0, 3))
     job.settle()
-    job.send(job.hub.stop(job.now, "algo-1", "SIGTERM on algo-1"))
+    job.send(job.hub.stop(job.now, "SIGTERM on algo-1"))
     job.pass_time(LIMITS.blame_s + 0.1)
     (failure,) = {v.failure for v in job.verdicts.values()}
     assert failure.text().splitlines()[1:] == ["no restart: the job was told to stop (SIGTERM on algo-1)"]
@@ -264,3 +265,24 @@ def test_what_ended_the_last_attempt_names_what_else_failed_in_it():
     (failure,) = {v.failure for v in job.verdicts.values()}
     assert failure.kind == "budget"
     assert "also: exit: rank 2 on algo-2, exit 9, attempt 2/2: no message on stderr" in failure.text()
+
+
+def test_a_stop_after_a_restart_gives_the_ranks_their_grace():
+    """The ranks that the restart has ended say nothing of the next attempt's."""
+    job = running(2, restarts=1)
+    job.act("algo-2", job.members["algo-2"].rank_exited(job.now, 0, 3))
+    while job.hub.state is not HubState.RESTART:
+        while job.to_hub["algo-2"]:
+            job.hear("algo-2", job.to_hub["algo-2"].pop(0))
+        job.now = job.hub.deadline
+        job.send(job.hub.tick(job.now))
+    member = job.members["algo-1"]
+    job.act("algo-1", member.restart(job.now, 1))
+    job.act("algo-1", member.all_ranks_gone(job.now))  # they have ended by the restart's SIGTERM
+    member.cleared(job.now)
+    job.act("algo-1", member.go(job.now, Go(1, "algo-1", 1), {0: 0, 1: 1}))
+    job.signals["algo-1"].clear()
+    job.to_hub["algo-1"].clear()
+    job.act("algo-1", member.stop_asked(job.now, "SIGTERM on algo-1"))
+    assert job.signals["algo-1"] == [15]
+    assert job.to_hub["algo-1"] == [Stop("SIGTERM on algo-1")], "not done before its ranks are"

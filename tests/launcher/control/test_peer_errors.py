@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.failure import Failure, root
+from algorun.control.failure import Failure
 from algorun.control.peer_errors import Distance, last_lines
+from algorun.control.root_choice import choose
 
 TYPICAL = "This is typically caused by a remote worker crashing. Check the logs of the remote worker .. GLHF! 🏖️"
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
@@ -156,21 +157,21 @@ def test_where_a_failure_stands(failure, expected):
 
 def test_what_waited_in_vain_goes_before_what_saw_a_peer_vanish():
     waited = ended(134, WATCHDOG + "[Rank 1] Watchdog caught collective operation timeout\n")
-    assert root([(1.0, raised(CLOSED)), (9.0, waited)]) is waited
-    assert root([(1.0, waited), (9.0, raised("ValueError: bad"))]).message == "ValueError: bad"
+    assert choose([(1.0, raised(CLOSED)), (9.0, waited)]) is waited
+    assert choose([(1.0, waited), (9.0, raised("ValueError: bad"))]).message == "ValueError: bad"
 
 
 def test_the_crash_is_the_root_and_not_the_abort_that_it_led_to():
     aborting, crash = ended(1, ""), ended(139, "*** Process received signal ***\n")
-    assert root([(1.0, aborting), (1.2, crash)]) is crash
-    assert root([(1.0, aborting), (1.2, raised(CLOSED))]) is aborting
-    assert root([(1.0, ended(7, "bad input\n")), (1.2, crash)]).code == 7
+    assert choose([(1.0, aborting), (1.2, crash)]) is crash
+    assert choose([(1.0, aborting), (1.2, raised(CLOSED))]) is aborting
+    assert choose([(1.0, ended(7, "bad input\n")), (1.2, crash)]).code == 7
 
 
 def test_a_segfault_of_one_rank_beats_mpi_abort_by_another():
     told = ended(1, "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n")
     crash = ended(139, "[vm:18123] Signal: Segmentation fault (11)\n")
-    assert root([(1.0, told), (1.4, crash)]) is crash
+    assert choose([(1.0, told), (1.4, crash)]) is crash
 
 
 @pytest.mark.parametrize(
@@ -193,20 +194,20 @@ def test_a_segfault_of_one_rank_beats_mpi_abort_by_another():
     ],
 )
 def test_only_a_write_that_failed_spoils_a_stop(words, bundled, spoilt):
-    assert raised(words).spoils_a_stop(bundled=bundled) is spoilt
+    assert raised(words).makes_stop_fail(bundled=bundled) is spoilt
 
 
 def test_a_write_that_failed_counts_wherever_it_is_in_the_chain():
     full = "RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598"
-    assert raised("RuntimeError: basic_ios::clear: iostream error", full).spoils_a_stop(bundled=False)
-    assert raised("OSError: [Errno 28] No space left on device", "train.Failed: save").spoils_a_stop(bundled=False)
+    assert raised("RuntimeError: basic_ios::clear: iostream error", full).makes_stop_fail(bundled=False)
+    assert raised("OSError: [Errno 28] No space left on device", "train.Failed: save").makes_stop_fail(bundled=False)
     source = 'raise ValueError("bad")  # no space left on device'
-    assert not raised("ValueError: bad", source=source).spoils_a_stop(bundled=False)
+    assert not raised("ValueError: bad", source=source).makes_stop_fail(bundled=False)
 
 
 def test_leaving_with_a_code_or_by_a_signal_during_a_stop_is_no_failed_save():
-    assert not ended(143, "").spoils_a_stop(bundled=True)
-    assert not ended(1, "OSError: [Errno 28] No space left on device").spoils_a_stop(bundled=False)
+    assert not ended(143, "").makes_stop_fail(bundled=True)
+    assert not ended(1, "OSError: [Errno 28] No space left on device").makes_stop_fail(bundled=False)
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,8 @@ class Leaders:
                 verdict = message.verdict
                 self.verdicts[host].append(verdict)
                 if host != by:
-                    self.deliver(self.hubs[host].told(0.0, by, verdict), host)
-                    self.hubs[by].bye(0.0, host, self.hubs[host].came)
+                    self.deliver(self.hubs[host].ended_by_rival(0.0, by, verdict), host)
+                    self.hubs[by].bye(0.0, host, self.hubs[host].gate.hellos)
 
     def step(self) -> bool:
         """One leader asks the next host of its look, or draws the conclusion of it."""
@@ -64,7 +64,7 @@ class Leaders:
                     self.look(other)
         else:
             del self.asking[host]
-            self.deliver(self.hubs[host].looked(0.0, self.answered[host]), host)
+            self.deliver(self.hubs[host].rivals_asked(0.0, self.answered[host]), host)
         return True
 
 
@@ -101,14 +101,14 @@ def test_the_first_name_judges_and_the_other_waits():
     for host, hub in hubs.items():
         hub.hello(0.0, hello(host, ["a", "b"] if host == "a" else ["b", "a"]))
     assert hubs["b"].hello(1.0, hello("a", ["a", "b"])) == [("a", Heartbeat())]
-    assert hubs["b"].looked(1.1, {"a"}) == []
-    assert hubs["a"].looked(1.1, {"b"}) == []  # it has not said hello here: there would be nothing to compare
+    assert hubs["b"].rivals_asked(1.1, {"a"}) == []
+    assert hubs["a"].rivals_asked(1.1, {"b"}) == []  # it has not said hello here: there would be nothing to compare
     assert hubs["a"].hello(1.2, hello("b", ["b", "a"])) == [("b", Heartbeat())]
-    sends = hubs["a"].looked(1.3, {"b"})
+    sends = hubs["a"].rivals_asked(1.3, {"b"})
     assert sorted(host for host, _ in sends) == ["a", "b"]
     verdict = sends[0][1].verdict
     assert verdict.failure.headline() == "mismatch: b, exit 64: hosts differs: a,b on a, b,a on b"
-    assert [host for host, _ in hubs["b"].told(1.4, "a", verdict)] == ["b", "a"]
+    assert [host for host, _ in hubs["b"].ended_by_rival(1.4, "a", verdict)] == ["b", "a"]
     assert hubs["a"].verdict == hubs["b"].verdict
 
 
@@ -116,7 +116,7 @@ def test_a_leader_tells_whom_it_has_told_so_that_nobody_waits_for_them():
     hub = Hub(0.0, ["a", "b", "c"], Limits())
     hub.hello(0.0, hello("a", ["a", "b", "c"]))
     hub.hello(1.0, hello("c", ["c", "a", "b"]))
-    assert hub.looked(1.1, set())
+    assert hub.rivals_asked(1.1, set())
     assert not hub.finished
     hub.bye(1.2, "c", ["c", "b"])
     assert hub.finished
@@ -127,7 +127,7 @@ def test_a_leader_that_was_told_waits_for_late_hosts_that_nobody_else_has_told()
     hub.hello(0.0, hello("c", ["c", "a", "b"]))
     hub.hello(1.0, hello("a", ["a", "c", "b"]))
     verdict = Verdict("failed", 64, Failure("mismatch", "c", 64, "hosts differs: .."))
-    assert [host for host, _ in hub.told(1.0, "a", verdict)] == ["c", "a"]
+    assert [host for host, _ in hub.ended_by_rival(1.0, "a", verdict)] == ["c", "a"]
     hub.bye(1.1, "a", ["a", "c"])
     assert not hub.finished
     ((host, message),) = hub.hello(3.0, hello("b", ["c", "a", "b"]))
@@ -141,7 +141,7 @@ def test_a_rival_that_has_gone_is_not_judged():
     hub.hello(0.0, hello("a", ["a", "b"]))
     hub.hello(1.0, hello("b", ["b", "a"]))
     hub.lost(1.1, "b", "connection closed")
-    assert hub.looked(1.2, set()) == []
+    assert hub.rivals_asked(1.2, set()) == []
     assert hub.verdict is None
 
 
@@ -149,5 +149,5 @@ def test_a_rival_that_has_gone_is_not_judged():
 def test_what_answers_for_a_missing_host_cannot_end_a_job_well(verdict):
     hub = Hub(0.0, ["a", "b"], Limits())
     hub.hello(0.0, hello("a", ["a", "b"]))
-    assert hub.told(1.0, "b", verdict) == []
+    assert hub.ended_by_rival(1.0, "b", verdict) == []
     assert hub.verdict is None

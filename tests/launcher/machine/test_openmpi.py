@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from algorun.control.heartbeat import silence_s
+from algorun.control.host_loss import silence_s
 from algorun.errors import UserError
 from algorun.job.settings import Limits
 from algorun.machine import openmpi, probe

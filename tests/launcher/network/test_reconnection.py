@@ -157,7 +157,7 @@ def test_a_follower_that_closes_is_lost_at_once_after_a_gap_too(pair):
     pair.relay.hold()
     pair.until(lambda: pair.kinds().count(Welcome) == 2)
     pair.link.close()
-    pair.until(lambda: "algo-2" in pair.hub._gone)
+    pair.until(lambda: "algo-2" in pair.hub.departed)
 
 
 class Stranger:

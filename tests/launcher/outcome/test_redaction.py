@@ -23,9 +23,9 @@ def hidden(text: str, *args: str, hyperparameters: dict | None = None, **environ
     config = job("mpi", **environ)
     given = replace(config.input, hyperparameters=Hyperparameters.parse(hyperparameters or {}), request=Request())
     config = replace(config, entry=replace(config.entry, args=args), input=given)
-    found = Failure("exit", "algo-1", 2, text, 0, text, text, said=text)
+    found = Failure("exit", "algo-1", 2, text, 0, text, text, user_text=text)
     clean = redaction.failure(found, config)
-    assert {clean.message, clean.traceback, clean.hint, clean.said} == {clean.message}
+    assert {clean.message, clean.traceback, clean.hint, clean.user_text} == {clean.message}
     assert redaction.text(text, config) == clean.message
     return clean.message
 

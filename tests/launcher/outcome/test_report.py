@@ -77,11 +77,11 @@ def test_a_text_of_four_byte_characters_fits_the_room(paths):
 
 
 def test_what_the_script_said_is_read_as_text(paths):
-    assert report.said(paths) == ""
+    assert report.user_failure_text(paths) == ""
     paths.failure.write_bytes(b"\x1b[31mTraining failed\x1b[0m:\r\n\tno \xff data\0\x07\n\n")
-    assert report.said(paths) == "Training failed:\n\tno � data"
+    assert report.user_failure_text(paths) == "Training failed:\n\tno � data"
     paths.failure.write_text("x" * 100_000)
-    assert report.said(paths) == "x" * report.LONGEST_SAID
+    assert report.user_failure_text(paths) == "x" * report.LONGEST_USER_TEXT
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
@@ -93,11 +93,11 @@ def test_what_is_no_file_says_nothing(kind, paths, tmp_path):
         paths.failure.symlink_to(tmp_path / "secret")
     if kind == "pipe":
         os.mkfifo(paths.failure)
-    assert report.said(paths) == ""
+    assert report.user_failure_text(paths) == ""
 
 
 def test_what_another_host_said_does_not_lose_what_this_one_did(paths):
-    said = Failure("exit", "algo-2", 255, "no message on stderr", rank=1, said="theirs")
+    said = Failure("exit", "algo-2", 255, "no message on stderr", rank=1, user_text="theirs")
     report.write(paths, Verdict("failed", 255, said), "ours")
     assert paths.failure.read_text().startswith("theirs\nexit: rank 1 on algo-2, exit 255")
     full = (paths.output_data / "failure-full.txt").read_text()

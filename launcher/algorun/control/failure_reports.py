@@ -1,24 +1,24 @@
-"""The failures that hosts have reported, and the time that others have to report an older one. Pure.
+"""The failures that hosts have reported in an attempt, and how long others may still report an earlier one. Pure.
 
-Ranks that have left with 0 are known as well. Where every failure only names a peer or a wait, the first of them is
-the peer that was missed.
+Ranks that have left with 0 are known as well. Where every failure only names a peer or a wait, the first of these
+ranks is the one that was missed.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from .failure import Failure, RankLeft, complete, left_early, root
+from .failure import Failure, RankLeft
 from .peer_errors import Distance
+from .root_choice import blame_left_rank, choose, only_misses_a_peer, with_others
 
 MOST_FAILURES = 10_000  # kept; more say nothing new
-# More for the end of a rank that others miss: its connections close first, and then its interpreter unloads torch
-# (0.7 s of CPU, several seconds on a busy machine). Only once the exit status is there has it left, with whatever code.
+# More time for the end of a rank that others miss: its connections close first, and then its interpreter unloads torch
+# (0.7 s of CPU, several seconds on a busy machine). Only its exit status says that it has left, and with which code.
 MISSED_S = 3.0
-ADVICE = "; fix: "  # as UserError writes it, the launcher's and the training package's
 
 
-class Blame:
+class FailureReports:
     """Reported failures by host and rank. `deadline` is the end of the window, None while none is open."""
 
     def __init__(self, window_s: float) -> None:
@@ -32,7 +32,7 @@ class Blame:
         return bool(self._reported)
 
     def add(self, now: float, failure: Failure) -> bool:
-        """Keeps a failure; False where it is known, and only tells the exit code of a rank that has raised."""
+        """Keeps a failure; False where it is known, and only brings the exit code of a rank that has raised."""
         key = (failure.host, failure.rank)
         if key in self._reported:
             onset, known = self._reported[key]
@@ -46,15 +46,15 @@ class Blame:
     def overrule(self, now: float, failure: Failure) -> None:
         """Keeps a failure in place of what its rank itself has reported."""
         self._reported[failure.host, failure.rank] = (now - max(0.0, failure.age_s), failure)
-        self._look(now)
+        self._end_early(now)
 
-    def left(self, now: float, left: RankLeft) -> None:
+    def rank_left(self, now: float, left: RankLeft) -> None:
         """Keeps a rank that has left with 0."""
         if len(self._left) < MOST_FAILURES:
             self._left.setdefault((left.host, left.rank), (now, left))
-            self._look(now)
+            self._end_early(now)
 
-    def gone(self) -> list[RankLeft]:
+    def left_ranks(self) -> list[RankLeft]:
         """The ranks that have left with 0, the first one first."""
         return [left for _, left in sorted(self._left.values(), key=lambda pair: pair[0])]
 
@@ -76,43 +76,36 @@ class Blame:
         self._longer, self.deadline = True, now + MISSED_S
         return False
 
-    def root(self, ranks: int) -> Failure:
-        """The failure that began it all, by what is known now."""
-        first, gone = root(self._reported.values()), self.gone()
-        return left_early(gone, ranks, first) if gone and _misses(first) else first
+    def root_cause(self, ranks: int) -> Failure:
+        """The failure that began it all, by what is known now. `ranks` is how many the job has."""
+        first, left = choose(self._reported.values()), self.left_ranks()
+        return blame_left_rank(left, ranks, first) if left and only_misses_a_peer(first) else first
 
     def in_vain(self, ranks: int) -> list[Failure]:
-        """The ranks that have only waited in vain, the first one first: another one, which still lives, holds them up.
+        """The ranks that have only waited in vain, the first one first: another rank, which still lives, holds them up.
 
         [] where a failure explains itself, a rank has left with 0, or none of the job's `ranks` can be alive.
         """
-        if self._left or len(self._reported) >= ranks or not _misses(root(self._reported.values())):
+        if self._left or len(self._reported) >= ranks or not only_misses_a_peer(choose(self._reported.values())):
             return []
         waited = [(at, each) for at, each in self._reported.values() if each.distance is Distance.WAITED]
         return [each for _, each in sorted(waited, key=lambda pair: (pair[0], pair[1].rank or 0))]
 
     def complete(self, failure: Failure) -> Failure:
-        """The root with what else was reported."""
-        return complete(failure, self._reported.values())
+        """The root cause with what else was reported."""
+        return with_others(failure, self._reported.values())
 
     def clear(self) -> None:
+        """Another attempt follows."""
         self._reported.clear()
         self._left.clear()
         self._longer, self.deadline = False, None
 
     @property
     def _explained(self) -> bool:
-        return bool(self._left) or not _misses(root(self._reported.values()))
+        return bool(self._left) or not only_misses_a_peer(choose(self._reported.values()))
 
-    def _look(self, now: float) -> None:
-        """What was waited for has come."""
+    def _end_early(self, now: float) -> None:
+        """Ends a longer window where the rank that the others miss has ended."""
         if self._longer and self._explained:
             self.deadline = now
-
-
-def _misses(failure: Failure) -> bool:
-    """True for a rank that only says that it has missed another one. An engine is none.
-
-    An error that says what to do explains itself: a library of ours knows why a peer is missing.
-    """
-    return failure.secondary and failure.rank is not None and ADVICE not in failure.message

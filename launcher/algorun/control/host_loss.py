@@ -1,0 +1,127 @@
+"""Decides that a host is lost (`HostLoss`, on the leader) and that the hub is lost (`HubLoss`, on every host). Pure.
+
+A host is lost when
+- its connection has been closed, or
+- the hub has received nothing from it for `silence_s`: 12.25 s with the default timeout of 10 s, or
+- it has said goodbye before the end of the job.
+
+A lost host opens the time to report failures (root_cause.py): a failure that was there before the loss is the root
+cause. The hub is lost for a host when the same is true of the hub.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+
+from algorun.job.settings import Limits
+
+from .gate import listed
+from .heartbeat import Pulse
+
+# After a gap in the network, until two hosts hear each other again: the kernel may ask for the other's hardware address
+# once a second only, and a connection is tried every half second (network/spare_search.py).
+RECONNECT_S = 1.25
+UNHEARD_BEATS = 2  # silence of a host that it is told of: it may hear the hub all the time
+REPORTED_BEATS = 3  # silence that is reported once it is over
+REPORT_AGAIN_S = 60.0  # a network that comes and goes is reported once in so long
+
+
+def silence_s(limits: Limits) -> float:
+    """Seconds of silence that end a job: a gap just below the timeout may begin a beat after the last heartbeat."""
+    return limits.heartbeat_timeout_s + limits.heartbeat_s + RECONNECT_S
+
+
+class HostLoss:
+    """Which hosts are lost or have left. `departed` holds both; `pulse` is the hub's own heartbeat."""
+
+    def __init__(self, now: float, limits: Limits) -> None:
+        self.departed: set[str] = set()
+        self._pulse = Pulse(now, limits.heartbeat_s)
+        self._beat_s, self._silence_s = limits.heartbeat_s, silence_s(limits)
+        self._heard_at: dict[str, float] = {}
+        self._silences: dict[str, float] = {}  # seconds of silences that are over, and not reported yet
+        self._report_at = now
+        self._silent_at = math.inf  # when the next host could count as lost
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is due: at every beat, and when a silence ends."""
+        return min(self._pulse.next_at, self._silent_at)
+
+    def heard(self, now: float, host: str) -> None:
+        """Something has come from this host."""
+        silent_s = now - self._heard_at.get(host, now)
+        if silent_s > REPORTED_BEATS * self._beat_s and not self._pulse.held_up(now):
+            self._silences[host] = silent_s
+        self._heard_at[host] = now
+
+    def is_back(self, now: float, host: str) -> bool:
+        """This host has connected anew; True where it had counted as lost."""
+        self.heard(now, host)
+        was_lost = host in self.departed
+        self.departed.discard(host)
+        return was_lost
+
+    def unheard(self, now: float, host: str) -> bool:
+        """True where this host's heartbeats do not arrive. Another leader, which waits for a verdict, sends none."""
+        return now - self._heard_at.get(host, now) > UNHEARD_BEATS * self._beat_s and not self._pulse.held_up(now)
+
+    def beat_due(self, now: float) -> bool:
+        """True once for every beat of the hub."""
+        return self._pulse.due(now)
+
+    def silent(self, now: float, hosts: Collection[str]) -> dict[str, str]:
+        """Those of these hosts that are lost by their silence, with the reason. Asked at every `deadline`."""
+        ends = {host: at + self._silence_s for host, at in self._heard_at.items() if host in hosts}
+        silent = [host for host, end in ends.items() if max(end, self._pulse.patient_until) <= now]
+        next_at = min((end for host, end in ends.items() if host not in silent), default=math.inf)
+        self._silent_at = max(next_at, self._pulse.patient_until)
+        return dict.fromkeys(silent, f"host lost: no sign of life for {self._silence_s:g} s")
+
+    def news(self, now: float) -> str:
+        """One line about hosts that are back after a silence, "" without news."""
+        if not self._silences or now < self._report_at:
+            return ""
+        self._report_at = now + REPORT_AGAIN_S
+        hosts, seconds = list(self._silences), max(self._silences.values())
+        self._silences.clear()
+        return f"no sign of life from {listed(hosts)} for {seconds:.1f} s; {'they are' if hosts[1:] else 'it is'} back"
+
+
+class HubLoss:
+    """What one host knows of the hub on `leader`: whether it was reached, and whether it is silent for too long."""
+
+    def __init__(self, now: float, leader: str, limits: Limits) -> None:
+        self._leader, self._silence_s = leader, silence_s(limits)
+        self._pulse = Pulse(now, limits.heartbeat_s)
+        self._heard_at: float | None = None
+
+    @property
+    def reached(self) -> bool:
+        return self._heard_at is not None
+
+    @property
+    def next_beat_at(self) -> float:
+        return self._pulse.next_at
+
+    @property
+    def silent_at(self) -> float:
+        """When the hub counts as lost, unless something comes until then."""
+        if self._heard_at is None:
+            return math.inf
+        return max(self._heard_at + self._silence_s, self._pulse.patient_until)
+
+    def heard(self, now: float) -> None:
+        """Something has come from the hub, or the connection to it is made."""
+        self._heard_at = now
+
+    def beat_due(self, now: float) -> bool:
+        """True once for every heartbeat that this host owes the hub."""
+        return self._pulse.due(now) and self.reached
+
+    def silence(self, now: float) -> str:
+        """Why the hub is lost, "" while it is not."""
+        if now < self.silent_at:
+            return ""
+        return f"hub lost: no sign of life from {self._leader} for {self._silence_s:g} s"

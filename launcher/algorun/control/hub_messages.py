@@ -1,0 +1,58 @@
+"""What the hub does with each message of a host. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .failure import RankLeft
+from .hang import Stack
+from .hub import Hub, Sends
+from .messages import (
+    Bye,
+    DaemonEnded,
+    Done,
+    Fail,
+    Hang,
+    Heartbeat,
+    Message,
+    Ready,
+    SaveFailed,
+    StacksSent,
+    StartDaemon,
+    Stop,
+)
+
+
+def receive(hub: Hub, now: float, host: str, message: Message) -> Sends:
+    """The answers to a message of a host that has joined. Raises ValueError on a message that no host may send."""
+    hub.heard(now, host)
+    match message:
+        case Heartbeat():
+            return []
+        case Ready():
+            return hub.ready(now, host, message)
+        case Fail(failure):
+            return hub.fail(now, replace(failure, host=host))
+        case SaveFailed(failure):
+            hub.attempts.save_failed(now, replace(failure, host=host))
+            return []
+        case RankLeft():
+            return hub.rank_left(now, replace(message, host=host))
+        case Hang(idle_s):
+            return hub.hang(now, idle_s)
+        case Stack():
+            return hub.stack(message)
+        case StacksSent():
+            return hub.stacks_sent(now, host)
+        case Stop(why):
+            return hub.stop(now, why)
+        case Done(note):
+            return hub.done(now, host, note)
+        case Bye(why, informed):
+            return hub.bye(now, host, informed, why)
+        case StartDaemon() if host == hub.leader:
+            return [(message.host, message)]
+        case DaemonEnded():
+            return [(hub.leader, message)]
+        case other:
+            raise ValueError(f"a host cannot send {type(other).__name__}")

@@ -1,0 +1,118 @@
+"""Chooses the root cause: which failure the job ends with, the same one on all hosts. Pure.
+
+1. The first reported failure, or a lost host, opens a window (ALGORUN_BLAME_S): other hosts report what they know.
+2. Where all reports only say that a peer is missing, ranks of which nothing is known have 3 s more to end.
+3. Where ranks have waited in vain for a rank that still lives, or a rank makes no steps, all hosts are asked for the
+   stacks of their ranks first (inquiry.py, hang.py).
+4. `root_choice.choose` picks the failure that is nearest to a cause by its own words (peer_errors.py), and of equals
+   the earliest.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .failure import Failure, RankLeft
+from .failure_reports import FailureReports
+from .hang import Stack
+from .inquiry import Inquiry
+from .messages import AskStacks
+
+
+class RootCause:
+    """What has gone wrong in an attempt, as far as the hub knows."""
+
+    def __init__(self, leader: str, window_s: float) -> None:
+        self._leader = leader
+        self._reports = FailureReports(window_s)
+        self._inquiry: Inquiry | None = None
+
+    @property
+    def deadline(self) -> float:
+        """When `due` has to be asked; never, while nothing has failed."""
+        times = [self._reports.deadline, self._inquiry.deadline if self._inquiry is not None else None]
+        return min((each for each in times if each is not None), default=math.inf)
+
+    @property
+    def open(self) -> bool:
+        """True from the first failure until the judgement."""
+        return self._reports.deadline is not None or (self._inquiry is not None and bool(self._reports))
+
+    @property
+    def window_open(self) -> bool:
+        """True while hosts have time to report."""
+        return self._reports.deadline is not None
+
+    def failed(self, now: float, failure: Failure, *, judge: bool = True) -> None:
+        """A failure was reported. With `judge` it is weighed soon, and not only should another one come."""
+        if self._reports.add(now, failure) and judge:
+            self.weigh(now)
+
+    def weigh(self, now: float) -> None:
+        """Opens the window, unless a hang is looked into: it began before."""
+        if self._inquiry is None:
+            self._reports.open(now)
+
+    def rank_left(self, now: float, left: RankLeft) -> None:
+        """A rank has left with 0. Nothing follows from that alone: uneven work ends like this too."""
+        self._reports.rank_left(now, left)
+
+    def hang(self, now: float, idle_s: float) -> AskStacks | None:
+        """A rank has made no step for so long: all hosts are asked for stacks, unless something else is looked into."""
+        return None if self._inquiry or self.window_open else self._ask(Inquiry(now, idle_s))
+
+    def stack(self, stack: Stack, ranks: int) -> None:
+        """What one rank is doing; no more than one for each of the job's `ranks` is kept."""
+        if self._inquiry is not None and len(self._inquiry.stacks) < ranks:
+            self._inquiry.stacks.append(stack)
+
+    def stacks_sent(self, host: str) -> set[str]:
+        """This host has sent all its stacks; returns the hosts that have, empty where nobody was asked."""
+        if self._inquiry is None:
+            return set()
+        self._inquiry.answered.add(host)
+        return self._inquiry.answered
+
+    def stopped(self, now: float) -> None:
+        """The job was told to stop: a hang no longer matters, failures that were reported before still do."""
+        self._inquiry = None
+        if self._reports:
+            self.weigh(now)
+
+    def due(self, now: float, ranks: int, attempt: int, *, stopping: bool) -> Failure | AskStacks | None:
+        """The root cause once it can be named, `AskStacks` where hosts have to be asked first, None before.
+
+        `ranks` is how many the job has.
+        """
+        if self._inquiry is not None and now >= self._inquiry.deadline:
+            return self.after_stacks(now, ranks, attempt)
+        if not self._reports.due(now, ranks):
+            return None
+        in_vain = [] if stopping else self._reports.in_vain(ranks)
+        return self._ask(Inquiry(now, in_vain=in_vain)) if in_vain else self._reports.root_cause(ranks)
+
+    def after_stacks(self, now: float, ranks: int, attempt: int) -> Failure:
+        """The rank that holds the others up, unless something else has failed before."""
+        assert self._inquiry is not None
+        hanging = self._inquiry.failure(now, self._leader, attempt, self._reports.left_ranks(), ranks)
+        if hanging is None:
+            return self._inquiry.kept(self._reports.root_cause(ranks))
+        self._reports.overrule(now, hanging)
+        return self._reports.root_cause(ranks)
+
+    def complete(self, failure: Failure) -> Failure:
+        """The root cause with what else was reported."""
+        return self._reports.complete(failure)
+
+    def clear(self) -> None:
+        """Another attempt follows."""
+        self._inquiry = None
+        self._reports.clear()
+
+    def close(self) -> None:
+        """The job has its verdict."""
+        self._reports.deadline = self._inquiry = None
+
+    def _ask(self, inquiry: Inquiry) -> AskStacks:
+        self._inquiry, self._reports.deadline = inquiry, None
+        return AskStacks()

@@ -1,0 +1,230 @@
+"""Meets whoever connects to the hub: only a host of this job, with its proof and from its own address, gets in."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from algorun.control import proof, wire
+from algorun.control.gate import Gate
+from algorun.control.messages import Heartbeat, Hello, Nonce, Refuse
+from algorun.control.refusals import Refusals, shown
+from algorun.control.session import Session
+from algorun.errors import UserError
+from algorun.event_loop import READ, Loop, Timer
+
+from .addresses import Address, look_up
+from .connection import Connection
+
+HELLO_TIMEOUT_S = 5.0  # a peer that has not said who it is by then is closed
+NAME_RETRY_S = 0.5  # until the next look-up of a name that does not resolve yet
+FULL_RETRY_S = 0.2  # until the next look at new peers when there are too many
+WRONG_PROOF = "the job's token differs (ALGORUN_TOKEN, or the training job's ARN)"
+STRANGERS = 256  # peers that have not said hello, at most; further ones wait in the kernel's backlog
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a host must have. `secret`: the token is the user's own, and proves more than an address does.
+
+    `addresses` are those that the job gives its hosts; other names are looked up.
+    """
+
+    token: str
+    secret: bool
+    addresses: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Peer:
+    """A host that has joined: the connection over which it does so now, and from where."""
+
+    session: Session
+    connection: Connection
+    address: str
+
+
+class RefusalLog:
+    """Warns of refused peers: the first one at once, of a flood of others together (control/refusals.py)."""
+
+    def __init__(self, loop: Loop, tell: Callable[[str], None]) -> None:
+        self._loop, self._tell = loop, tell
+        self._refusals = Refusals()
+        self._timer: Timer | None = None
+
+    def add(self, connection: Connection, why: str, host: str) -> None:
+        """`host` is who the peer said it is, if this is one of the job's hosts."""
+        peer = f"{connection.peer} as {host}" if host else connection.peer
+        self._warn(self._refusals.refused(self._loop.now(), peer, why))
+
+    def close(self) -> None:
+        """Says what is left to say."""
+        if self._timer:
+            self._timer.cancel()
+        self._warn(self._refusals.rest(self._loop.now(), last=True))
+
+    def _warn(self, line: str) -> None:
+        """Says the line, if there is one, and comes back for those that were left out."""
+        if line:
+            self._tell(f"warning: {line}")
+        due = self._refusals.due
+        if due is not None and (self._timer is None or self._timer.callback is None):
+            self._timer = self._loop.at(due, lambda: self._warn(self._refusals.rest(self._loop.now())))
+
+
+class Reception:
+    """`admit(connection, hello)` hears of each host that may join; `peers` are those that have joined."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        gate: Gate,
+        credentials: Credentials,
+        peers: Mapping[str, Peer],
+        admit: Callable[[Connection, Hello], None],
+        log: RefusalLog,
+    ) -> None:
+        self._loop, self._gate, self._credentials, self._peers = loop, gate, credentials, peers
+        self._on_admitted, self._log = admit, log
+        self._listener: socket.socket | None = None
+        self._strangers: dict[Connection, Timer] = {}
+
+    def listen(self, address: str, port: int) -> None:
+        """Listens on the job's own address. Raises UserError where the port is taken."""
+        try:
+            (family, where), *_ = look_up(address, port)
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+        except OSError as error:
+            what = f"port {port} on {address}: {error.strerror}"
+            if error.errno == errno.EADDRINUSE:
+                from algorun.machine.port_owner import owner
+
+                holder = owner(str(where[0]), port)
+                what += f" by {holder}" if holder else ""
+            raise UserError(
+                "ALGORUN_CONTROL_PORT",
+                what,
+                allowed="a free port, the same on all hosts",
+                fix="set ALGORUN_CONTROL_PORT on all hosts",
+            ) from None
+        listener.listen(4096)
+        listener.setblocking(False)
+        self._listener = listener
+        self._loop.watch(listener, READ, self._accept)
+
+    def close(self, timeout_s: float) -> None:
+        """Nobody gets in any more; last words to those that wait."""
+        self._log.close()
+        if self._listener is not None:
+            self._loop.forget(self._listener)
+            self._listener.close()
+            self._listener = None
+        for connection in list(self._strangers):
+            connection.flush(timeout_s)
+
+    def _accept(self, _: int) -> None:
+        assert self._listener is not None
+        try:
+            while len(self._strangers) < STRANGERS:
+                sock, _address = self._listener.accept()
+                self._greet(sock)
+        except BlockingIOError:
+            return
+        except OSError:  # out of descriptors: strangers leave within their time
+            pass
+        self._loop.forget(self._listener)
+        self._loop.after(FULL_RETRY_S, self._accept_again)
+
+    def _accept_again(self) -> None:
+        if self._listener is not None:
+            self._loop.watch(self._listener, READ, self._accept)
+
+    def _greet(self, sock: socket.socket) -> None:
+        nonce = os.urandom(16).hex()
+        connection = Connection(
+            self._loop, sock, lambda line: self._introduced(connection, nonce, line),
+            lambda reason: self._no_hello(connection, f", {reason or 'the connection broke'}"),
+        )  # fmt: skip
+        too_late = f" within {HELLO_TIMEOUT_S:g} s"
+        self._strangers[connection] = self._loop.after(HELLO_TIMEOUT_S, lambda: self._no_hello(connection, too_late))
+        connection.send(Nonce(nonce))
+
+    def _no_hello(self, connection: Connection, how: str) -> None:
+        """A host that tried another connection may have heard the hub over its first one meanwhile."""
+        known = not connection.unread and any(connection.peer == peer.address for peer in self._peers.values())
+        self._drop(connection, "" if known else f"no hello{how}")
+
+    def _drop(self, connection: Connection, why: str, host: str = "") -> None:
+        """Closes a stranger and warns of it, if there is more to say."""
+        timer = self._strangers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+            if why:
+                self._log.add(connection, why, host)
+        connection.close()
+
+    def _refuse(self, connection: Connection, why: str, host: str = "") -> None:
+        """The same for a peer that can be told why."""
+        connection.send(Refuse(why))
+        self._drop(connection, why, host)
+
+    def _introduced(self, connection: Connection, nonce: str, line: bytes) -> None:
+        """A stranger's first line must be a hello with the right proof; anything else closes it."""
+        if connection not in self._strangers:
+            return
+        try:
+            hello = wire.decode_hello(line)
+            proven = proof.same(hello.mac, proof.mac(self._credentials.token, nonce, hello.host))
+        except ValueError:  # text that cannot be encoded is one too
+            return self._drop(connection, f"no hello, it sent {shown(line)}")
+        host, expected = hello.host, self._gate.expects(hello.host)
+        if proven and not expected:
+            connection.send(Refuse(f"{host} is not one of the job's hosts"))
+            return self._drop(connection, f"{shown(host.encode())} is not one of the job's hosts")
+        if not proven:
+            self._gate.unproven(host)
+            return self._refuse(connection, WRONG_PROOF, host if expected else "")
+        if self._credentials.secret:
+            return self._admit(connection, hello)
+        self._strangers[connection].cancel()
+        connection.listen(  # it waits for an answer
+            lambda line: self._drop(connection, f"it sent {shown(line)} before it was welcome", host),
+            lambda reason: self._drop(connection, reason or "the connection broke", host),
+        )
+        peer = self._peers.get(host)
+        if peer is None:
+            return self._look_up(connection, hello)
+        if connection.peer == peer.address:
+            return self._admit(connection, hello)
+        return self._drop(connection, f"{host} is connected from {peer.address}", host)
+
+    def _look_up(self, connection: Connection, hello: Hello) -> None:
+        if connection in self._strangers:
+            name = self._credentials.addresses.get(hello.host, hello.host)
+            self._loop.in_thread(
+                functools.partial(look_up, name, 0), lambda found: self._check(connection, hello, found)
+            )
+
+    def _check(self, connection: Connection, hello: Hello, found: list[Address] | Exception) -> None:
+        """The address must be one of the host that the peer says it is. A name that is not known yet may come."""
+        if isinstance(found, Exception):
+            connection.send(Heartbeat())
+            self._loop.after(NAME_RETRY_S, lambda: self._look_up(connection, hello))
+            return None
+        known = [str(address[0]) for _, address in found]
+        if connection.peer in known:
+            return self._admit(connection, hello)
+        why = f"{hello.host} resolves to {', '.join(known)}, but the connection comes from {connection.peer}"
+        return self._refuse(connection, why, hello.host)
+
+    def _admit(self, connection: Connection, hello: Hello) -> None:
+        timer = self._strangers.pop(connection, None)
+        if timer is not None:
+            timer.cancel()
+            self._on_admitted(connection, hello)
