@@ -1,0 +1,61 @@
+"""The pages name files, headings and objects that exist: a page that names what has moved misleads its reader."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/*.md")])
+FOLDERS = ("launcher", "train", "compat", "docker", "docs", "examples", "bench", "tests", ".ci")
+OLD = {"upgrade.md", "CHANGELOG.md"}  # they name files of earlier versions
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub makes them."""
+    found = re.findall(r"^#+ (.+)$", without_code(page.read_text()), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files_and_headings(page):
+    wrong = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text())):
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = page.parent / name if name else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            wrong.append(target)
+    assert not wrong
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in OLD], ids=lambda page: page.name)
+def test_paths_are_those_of_files(page):
+    """In backticks: a path from the top of the repository, or from the page."""
+    text = page.read_text()
+    paths = {path for path in re.findall(r"`([\w.-]+/[\w./-]*)`", text) if path.split("/")[0] in FOLDERS}
+    paths = {path for path in paths if not re.search("[A-Z]{4}", path)}  # launcher/ROOM, jobs/NAME.py
+    assert not sorted(path for path in paths if not (ROOT / path).exists() and not (page.parent / path).exists())
+
+
+@pytest.mark.parametrize("page", [ROOT / "docs" / "structure.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
+def test_objects_are_where_a_page_says(page):
+    """`Name` in `path/to/file.py`, or a row of a table that begins with `Name` and ends with the path."""
+    text = page.read_text()
+    pairs = re.findall(r"`([A-Za-z_]+)` in\s+`([\w./-]+\.py)`", text)
+    pairs += re.findall(r"^\| `([A-Za-z_]+)`.*\| `([\w./-]+\.py)` \|$", text, flags=re.MULTILINE)
+    wrong = []
+    for name, path in pairs:
+        file = ROOT / path
+        pattern = rf"^(class|(async )?def) {name}\b|^{name}\b\s*[:=]|^    def {name}\b"
+        if not file.exists() or not re.search(pattern, file.read_text(), flags=re.MULTILINE):
+            wrong.append(f"{name} in {path}")
+    assert pairs
+    assert not wrong
