@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.compat.smp_runs import PROGRAMS
-from tests.conftest import algorun, needs_mpi
+from tests.conftest import ROOT, algorun, needs_mpi
 
 ENGINES = ["native", pytest.param("mpirun", marks=needs_mpi)]
 LAYOUT = {"partitions": 2, "microbatches": 2, "ddp": True}
@@ -16,7 +16,7 @@ LAYOUT = {"partitions": 2, "microbatches": 2, "ddp": True}
 def simulated(engine: str, program: str, *args: str, cwd, token, **parameters):
     return algorun(
         "simulate", "-j", "2x2", "--engine", engine, str(PROGRAMS / program), *args, cwd=cwd, ALGORUN_TEST=token,
-        SM_HP_MP_PARAMETERS=json.dumps(LAYOUT | parameters),
+        SM_HP_MP_PARAMETERS=json.dumps(LAYOUT | parameters), PYTHONPATH=str(ROOT),  # programs import tests' models
     )  # fmt: skip
 
 
