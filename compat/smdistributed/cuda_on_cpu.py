@@ -32,8 +32,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._device import DeviceContext
 
 from algorun_train.errors import UserError
-
-from . import CUDA_ON_CPU as VARIABLE
+from algorun_train.ranks.devices import CUDA_ON_CPU as VARIABLE
 
 CPU = torch.device("cpu")
 BEFORE_TORCH = 5  # torch restores storages of the CPU at 10, of cuda at 20; lower goes first
@@ -43,19 +42,23 @@ SCRIPT = "script"
 _installed = False
 
 
-def _is_cuda(value: Any) -> bool:
+Patched = Any  # a module or class of torch whose functions are replaced, which types do not allow
+Given = Any  # whatever a script gives to a function of torch, or gets from one
+
+
+def _is_cuda(value: object) -> bool:
     """True for what names a GPU: `cuda`, `cuda:1`, a torch.device of that type."""
     if isinstance(value, torch.device):
         return value.type == "cuda"
     return isinstance(value, str) and value.split(":")[0] == "cuda"
 
 
-def _is_index(value: Any) -> bool:
+def _is_index(value: object) -> bool:
     """True for a number that torch takes for the accelerator's index."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _on_cpu(args: tuple[Given, ...], kwargs: dict[str, Given]) -> tuple[tuple[Given, ...], dict[str, Given]]:
     """The same arguments with the CPU in the place of every GPU."""
     if any(map(_is_cuda, args)):
         args = tuple(CPU if _is_cuda(arg) else arg for arg in args)
@@ -71,7 +74,7 @@ def _on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, .
 class CudaOnCpu(TorchFunctionMode):
     """Within it, in this thread, functions of torch that get a device named cuda get the CPU."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Given, types: Given, args: Given = (), kwargs: Given = None) -> Given:
         kwargs = kwargs or {}
         if func is torch.Tensor.cuda or func is torch.Tensor.pin_memory:
             return args[0]
@@ -85,7 +88,7 @@ class CudaOnCpu(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _restored(storage: Any, location: str) -> Any:
+def _restored(storage: Given, location: str) -> Given:
     """torch.load's storages are on the CPU before they are moved: those of a GPU stay there."""
     return storage if _is_cuda(location) else None
 
@@ -96,7 +99,7 @@ class _CurrentDevice:
     index = 0
 
     @classmethod
-    def set(cls, device: Any) -> None:
+    def set(cls, device: Given) -> None:
         """Takes an index or `cuda:1`; a torch.device has become the CPU and says nothing."""
         number = device.partition(":")[2] if isinstance(device, str) else device
         if _is_index(number) or (isinstance(number, str) and number.isdigit()):
@@ -110,7 +113,7 @@ class _CurrentDevice:
 class _Within:
     """`with torch.cuda.device(1):`."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Given) -> None:
         self.device, self.before = device, 0
 
     def __enter__(self) -> None:
@@ -121,27 +124,27 @@ class _Within:
         _CurrentDevice.index = self.before
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
+def _nothing(*args: Given, **kwargs: Given) -> None:
     """There is no device to wait for, or to count for."""
 
 
-def _backward_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+def _backward_on_cpu(original: Callable[..., Given]) -> Callable[..., Given]:
     """The engine's backward pass within the mode, which torch leaves for the time of a call such as loss.backward():
     there run the script's hooks, its own autograd functions and what it recomputes."""
 
     @wraps(original)
-    def run(*args: Any, **kwargs: Any) -> Any:
+    def run(*args: Given, **kwargs: Given) -> Given:
         with CudaOnCpu():
             return original(*args, **kwargs)
 
     return run
 
 
-def _module_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+def _module_on_cpu(original: Callable[..., Given]) -> Callable[..., Given]:
     """Module.to, which looks an index up before its tensors see it."""
 
     @wraps(original)
-    def to(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def to(self: torch.nn.Module, *args: Given, **kwargs: Given) -> Given:
         if args and _is_index(args[0]):
             args = (CPU, *args[1:])
         args, kwargs = _on_cpu(args, kwargs)
@@ -150,29 +153,29 @@ def _module_on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
     return to
 
 
-def _module_of_device(original: Callable[..., Any]) -> Callable[..., Any]:
+def _module_of_device(original: Callable[..., Given]) -> Callable[..., Given]:
     """torch.get_device_module, by which torch.random.fork_rng counts devices: of cuda there are none still."""
 
     @wraps(original)
-    def module(device: Any = None) -> Any:
+    def module(device: Given = None) -> Given:
         return torch.cuda if _is_cuda(device) else original(device)
 
     return module
 
 
-def _random_state(device: Any = None) -> torch.Tensor:
+def _random_state(device: Given = None) -> torch.Tensor:
     """torch.cuda.get_rng_state: what is drawn on the CPU is drawn by its generator."""
     return torch.get_rng_state()
 
 
-def _set_random_state(new_state: torch.Tensor, device: Any = None) -> None:
+def _set_random_state(new_state: torch.Tensor, device: Given = None) -> None:
     """torch.cuda.set_rng_state."""
     torch.set_rng_state(new_state)
 
 
 def _context_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
-    def init(self: DeviceContext, device: Any) -> None:
+    def init(self: DeviceContext, device: Given) -> None:
         original(self, CPU if _is_cuda(device) else device)
 
     return init
@@ -181,7 +184,7 @@ def _context_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
 def _ddp_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
     def init(
-        self: Any, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kwargs: Any
+        self: Given, module: Given, device_ids: Given = None, output_device: Given = None, *args: Given, **kwargs: Given
     ) -> None:
         original(self, module, None, None, *args, **kwargs)
 
@@ -190,6 +193,21 @@ def _ddp_on_cpu(original: Callable[..., None]) -> Callable[..., None]:
 
 def _available_to_the_script() -> bool:
     return sys._getframe(1).f_globals.get("__name__") == "__main__"
+
+
+def _replace_functions(library: Patched, cuda: Patched, autograd: Patched) -> None:
+    cuda.set_device, cuda.current_device, cuda.device = _CurrentDevice.set, _CurrentDevice.get, _Within
+    cuda.synchronize = cuda.reset_peak_memory_stats = _nothing
+    cuda.get_rng_state, cuda.set_rng_state = _random_state, _set_random_state
+    library.get_device_module = _module_of_device(library.get_device_module)
+    library.UntypedStorage.cuda = library.TypedStorage.cuda = lambda self, *args, **kwargs: self
+    autograd._engine_run_backward = _backward_on_cpu(autograd._engine_run_backward)
+
+
+def _replace_methods(module: Patched, ddp: Patched, context: Patched) -> None:
+    module.to = _module_on_cpu(module.to)
+    ddp.__init__ = _ddp_on_cpu(ddp.__init__)
+    context.__init__ = _context_on_cpu(context.__init__)
 
 
 def install(wish: str = "1") -> None:
@@ -204,21 +222,14 @@ def install(wish: str = "1") -> None:
     if _installed or torch.cuda.is_available():
         return
     _installed = True
-    torch.cuda.set_device = _CurrentDevice.set
-    torch.cuda.current_device = _CurrentDevice.get
-    torch.cuda.device = _Within
-    torch.cuda.synchronize = torch.cuda.reset_peak_memory_stats = _nothing
-    torch.cuda.get_rng_state, torch.cuda.set_rng_state = _random_state, _set_random_state
-    torch.get_device_module = _module_of_device(torch.get_device_module)
-    torch.UntypedStorage.cuda = torch.TypedStorage.cuda = lambda self, *args, **kwargs: self
     torch.serialization.register_package(BEFORE_TORCH, lambda storage: None, _restored)
-    DeviceContext.__init__ = _context_on_cpu(DeviceContext.__init__)
-    DistributedDataParallel.__init__ = _ddp_on_cpu(DistributedDataParallel.__init__)
-    torch.nn.Module.to = _module_on_cpu(torch.nn.Module.to)
-    torch.autograd._engine_run_backward = _backward_on_cpu(torch.autograd._engine_run_backward)
+    _replace_functions(torch, torch.cuda, torch.autograd)
+    _replace_methods(torch.nn.Module, DistributedDataParallel, DeviceContext)
     if wish == SCRIPT:
-        torch.cuda.is_available = _available_to_the_script
-    CudaOnCpu().__enter__()
+        patched: Patched = torch.cuda
+        patched.is_available = _available_to_the_script
+    mode: TorchFunctionMode = CudaOnCpu()
+    mode.__enter__()
     # A worker process that imports the script anew has nothing new to say.
     if os.environ.get("RANK", "0") == "0" and multiprocessing.parent_process() is None:
         print(f"{VARIABLE}={wish}: there is no GPU; devices named cuda are the CPU", flush=True)

@@ -3,7 +3,7 @@
 The guides of versions 1.0 to 1.3 name `get_rank`, `get_local_rank` and `get_world_size` here too.
 """
 
-from smdistributed import cuda_on_cpu_where_wished
+from smdistributed.cuda_wish import cuda_on_cpu_where_wished
 
 cuda_on_cpu_where_wished()
 

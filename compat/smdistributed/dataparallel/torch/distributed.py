@@ -8,13 +8,13 @@ torch has made, where the library knew `group.WORLD` only.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed import destroy_process_group, group, is_initialized, new_group
 
 from algorun_train.errors import UserError
+from smdistributed.script_types import Given, Result
 
 from .torch_smddp import NAME
 
@@ -51,7 +51,7 @@ def is_available() -> bool:
     return dist.is_available() and (dist.is_initialized() or all(name in os.environ for name in JOB))
 
 
-def init_process_group(*args: Any, **kwargs: Any) -> None:
+def init_process_group(*args: Given, **kwargs: Given) -> None:
     """Starts the default process group on the backend `smddp`; arguments as those of torch.distributed.
 
     Nothing happens where it runs already. `group` is taken for the sake of the documentation and means all ranks.
@@ -89,8 +89,8 @@ def get_local_rank() -> int:
 
 
 def all_reduce(
-    tensor: torch.Tensor, op: Any = ReduceOp.SUM, group: dist.ProcessGroup | None = None, async_op: bool = False
-) -> Any:
+    tensor: torch.Tensor, op: Given = ReduceOp.SUM, group: dist.ProcessGroup | None = None, async_op: bool = False
+) -> Result:
     """Reduces `tensor` in place over all ranks; `op` None is SUM. A work handle with `async_op`, else None.
 
     AVERAGE on the CPU is a sum of parts that were divided before, as in torch's DistributedDataParallel: not every
@@ -110,7 +110,7 @@ def all_reduce(
 
 def broadcast(
     tensor: torch.Tensor, src: int = 0, group: dist.ProcessGroup | None = None, async_op: bool = False
-) -> Any:
+) -> Result:
     """Copies `tensor` of rank `src` into that of every other rank. A work handle with `async_op`, else None."""
     return dist.broadcast(tensor, src, group, async_op)
 
@@ -120,7 +120,7 @@ def all_gather(
     tensor: torch.Tensor,
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
-) -> Any:
+) -> Result:
     """Every rank's `tensor`, in the order of ranks, into `tensor_list`. A work handle with `async_op`, else None."""
     return dist.all_gather(tensor_list, tensor, group, async_op)
 
@@ -132,7 +132,7 @@ def all_to_all_single(
     input_split_sizes: list[int] | None = None,
     group: dist.ProcessGroup | None = None,
     async_op: bool = False,
-) -> Any:
+) -> Result:
     """Part i of `input_t` goes to rank i; the parts that arrive, in the order of ranks, are `output_t`.
 
     Sizes are counted along the first axis; without them all parts are equal. A work handle with `async_op`, else None.
@@ -140,6 +140,6 @@ def all_to_all_single(
     return dist.all_to_all_single(output_t, input_t, output_split_sizes, input_split_sizes, group, async_op)
 
 
-def barrier(group: dist.ProcessGroup | None = None, async_op: bool = False) -> Any:
+def barrier(group: dist.ProcessGroup | None = None, async_op: bool = False) -> Result:
     """Waits until every rank is here. A work handle with `async_op`, else None."""
     return dist.barrier(group, async_op)

@@ -15,9 +15,10 @@ import torch.distributed as dist
 from algorun_train.ranks import devices, roll_call
 
 NAME = "smddp"
+Options = Any  # torch's DistributedBackendOptions and its groups' own options: without public names or types
 
 
-def _call_roll(options: Any, device: str) -> None:
+def _call_roll(options: Options, device: str) -> None:
     """UserError on all ranks where the devices of hosts differ, or one cannot use its GPUs. Once, for the first group."""
     if dist.is_initialized():
         return
@@ -29,7 +30,7 @@ def _call_roll(options: Any, device: str) -> None:
     roll_call.agree(store, options.group_size, place)
 
 
-def _nccl(options: Any, wish: Any) -> Any:
+def _nccl(options: Options, wish: Options | None) -> dist.ProcessGroupNCCL:
     """torch's own NCCL group (extended creator: `options` is torch's DistributedBackendOptions)."""
     _call_roll(options, "cuda")
     chosen = wish or dist.ProcessGroupNCCL.Options()
@@ -38,7 +39,7 @@ def _nccl(options: Any, wish: Any) -> Any:
     return dist.ProcessGroupNCCL(options.store, options.group_rank, options.group_size, chosen)
 
 
-def _gloo(options: Any, wish: Any) -> Any:
+def _gloo(options: Options, wish: Options | None) -> dist.ProcessGroupGloo:
     """torch's own Gloo group."""
     _call_roll(options, "cpu")
     return dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)

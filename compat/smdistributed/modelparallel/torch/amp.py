@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed as dist
+
+from smdistributed.script_types import Given
 
 from .session import session
 
@@ -19,7 +19,7 @@ class GradScaler(torch.amp.GradScaler):
     called on all ranks of a pipeline. A rank need not have computed a loss, nor have a gradient.
     """
 
-    def __init__(self, *args: Any, device: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Given, device: str | None = None, **kwargs: Given) -> None:
         if args and isinstance(args[0], str):
             device, args = args[0], args[1:]
         names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
@@ -30,7 +30,7 @@ class GradScaler(torch.amp.GradScaler):
             self._lazy_init_scale_growth_tracker(session().comm.device)
         return super()._check_scale_growth_tracker(funcname)
 
-    def _unscale_grads_(self, optimizer: torch.optim.Optimizer, *args: Any) -> dict[torch.device, torch.Tensor]:
+    def _unscale_grads_(self, optimizer: torch.optim.Optimizer, *args: Given) -> dict[torch.device, torch.Tensor]:
         found = super()._unscale_grads_(optimizer, *args)
         assert self._scale is not None
         total = torch.zeros((), device=self._scale.device)

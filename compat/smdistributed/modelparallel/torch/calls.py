@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from algorun_train.errors import UserError
+from smdistributed.script_types import Given, Result
 
 SEVERAL = (
     "an @smp.step function calls the model more than once per microbatch; allowed: once, with more than one partition; "
@@ -20,7 +21,7 @@ SEVERAL = (
 class Answer(Protocol):
     """Stands for the model while one microbatch's function runs."""
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def call(self, args: tuple[Given, ...], kwargs: dict[str, Given]) -> Result: ...
 
     def backward(self, loss: torch.Tensor) -> None: ...
 
@@ -34,11 +35,11 @@ class UpToModel:
     """On the rank with the first stage: what the function gives to the model, and under which autocast."""
 
     device: str
-    args: tuple[Any, ...] | None = None
-    kwargs: dict[str, Any] = field(default_factory=dict)
+    args: tuple[Given, ...] | None = None
+    kwargs: dict[str, Given] = field(default_factory=dict)
     autocast: torch.dtype | None = None
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, args: tuple[Given, ...], kwargs: dict[str, Given]) -> Result:
         self.args, self.kwargs = args, kwargs
         if torch.is_autocast_enabled(self.device):
             self.autocast = torch.get_autocast_dtype(self.device)
@@ -54,11 +55,11 @@ class UpToModel:
 class WithOutput:
     """On the rank with the last stage: the function goes on with the pipeline's output, and its loss is kept."""
 
-    output: Any
+    output: Given
     calls: int = 0
     loss: torch.Tensor | None = None
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, args: tuple[Given, ...], kwargs: dict[str, Given]) -> Result:
         self.calls += 1
         if self.calls > 1:
             raise UserError(SEVERAL)
@@ -82,7 +83,7 @@ class Whole:
     """held while a pass runs that the step's end waits for"""
     backwards: int = 0
 
-    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call(self, args: tuple[Given, ...], kwargs: dict[str, Given]) -> Result:
         return self.module(*args, **kwargs)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -91,7 +92,7 @@ class Whole:
             (loss * self.scale).backward()
 
 
-def scalar(tensors: Any, grad_tensors: Any = None) -> torch.Tensor:
+def scalar(tensors: Given, grad_tensors: Given = None) -> torch.Tensor:
     """The one number whose gradient torch.autograd.backward(tensors, grad_tensors) would compute."""
     many = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
     given = [grad_tensors] if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else list(grad_tensors)

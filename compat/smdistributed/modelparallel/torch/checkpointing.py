@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 
 from algorun_train.errors import UserError
 from algorun_train.parallel import recompute
+from smdistributed.script_types import Given, Result
 
 from .session import session
 
@@ -33,7 +33,7 @@ def set_activation_checkpointing(
         each.__dict__[MARK] = preserve_rng_state
 
 
-def checkpoint(module: nn.Module, *args: Any, preserve_rng_state: bool = True, **kwargs: Any) -> Any:
+def checkpoint(module: nn.Module, *args: Given, preserve_rng_state: bool = True, **kwargs: Given) -> Result:
     """module(*args) with its activations computed again in the backward pass. To be called in a model's forward."""
     if not isinstance(module, nn.Module):
         raise UserError(
@@ -45,11 +45,11 @@ def checkpoint(module: nn.Module, *args: Any, preserve_rng_state: bool = True, *
 
 def checkpoint_sequential(
     sequential_module: nn.Sequential,
-    input: Any,
+    input: Given,
     strategy: str = "each",
     preserve_rng_state: bool = True,
     pack_args_as_tuple: bool = False,
-) -> Any:
+) -> Result:
     """sequential_module(input) with the activations of its layers computed again in the backward pass."""
     if not isinstance(sequential_module, nn.Sequential):
         raise UserError(
@@ -79,7 +79,7 @@ def _check(strategy: str) -> None:
         )
 
 
-def in_stages(model: nn.Module, stages: dict[str, set[int]], parts: dict[int, Any]) -> None:
+def in_stages(model: nn.Module, stages: dict[str, set[int]], parts: dict[int, Given]) -> None:
     """Marked modules of `model` compute their activations again in the stage that has all of them.
 
     `stages` holds the stages that a module's units lie in, `parts` those of this rank. One that is split does not, with
@@ -101,7 +101,7 @@ def in_place(model: nn.Module) -> None:
             module.forward = functools.partial(_again, module.forward, module)
 
 
-def _again(forward: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+def _again(forward: Callable[..., Result], module: nn.Module, *args: Given, **kwargs: Given) -> Result:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     return recompute.recomputed(forward, module, *args, preserve_rng_state=module.__dict__[MARK], **kwargs)

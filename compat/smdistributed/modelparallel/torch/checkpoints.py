@@ -11,17 +11,19 @@ A full checkpoint is {"model": state_dict, "optimizer": state_dict}; a bare stat
 
 from __future__ import annotations
 
+import functools
 import re
 import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from algorun_train.errors import UserError
 from algorun_train.files import writable
+from algorun_train.ranks.communicator import Communicator
+from smdistributed.script_types import Given, Result, StateDict
 
 from .files import read, warn_of_unreadable, write
 from .messages import CPU, gathered
@@ -40,9 +42,9 @@ def save_checkpoint(
     path: str,
     tag: str,
     partial: bool = True,
-    model: Any = None,
-    optimizer: Any = None,
-    user_content: Any = None,
+    model: Given = None,
+    optimizer: Given = None,
+    user_content: Given = None,
     translate_if_full: bool = True,
     num_kept_partial_checkpoints: int | None = None,
 ) -> None:
@@ -75,7 +77,7 @@ def save_checkpoint(
         _save_whole(where, tag, things, user_content)
 
 
-def _save_parts(where: Path, tag: str, things: dict[str, Any], content: Any, kept: int | None) -> None:
+def _save_parts(where: Path, tag: str, things: dict[str, Given], content: Given, kept: int | None) -> None:
     axes, folder = session().axes, where / f"{tag}{PARTS}"
     number, count = axes.pp_rank, session().layout.grid.pp
     save = gathered(secrets.token_hex(8), axes.pp_group, CPU)[0]
@@ -86,7 +88,7 @@ def _save_parts(where: Path, tag: str, things: dict[str, Any], content: Any, kep
         writable(folder, "folder", "another path")
         for kind, thing in things.items():
             part = {"save": save, "state": thing.local_state_dict()}
-            write(folder / f"{kind}_{number}_of_{count}.pt", lambda file, part=part: torch.save(part, file))
+            write(folder / f"{kind}_{number}_of_{count}.pt", functools.partial(torch.save, part))
 
     def write_rest() -> None:
         # Parts of a save under the same tag on another number of ranks, or with more in it, are none of this one's.
@@ -104,7 +106,7 @@ def _save_parts(where: Path, tag: str, things: dict[str, Any], content: Any, kep
     _point(where, tag)
 
 
-def _save_whole(where: Path, tag: str, things: dict[str, Any], content: Any) -> None:
+def _save_whole(where: Path, tag: str, things: dict[str, Given], content: Given) -> None:
     states = {kind: thing.state_dict() for kind, thing in things.items()}  # on all ranks of the pipeline
 
     def write_both() -> None:
@@ -160,9 +162,9 @@ def resume_from_checkpoint(
     strict: bool = True,
     load_optimizer: bool = True,
     load_sharded_optimizer_state: bool = True,
-    translate_function: Callable[[Any], Any] | None = None,
+    translate_function: Callable[[Given], Given] | None = None,
     load_optimizer_states: bool = True,
-) -> Any:
+) -> Result:
     """Loads a checkpoint, the newest where no `tag` is given, and returns its user_content. On all ranks.
 
     Model and optimizer are those of the script, also when it makes them later. Parts of another number of ranks are put
@@ -190,15 +192,20 @@ def resume_from_checkpoint(
     return content
 
 
-def _into_model(state: Any, strict: bool) -> None:
+def _into_model(state: Given, strict: bool) -> None:
     now = session()
-    if now.model is not None:
+
+    def load() -> None:
+        assert now.model is not None  # a model that is partitioned is there
         now.model.load_state_dict(state, strict=strict)
+
+    if now.model is not None:
+        load()
     else:
-        now.on_partition(lambda: now.model.load_state_dict(state, strict=strict))
+        now.on_partition(load)
 
 
-def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any]:
+def _read_parts(folder: Path, load_optimizer: bool) -> tuple[StateDict, Given]:
     """The states of this rank (or of the whole model, where the parts are of other ranks), and the user's content."""
     comm, axes, ranks = session().comm, session().axes, session().layout.grid.pp
     names = sorted(set().union(*comm.gather([f.name for f in folder.glob("*.pt")] if folder.is_dir() else [])))
@@ -211,7 +218,7 @@ def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any
     file = folder / f"{CONTENT}.pt"
     last = _from_a_holder(file, comm, keys=("save", "content"))
     count = next(iter(counts), 0)
-    states: dict[str, Any] = {}
+    states: StateDict = {}
     for kind in KINDS[: 2 if load_optimizer else 1]:
         if not any(name.startswith(f"{kind}_") for name in names):
             continue
@@ -238,8 +245,8 @@ def _read_parts(folder: Path, load_optimizer: bool) -> tuple[dict[str, Any], Any
 
 
 def _from_a_holder(
-    file: Path, comm: Any, keys: tuple[str, ...] | None = (), read_it: bool = True, needed: bool = True
-) -> Any:
+    file: Path, comm: Communicator, keys: tuple[str, ...] | None = (), read_it: bool = True, needed: bool = True
+) -> Result:
     """What the file holds; where a rank does not see it, the first rank that does reads it for all. On all ranks.
 
     It is a dictionary with these keys, unless they are None. Returns None where this rank does not `read_it`, and where
@@ -257,7 +264,7 @@ def _from_a_holder(
     return comm.on_all(lambda: _dictionary(file, keys) if read_it else None)
 
 
-def _dictionary(file: Path, keys: tuple[str, ...] | None) -> Any:
+def _dictionary(file: Path, keys: tuple[str, ...] | None) -> Result:
     value = read(file, map_location="cpu")
     if keys is None or (isinstance(value, Mapping) and value.keys() >= set(keys)):
         return value
@@ -274,7 +281,7 @@ def _newest(where: Path) -> str:
         ) from None
 
 
-def _tag(tag: Any) -> str:
+def _tag(tag: Given) -> str:
     if not isinstance(tag, str) or not tag or "/" in tag or "\0" in tag or tag.startswith(".") or tag == NEWEST:
         raise UserError(
             f'checkpoint: tag = {tag!r}; allowed: the name of a file, other than "newest", that begins with no dot; '

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from algorun_train.errors import UserError
+from smdistributed.script_types import Given, Result
 
 from .meeting import together
 from .messages import gathered, packed, post, take
@@ -34,7 +33,7 @@ def _peer(what: str, number: int, rank_type: RankType) -> int:
     return found
 
 
-def send(obj: Any, dest_rank: int, rank_type: RankType) -> None:
+def send(obj: Given, dest_rank: int, rank_type: RankType) -> None:
     """Sends an object that can be pickled; returns once rank `dest_rank` of the group has called `recv_from`.
 
     Raises UserError for a rank that the group does not have, or this one.
@@ -42,7 +41,7 @@ def send(obj: Any, dest_rank: int, rank_type: RankType) -> None:
     post(packed(obj), [_peer("send", dest_rank, rank_type)])
 
 
-def recv_from(src_rank: int, rank_type: RankType) -> Any:
+def recv_from(src_rank: int, rank_type: RankType) -> Result:
     """The object that rank `src_rank` of the group sends, by `send` or `broadcast`.
 
     Tensors that were on a GPU are on this rank's. Raises UserError as `send` does.
@@ -50,13 +49,13 @@ def recv_from(src_rank: int, rank_type: RankType) -> Any:
     return take(_peer("recv_from", src_rank, rank_type), session().comm.device)
 
 
-def broadcast(obj: Any, group: CommGroup) -> None:
+def broadcast(obj: Given, group: CommGroup) -> None:
     """Sends an object to all others of a group; returns once each has called `recv_from`. UserError for no group."""
     if others := [rank for rank in members(group) if rank != session().comm.rank]:
         post(packed(obj), others)
 
 
-def allgather(obj: Any, group: CommGroup) -> list[Any]:
+def allgather(obj: Given, group: CommGroup) -> list[Result]:
     """The objects of all ranks of a group, by their rank in it. All of them call it. UserError for no group."""
     return gathered(obj, joined(group), session().comm.device, "smp.allgather")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from algorun_train.errors import UserError
 from algorun_train.parallel import segments, trees
 from algorun_train.parallel.cut import module_copy
 from algorun_train.ranks import generators
+from smdistributed.script_types import Given, Result
 
 from .session import session
 
@@ -24,17 +24,17 @@ LONGEST = 100  # characters of an argument in a message
 class Entry:
     """A model call's arguments, and the autocast that it is made under (None without)."""
 
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
+    args: tuple[Given, ...]
+    kwargs: dict[str, Given]
     autocast: torch.dtype | None = None
 
-    def example(self, model: nn.Module) -> Any:
+    def example(self, model: nn.Module) -> Result:
         """The arguments as `cut` wants them: a tuple, or a dictionary of named ones."""
         if not self.kwargs:
             return self.args
         bound = self._bound(model)
         kinds = {parameter.name: parameter.kind for parameter in inspect.signature(model.forward).parameters.values()}
-        named: dict[str, Any] = {}
+        named: dict[str, Given] = {}
         for name, value in bound.arguments.items():
             if kinds[name] is inspect.Parameter.VAR_KEYWORD:
                 named |= value
@@ -84,10 +84,10 @@ class Entry:
 class Form:
     """An entry without its data: stages are made for one. Equal whatever the autocast."""
 
-    tensors: tuple[Any, ...]
+    tensors: tuple[Given, ...]
     names: tuple[str, ...]
     """the argument that each tensor lies in"""
-    others: dict[str, Any]
+    others: dict[str, Given]
     """all arguments by name, with TENSOR in the place of each tensor"""
     autocast: torch.dtype | None = field(compare=False)
 
@@ -133,11 +133,11 @@ class Form:
         return sizes.pop() if len(sizes) == 1 else None
 
 
-def _shown(spec: Any) -> str:
+def _shown(spec: Given) -> str:
     return f"{list(spec.shape)} {name_of(spec.dtype)}"
 
 
-def _plain(value: Any) -> str:
+def _plain(value: Given) -> str:
     text = repr(value).replace(repr(TENSOR), "tensor")
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}.."
 

@@ -9,12 +9,12 @@ import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from algorun_train import files
 from algorun_train.errors import UserError
+from smdistributed.script_types import Given, Result
 
 from .ranks import mp_rank
 from .session import session
@@ -22,7 +22,7 @@ from .session import session
 _GLOBAL = re.compile(r"Unsupported global: GLOBAL ([\w.]+)")  # torch's words
 
 
-def save(obj: Any, f: str, partial: bool = True, pickle_module: Any = pickle, pickle_protocol: int = 2) -> None:
+def save(obj: Given, f: str, partial: bool = True, pickle_module: Given = pickle, pickle_protocol: int = 2) -> None:
     """Writes `obj` to the file `f`, and where it is `partial` to `{f}_{mp_rank}`; it appears complete or not at all.
 
     Every process that calls it writes. Raises UserError for a name that is no text, or a folder that cannot be written.
@@ -32,12 +32,12 @@ def save(obj: Any, f: str, partial: bool = True, pickle_module: Any = pickle, pi
 
 def load(
     f: str,
-    map_location: Any = None,
-    pickle_module: Any = None,
-    pickle_load_args: Mapping[str, Any] | None = None,
+    map_location: Given = None,
+    pickle_module: Given = None,
+    pickle_load_args: Mapping[str, Given] | None = None,
     partial: bool = True,
-    **options: Any,
-) -> Any:
+    **options: Given,
+) -> Result:
     """What `save` has written to `f`. `pickle_load_args` and `options` are those of torch.load.
 
     Like torch.load, it takes tensors and plain data only, unless `weights_only=False` or a `pickle_module` is given.
@@ -58,7 +58,7 @@ def load(
     return read(path, map_location=map_location, **options)
 
 
-def warn_of_unreadable(what: str, value: Any) -> None:
+def warn_of_unreadable(what: str, value: Given) -> None:
     """A warning where `read` will refuse `value`, in time to change the script. UserError for what cannot be saved."""
     file = io.BytesIO()
     try:
@@ -80,7 +80,7 @@ def warn_of_unreadable(what: str, value: Any) -> None:
         )
 
 
-def read(path: Path, **options: Any) -> Any:
+def read(path: Path, **options: Given) -> Result:
     """torch.load. UserError for a file that it cannot read, and for objects that it takes only when it is told to.
 
     An argparse.Namespace is plain data here: AWS's examples have it in their checkpoints.
@@ -101,7 +101,7 @@ def read(path: Path, **options: Any) -> Any:
         raise UserError(f"{path} cannot be read: {first[:300]}; fix: a whole file, or another map_location") from None
 
 
-def write(path: Path, fill: Callable[[Any], object]) -> None:
+def write(path: Path, fill: Callable[[Given], object]) -> None:
     """`fill` writes the file under a name that no other rank uses; then it is renamed. UserError where that fails."""
     # Hosts may share the folder, and in two containers two processes may have the same number.
     aside = path.with_name(f".{path.name}.rank{session().comm.rank}")
@@ -114,7 +114,7 @@ def write(path: Path, fill: Callable[[Any], object]) -> None:
         raise UserError(f"file {path} cannot be written: {error.strerror}; fix: another path, or free space") from None
 
 
-def _named(what: str, f: Any, partial: bool) -> Path:
+def _named(what: str, f: Given, partial: bool) -> Path:
     if not isinstance(f, str):
         raise UserError(f"smp.{what}: f is a {type(f).__name__}; allowed: a text; fix: str(..)")
     return Path(f"{f}_{mp_rank()}" if partial else f)

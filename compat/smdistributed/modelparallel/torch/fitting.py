@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from algorun_train.errors import UserError
 from algorun_train.parallel import segments, trees
+from smdistributed.script_types import Result
 
 from .entry import Entry, Form, name_of
 
 if TYPE_CHECKING:
+    from algorun_train.parallel.partition.decide import Split
     from algorun_train.parallel.run.pipeline import Pipeline
 
 
@@ -46,7 +48,7 @@ class Made:
     form: Form
     alone: dict[bool, bool]
     pipeline: Pipeline
-    split: Any
+    split: Split
     """where the model is cut"""
     trains: bool | None = None
     """the mode that its modules are in"""
@@ -108,7 +110,7 @@ def in_pieces(tensors: Sequence[torch.Tensor], made_for: Form, how: Fit) -> list
     return found
 
 
-def whole_of(outputs: Sequence[Any], how: Fit) -> Any:
+def whole_of(outputs: Sequence[Result], how: Fit) -> Result:
     """One output out of those of the pieces, without the rows that only filled them up."""
     if not how.rows:
         return outputs[0]

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import nn
@@ -29,9 +29,18 @@ from .fitting import Made
 from .messages import CPU, gathered
 from .session import Session
 
+T = TypeVar("T")
+
 KEPT = 8  # forms beside the first one: each has receive buffers for all microbatches
 TOLD = 5
 OTHER_FORM = "a call of the model with other arguments"
+
+
+Entries: TypeAlias = "tuple[tuple[TensorSpec, ...], ...]"
+"""what enters each segment, and last the model's output"""
+
+Tried: TypeAlias = tuple[bytes, Entries, dict[bool, bool]]
+"""a cut, packed; its entries; whether samples stand alone in training, and in evaluation"""
 
 
 class Forms:
@@ -57,15 +66,20 @@ class Forms:
         begun, form = time.monotonic(), example.form(self._module)
         with generators.kept(self._here.axes.device):
             told = self._on_all(lambda: self._tried(example) if self._here.axes.pp_rank == 0 else None, patient=True)[0]
-            cuts: list[Any] = []  # a rank's own stay there
-            self._on_all(lambda: cuts.append(self._cut_as(told, example)))
+            assert told is not None  # the first rank has tried
+            cuts: list[ModelStages] = []  # a rank's own stay there
+
+            def cut() -> None:
+                cuts.append(self._cut_as(told, example))
+
+            self._on_all(cut)
         alone, found = told[-1], cuts[0]
         self.total += 1
         made = self._made(self.total, example, alone, found, self.first.pipeline)
         self._others = [*self._others[1 - KEPT :], made]
         self._tell(form, time.monotonic() - begun)
 
-    def _on_all(self, work: Callable[[], Any], patient: bool = False) -> list[Any]:
+    def _on_all(self, work: Callable[[], T], patient: bool = False) -> list[T]:
         """What every rank of the pipeline gets from its `work`, by rank; an error of one of them is that of all.
 
         `patient` as in `together`.
@@ -84,14 +98,14 @@ class Forms:
             raise UserError(first)
         return [value for value, _ in rows]
 
-    def _cut_as(self, told: tuple[bytes, tuple[Any, ...], dict[bool, bool]], example: Entry) -> Any:
+    def _cut_as(self, told: Tried, example: Entry) -> ModelStages:
         """This rank's own model, cut where the first rank has cut its own."""
         packed, entries, _ = told
         arguments = example.example(self._module)
         cutting = any_module.Cut(self._module, arguments, found_cut.unpacked(packed, self._module, arguments))
         return ModelStages(cutting, tuple(range(len(entries) - 1)), entries)
 
-    def _tried(self, example: Entry) -> tuple[bytes, tuple[Any, ...], dict[bool, bool]]:
+    def _tried(self, example: Entry) -> Tried:
         """Where this form is cut, what enters the stages, and whether its samples stand alone: all whole-model passes.
         By one rank of the pipeline for the others."""
         whole = module_copy.on_cpu(self._module)
@@ -114,7 +128,9 @@ class Forms:
         if made is not self.first:
             self.first.pipeline.take_buffers(made.pipeline)
 
-    def _made(self, number: int, example: Entry, alone: dict[bool, bool], split: Any, beside: Pipeline | None) -> Made:
+    def _made(
+        self, number: int, example: Entry, alone: dict[bool, bool], split: ModelStages, beside: Pipeline | None
+    ) -> Made:
         here = self._here
         layout, config = _layout(here, self._module, example), _config(here, example)
         options = for_parallel.run_options(config, layout, mean=True)
@@ -144,12 +160,12 @@ def autocast_of(here: Session, name: str) -> torch.dtype | None:
     return getattr(torch, name) if name else precisions()[here.config.precision]
 
 
-def _config(here: Session, entry: Entry) -> Any:
+def _config(here: Session, entry: Entry) -> PipelineJobOptions:
     names = {dtype: name for name, dtype in precisions().items()}
     return replace(here.config, precision=names[entry.autocast] if entry.autocast else here.config.precision)
 
 
-def _layout(here: Session, module: nn.Module, entry: Entry) -> Any:
+def _layout(here: Session, module: nn.Module, entry: Entry) -> Layout:
     return replace(here.layout, microbatch=entry.samples(module) or 1)
 
 
@@ -157,7 +173,7 @@ def _alone(module: nn.Module, entry: Entry) -> dict[bool, bool]:
     return {mode: samples_stand_alone(module, entry, mode) for mode in (True, False)}
 
 
-def _planned(here: Session, module: nn.Module, entry: Entry) -> Any:
+def _planned(here: Session, module: nn.Module, entry: Entry) -> ModelStages:
     """Where to cut the model, decided on all ranks of the job together."""
     example, config, layout = entry.example(module), _config(here, entry), _layout(here, module, entry)
     if here.wishes.auto_partition:
@@ -180,11 +196,11 @@ def _planned(here: Session, module: nn.Module, entry: Entry) -> Any:
     return ModelStages(cutting, tuple(begins), entries)
 
 
-def _entries(here: Session, cutting: Any, config: Any) -> tuple[Any, ...]:
+def _entries(here: Session, cutting: Cutting, config: PipelineJobOptions) -> Entries:
     return tuple(profiling.entries(cutting, here.axes.device, config.precision))
 
 
-def _stages(found: Any) -> dict[str, set[int]]:
+def _stages(found: ModelStages) -> dict[str, set[int]]:
     """The stages that each module's units lie in, by the module's name."""
     stages: dict[str, set[int]] = {}
     for index, segments in enumerate(found.segments()):

@@ -7,12 +7,13 @@ import functools
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 from torch import nn
 
 from algorun_train.errors import UserError
 from algorun_train.parallel.partition import manual_order
+from algorun_train.parallel.segments import Cutting
+from smdistributed.script_types import Given
 
 from .session import session
 
@@ -21,7 +22,7 @@ SHOWN = 4  # modules that a warning names
 _current: list[int] = []
 
 
-def _checked(index: Any) -> int:
+def _checked(index: Given) -> int:
     count = session().layout.grid.pp
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < count:
         raise UserError(f"smp.partition({index!r}); allowed: 0 .. {count - 1}; fix: name a partition that exists")
@@ -38,12 +39,12 @@ def partition(index: int) -> Iterator[None]:
     original = nn.Module.__init__
 
     @functools.wraps(original)
-    def marked(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    def marked(module: nn.Module, *args: Given, **kwargs: Given) -> None:
         original(module, *args, **kwargs)
         if _current:
             module.__dict__[MARK] = _current[-1]
 
-    nn.Module.__init__ = marked  # type: ignore[method-assign]
+    nn.Module.__init__ = marked  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
@@ -67,7 +68,7 @@ def _wanted(model: nn.Module, unit: str, default: int) -> int:
     return default
 
 
-def placed(cutting: Any, model: nn.Module, default: int | None, stages: int) -> tuple[tuple[int, ...], str | None]:
+def placed(cutting: Cutting, model: nn.Module, default: int | None, stages: int) -> tuple[tuple[int, ...], str | None]:
     """The first segment of each stage, and a sentence about what lies elsewhere than the script says, if anything does.
 
     UserError where a partition has no module.

@@ -16,13 +16,15 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TypedDict
 
 import torch
 import torch.distributed as dist
 
 from algorun_train.errors import UserError
 from algorun_train.parallel.cut import on_one_rank
+from algorun_train.parallel.grid import Grid
+from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
 FIRST = 1024  # bytes of the first round; more than that travels in a second one
@@ -37,6 +39,19 @@ _patient: dict[tuple[int, ...], dist.ProcessGroup] = {}
 _board: _Board | None = None
 
 
+class _Place(TypedDict):
+    """Where one rank waits, as JSON on the board."""
+
+    what: str
+    """the call that it waits in"""
+    ranks: list[int]
+    """of the group that it waits for"""
+    number: int
+    """how often it has met this group, this time included"""
+    entered: dict[str, int]
+    """how often it has met each group"""
+
+
 class _Board:
     """What ranks that wait are waiting in, by rank, in a store of the job."""
 
@@ -47,7 +62,7 @@ class _Board:
 
     def write(self, ranks: Sequence[int], what: str) -> None:
         key = _key(ranks)
-        place = {"what": what, "ranks": list(ranks), "number": self.entered[key], "entered": self.entered}
+        place = _Place(what=what, ranks=list(ranks), number=self.entered[key], entered=self.entered)
         with contextlib.suppress(RuntimeError):  # the store's host has gone, so this wait ends by itself
             self._store.set(str(self.rank), json.dumps(place))
 
@@ -69,11 +84,12 @@ class _Board:
                 return other, place["what"]
         return None
 
-    def _read(self, rank: int) -> dict[str, Any] | None:
+    def _read(self, rank: int) -> _Place | None:
         with contextlib.suppress(RuntimeError):
             if self._store.check([str(rank)]):
                 text = self._store.get(str(rank))
-                return json.loads(text) if text else None
+                place: _Place | None = json.loads(text) if text else None
+                return place
         return None
 
 
@@ -81,7 +97,7 @@ def _key(ranks: Sequence[int]) -> str:
     return ",".join(map(str, ranks))
 
 
-def connect(comm: Any, grid: Any) -> None:
+def connect(comm: Communicator, grid: Grid) -> None:
     """Makes the groups: all ranks, each pipeline, each set of replicas. On all ranks, once."""
     global _board
     if not comm.world.distributed:

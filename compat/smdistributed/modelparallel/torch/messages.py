@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import io
-from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from algorun_train.errors import UserError
+from smdistributed.script_types import Given, Result
 
 from .meeting import everybody, together
 
 CPU = torch.device("cpu")
 
 
-def packed(value: Any) -> torch.Tensor:
+def packed(value: Given) -> torch.Tensor:
     """A flat uint8 tensor. UserError for what cannot be pickled."""
     file = io.BytesIO()
     try:
@@ -28,7 +28,7 @@ def packed(value: Any) -> torch.Tensor:
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
 
-def _unpacked(data: torch.Tensor, device: torch.device) -> Any:
+def _unpacked(data: torch.Tensor, device: torch.device) -> Result:
     """The object; tensors that were on a GPU come to `device`, which is the receiver's own."""
     file = io.BytesIO(data.numpy().tobytes())
     # Not weights_only: the bytes are from a rank of this job, which runs the same code.
@@ -37,17 +37,17 @@ def _unpacked(data: torch.Tensor, device: torch.device) -> Any:
     )
 
 
-def _moved(storage: Any, device: torch.device) -> Any:
+def _moved(storage: Given, device: torch.device) -> Result:
     return storage if device.type == "cpu" else storage.cuda(device.index)
 
 
 def gathered(
-    value: Any,
+    value: Given,
     group: dist.ProcessGroup | None,
     device: torch.device,
     what: str = "",
     patient: bool = False,
-) -> list[Any]:
+) -> list[Result]:
     """Every rank's `value` in the group, by rank; the group is None where this rank is alone in it.
 
     Tensors of the others that were on GPUs are on `device`; so are this rank's own, since all are copies. `what` names
@@ -63,14 +63,13 @@ def gathered(
 
 def post(data: torch.Tensor, receivers: list[int]) -> None:
     """Sends to all at once and waits until each has taken it."""
-    sizes = torch.tensor([len(data)])
-    for wait in [dist.isend(sizes, to, group=everybody()) for to in receivers]:
-        wait.wait()
-    for wait in [dist.isend(data, to, group=everybody()) for to in receivers]:
-        wait.wait()
+    for message in (torch.tensor([len(data)]), data):
+        for work in [dist.isend(message, to, group=everybody()) for to in receivers]:
+            if work is not None:  # a rank outside of the group has none
+                work.wait()
 
 
-def take(source: int, device: torch.device) -> Any:
+def take(source: int, device: torch.device) -> Result:
     """What rank `source` of the job sends by `post`; tensors that were on a GPU come to `device`."""
     size = torch.zeros(1, dtype=torch.int64)
     dist.recv(size, source, group=everybody())

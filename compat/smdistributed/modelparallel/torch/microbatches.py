@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Set
 
 import torch
 
 from algorun_train.errors import UserError
 from algorun_train.parallel import trees
+from smdistributed.script_types import Given, Result
 
 from .refused import Refusing
 
 
 def split(
-    arguments: Mapping[str, Any], count: int, non_split: set[str], axes: Mapping[str, int]
-) -> list[dict[str, Any]]:
+    arguments: Mapping[str, Given], count: int, non_split: Set[str], axes: Mapping[str, int]
+) -> list[dict[str, Given]]:
     """The named `arguments` of each of `count` microbatches.
 
     Tensors are narrowed along their batch axis, `axes[name]` or 0, also inside lists, tuples, dictionaries and sets;
@@ -32,11 +32,11 @@ def split(
     ]
 
 
-def _sliced(value: Any, name: str, count: int, index: int, axis: int) -> Any:
+def _sliced(value: Given, name: str, count: int, index: int, axis: int) -> Result:
     def narrow(tensor: torch.Tensor) -> torch.Tensor:
         return _narrowed(tensor, name, count, index, axis)
 
-    def rest(item: Any) -> Any:
+    def rest(item: Given) -> Result:
         return _sliced(item, name, count, index, axis)
 
     if isinstance(value, torch.Tensor):
@@ -107,7 +107,7 @@ class StepOutput(Refusing):
         return f"StepOutput({self._outputs!r})"
 
 
-def joined(results: list[Any], detach: bool) -> Any:
+def joined(results: list[Given], detach: bool) -> Result:
     """What the microbatches have returned, as one: every tensor a StepOutput, other values a list by microbatch.
 
     None stays None. Raises UserError where one has returned more tensors than another.
@@ -120,7 +120,7 @@ def joined(results: list[Any], detach: bool) -> Any:
             "fix: return the same tensors each time"
         )
 
-    def join(values: list[Any]) -> Any:
+    def join(values: list[Given]) -> Result:
         if all(isinstance(value, torch.Tensor) for value in values):
             return StepOutput([value.detach() if detach else value for value in values])
         return None if all(value is None for value in values) else values

@@ -6,13 +6,13 @@ import contextlib
 import functools
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from algorun_train.errors import UserError
+from smdistributed.script_types import Given, Result
 
 from . import wire
 from .calls import Whole, scalar
@@ -28,7 +28,7 @@ from .tensor_parallel import NothingDistributed
 from .whole_part import WholePart
 
 
-class DistributedModel(ModelState, NothingDistributed, Refusing, nn.Module):
+class DistributedModel(ModelState, NothingDistributed, Refusing):
     """Holds `module` for @smp.step functions: they call it, and its `backward`.
 
     The model is cut at the first step, for the shapes seen there; with one partition it is placed at once. Only one per
@@ -63,10 +63,10 @@ class DistributedModel(ModelState, NothingDistributed, Refusing, nn.Module):
         self.scale = 1 / here.layout.microbatches if average_grads_across_microbatches else 1.0
         self._replicas = (backward_passes_per_step, overlapping_allreduce, broadcast_buffers)
         self._uneven: Uneven | None = None
-        self._comm_hook: Callable[[Any], Any] | None = None
+        self._comm_hook: Callable[[Given], Given] | None = None
         self._names = tuple(module.state_dict())
-        self._answer: Any = None
-        self._hooks: OrderedDict[int, Callable[..., Any]] = OrderedDict()
+        self._answer: Given = None
+        self._hooks: OrderedDict[int, Callable[..., Result]] = OrderedDict()
         self._hooks_called = False
         here.model = self
         if here.layout.grid.pp == 1:
@@ -75,7 +75,7 @@ class DistributedModel(ModelState, NothingDistributed, Refusing, nn.Module):
 
     # -- what the script calls ----------------------------------------------------------------------------------------
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: Given, **kwargs: Given) -> Result:
         if self._answer is not None:
             return self._answer.call(args, kwargs)
         if self._whole is not None:
@@ -86,7 +86,7 @@ class DistributedModel(ModelState, NothingDistributed, Refusing, nn.Module):
             "fix: move the call into one"
         )
 
-    def backward(self, tensors: Any, grad_tensors: Any = None) -> None:
+    def backward(self, tensors: Given, grad_tensors: Given = None) -> None:
         """As torch.autograd.backward, for the loss of this microbatch; the gradients are there when the step is over.
 
         With one partition also outside of a step function: then they are reduced when the optimizer uses them.
@@ -106,7 +106,7 @@ class DistributedModel(ModelState, NothingDistributed, Refusing, nn.Module):
         """Whether this rank has its part of the model."""
         return session().partitioned
 
-    def register_post_partition_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+    def register_post_partition_hook(self, hook: Callable[..., Result]) -> RemovableHandle:
         """Calls hook(model, optimizer) once the model is partitioned, before the first forward pass."""
         handle = RemovableHandle(self._hooks)
         self._hooks[handle.id] = hook
@@ -138,7 +138,7 @@ class DistributedModel(ModelState, NothingDistributed, Refusing, nn.Module):
         finally:
             self._uneven = None
 
-    def register_comm_hook(self, state: Any, hook: Callable[[Any, Any], Any]) -> None:
+    def register_comm_hook(self, state: Given, hook: Callable[[Given, Given], Given]) -> None:
         """hook(state, bucket) reduces a bucket of gradients over the replicas, in the place of the mean.
 
         As DistributedDataParallel's: `bucket` has buffer(), gradients(), parameters(), index() and is_last(), and the hook
@@ -165,7 +165,7 @@ class DistributedModel(ModelState, NothingDistributed, Refusing, nn.Module):
     # -- what @smp.step calls -----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def answered_by(self, answer: Any) -> Iterator[None]:
+    def answered_by(self, answer: Given) -> Iterator[None]:
         """Calls of the model and of `backward` go to `answer` meanwhile."""
         outer, self._answer = self._answer, answer
         try:
@@ -242,13 +242,13 @@ class DistributedModel(ModelState, NothingDistributed, Refusing, nn.Module):
         here.partition_is_done()
         self._call_hooks()
 
-    def train_step(self, entries: Sequence[Entry], loss: Callable[[Any, int], torch.Tensor], how: Fit) -> None:
+    def train_step(self, entries: Sequence[Entry], loss: Callable[[Given, int], torch.Tensor], how: Fit) -> None:
         assert self._staged is not None
         self._trained, self._complete = True, False
         self._staged.begin(self._uneven)
         self._staged.train_step(entries, loss, self.scale, how)
 
-    def evaluate(self, entries: Sequence[Entry], use: Use, how: Fit, only: int | None = None) -> list[Any]:
+    def evaluate(self, entries: Sequence[Entry], use: Use, how: Fit, only: int | None = None) -> list[Result]:
         assert self._staged is not None
         return self._staged.evaluate(entries, use, how, only)
 

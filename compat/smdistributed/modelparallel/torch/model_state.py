@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from typing import Self
 
 import torch
 from torch import nn
 
 from algorun_train.errors import UserError
+from smdistributed.script_types import Given, Result, StateDict
 
 from .messages import CPU, gathered
 from .parts import Part
@@ -18,7 +19,7 @@ from .state_keys import PARTIAL
 from .whole_part import WholePart
 
 
-class ModelState:
+class ModelState(nn.Module):
     """What DistributedModel knows of its weights. The whole model's state is asked for on all ranks of a pipeline."""
 
     module: nn.Module
@@ -54,7 +55,7 @@ class ModelState:
         return (buffer for _, buffer in self.local_named_buffers())
 
     def local_named_modules(
-        self, memo: Any = None, prefix: str = "", remove_duplicate: bool = True
+        self, memo: Given = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
         """Modules of this rank: those with parameters or buffers that are not elsewhere, and what is in them."""
         own = {id(tensor) for _, tensor in (*self.local_named_parameters(), *self.local_named_buffers())}
@@ -66,11 +67,11 @@ class ModelState:
     def local_modules(self) -> Iterator[nn.Module]:
         return (module for _, module in self.local_named_modules())
 
-    def local_state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def local_state_dict(self, *args: Given, **kwargs: Given) -> StateDict:
         """This rank's part of the state dict; `_smp_is_partial` says whether there is more elsewhere."""
         return {**self._part().state_dict(), PARTIAL: self._staged is not None}
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
+    def state_dict(self, *args: Given, **kwargs: Given) -> StateDict:  # type: ignore[override]
         """The whole model's state dict, under the names of `module`. On all ranks with the same dp_rank."""
         if self._staged is None:
             return dict(self.module.state_dict())
@@ -78,7 +79,7 @@ class ModelState:
         union = self._of_all(mine)
         return {name: union[name] for name in self._names}
 
-    def load_state_dict(self, state_dict: dict[str, Any], strict: bool = True, assign: bool = False) -> Any:
+    def load_state_dict(self, state_dict: Mapping[str, Given], strict: bool = True, assign: bool = False) -> Result:
         """Takes a whole state dict, or the parts of one, each rank its own.
 
         Where the model is not partitioned yet, the module is loaded as a whole, and cut afterwards.
@@ -117,7 +118,7 @@ class ModelState:
             )
         return part
 
-    def _of_all(self, mine: dict[str, Any]) -> dict[str, Any]:
+    def _of_all(self, mine: StateDict) -> StateDict:
         """The union over the ranks of the pipeline."""
         here = session()
         try:
@@ -137,7 +138,7 @@ class ModelState:
             return
         self._guarded = True
 
-        def refuse(module: nn.Module, *_: Any) -> None:
+        def refuse(module: nn.Module, *_: Given) -> None:
             if not self._complete:
                 raise UserError(
                     "model.module.state_dict(): the module holds the weights of this rank's stages only; "

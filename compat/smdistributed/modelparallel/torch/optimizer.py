@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from algorun_train.errors import UserError
+from smdistributed.script_types import Given, Result, StateDict
 
 from .messages import CPU, gathered
 from .session import session
@@ -23,10 +24,10 @@ SCALING = {
     "dynamic_loss_args",
 }
 BUILD = "build it over model.parameters()"
-_expected: list[Callable[[Any], None]] = []  # what is to be done once the script has its optimizer
+_expected: list[Callable[[DistributedOptimizer], None]] = []  # what is to be done once the script has its optimizer
 
 
-def when_there(act: Callable[[Any], None]) -> None:
+def when_there(act: Callable[[DistributedOptimizer], None]) -> None:
     """Calls `act(optimizer)` now, or when the script makes its DistributedOptimizer."""
     known = session().optimizer
     if known is None:
@@ -35,7 +36,13 @@ def when_there(act: Callable[[Any], None]) -> None:
         act(known)
 
 
-class DistributedOptimizer:
+if TYPE_CHECKING:
+    Own = torch.optim.Optimizer
+else:
+    Own = object  # `__new__` mixes the optimizer's own class in, after this one
+
+
+class DistributedOptimizer(Own):
     """A wrapper that returns the optimizer itself, of a class that is both its own and this one.
 
     `optimizer` may be built over all parameters of the model, before or after the model is wrapped; those of other
@@ -45,11 +52,11 @@ class DistributedOptimizer:
 
     def __new__(
         cls,
-        optimizer: Any = None,
+        optimizer: Given = None,
         static_loss_scale: float | None = 1.0,
         dynamic_loss_scale: bool = False,
-        **dynamic_loss_args: Any,
-    ) -> Any:
+        **dynamic_loss_args: Given,
+    ) -> Result:
         if cls is not DistributedOptimizer:
             return super().__new__(cls)  # a copy of one that is wrapped
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -68,21 +75,22 @@ class DistributedOptimizer:
             optimizer.__class__ = type(
                 f"Distributed{own.__name__}", (DistributedOptimizer, own), {"__doc__": own.__doc__}
             )
+        assert isinstance(optimizer, DistributedOptimizer)  # it is of the new class now
         now.optimizer = optimizer
         while _expected:
             _expected.pop(0)(optimizer)
         return optimizer
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Given, **kwargs: Given) -> None:
         """The optimizer is made already."""
 
-    def local_state_dict(self) -> dict[str, Any]:
+    def local_state_dict(self) -> StateDict:
         """The state of this rank's parameters, and the key `_smp_is_partial`. `_smp_copies` are the numbers of those whose
         state is another rank's as well."""
         copies = self._copies()
         return super().state_dict() | {PARTIAL: True} | ({COPIES: copies} if copies else {})
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> StateDict:
         """The state of all parameters, on the CPU where there are several ranks. On all ranks of a pipeline.
 
         Raises UserError where the optimizer was built over the parameters of one rank.
@@ -100,7 +108,7 @@ class DistributedOptimizer:
             )
         return merged([state for state, _ in rows])
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: StateDict) -> None:
         """Loads the state of all parameters, or the parts of all ranks, on all ranks of a pipeline.
 
         Learning rates and the like are there at once, the state of this rank's parameters once the model is
@@ -118,7 +126,7 @@ class DistributedOptimizer:
         super().load_state_dict({"state": {}, "param_groups": state["param_groups"]})
         session().on_partition(lambda: self._fill(state["state"]))
 
-    def _fill(self, state: dict[Any, Any]) -> None:
+    def _fill(self, state: dict[object, Given]) -> None:
         """Takes over the state of this rank's parameters. The rates stay what a scheduler has made of them since."""
         mine = _local_parameters()
         numbers = {
@@ -152,10 +160,10 @@ def _local_parameters() -> set[int] | None:
     return {id(parameter) for _, parameter in now.model.local_named_parameters()}
 
 
-def merged(parts: list[dict[str, Any]]) -> dict[str, Any]:
+def merged(parts: list[StateDict]) -> StateDict:
     """The state of the whole model from that of its parts. UserError where two parts have the same parameter, which is
     no copy."""
-    state: dict[Any, Any] = {}
+    state: dict[object, Given] = {}
     for part in parts:
         own = {number: each for number, each in part["state"].items() if number not in part.get(COPIES, ())}
         if both := state.keys() & own.keys():

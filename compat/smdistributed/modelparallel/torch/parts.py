@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import torch
 from torch import nn
+
+from algorun_train.parallel.run.gradient_sum import GradientSum, Hook
 
 from .replicas import Turns, Uneven, equalise
 from .session import Session
@@ -16,7 +17,13 @@ class Part:
     """What every kind of part does for the replicas. `gradients` is what reduces its gradients over them."""
 
     def __init__(
-        self, here: Session, module: nn.Module, roots: list[nn.Module], gradients: Any, every: int, buffers_too: bool
+        self,
+        here: Session,
+        module: nn.Module,
+        roots: list[nn.Module],
+        gradients: GradientSum,
+        every: int,
+        buffers_too: bool,
     ) -> None:
         self._here, self._module, self.roots, self.gradients = here, module, roots, gradients
         self._turns, self._buffers_too = Turns(every), buffers_too
@@ -37,7 +44,7 @@ class Part:
         tensors = (*self.named_parameters(), *self.named_buffers())
         equalise((tensor for _, tensor in tensors), self._here.axes.dp_group, source)
 
-    def hook(self, hook: Callable[[Any], Any]) -> None:
+    def hook(self, hook: Hook) -> None:
         """Reduces buckets of gradients in the place of the mean."""
         self.gradients.hook = hook
 

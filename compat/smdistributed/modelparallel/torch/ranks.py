@@ -66,7 +66,8 @@ def members(group: CommGroup) -> list[int]:
 
 def global_rank(number: int, rank_type: RankType) -> int:
     """The global rank of rank `number` of a group. UserError where the group has no such rank, or is none."""
-    if not isinstance(rank_type, RankType):
+    given: object = rank_type  # a script may give anything
+    if not isinstance(given, RankType):
         allowed = ", ".join(kind.name for kind in RankType)
         raise UserError(f"rank_type {rank_type!r}; allowed: smp.RankType.{allowed}; fix: give one of them")
     name = "WORLD" if rank_type is RankType.WORLD_RANK else rank_type.name.replace("_RANK", "_GROUP")
@@ -100,7 +101,7 @@ def _process_group(group: CommGroup) -> dist.ProcessGroup:
             "a process that no launcher started has no torch.distributed group; fix: start the script through "
             "algorun or torchrun"
         )
-    if group is WORLD:
+    if group is WORLD and dist.group.WORLD is not None:
         return dist.group.WORLD
     if _alone is None:
         # The others are not asked: each makes its own, when it wants one.

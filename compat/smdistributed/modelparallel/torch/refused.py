@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from algorun_train.errors import UserError
+from smdistributed.script_types import Given, Result
 
 TENSOR = "tensor parallelism is not built here"
 FULL = "use pipeline stages (pipeline_parallel_degree) and torch.nn's modules"
@@ -57,7 +58,7 @@ def refuse(name: str, owner: str = "") -> NoReturn:
 class Refusing:
     """A base of classes some of whose documented methods are in the table, under the class's name."""
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Result:
         for kind in type(self).__mro__:
             if f"{kind.__name__}.{name}" in SENTENCES:
                 raise error(f"{kind.__name__}.{name}")
@@ -70,7 +71,7 @@ class Refusing:
 def stand_in(name: str, base: type) -> type:
     """A class that can be named, subclassed and registered, which does nothing with one rank, but not made."""
 
-    def new(cls: type, *args: Any, **kwargs: Any) -> NoReturn:
+    def new(cls: type, *args: Given, **kwargs: Given) -> NoReturn:
         raise error(name)
 
     text = f"Refused: {SENTENCES[name]}."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -11,7 +10,7 @@ import torch.distributed as dist
 from algorun_train.errors import UserError
 
 
-def equalise(tensors: Iterable[torch.Tensor], group: Any, source: int = 0) -> None:
+def equalise(tensors: Iterable[torch.Tensor], group: dist.ProcessGroup | None, source: int = 0) -> None:
     """Gives all replicas the values of one, by its rank in the group."""
     if group is not None:
         for tensor in tensors:
@@ -45,7 +44,7 @@ class Uneven:
     STEP, USE = 1, 2
     """what a replica with a batch is about to do: a step function, or to use gradients that none has reduced"""
 
-    def __init__(self, group: Any, throw: bool, by_all: bool = True) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, throw: bool, by_all: bool = True) -> None:
         self._group, self._throw, self._by_all = group, throw, by_all
         self._me, self._count = dist.get_rank(group), dist.get_world_size(group)
         self._there = self._count

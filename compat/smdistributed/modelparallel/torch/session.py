@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,6 +21,7 @@ from algorun_train.parallel.run.process_groups import Axes
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import enter
 from algorun_train.ranks.world import read_world
+from smdistributed.script_types import Given
 
 from . import meeting
 
@@ -86,7 +87,7 @@ def is_tracing() -> bool:
     return _session is not None and _session.tracing
 
 
-def init(config: Mapping[str, Any] | None = None) -> None:
+def init(config: Mapping[str, Given] | None = None) -> None:
     """Joins the ranks and lays them out as `config` says, else as the job's mp_parameters do.
 
     A second call does nothing. UserError, equal on all ranks, for parameters that cannot be had.

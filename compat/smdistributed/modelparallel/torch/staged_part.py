@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from algorun_train.ranks import device_copies
+from smdistributed.script_types import Given, Result
 
 from .entry import Entry
 from .fitting import Fit, in_pieces, whole_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from algorun_train.parallel.run.pipeline import Pipeline
 
 
-Use = Callable[[Any, int], Any]
+Use = Callable[[Given, int], Given]
 
 
 class StagedPart(Part):
@@ -59,7 +60,7 @@ class StagedPart(Part):
         )
 
     def train_step(
-        self, entries: Sequence[Entry], loss: Callable[[Any, int], torch.Tensor], scale: float, how: Fit
+        self, entries: Sequence[Entry], loss: Callable[[Given, int], torch.Tensor], scale: float, how: Fit
     ) -> None:
         """Forward and backward of all microbatches; `entries` are needed with the first stage, `loss` with the last.
 
@@ -74,14 +75,14 @@ class StagedPart(Part):
                 reduce=self._turns.now(),
             )
 
-    def evaluate(self, entries: Sequence[Entry], use: Use, how: Fit, only: int | None = None) -> list[Any]:
+    def evaluate(self, entries: Sequence[Entry], use: Use, how: Fit, only: int | None = None) -> list[Result]:
         """use(output, microbatch) for all microbatches, on the rank with the last stage.
 
         For the first `only` of them where it is just to see what `use` does: statistics of BatchNorm stay as they are.
         """
         count = only or self._here.layout.microbatches
         with self.forms.used(how.form, self._module.training and only is None) as made:
-            pieces: list[Any] = [()] * (count * how.pieces)
+            pieces: list[Given] = [()] * (count * how.pieces)
             if entries:
                 pieces = [piece for e in entries[:count] for piece in in_pieces(self._tensors(e), made.form, how)]
             outputs = made.pipeline.forward(

@@ -12,13 +12,13 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from algorun_train.errors import UserError
 from algorun_train.parallel import trees
 from algorun_train.ranks import generators
+from smdistributed.script_types import Given, Result
 
 from . import microbatches, wire
 from .agreement import agree, header
@@ -35,7 +35,7 @@ NO_GRADIENT = "does not require grad"  # torch's words
 class Prepared:
     """One batch, cut up: named arguments and, on the rank with the first stage, what the model gets of each part."""
 
-    parts: list[dict[str, Any]]
+    parts: list[dict[str, Given]]
     entries: list[Entry]
     random: list[tuple[bytes, ...]]
     """where torch's random numbers were before each part, on the CPU and on the GPU, where the function has used them up
@@ -43,12 +43,12 @@ class Prepared:
 
 
 def step(
-    function: Callable[..., Any] | None = None,
+    function: Callable[..., Result] | None = None,
     *,
     non_split_inputs: Sequence[str] | None = None,
     input_split_axes: Mapping[str, int] | None = None,
     detach_outputs: bool = True,
-) -> Any:
+) -> Result:
     """Decorates a function of one forward (and backward) pass; see smp.step in AWS's documentation.
 
     `non_split_inputs` are arguments that every microbatch gets whole, `input_split_axes` the batch axes of arguments
@@ -64,7 +64,7 @@ class Step:
     """A decorated function. Called on all ranks with the same dp_rank, equally often."""
 
     def __init__(
-        self, function: Callable[..., Any], whole: Sequence[str], axes: Mapping[str, int], detach: bool
+        self, function: Callable[..., Result], whole: Sequence[str], axes: Mapping[str, int], detach: bool
     ) -> None:
         functools.update_wrapper(self, function)
         self._function, self._signature = function, inspect.signature(function)
@@ -79,10 +79,10 @@ class Step:
                 f"allowed: {', '.join(sorted(known)) or 'none'}; fix: name an argument"
             )
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: Given, owner: Given = None) -> Result:
         return self if instance is None else functools.partial(self, instance)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Given, **kwargs: Given) -> Result:
         here = session()
         if here.model is None:
             raise UserError(
@@ -95,7 +95,7 @@ class Step:
 
     # -- one partition: the function as it stands -------------------------------------------------------------------
 
-    def _alone(self, here: Session, model: DistributedModel, bound: inspect.BoundArguments) -> Any:
+    def _alone(self, here: Session, model: DistributedModel, bound: inspect.BoundArguments) -> Result:
         parts = self._split(bound.arguments)
         with model.whole_step() as answer:
             results = [self._run(answer, model, part) for part in parts]
@@ -103,9 +103,10 @@ class Step:
 
     # -- several partitions: inside out -----------------------------------------------------------------------------
 
-    def _staged(self, here: Session, model: DistributedModel, bound: inspect.BoundArguments) -> Any:
+    def _staged(self, here: Session, model: DistributedModel, bound: inspect.BoundArguments) -> Result:
         first = here.axes.pp_rank == 0
-        prepared, mine, error, batch = Prepared([], [], []), Fit(), "", (b"", [])
+        prepared, mine, error = Prepared([], [], []), Fit(), ""
+        batch: tuple[bytes, list[torch.Tensor]] = b"", []
         may_train = torch.is_grad_enabled() and self._trains.get(_mode(model), True)
         try:
             if first:
@@ -124,7 +125,7 @@ class Step:
             arguments, prepared.random, own = wire.receive(0)
             prepared.parts = self._split(arguments | self._of_this_rank(bound.arguments, own))
         trains = self._traced(here, model, prepared, how)
-        results: list[Any] = []
+        results: list[Given] = []
         if trains:
             model.train_step(prepared.entries, functools.partial(self._loss, model, prepared, results), how)
         else:
@@ -135,7 +136,7 @@ class Step:
         kept = results if model.is_last and not self._detach else shared
         return microbatches.joined(kept, self._detach)
 
-    def _prepared(self, here: Session, model: DistributedModel, arguments: dict[str, Any]) -> Prepared:
+    def _prepared(self, here: Session, model: DistributedModel, arguments: dict[str, Given]) -> Prepared:
         """On the rank with the first stage: the parts, and what the model gets of each."""
         parts = self._split(arguments)
         entries, states = [], []
@@ -170,7 +171,7 @@ class Step:
             self._trains[key] = trains
         return self._trains[key]
 
-    def _of_this_rank(self, arguments: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
+    def _of_this_rank(self, arguments: dict[str, Given], names: frozenset[str]) -> dict[str, Given]:
         if lacking := names - arguments.keys():
             raise UserError(
                 f"{self._name}: rank {session().comm.rank} calls it without {', '.join(sorted(lacking))}, which pickle "
@@ -178,7 +179,7 @@ class Step:
             )
         return {name: arguments[name] for name in names}
 
-    def _trace(self, model: DistributedModel, prepared: Prepared, output: Any, number: int) -> tuple[bool, str]:
+    def _trace(self, model: DistributedModel, prepared: Prepared, output: Given, number: int) -> tuple[bool, str]:
         answer = WithOutput(output)
         try:
             self._answered(answer, model, prepared, number)
@@ -194,7 +195,7 @@ class Step:
         return answer.loss is not None, ""
 
     def _loss(
-        self, model: DistributedModel, prepared: Prepared, results: list[Any], output: Any, number: int
+        self, model: DistributedModel, prepared: Prepared, results: list[Given], output: Given, number: int
     ) -> torch.Tensor:
         answer = WithOutput(output)
         results.append(self._answered(answer, model, prepared, number))
@@ -204,14 +205,14 @@ class Step:
             )
         return answer.loss
 
-    def _result(self, model: DistributedModel, prepared: Prepared, output: Any, number: int) -> Any:
+    def _result(self, model: DistributedModel, prepared: Prepared, output: Given, number: int) -> Result:
         answer = WithOutput(output)
         result = self._answered(answer, model, prepared, number)
         if answer.loss is not None:
             raise UserError(f"{self._name} has called model.backward, unlike before; fix: call it always or never")
         return result
 
-    def _answered(self, answer: WithOutput, model: DistributedModel, prepared: Prepared, number: int) -> Any:
+    def _answered(self, answer: WithOutput, model: DistributedModel, prepared: Prepared, number: int) -> Result:
         if not prepared.random:
             return self._run(answer, model, prepared.parts[number])
         device = session().axes.device
@@ -221,10 +222,10 @@ class Step:
 
     # -- both ---------------------------------------------------------------------------------------------------------
 
-    def _split(self, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+    def _split(self, arguments: dict[str, Given]) -> list[dict[str, Given]]:
         return microbatches.split(arguments, session().layout.microbatches, self._whole, self._axes)
 
-    def _run(self, answer: Any, model: DistributedModel, part: dict[str, Any]) -> Any:
+    def _run(self, answer: Given, model: DistributedModel, part: dict[str, Given]) -> Result:
         bound = self._signature.bind_partial()
         bound.arguments.update(part)
         with model.answered_by(answer):
@@ -236,5 +237,5 @@ def _mode(model: DistributedModel) -> tuple[bool, bool]:
     return model.training, torch.is_grad_enabled()
 
 
-def _detached(result: Any) -> Any:
+def _detached(result: Given) -> Result:
     return trees.mapped(result, lambda tensor: tensor.detach())

@@ -8,31 +8,32 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from algorun_train.errors import UserError
+from smdistributed.script_types import Given, Result
 
 Class = TypeVar("Class", bound=type)
 
 
 @contextlib.contextmanager
-def tensor_parallelism(enabled: bool = True, **config: Any) -> Iterator[None]:
+def tensor_parallelism(enabled: bool = True, **config: Given) -> Iterator[None]:
     """Changes nothing: with one rank per group no module is distributed, whatever `config` says of them."""
     yield
 
 
-def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **config: Any) -> None:
+def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **config: Given) -> None:
     """Changes nothing, as `tensor_parallelism`."""
 
 
 def tp_register(
     dist_module: type,
-    init_hook: Callable[..., Any] | None = None,
-    forward_hook: Callable[..., Any] | None = None,
-    return_hook: Callable[..., Any] | None = None,
+    init_hook: Callable[..., Result] | None = None,
+    forward_hook: Callable[..., Result] | None = None,
+    return_hook: Callable[..., Result] | None = None,
 ) -> Callable[[Class], Class]:
     """A decorator that returns the class as it is: it is never replaced."""
     return lambda module_cls: module_cls
@@ -41,9 +42,9 @@ def tp_register(
 def tp_register_with_module(
     module_cls: type,
     dist_module: type,
-    init_hook: Callable[..., Any] | None = None,
-    forward_hook: Callable[..., Any] | None = None,
-    return_hook: Callable[..., Any] | None = None,
+    init_hook: Callable[..., Result] | None = None,
+    forward_hook: Callable[..., Result] | None = None,
+    return_hook: Callable[..., Result] | None = None,
 ) -> None:
     """Changes nothing: `module_cls` is never replaced."""
 
@@ -59,7 +60,7 @@ delayed_parameter_initialization = delay_param_initialization  # so called in pl
 
 @contextlib.contextmanager
 def model_creation(
-    tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **tensor_parallel_config: Any
+    tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **tensor_parallel_config: Given
 ) -> Iterator[None]:
     """Weights that are made inside have `dtype`, torch's default where it is None. UserError for other types."""
     before = torch.get_default_dtype()

@@ -7,11 +7,12 @@ an optimizer, a gradient scaler or clipping. Until then several passes add up, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
+
+from algorun_train.parallel.run.gradient_sum import GradientSum
 
 from .replicas import Uneven
 
@@ -23,7 +24,9 @@ class Unreduced:
     reached no parameter takes part. Nothing is sent where a step function has reduced since the optimizer's last step.
     """
 
-    def __init__(self, gradients: Any, group: dist.ProcessGroup | None, equal: Callable[[int], None] | None) -> None:
+    def __init__(
+        self, gradients: GradientSum, group: dist.ProcessGroup | None, equal: Callable[[int], None] | None
+    ) -> None:
         self._gradients, self._group, self._equal = gradients, group, equal
         self._known = {id(parameter) for parameter in gradients.parameters()}
         self._by_step = False

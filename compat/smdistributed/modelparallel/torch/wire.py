@@ -11,7 +11,6 @@ import io
 import pickle
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from algorun_train.errors import UserError
 from algorun_train.parallel import trees
 from algorun_train.ranks import device_copies
+from smdistributed.script_types import Given, Result
 
 from .session import Session, session
 
@@ -35,7 +35,7 @@ class _Pickler(pickle.Pickler):
         self._here = here
         self.tensors: list[torch.Tensor] = []
 
-    def persistent_id(self, value: Any) -> Any:
+    def persistent_id(self, value: Given) -> Result:
         if value is self._here.model and value is not None:
             return "model"
         if value is self._here.optimizer and value is not None:
@@ -52,11 +52,11 @@ class _Probe(_Pickler):
 
     found = False
 
-    def persistent_id(self, value: Any) -> Any:
+    def persistent_id(self, value: Given) -> Result:
         self.found = self.found or isinstance(value, torch.Tensor)
         return 0 if isinstance(value, torch.Tensor) else super().persistent_id(value)
 
-    def reducer_override(self, value: Any) -> Any:
+    def reducer_override(self, value: Given) -> Result:
         if isinstance(value, types.FunctionType):
             kept = [cell.cell_contents for cell in value.__closure__ or ()]
             return list, ((*kept, value.__defaults__, value.__kwdefaults__),)
@@ -73,11 +73,11 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file)
         self._here, self._tensors = here, tensors
 
-    def persistent_load(self, key: Any) -> Any:
+    def persistent_load(self, key: Given) -> Result:
         return getattr(self._here, key) if isinstance(key, str) else self._tensors[key]
 
 
-def packed(value: Any) -> tuple[bytes, list[torch.Tensor]]:
+def packed(value: Given) -> tuple[bytes, list[torch.Tensor]]:
     """`value` as bytes and the tensors in it. UserError for what cannot be sent."""
     file = io.BytesIO()
     pickler = _Pickler(file, session())
@@ -92,7 +92,7 @@ def packed(value: Any) -> tuple[bytes, list[torch.Tensor]]:
 
 
 def packed_batch(
-    arguments: dict[str, Any], random: list[tuple[bytes, ...]], own: frozenset[str]
+    arguments: dict[str, Given], random: list[tuple[bytes, ...]], own: frozenset[str]
 ) -> tuple[tuple[bytes, list[torch.Tensor]], frozenset[str]]:
     """A step's arguments for another rank, without those named in `own`, and which names these are from now on.
 
@@ -113,7 +113,7 @@ def packed_batch(
         return pack(more), more
 
 
-def _is_sendable(value: Any) -> bool:
+def _is_sendable(value: Given) -> bool:
     try:
         packed(value)
     except UserError:
@@ -121,7 +121,7 @@ def _is_sendable(value: Any) -> bool:
     return True
 
 
-def _has_tensors(value: Any) -> bool:
+def _has_tensors(value: Given) -> bool:
     """Whether there are any in it, also where a function has kept them; True where that cannot be seen."""
     probe = _Probe(io.BytesIO(), session())
     try:
@@ -131,7 +131,7 @@ def _has_tensors(value: Any) -> bool:
     return probe.found
 
 
-def unpacked(text: bytes, tensors: Sequence[torch.Tensor]) -> Any:
+def unpacked(text: bytes, tensors: Sequence[torch.Tensor]) -> Result:
     """The inverse of `packed`, with the tensors on this rank's device."""
     here = session()
     device = here.axes.device
@@ -185,7 +185,7 @@ def send(value: tuple[bytes, list[torch.Tensor]], to: int) -> list[dist.Work]:
     return [work for work in works if work is not None]
 
 
-def receive(source: int) -> Any:
+def receive(source: int) -> Result:
     """What a rank of the pipeline has sent with `send`."""
     group = session().axes.pp_group
     size = torch.empty(1, dtype=torch.int64)
@@ -197,11 +197,12 @@ def receive(source: int) -> Any:
     return unpacked(text, tensors)
 
 
-def share(value: Any, source: int) -> Any:
+def share(value: Given, source: int) -> Result:
     """The `value` of one rank of the pipeline on all of them; errors of packing it are raised on all."""
     here = session()
     group, mine = here.axes.pp_group, here.axes.pp_rank == source
-    text, tensors, error = b"", [], None
+    text, error = b"", None
+    tensors: list[torch.Tensor] = []
     if mine:
         try:
             text, tensors = packed(value)

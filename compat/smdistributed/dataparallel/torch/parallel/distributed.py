@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
 
 from algorun_train.errors import UserError
 from smdistributed.dataparallel.torch.distributed import init_process_group
+from smdistributed.script_types import Given
 
 
 class DistributedDataParallel(TorchDistributedDataParallel):
@@ -22,12 +21,12 @@ class DistributedDataParallel(TorchDistributedDataParallel):
     def __init__(
         self,
         module: torch.nn.Module,
-        device_ids: list[Any] | None = None,
-        output_device: Any = None,
+        device_ids: list[Given] | None = None,
+        output_device: Given = None,
         broadcast_buffers: bool = True,
         process_group: ProcessGroup | None = None,
         bucket_cap_mb: int | None = None,
-        **kwargs: Any,
+        **kwargs: Given,
     ) -> None:
         if "gradient_accumulation_steps" in kwargs:
             raise UserError(
