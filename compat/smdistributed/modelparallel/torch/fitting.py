@@ -17,7 +17,7 @@ from smdistributed.script_types import Result
 from .entry import Entry, Form, name_of
 
 if TYPE_CHECKING:
-    from algorun_train.parallel.partition.decide import Split
+    from algorun_train.parallel.model_stages import ModelStages
     from algorun_train.parallel.run.pipeline import Pipeline
 
 
@@ -48,7 +48,7 @@ class Made:
     form: Form
     alone: dict[bool, bool]
     pipeline: Pipeline
-    split: Split
+    split: ModelStages
     """where the model is cut"""
     trains: bool | None = None
     """the mode that its modules are in"""

@@ -15,12 +15,15 @@ from torch import nn
 
 from algorun_train.errors import UserError
 from algorun_train.options import folders, for_parallel
+from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.parallel.cut import any_module, found_cut, module_copy, on_one_rank, recut
+from algorun_train.parallel.layout import Layout
 from algorun_train.parallel.model_partitioner import PARTITION, ModelPartitioner
 from algorun_train.parallel.model_stages import ModelStages
 from algorun_train.parallel.partition import profiling
 from algorun_train.parallel.precision import AUTOCAST
 from algorun_train.parallel.run.pipeline import Pipeline
+from algorun_train.parallel.segments import Cutting, TensorSpec
 from algorun_train.ranks import generators
 
 from . import checkpointing, manual
@@ -36,7 +39,7 @@ TOLD = 5
 OTHER_FORM = "a call of the model with other arguments"
 
 
-Entries: TypeAlias = "tuple[tuple[TensorSpec, ...], ...]"
+Entries: TypeAlias = tuple[tuple[TensorSpec, ...], ...]
 """what enters each segment, and last the model's output"""
 
 Tried: TypeAlias = tuple[bytes, Entries, dict[bool, bool]]

@@ -96,7 +96,7 @@ def init(config: Mapping[str, Given] | None = None) -> None:
     if _session is not None:
         return
     text = json.dumps(dict(config)) if config is not None else os.environ.get(VARIABLE) or "{}"
-    count = mp_parameters.parse(text).options["microbatches"]
+    count = int(mp_parameters.parse(text).options["microbatches"])
     wanted = PipelineJobOptions(mp_parameters=text, batch_size=count, microbatches=count)
     options, wishes = mp_parameters.apply(wanted)
     world = read_world(os.environ)
