@@ -11,7 +11,7 @@ ROOMS = {
     "readers_files": ("archive", "fetched-file", "result-files", "output-of-ranks", "host-settings"),
     "readers_control": ("control-message", "connection", "hub-stream", "link-stream", "lookout-stream"),
     "readers_ranks": ("exception-datagram", "rank-stream", "daemon-message"),
-    "readers_train": ("checkpoint", "checkpoint-part", "training-options"),
+    "readers_train": ("checkpoint", "checkpoint-shard", "training-options"),
 }
 NAMES = [name for names in ROOMS.values() for name in names]
 
