@@ -1,6 +1,6 @@
 """A failure: what went wrong, and its text in output/failure. Pure.
 
-Which of several failures is the root cause is decided in root_cause.py.
+Which of several failures is the root cause is decided in root_choice.py.
 """
 
 from __future__ import annotations

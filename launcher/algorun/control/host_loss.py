@@ -1,12 +1,12 @@
-"""Decides that a host is lost (`HostLoss`, on the leader) and that the hub is lost (`HubLoss`, on every host). Pure.
+"""Decides after how much silence a host is lost (`HostLoss`, on the leader), or the hub (`HubLoss`, on every host). Pure.
 
 A host is lost when
 - its connection has been closed, or
 - the hub has received nothing from it for `silence_s`: 12.25 s with the default timeout of 10 s, or
 - it has said goodbye before the end of the job.
 
-A lost host opens the time to report failures (root_cause.py): a failure that was there before the loss is the root
-cause. The hub is lost for a host when the same is true of the hub.
+Every way ends in `Hub.lost`. A lost host opens the time to report failures (root_cause.py): a failure that was there
+before the loss is the root cause. The hub is lost for a host when the same is true of the hub.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .gate import listed
 from .heartbeat import Pulse
 
 # After a gap in the network, until two hosts hear each other again: the kernel may ask for the other's hardware address
-# once a second only, and a connection is tried every half second (network/spare_search.py).
+# once a second only, and a connection is tried every half second (network/link.py).
 RECONNECT_S = 1.25
 UNHEARD_BEATS = 2  # silence of a host that it is told of: it may hear the hub all the time
 REPORTED_BEATS = 3  # silence that is reported once it is over

@@ -1,8 +1,9 @@
 """The engines: what can start the ranks of a job.
 
 To add one, write `plan/engines/NAME.py` with its own processes, and register it: a member of `Engine` here, with what the
-launcher must know about it, and its line in STARTERS (plan/engines/registry.py). Nothing else compares engine names, and
-a test refuses an engine that STARTERS lacks.
+launcher must know about it, and its line in STARTERS (plan/engines/registry.py). An engine that starts ranks and names
+them by variables of its own also needs those names in inside/rank_exec.py. Nothing else compares engine names, and a
+test refuses an engine that STARTERS lacks.
 """
 
 from __future__ import annotations

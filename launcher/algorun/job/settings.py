@@ -85,7 +85,7 @@ def _addresses(name: str, text: str) -> Mapping[str, str]:
 
 POSITIVE = "a number above 0"
 ENGINE: Setting[Engine | None] = Setting(
-    "ALGORUN_ENGINE", None, Engine.of, "native, torchrun, mpirun; toolkit",
+    "ALGORUN_ENGINE", None, Engine.of, f"{', '.join(Engine)}; toolkit",
     "What starts the ranks; as `--engine`, which wins. Unset: what the job's distribution asks for, else native. "
     "`toolkit` hands `algorun train` to AWS's sagemaker-training",
 )  # fmt: skip

@@ -1,13 +1,16 @@
 """Partitions and costs by plain numbers: (pipeline ranks, stages per rank, microbatches, schedule)."""
 
 from algorun_train.parallel.partition.cost_model import CostModel
-from algorun_train.parallel.partition.layers_to_stages import best_partition, choose_stages
+from algorun_train.parallel.partition.layers_to_stages import choose_stages, does_not_fit
 from algorun_train.parallel.schedules import PipelineShape
 
 
 def chosen(segments, ranks, chunks, microbatches, schedule, optimize="speed", limit_bytes=None, memory=None):
-    shape = PipelineShape(schedule, ranks, chunks, microbatches)
-    return choose_stages(segments, shape, memory, optimize=optimize, limit_bytes=limit_bytes)
+    costs = CostModel(segments, PipelineShape(schedule, ranks, chunks, microbatches), memory)
+    found = choose_stages(costs, optimize, limit_bytes)
+    if found is None:
+        raise does_not_fit(costs, limit_bytes)
+    return found
 
 
 class Costs(CostModel):
@@ -15,7 +18,7 @@ class Costs(CostModel):
         super().__init__(segments, PipelineShape(schedule, ranks, chunks, microbatches), memory)
 
     def best(self, optimize="speed", limit_bytes=None):
-        return best_partition(self, optimize, limit_bytes)
+        return choose_stages(self, optimize, limit_bytes)
 
 
 def even(segments, stages):

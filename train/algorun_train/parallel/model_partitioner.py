@@ -29,7 +29,7 @@ from .options import PartitionOptions
 from .partition import imbalance, partition_file
 from .partition.cost_model import CostModel
 from .partition.costs import Begins, Partition, SegmentProfile
-from .partition.layers_to_stages import best_partition, does_not_fit
+from .partition.layers_to_stages import choose_stages, does_not_fit
 from .partition.memory import MemoryModel, preallocated
 from .partition.partition_file import Job, PartitionFile
 from .partition.profiling import combined, entries, profile
@@ -162,7 +162,7 @@ class ModelPartitioner:
         return CostModel(segments, self._layout.shape, self._memory)
 
     def _best(self, segments: Sequence[SegmentProfile]) -> Partition | None:
-        return best_partition(self._costs(segments), self._options.optimize, self._options.limit_bytes)
+        return choose_stages(self._costs(segments), self._options.optimize, self._options.limit_bytes)
 
     def _refuse(self, segments: Sequence[SegmentProfile]) -> None:
         assert self._options.limit_bytes is not None  # every partition is within no limit

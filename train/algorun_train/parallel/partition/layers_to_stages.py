@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from algorun_train.errors import UserError
 from algorun_train.parallel import schedules
-from algorun_train.parallel.schedules import PipelineShape
 
 from .cost_model import CostModel
-from .costs import Begins, Partition, SegmentProfile
+from .costs import Begins, Partition
 from .exact_search import ExactSearch, Loads
-from .memory import MemoryModel
 from .simulated_search import search_by_cost
 
 ACTIONS = 2_000_000  # simulated in one search; about two seconds
@@ -19,33 +15,15 @@ EXACT = ("gpipe", "1f1b")  # one stage a rank, step sum t_s + (M - 1) max t_s
 MIB = 2**20
 
 
-def choose_stages(
-    segments: Sequence[SegmentProfile],
-    shape: PipelineShape,
-    memory: MemoryModel | None = None,
-    *,
-    optimize: str = "speed",
-    limit_bytes: int | None = None,
-) -> Partition:
+def choose_stages(costs: CostModel, optimize: str = "speed", limit_bytes: int | None = None) -> Partition | None:
     """The partition with the shortest step ("speed"), or with the smallest largest rank ("memory", then the shortest).
 
-    No rank needs more than `limit_bytes` of device memory. With GPipe and 1F1B the result is exact: for "speed" the
-    least sum t_s + (M - 1) max t_s. With several stages a rank it is the best of all partitions if these are few, else
-    the best that a search on the simulated step finds.
+    No rank needs more than `limit_bytes` of device memory; None if no such partition is found (`does_not_fit` says
+    why). With GPipe and 1F1B the result is exact: for "speed" the least sum t_s + (M - 1) max t_s. With several stages a
+    rank it is the best of all partitions if these are few, else the best that a search on the simulated step finds.
 
-    Raises UserError if the schedule forbids the numbers of `shape`, if there are more stages than segments, or if no
-    partition within the limit is found (`does_not_fit`).
+    Raises UserError if `optimize` is neither.
     """
-    costs = CostModel(segments, shape, memory)
-    found = best_partition(costs, optimize, limit_bytes)
-    if found is None:
-        assert limit_bytes is not None  # every partition is within no limit
-        raise does_not_fit(costs, limit_bytes)
-    return found
-
-
-def best_partition(costs: CostModel, optimize: str = "speed", limit_bytes: int | None = None) -> Partition | None:
-    """As `choose_stages`; None if no partition within the limit is found."""
     if optimize not in ("speed", "memory"):
         raise UserError(f"option --optimize: {optimize!r}; allowed: speed, memory; fix: choose one of them")
     if _schedule(costs) in EXACT:
@@ -68,7 +46,7 @@ def does_not_fit(costs: CostModel, limit_bytes: int) -> UserError:
                 f"the model does not fit: segment {segment.name} alone needs {size / MIB:.4g} MiB; allowed: {limit} "
                 "per rank; fix: smaller microbatches, or a higher limit"
             )
-    smallest = best_partition(costs, "memory")
+    smallest = choose_stages(costs, "memory")
     assert smallest is not None  # without a limit
     return UserError(
         f"the model does not fit {costs.shape.ranks} pipeline ranks with schedule {costs.shape.schedule}; allowed: "
