@@ -86,18 +86,18 @@ def _addresses(name: str, text: str) -> Mapping[str, str]:
 POSITIVE = "a number above 0"
 ENGINE: Setting[Engine | None] = Setting(
     "ALGORUN_ENGINE", None, Engine.of, f"{', '.join(Engine)}; toolkit",
-    "What starts the ranks; as `--engine`, which wins. Unset: what the job's distribution asks for, else native. "
+    "What starts the ranks; `--engine` overrides it. Unset: what the job's distribution asks for, else native. "
     "`toolkit` hands `algorun train` to AWS's sagemaker-training",
 )  # fmt: skip
 SLOTS: Setting[int | None] = Setting(
-    "ALGORUN_SLOTS", None, count, "1 to 4096", "Ranks on each host; as `-j` and `--slots`, which win"
+    "ALGORUN_SLOTS", None, count, "1 to 4096", "Ranks on each host; `-j` and `--slots` override it"
 )
 RESTARTS: Setting[int] = Setting(
     "ALGORUN_RESTARTS",
     0,
     _restarts,
     "0 to 1000",
-    "Attempts that may follow a failed one; as `--restarts` and the hyperparameter `algorun_restarts`, which win",
+    "Attempts that may follow a failed one; `--restarts` and the hyperparameter `algorun_restarts` override it",
 )
 SHARE_NOTHING = Setting(
     "ALGORUN_SHARE_NOTHING", False, _one, "1", "One process on each host, each alone, without ranks"

@@ -215,7 +215,7 @@ def test_a_program_of_a_package_has_its_own_frames_too():
     assert "called at training_loop.py:101 in _train_epoch" in message(stacks[0], stacks, 600)
 
 
-@pytest.mark.parametrize("folder", ["/opt/venv/lib/python3.11/site-packages", "/work/launcher"])
+@pytest.mark.parametrize("folder", ["/opt/venv/lib/python3.11/site-packages", "/home/me/algorun/launcher"])
 def test_should_stop_waits_for_the_other_ranks(folder):
     """The code that calls it is the user's, the launcher's own is not."""
     waits = (

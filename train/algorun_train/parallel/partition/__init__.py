@@ -2,7 +2,7 @@
 
 profiling          measures each segment: seconds, bytes
 costs              the results as types: SegmentProfile, Partition
-memory             bytes of a stage and of a rank; here the memory limit is compared with something
+memory             bytes that a stage and a rank need
 cost_model         seconds and bytes of one partition
 exact_search       the best partition where each rank has one stage
 simulated_search   a good partition where ranks have several stages
