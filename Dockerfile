@@ -69,6 +69,8 @@ FROM wheels AS code
 COPY pyproject.toml LICENSE README.md /src/
 COPY launcher /src/launcher
 COPY train /src/train
+COPY client /src/client
+COPY report /src/report
 COPY compat /src/compat
 RUN pip wheel --no-deps --no-build-isolation --no-index -w /code /src
 
@@ -154,7 +156,8 @@ ARG VARIANT
 LABEL org.opencontainers.image.title="algorun" \
       org.opencontainers.image.description="Distributed training on Amazon SageMaker: native, torchrun and mpirun" \
       org.opencontainers.image.licenses="Apache-2.0" \
-      org.algorun.variant="${VARIANT}"
+      org.algorun.variant="${VARIANT}" \
+      org.algorun.request-format="1"
 # tini: orphans are reaped and signals reach the launcher's whole process group.
 ENTRYPOINT ["/usr/bin/tini", "-g", "--", "algorun"]
 CMD ["train"]

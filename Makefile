@@ -12,6 +12,8 @@ IMAGE ?= algorun:cpu
 # a promised time (marker timed) run after them, one at a time.
 TEST_WORKERS ?= 3
 export OMP_NUM_THREADS ?= 1
+# Each of the workers would compile every file of tests anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo demo-pipeline test test-all test-rest test-tools fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
 
@@ -47,6 +49,7 @@ demo-pipeline: $(VENV)/ready  ## Train a GPT in pipeline stages, kill it half wa
 # $(call run_tests,OPTIONS,MARKERS): those that measure a promised time run last, with nothing beside them.
 run_tests = status=0; \
 	$(BIN)/pytest $(1) -m 'not docker and not timed $(2)' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	    --durations 60 --durations-min 1 \
 	    || status=$$?; \
 	$(BIN)/pytest -m 'timed $(2)' tests/launcher || status=$$?; \
 	exit $$status
@@ -65,11 +68,12 @@ test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's too
 	$(BIN)/python -c 'import sagemaker_training'
 	mpirun --version | grep 'Open MPI) 4\.1'
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract tests/launcher/machine/test_port_owner.py \
-	    tests/repository/test_sdk_drivers.py tests/launcher/whole/test_failure_file.py tests/launcher/whole/test_openmpi.py
+	    tests/image/test_sdk_drivers.py tests/launcher/whole/test_failure_file.py tests/launcher/whole/test_openmpi.py
 	rm -rf .build/openmpi-4
 	$(BIN)/python tests/layered.py .build/openmpi-4
-	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos' tests/launcher tests/train tests/compat \
-	    --ignore tests/launcher/whole/test_openmpi.py
+	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos and not timed' -n $(TEST_WORKERS) \
+	    --dist loadfile --no-loadscope-reorder tests/launcher tests/train tests/compat --ignore tests/launcher/whole/test_openmpi.py
+	.build/openmpi-4/bin/python -m pytest -m 'mpi and timed' tests/launcher/whole
 
 $(VENV)/ready-fuzz: $(VENV)/ready-test
 	$(BIN)/pip install --quiet -e '.[train,test,fuzz]'
@@ -126,7 +130,7 @@ lint: $(VENV)/ready-lint  ## Check style, types, imports, Dockerfile and shell s
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
-	shellcheck --external-sources --check-sourced build.sh docker/*.sh docker/train docker/sdk-v3/mpirun docker/sdk-v3/sshd .ci/run .ci/newcomer.sh
+	shellcheck --external-sources --check-sourced build.sh docker/*.sh docker/train docker/sdk-v3/mpirun docker/sdk-v3/sshd examples/imagenet/*.sh .ci/run .ci/newcomer.sh
 
 format: $(VENV)/ready-lint  ## Format the code
 	$(BIN)/ruff format .
@@ -136,11 +140,13 @@ $(VENV)/ready-bench: $(VENV)/ready
 	$(BIN)/pip install --quiet -e '.[train,test,bench]'
 	touch $@
 
-bench: $(VENV)/ready-bench  ## Measure the launcher and the training loop beside their peers
+bench: $(VENV)/ready-bench $(VENV)-sdk2/ready  ## Measure the launcher, the training loop and the client beside their peers
 	$(BIN)/python bench/launch.py
 	$(BIN)/python bench/ddp.py
 	$(BIN)/python bench/pipeline.py
 	$(BIN)/python bench/smp.py
+	$(BIN)/python bench/client.py
+	$(BIN)/python bench/page.py
 
 bench-hub: $(VENV)/ready  ## Measure what the hub costs with 64 to 1,000 simulated hosts (8 minutes)
 	mkdir -p .build
@@ -153,6 +159,8 @@ bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it ge
 	$(BIN)/python bench/ddp.py --rounds 1 --steps 2
 	$(BIN)/python bench/pipeline.py --rounds 1 --steps 1 --microbatches 4 --foreign inf
 	$(BIN)/python bench/smp.py --rounds 1 --steps 1 --microbatches 2 --foreign inf
+	$(BIN)/python bench/client.py --rounds 0 --files 20 --seconds 1 --no-peers
+	$(BIN)/python bench/page.py --rounds 1 --values 100
 	$(BIN)/python bench/hub.py --hosts 8,32 --rounds 1 --seconds 1 --json .build/hub-quick.json
 	$(BIN)/python bench/hub_plot.py .build/hub-quick.svg quick=.build/hub-quick.json
 	$(BIN)/python -m tests.gpu --cpu --page .build/gpu-test-cpu.md --keep .build/gpu-test-cpu.json

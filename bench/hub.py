@@ -1,7 +1,7 @@
 """What the hub costs: a real leader, and simulated hosts that speak the real protocol over real TCP.
 
 The leader is the command line with a job of N hosts whose own rank sleeps. The other N-1 hosts live in one process,
-each with a loopback address and the launcher's own link (control/link.py): hello, ready, a heartbeat each second. At
+each with a loopback address and the launcher's own link (network/link.py): hello, ready, a heartbeat each second. At
 the end one of them reports a failure, and all leave with the verdict. Measured, as medians over the rounds:
 
 - share: CPU time of the leader's supervisor while all hosts run, in percent of one core (/proc/PID/stat)
@@ -28,16 +28,16 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
+from algorun.common.event_loop import Loop
+from algorun.common.free_ports import free_ports
 from algorun.control import wire
 from algorun.control.failure import Failure
 from algorun.control.messages import Bye, End, Fail, Go, Heartbeat, Hello, Message, Ready, Refuse
-from algorun.event_loop import Loop
 from algorun.job import config
 from algorun.job.request import Request
 from algorun.machine import probe
 from algorun.network import channel
-from algorun.network.addresses import free_ports
-from algorun.network.link import HubLink
+from algorun.network.channel import Channel
 from algorun.plan import agreement, cluster
 
 LEADER = "127.0.0.1"
@@ -66,6 +66,25 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) * TICK_S
 
 
+class _User:
+    """One simulated host above its channel."""
+
+    def __init__(self, hosts: Hosts, host: str) -> None:
+        self._hosts, self._host = hosts, host
+
+    def receive(self, message: Message) -> None:
+        self._hosts.heard(self._host, message)
+
+    def hub_lost(self, reason: str) -> None:
+        self._hosts.give_up(f"{self._host}: {reason}")
+
+    def leave(self) -> None:
+        """A follower waits for nobody."""
+
+    def tell(self, text: str) -> None:
+        print(f"{self._host}: {text}", file=sys.stderr)
+
+
 class Hosts:
     """All hosts but the leader, in one loop."""
 
@@ -76,7 +95,7 @@ class Hosts:
         slots = cluster.own_slots(job, machine).value
         self._ready = Ready(slots, agreement.at_the_start(job, machine, "", slots))
         self._loop = Loop()
-        self._links: dict[str, HubLink] = {}
+        self._links: dict[str, Channel] = {}
         self._waiting = set(job.resources.hosts[1:])
         self._running: set[str] = set()
         self._started = self._failed_at = self.gate_s = self.verdict_s = self.share = 0.0
@@ -88,28 +107,18 @@ class Hosts:
         self._started = self._loop.now()
         for host in self._job.resources.hosts[1:]:
             self._join(host)
-        self._loop.after(2 * LIMIT_S + self._seconds, lambda: self._give_up("the round took too long"))
+        self._loop.after(2 * LIMIT_S + self._seconds, lambda: self.give_up("the round took too long"))
         self._loop.run()
         for link in self._links.values():
             link.close()
         self._loop.close()
 
-    def _give_up(self, why: str) -> None:
+    def give_up(self, why: str) -> None:
         self.trouble = self.trouble or why
         self._loop.stop()
 
     def _join(self, host: str) -> None:
-        job = self._job
-        self._links[host] = HubLink(
-            self._loop,
-            (LEADER, job.control.port),
-            job.control.addresses[host],
-            job.control.token,
-            Hello(host, self._first),
-            lambda message: self._heard(host, message),
-            lambda reason: self._give_up(f"{host}: {reason}"),
-            channel.SILENT_BEATS * job.limits.heartbeat_s,
-        )
+        self._links[host] = channel.follow(self._loop, self._job, Hello(host, self._first), _User(self, host))
         self._links[host].send(self._ready)
         self._beat(host)
 
@@ -117,7 +126,7 @@ class Hosts:
         self._links[host].send(Heartbeat())
         self._loop.after(self._job.limits.heartbeat_s, lambda: self._beat(host))
 
-    def _heard(self, host: str, message: Message) -> None:
+    def heard(self, host: str, message: Message) -> None:
         match message:
             case Go():
                 self._waiting.discard(host)
@@ -130,12 +139,12 @@ class Hosts:
                 self._running.discard(host)
                 self._links[host].send(Bye())
                 if verdict.code != CODE:
-                    self._give_up(f"{host}: verdict {verdict}")
+                    self.give_up(f"{host}: verdict {verdict}")
                 if not self._running:
                     self.verdict_s = self._loop.now() - self._failed_at
                     self._loop.stop()
             case Refuse(why):
-                self._give_up(f"{host} was refused: {why}")
+                self.give_up(f"{host} was refused: {why}")
             case _:
                 pass
 

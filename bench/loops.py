@@ -28,11 +28,11 @@ from algorun_train.data.sampler import Batching
 from algorun_train.loop.data_parallel_steps import DataParallelSteps
 from algorun_train.loop.learning_rate import learning_rate_schedule, set_learning_rate
 from algorun_train.loop.optimizer import build_optimizer
+from algorun_train.loop.progress import Position
 from algorun_train.loop.sinks import Sinks
 from algorun_train.loop.training_loop import LoopSetup, TrainingLoop
 from algorun_train.models.image_models import build, specify
 from algorun_train.options.job_options import DdpJobOptions
-from algorun_train.progress import Position
 from algorun_train.ranks.communicator import Communicator
 
 WARM_UP = 10  # steps at the start of a round that do not count: bucket layouts, caches, frameworks' first calls

@@ -13,7 +13,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "tests" / "sdk"))
 
-from client import PYTHON, environment  # noqa: E402
+from sdk_environment import PYTHON, environment  # noqa: E402
 
 LIMIT_S = 180.0
 SDK = PYTHON["v3"]

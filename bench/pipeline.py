@@ -3,9 +3,12 @@
     python bench/pipeline.py [--rounds 15] [--steps 3] [--microbatches 8] [--json FILE]
 
 Two gloo processes on one machine, all contenders in turn in every round, in an order that changes. A step is forward and
-backward of one batch; the optimizer is not in it. The ideal is an event simulation of the schedule with the times of
-segments that both processes measured at once at the beginning of each round. Rounds with foreign load (CPU time of the
-machine that is not these processes') above a tenth of a core do not count; their number is told.
+backward of one batch; the optimizer is not in it. The stages are those that the partition chooses. Beside torch's own
+schedules the layers are even on both sides: the same cuts, so that only the way of running them differs.
+
+The ideal is an event simulation of the schedule with the times of segments that both processes measured at once at the
+beginning of each round. Rounds with foreign load (CPU time of the machine that is not these processes') above a tenth of
+a core do not count; their number is told.
 """
 
 import argparse
@@ -26,24 +29,25 @@ from torch import nn
 from torch.distributed import pipelining
 
 from algorun_train.parallel.cut.any_module import cut
-from algorun_train.parallel.grid import grid
-from algorun_train.parallel.model_stages import ModelStages
-from algorun_train.parallel.options import RunOptions
+from algorun_train.parallel.layout.grid import grid
+from algorun_train.parallel.model.model_stages import ModelStages
 from algorun_train.parallel.partition.cost_model import CostModel
 from algorun_train.parallel.partition.costs import Partition, SegmentProfile
 from algorun_train.parallel.partition.layers_to_stages import choose_stages
 from algorun_train.parallel.partition.memory import MemoryModel, preallocated
 from algorun_train.parallel.partition.profiling import combined, profile
 from algorun_train.parallel.run.live_memory import peak_bytes
+from algorun_train.parallel.run.options import RunOptions
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.run.process_groups import join
 from algorun_train.parallel.schedules import PipelineShape
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
-from bench.quiet import quiet_rounds
+from bench.quiet import paired_ratio, quiet_rounds
 from bench.stages import MICROBATCH, MODELS, RANKS, as_rank, loss, on_ranks, options, spread, targets_of
 
+PLAIN = ("1f1b", "interleaved")  # also as torch has them, on the same cuts
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 2, "zbv": 2, "dualpipev": 2}
 
 
@@ -167,7 +171,9 @@ def schedules_table(comm: Communicator, args: argparse.Namespace) -> dict:
     begins = {s: partition(bench, first, s, None).begins for s in CHUNKS}
     turns = {"one process": bench.alone()}
     turns |= {f"{s}": bench.ours(s, begins[s]) for s in CHUNKS}
-    turns |= {f"torch's {s}, plain": bench.plain(s, RANKS * CHUNKS[s]) for s in ("1f1b", "interleaved")}
+    for s in PLAIN:
+        turns[f"{s}, even layers"] = bench.ours(s, bench.even(first, RANKS * CHUNKS[s]))
+        turns[f"torch's {s}, plain"] = bench.plain(s, RANKS * CHUNKS[s])
     seconds, profiles, dropped = rounds(bench, turns, args)
     segments = combined(profiles, statistics.median)
     ideal = {s: partition(bench, segments, s, begins[s]).step_s for s in CHUNKS}
@@ -257,6 +263,11 @@ def show(args: argparse.Namespace, result: dict) -> None:
         over = f"{middle[name] / ideal:.3f}" if ideal else ""
         up = middle["one process"] / middle[name]
         print(f"| {name} | {middle[name] * 1e3:.0f} | {spread(values)} | {up:.2f} | {over} |")
+    print("\n| same cuts | over torch's own, median of the rounds | 95 % interval |\n|---|---|---|")
+    for name in PLAIN:
+        seconds = table["seconds"]
+        low, half, high = paired_ratio(seconds[f"{name}, even layers"], seconds[f"torch's {name}, plain"])
+        print(f"| {name} | {half:.3f} | {low:.3f} - {high:.3f} |")
     print(
         "\n| model | even layers: predicted, measured ms | speed plan: predicted, measured ms | even / speed | "
         "MiB per rank: predicted | measured |\n|---|---|---|---|---|---|"

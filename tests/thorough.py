@@ -42,7 +42,6 @@ LATER = (
             ),
             f"{WHOLE}/test_faults.py::test_nothing_of_the_launcher_stays_in_the_temporary_folder": ("native", "mpirun"),
             f"{WHOLE}/test_restart.py::test_attempts_follow_each_other_until_one_succeeds": ("native", "mpirun"),
-            f"{WHOLE}/test_left.py::test_ranks_that_end_on_their_own_are_fine": ("native",),
             f"{WHOLE}/test_simulate.py::test_a_collective_over_two_hosts": ("torchrun",),
             f"{WHOLE}/test_simulate.py::test_arguments_that_look_like_an_engine_s_own_reach_the_script": ("mpirun",),
             f"{WHOLE}/test_simulate.py::test_every_engine_gives_the_environment_that_torchrun_gives": (
@@ -51,19 +50,23 @@ LATER = (
             ),
             f"{WHOLE}/test_simulated_gpus.py::test_simulated_hosts_share_no_gpu": ("native",),
             f"{WHOLE}/test_stops.py::test_a_stop_on_one_host_lets_every_rank_save": ("native", "mpirun"),
-            f"{WHOLE}/test_hang.py::test_a_sleeping_rank_is_named_with_its_line_on_every_host": ("native-*",),
+            f"{WHOLE}/test_hang.py::test_a_sleeping_rank_is_named_with_its_line_on_every_host": ("native-1",),
             f"{WHOLE}/test_note_scripts.py::test_gradients_averaged_by_hand_with_a_rank_of_the_list_of_hosts": (
                 "native",
             ),
             "launcher/inside/test_should_stop.py::test_a_stop_of_a_simulation_is_saved_at_the_same_step_by_all": (
-                "native-torch",
-                "mpirun-mpi",
+                "native-torch-1",
+                "mpirun-mpi-2",
             ),
             "launcher/inside/test_rank_shim.py::test_a_terminating_newline_less_message_is_not_lost": ("native",),
             f"{COMPAT}/test_smddp.py::test_the_backend_smddp_reduces_gathers_and_carries_ddp": ("mpirun-*",),
             f"{COMPAT}/test_smp_launched.py::test_an_evaluation_on_rank_0_alone_ends_the_job_with_its_reason": (),
-            f"{COMPAT}/test_smp_launched.py::test_a_manual_partition_trains_as_the_unsplit_model": ("native",),
+            f"{COMPAT}/test_smp_launched.py::test_a_manual_partition_trains_as_the_unsplit_model": ("2x1-native",),
         },
+    ),
+    Later(
+        "Two attempts of a blocked engine. `make test` has one of them, and a stop in it.",
+        {f"{WHOLE}/test_late_engine.py::test_another_attempt_does_not_wait_for_ranks_that_never_started": ()},
     ),
     Later(
         "Every engine, on 2 x 2 ranks that load torch three times. `make test` kills and restarts the native engine on 2 x 1 "
@@ -73,26 +76,49 @@ LATER = (
     Later(
         "Four ranks load torch for one line of a message. The rules that choose it have all of their cases in "
         "launcher/control/test_hub_left.py; `make test` keeps a rank that leaves its peers in a collective, one that "
-        "leaves before it meets them, and ranks that may leave.",
+        "leaves before it meets them, and ranks that may leave, without torch.",
         {
             f"{WHOLE}/test_left.py::test_the_rank_that_left_is_named_on_every_host": (
                 "collective-native",
                 "early-native",
             ),
             f"{WHOLE}/test_left.py::test_another_attempt_may_follow": (),
+            f"{WHOLE}/test_left.py::test_ranks_that_end_on_their_own_are_fine": (),
             f"{WHOLE}/test_left.py::test_all_ranks_that_ran_out_of_data_are_counted": (),
             f"{WHOLE}/test_note_scripts.py::test_ddp_over_the_backend_smddp": ("1",),
+        },
+    ),
+    Later(
+        "Ranks load torch for what another test has shown. In `make test` hosts with different slots say where their ranks "
+        "are, and test_simulate.py has the collective; the stacks of DDP are those of test_hang.py, which has four ranks.",
+        {
+            f"{WHOLE}/test_gate.py::test_a_collective_of_hosts_with_different_slots": (),
+            f"{WHOLE}/test_hang_of_ranks.py::test_the_rank_that_sleeps_outside_ddp_s_backward_is_named": (),
+        },
+    ),
+    Later(
+        "They need chromium, which a newcomer's machine does not have. report/page has the policy, the escaping and the "
+        "sampling without a browser.",
+        {
+            "report/test_browser.py::test_a_log_line_is_text_and_the_page_asks_for_nothing": (),
+            "report/test_browser.py::test_the_policy_stops_a_script_and_a_request_that_got_into_the_page": (),
+            "report/test_browser.py::test_16_hosts_with_10_000_values_a_metric_are_drawn_from_less_than_5_mb": (),
+            "report/test_browser.py::test_nothing_is_wider_than_the_window": (),
+            "report/test_browser.py::test_colours_follow_the_system_also_while_the_page_is_open": (),
         },
     ),
     Later(
         "The same code with another value or at another moment: another wrong option of the same check, another order of the "
         "same list, another byte of the same stranger.",
         {
-            f"{WHOLE}/test_gate.py::test_files_that_list_different_orders_are_told_at_once": (
+            f"{WHOLE}/test_hosts_order.py::test_files_that_list_different_orders_are_told_at_once": (
                 "12,21-address",
                 "123,213,312-token",
             ),
-            f"{WHOLE}/test_gate.py::test_another_program_where_the_hub_should_be_is_named": ("silent", "line"),
+            f"{WHOLE}/test_gate_strangers.py::test_another_program_where_the_hub_should_be_is_named": (
+                "silent",
+                "line",
+            ),
             f"{WHOLE}/test_wrong_options.py::test_no_rank_starts_and_the_job_says_it_once": (
                 "ddp",
                 "ddp, no file",
@@ -101,24 +127,33 @@ LATER = (
             ),
             f"{WHOLE}/test_cli.py::test_help_of_a_bundled_entrypoint_is_only_that": ("ddp",),
             f"{WHOLE}/test_stops.py::test_a_stop_while_the_hosts_start_reaches_all_of_them": ("0.01", "0.1"),
-            f"{WHOLE}/test_usercode.py::test_a_package_is_installed_and_run_as_a_module": ("pyproject.toml",),
+            f"{WHOLE}/test_requirements.py::test_a_package_is_installed_and_run_as_a_module": ("pyproject.toml",),
         },
     ),
     Later(
-        "Waits for a documented time to pass (10 s until a host says whom it waits for). launcher/control/test_gate.py "
-        "and test_rivals.py have the rules with a clock of their own; `make test` keeps the follower's wait.",
+        "Waits for a documented time to pass. launcher/control/test_gate.py and test_rivals.py have the rules with a clock "
+        "of their own.",
         {
-            f"{WHOLE}/test_gate.py::test_hosts_that_are_waited_for_are_named": (),
-            f"{WHOLE}/test_gate.py::test_a_late_follower_of_a_leader_that_does_not_judge_hears_of_it_too": (),
+            f"{WHOLE}/test_hosts_order.py::test_a_late_follower_of_a_leader_that_does_not_judge_hears_of_it_too": (),
         },
     ),
     Later(
-        "Other versions of Open MPI and other layouts. `make test-tools` runs the whole file, in CI as well.",
+        "Other versions of Open MPI and other layouts. `make test-tools` runs the whole file, in CI as well. A stop under this "
+        "environment's mpirun is in launcher/inside/test_should_stop.py.",
         {
             f"{WHOLE}/test_openmpi.py::test_ranks_load_the_library_of_their_mpirun": ("5-layout1", "4.1-layout1"),
             f"{WHOLE}/test_openmpi.py::test_a_failed_rank_is_the_root_cause_on_every_host": ("5-raise*",),
             f"{WHOLE}/test_openmpi.py::test_a_restart_runs_the_job_again": (),
-            f"{WHOLE}/test_openmpi.py::test_a_stop_is_saved_at_the_same_step_by_all": ("5",),
+            f"{WHOLE}/test_openmpi.py::test_a_stop_is_saved_at_the_same_step_by_all": (),
+        },
+    ),
+    Later(
+        "Starts agents or ranks that load torch each by itself for what other tests show by two: test_simulate.py that "
+        "ranks get what bare torchrun gives them, and test_ddp_on_ranks.py that ddp trains with just that; "
+        "test_note_scripts.py that a job has one rank on each host unless it asks for more.",
+        {
+            f"{TRAIN}/jobs/test_ddp_on_ranks.py::test_torchrun_starts_it": (),
+            f"{WHOLE}/test_note_scripts.py::test_data_parallel_runs_once_per_host": (),
         },
     ),
     Later(
@@ -169,7 +204,7 @@ LATER = (
                 "*-torch.bool",
                 "*-padded-torch.int64",
             ),
-            f"{TRAIN}/parallel/test_masks.py::"
+            f"{TRAIN}/parallel/test_masks_on_ranks.py::"
             "test_a_pipeline_trains_and_evaluates_as_the_unsplit_model_whichever_microbatch_is_padded": (
                 "gpt2-eager-2-1f1b-padded",
                 "llama-sdpa-2-interleaved-padded-layers",
@@ -221,6 +256,78 @@ LATER = (
             "test_gpt2_with_its_tied_head_trains_on_padded_batches_of_any_length": (),
         },
     ),
+    Later(
+        "The commands of the client are shown on this machine. Through boto3 `make test` keeps one whole way, the lines over "
+        "60 streams and the faults of the service; requests, failures and stops through boto3: tests/client/test_server.py.",
+        {
+            "client/test_round_trip.py::test_a_job_runs_and_comes_home_from_an_empty_folder": ("server",),
+            "client/test_round_trip.py::test_a_failure_on_host_2_ends_with_its_code_and_the_logs_of_all_hosts": (
+                "local",
+            ),
+            "client/test_round_trip.py::test_a_detached_job_is_joined_stopped_and_its_checkpoint_fetched": ("local",),
+            "client/test_round_trip.py::test_a_job_that_does_not_exist_says_where_it_was_looked_for": ("local",),
+            "client/test_chains.py::test_a_chain_from_a_failed_task_to_its_best_model": ("local",),
+            "client/test_remembered.py::test_a_task_is_sent_once_and_its_state_lives_on": ("local",),
+        },
+    ),
+    Later(
+        "Every request at which a client may be killed, for both kinds of jobs, and again and again. `make test` kills one "
+        "client while it uploads, before it creates its job, and right after that.",
+        {
+            f"client/{name}": ()
+            for name in (
+                "test_killed_client.py::test_a_client_killed_at_each_of_its_requests",
+                "test_killed_client.py::test_a_client_killed_at_each_request_of_an_execution_with_other_data",
+                "test_killed_client.py::test_a_client_killed_again_and_again",
+                "test_round_trip.py::test_a_client_that_is_killed_again_and_again_makes_one_job",
+            )
+        },
+    ),
+    Later(
+        "Chains and sweeps with real jobs and real clients, which are killed, meet a quota, or are two of one line. `make "
+        "test` does the same with jobs in memory: client/commands/test_chain_run.py.",
+        {
+            f"client/test_chains.py::{name}": ()
+            for name in (
+                "test_a_sweep_above_the_quota_waits_and_a_killed_client_goes_on",
+                "test_parallel_limits_the_jobs_of_a_sweep",
+                "test_two_clients_of_one_line_make_each_job_once",
+                "test_a_chain_whose_client_is_killed_again_and_again_makes_each_job_once",
+            )
+        },
+    ),
+    Later(
+        "Waits of seconds for a rank that never comes. `make test` has those of steps: a rank that evaluates alone is an error.",
+        {
+            f"{COMPAT}/test_smp_comm.py::test_a_wait_for_a_rank_that_sends_nothing_ends": (),
+            f"{COMPAT}/test_smp_forms.py::"
+            "test_ranks_wait_for_the_search_for_another_form_longer_than_for_a_collective": (),
+        },
+    ),
+    Later(
+        "Every line of the pages that submits, in both places. `make test` keeps one of them.",
+        {
+            "client/test_documented_lines.py::test_a_line_of_the_pages_gives_the_same_in_both_places": (
+                "--in train=s3://my-bucket/images train.py",
+            ),
+            "client/test_documented_lines.py::test_the_job_file_of_the_page_gives_the_same_in_both_places": (),
+            "client/test_documented_lines.py::test_ends_and_codes_are_the_same_in_both_places": (),
+            "client/test_simple_sagemaker_lines.py::test_the_line_of_the_article_trains_and_resumes_in_both_places": (),
+            "client/test_simple_sagemaker_lines.py::test_other_lines_of_its_examples": (),
+        },
+    ),
+    Later(
+        "Waits for a minute of throttling, or runs what another test has shown: late lines without a restart and the end by "
+        "an expired token are in client/test_round_trip.py, secrets of this machine in the kept case.",
+        {
+            "client/test_hostile_service.py::test_a_minute_of_throttling": (),
+            "client/test_hostile_service.py::"
+            "test_lines_of_hosts_that_restart_over_60_streams_followed_from_elsewhere": (),
+            "client/test_hostile_service.py::test_the_line_that_an_expired_token_leaves_works": (),
+            "client/test_hostile_service.py::test_an_argument_of_3000_characters_arrives_whole": (),
+            "client/test_secrets_stay.py::test_no_secret_is_written_printed_or_listed": ("local",),
+        },
+    ),
 )
 
 TABLE = {test: ids for later in LATER for test, ids in later.kept.items()}
@@ -257,29 +364,3 @@ def stale(items: Iterable[pytest.Item]) -> list[str]:
         for pattern in ids
         if not any(like(case, pattern) for case in cases[test])
     ]
-
-
-# The longest first. Each takes more than ten seconds of `make test` on two cores.
-SLOWEST = (
-    f"{TRAIN}/parallel/test_exactness.py",
-    f"{TRAIN}/jobs/test_pipeline.py",
-    f"{WHOLE}/test_restart.py",
-    f"{WHOLE}/test_left.py",
-    f"{WHOLE}/test_hang.py",
-    f"{WHOLE}/test_gate.py",
-    "launcher/inside/test_should_stop.py",
-    f"{TRAIN}/jobs/test_ddp_on_ranks.py",
-    f"{TRAIN}/parallel/test_masks.py",
-    f"{COMPAT}/test_smp_tied.py",
-    f"{COMPAT}/test_smp_steps.py",
-    f"{COMPAT}/test_smddp.py",
-    f"{WHOLE}/test_note_scripts.py",
-    f"{WHOLE}/test_simulate.py",
-    f"{WHOLE}/test_usercode.py",
-)
-
-
-def turn(test: str) -> int:
-    """When the file of a test has its turn: a smaller number is earlier."""
-    file = test.partition("::")[0]
-    return SLOWEST.index(file) if file in SLOWEST else len(SLOWEST)

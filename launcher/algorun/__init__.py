@@ -1,6 +1,6 @@
 """algorun: starts training on every host of a SageMaker job. Standard library only.
 
-For training scripts: a stop on request that all ranks make at the same step.
+For training scripts: stop on request, all ranks at the same step.
 
     import algorun
 
@@ -10,34 +10,35 @@ For training scripts: a stop on request that all ranks make at the same step.
             save()
             break
 
-It needs no launcher: a script that a person started, torchrun, mpirun and algorun all work.
+It works under any launcher (algorun, torchrun, mpirun) and without one.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # an import of this package costs nothing; the first call does the rest
+from .common import __version__
+
+TYPE_CHECKING = False  # no import of typing: `import algorun` costs nothing, the first call imports the rest
 if TYPE_CHECKING:
     from .inside.common_stop import CommonStop
 
-__version__ = "0.2.0.dev"
-__all__ = ["should_stop"]
+__all__ = ["__version__", "should_stop"]
 
 _common: CommonStop | None = None
 
 
 def should_stop() -> bool:
-    """True once any rank has been asked to stop by SIGTERM, from the same step on everywhere.
+    """True once any rank has received SIGTERM. All ranks get the same answer at the same step.
 
-    Every rank must call it equally often, at the end of a step. Ranks are those of torch.distributed where it is
-    initialised, else those of mpi4py where it is imported, else this process alone. They exchange their wishes every
-    few steps, about four times a second at most, on a gloo group (or communicator) of their own.
+    Call it on every rank at the end of every step, equally often. The ranks are those of torch.distributed if it is
+    initialised, else those of mpi4py if it is imported, else this process alone. They exchange their flags every few
+    steps, at most about four times a second, on a gloo group (or MPI communicator) of their own.
 
-    A call is also a sign of life for the launcher, which takes a rank that makes no optimizer steps for minutes for one
-    that hangs: call it between the batches of a long evaluation too, on every rank.
+    Each call is also a sign of life for the launcher, which ends a job if a rank makes no optimizer step for minutes.
+    So call it between the batches of a long evaluation as well, on every rank.
 
-    The first call takes SIGTERM over: from then on it no longer ends the process. A handler that the script has set
-    before is called as well. One that it sets later stands alone, and this process then hears of a stop from the
-    others only. Call it in the main thread: Python sets handlers nowhere else.
+    Call it in the main thread: the first call installs a handler for SIGTERM, which then no longer ends the process.
+    A handler that the script has set before is called as well. A handler that the script sets later replaces ours;
+    this process then learns of a stop from the other ranks only.
     """
     global _common
     if _common is None:

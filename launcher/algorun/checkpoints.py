@@ -1,4 +1,4 @@
-"""Checkpoints of the bundled entrypoints, for programs of one's own; docs/checkpoints.md tells what they are.
+"""Reads checkpoints of the bundled entrypoints in your own programs; docs/checkpoints.md describes their files.
 
 from algorun.checkpoints import model_state
 

@@ -1,4 +1,4 @@
-"""The command line of algorun."""
+"""The command line of algorun: parses options, and runs the command that they name."""
 
 from __future__ import annotations
 
@@ -11,73 +11,99 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from . import __version__
-from .errors import ExitCode, UserError
+from .commands import overview
+from .common import __version__
+from .common.errors import ExitCode, UserError
 from .job import settings
 from .job.engine import Engine
-from .job.request import Request
+from .job.request import Request, request
 from .job.values import count
 
-HOME_BASE = "algorun-run"  # stands for /opt/ml where there is none
-FLAGS = ("-h", "--help", "--per-host", "--share-nothing", "--json", "--resume")  # options of ours that take no value
-ENTRY_HELP = "a script (.py, .sh), an executable, or a bundled entrypoint: ddp, pipeline, mpi-basics"
+HOME_BASE = "algorun-run"  # the job folder on a machine without /opt/ml
+FLAGS = ("-h", "--help", "--per-host", "--share-nothing", "--json", "--resume")  # options without a value
+PROGRAM_HELP = (
+    "a script (.py, .sh), an executable, or a bundled entrypoint (ddp, pipeline, mpi-basics), followed by its arguments"
+)
 
 
 class _Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are the launcher's (exit code 64)."""
+    """An argument parser that raises UserError (exit code 64)."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError("command line", message, fix=f"{self.prog} -h")
 
 
-def layout(text: str) -> tuple[int, int]:
-    """-j: `2x4` is 2 hosts with 4 ranks each."""
-    hosts, cross, slots = text.partition("x")
-    if not cross:
-        raise UserError("-j", f"{text!r} is not HOSTSxSLOTS", allowed="such as 2x4: 2 hosts with 4 ranks each")
-    return count("-j", hosts), count("-j", slots)
-
-
 def _entry_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--engine", metavar="E", default="", help=f"what starts the ranks: {', '.join(Engine)}")
-    parser.add_argument("-j", dest="layout", metavar="HxS", help="hosts x ranks per host, such as 2x4")
-    parser.add_argument("--slots", metavar="N", help="ranks on each host")
-    parser.add_argument("--restarts", metavar="N", help="attempts that may follow a failed one")
-    parser.add_argument("--per-host", action="store_true", help="one process per host, which counts hosts as ranks")
-    parser.add_argument("--share-nothing", action="store_true", help="one process per host, each alone: no ranks")
-    parser.add_argument("--cwd", metavar="DIR", default="", help="folder that the program starts in")
+    parser.add_argument("--engine", metavar="NAME", default="", help=f"how ranks are started: {', '.join(Engine)}")
+    parser.add_argument("-j", dest="layout", metavar="HxS", help="number of hosts x ranks on each host, such as 2x4")
+    parser.add_argument("--slots", metavar="N", help="number of ranks on each host")
+    parser.add_argument("--restarts", metavar="N", help="restart a failed job up to N times")
+    parser.add_argument("--per-host", action="store_true", help="one rank per host: WORLD_SIZE is the number of hosts")
+    parser.add_argument("--share-nothing", action="store_true", help="run the program once per host, without ranks")
+    parser.add_argument("--cwd", metavar="DIR", default="", help="start the program in this folder")
+    parser.add_argument(
+        "--code",
+        metavar="URI",
+        default="",
+        help="fetch the code from s3://.., a folder or a tar file; PROGRAM is a file of it",
+    )
+    parser.add_argument(
+        "--args-file", metavar="FILE", default="", help="the program's arguments: a JSON list in a file beside the code"
+    )
     parser.add_argument("-m", dest="module", metavar="MODULE", default="", help="run a module, as python -m does")
-    parser.add_argument("program", nargs="*", metavar="PROGRAM ..", help=f"{ENTRY_HELP}; with its own arguments")
+    parser.add_argument("program", nargs="*", metavar="PROGRAM", help=PROGRAM_HELP)
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="algorun", description="Starts training on all hosts of a SageMaker job.", allow_abbrev=False)
+    parser = _Parser(
+        prog="algorun",
+        description="Runs training on all hosts of a SageMaker job, or on simulated hosts of this machine.",
+        epilog=overview.TEXT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="algorun [-h] [--version] COMMAND ...",
+        allow_abbrev=False,
+    )
     parser.add_argument("--version", action="version", version=f"algorun {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, parser_class=_Parser)
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, help=text, description=text, allow_abbrev=False)
+        return commands.add_parser(name, description=text, allow_abbrev=False)
 
-    train = command("train", "Run the job that /opt/ml describes (SageMaker calls this).")
-    train.add_argument("arguments", nargs="*", metavar="..", help="added to the arguments of the program")
-    _entry_options(command("run", "Run a program on the hosts of this job."))
-    plan = command("plan", "Print what would run on every host; nothing is started.")
-    plan.add_argument("--json", action="store_true", help="as JSON")
-    plan.add_argument("--hosts", metavar="N", help="plan for hosts algo-1 .. algo-N instead of the job's")
+    train = command("train", "Run the job that the files in /opt/ml describe. SageMaker calls this command.")
+    train.add_argument(
+        "arguments", nargs="*", metavar="ARGUMENT", help="more arguments for the program, after the job's own"
+    )
+    _entry_options(command("run", "Run a program on all hosts of this job."))
+    plan = command("plan", "Print what would run on every host, without starting it.")
+    plan.add_argument("--json", action="store_true", help="print JSON")
+    plan.add_argument("--hosts", metavar="N", help="plan for N hosts, algo-1 to algo-N, instead of the job's hosts")
     _entry_options(plan)
     simulate = command("simulate", "Run a program on several simulated hosts of this machine, without Docker.")
-    simulate.add_argument("--channel", action="append", default=[], metavar="NAME=DIR", help="an input channel")
-    simulate.add_argument("--out", metavar="DIR", default="algorun-simulate", help="where the hosts' folders go")
-    simulate.add_argument("--resume", action="store_true", help="keep the checkpoints of the simulation before")
+    simulate.add_argument(
+        "--channel",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="use folder DIR as input channel NAME; may be repeated",
+    )
+    simulate.add_argument(
+        "--out",
+        metavar="DIR",
+        default="algorun-simulate",
+        help="folder for the hosts' /opt/ml trees (default: %(default)s)",
+    )
+    simulate.add_argument(
+        "--resume", action="store_true", help="keep the previous simulation's checkpoints, to resume from them"
+    )
     _entry_options(simulate)
-    doctor = command("doctor", "Show what this machine offers and what is wrong with it.")
-    doctor.add_argument("--json", action="store_true", help="as JSON")
+    doctor = command("doctor", "Check this machine; show what would make a job fail.")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
     command("metric-definitions", "Print metric_definitions for a SageMaker estimator, as JSON.")
     return parser
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    """Our own options end at the program; whatever follows is the program's, options that look like ours included."""
+    """The options of the launcher. They end at the program's name: all words after it are the program's arguments."""
     words = list(argv)
     at = 1
     if words[:1] == ["train"]:
@@ -100,42 +126,15 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def request(options: argparse.Namespace) -> Request:
-    """The options that describe a program and where it runs."""
-    program = list(options.program)
-    if program[:1] == ["--"]:
-        program = program[1:]
-    slots = None if options.slots is None else count("--slots", options.slots)
-    if options.layout and slots is not None:
-        raise UserError("--slots", "contradicts -j, which names the slots already", fix="drop one of the two")
-    chosen = layout(options.layout) if options.layout else None
-    from_job = not program and not options.module
-    return Request(
-        from_job=from_job,
-        target=options.module or (program[0] if program else ""),
-        args=tuple(program if options.module else program[1:]),
-        module=bool(options.module),
-        engine=options.engine,
-        layout=chosen,
-        slots=slots,
-        restarts=None
-        if options.restarts is None
-        else count("--restarts", options.restarts, settings.MOST_RESTARTS, least=0),
-        per_host=options.per_host,
-        share_nothing=options.share_nothing,
-        cwd=options.cwd,
-    )
-
-
 def _programs() -> tuple[str, str]:
     return sys.executable, str(Path(__file__).resolve().parent / "inside")
 
 
 def _execute(wish: Request) -> int:
-    """`train` and `run`: read, look, run. A job whose hosts are known tells them all of its own error."""
-    from .event_loop import hold_signals
+    """`train` and `run`. If this host's configuration is wrong but the hosts are known, all hosts report the error."""
+    from .common.event_loop import hold_signals
 
-    hold_signals()  # a stop that comes while this reads must not end it: the other hosts are to hear of it
+    hold_signals()  # a stop that arrives now must not end this process: it has to tell the other hosts
     from .host import run
     from .job import config, job_input
     from .job.paths import DEFAULT_BASE, Paths
@@ -144,7 +143,7 @@ def _execute(wish: Request) -> int:
     from .plan.engines.base import Programs
 
     if not wish.from_job and "SAGEMAKER_BASE_DIR" not in os.environ and not Path(DEFAULT_BASE).is_dir():
-        os.environ["SAGEMAKER_BASE_DIR"] = os.path.abspath(HOME_BASE)  # at home, not below the root folder
+        os.environ["SAGEMAKER_BASE_DIR"] = os.path.abspath(HOME_BASE)  # at home /opt/ml is not writable
     environ = dict(os.environ)
     paths = Paths.of(environ)
     try:
@@ -162,14 +161,14 @@ def _execute(wish: Request) -> int:
         failed = error
         try:
             job = config.broken(environ, resources)
-        except UserError:  # the control channel's own settings are wrong: the other hosts cannot be told
+        except UserError:  # the settings of the control channel are wrong: this host cannot tell the others
             write_error(paths, error)
             raise error from None
     return run.execute(job, machine, Programs(*_programs()), error=failed)
 
 
 def _hand_over() -> int:
-    """ALGORUN_ENGINE=toolkit: AWS's own launcher takes this process, and does what it does."""
+    """ALGORUN_ENGINE=toolkit: replaces this process by AWS's own launcher, sagemaker-training."""
     import importlib.util
 
     from .job.paths import Paths
@@ -185,9 +184,9 @@ def _hand_over() -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from dataclasses import replace
+    from algorun.common.fast_dataclasses import replace
 
-    from . import codec
+    from .common import codec
     from .host import entrypoint_options as bundled
     from .job import config
     from .machine import probe
@@ -219,7 +218,7 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _show_help(options: argparse.Namespace) -> None:
-    """Becomes the bundled entrypoint where its help is wanted: no ranks, no folders."""
+    """`run ddp --help`: replaces this process by the bundled entrypoint, which prints its help. Starts no ranks."""
     program = [word for word in getattr(options, "program", []) if word != "--"]
     if not {"-h", "--help"} & set(program[1:]) or options.module:
         return
@@ -260,16 +259,31 @@ def _run(options: argparse.Namespace) -> int:
             return ExitCode.OK
 
 
+def _client(words: Sequence[str]) -> int:
+    from .commands import client
+
+    return client.run(words)
+
+
+def _report(words: Sequence[str]) -> int:
+    from .commands import report
+
+    return report.run(words)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """The console script. Returns the exit code; a UserError is one line on stderr."""
+    """Runs the command line. Returns the exit code; a UserError becomes one line on stderr."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a folder's name need not be UTF-8
+            stream.reconfigure(errors="backslashreplace")  # a folder's name may not be UTF-8
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        return _run(_parse(sys.argv[1:] if argv is None else argv))
+        if words[:1] == [overview.REPORT]:
+            return _report(words[1:])
+        return _client(words) if words[:1] and words[0] in overview.CLIENT else _run(_parse(words))
     except UserError as error:
         print(f"algorun: error: {error}", file=sys.stderr)
         return error.code
     except BrokenPipeError:  # `algorun plan | head`
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it at its end
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it when it exits
         return ExitCode.OK

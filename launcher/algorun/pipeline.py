@@ -1,4 +1,5 @@
-"""A model that does not fit one device, in stages on several ranks, under any launcher that sets torchrun's variables.
+"""Trains a model that does not fit one device, in stages on several ranks. Any launcher that sets torchrun's variables
+will do.
 
 import torch
 from algorun.pipeline import pipeline
@@ -12,14 +13,15 @@ for images, labels in batches(pipe.axes.dp_rank):  # 32 images; the ranks of one
     optimizer.step()
     optimizer.zero_grad()
 
-`help(pipeline)` tells of the options. `untie(model)` gives weights that two layers share, such as embeddings and head, a
-copy each, which train apart from then on. What is wrong with the arguments or the model is a UserError on all ranks.
+`help(pipeline)` explains the options. `untie(model)` replaces a weight that two layers share, such as embedding and
+head, by one copy for each layer; the copies then train separately. Wrong arguments, or a model that cannot be cut, raise
+the same UserError on all ranks.
 """
 
 from __future__ import annotations
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
+from algorun_train.jobs.user_pipeline import pipeline
 from algorun_train.parallel.cut.layer_list import untie
-from algorun_train.user_pipeline import pipeline
 
 __all__ = ["UserError", "pipeline", "untie"]

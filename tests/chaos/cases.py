@@ -84,7 +84,7 @@ LIGHT, FLAG = training("light"), training("flag")
 BUSY, QUIET = training("busy"), training("quiet")
 WITH_STEPS = training("busy", "--optimizer")
 SHORT = training("light", "--seconds", "0.5")
-OTHER_VERSION = (ROOT / "launcher/algorun/__init__.py").read_text().replace(f'"{__version__}"', '"0.0.1"')
+OTHER_VERSION = (ROOT / "launcher/algorun/common/__init__.py").read_text().replace(f'"{__version__}"', '"0.0.1"')
 RESUME = {"ALGORUN_RESTARTS": "2"}
 
 
@@ -169,7 +169,7 @@ CASES = [
          environ={"ALGORUN_GATE_S": f"{GATE_S:g}"}, quick=NATIVE),
     Case(id="F19a", what="another image on one host", bound_s=3, command=LIGHT, scenario=at_the_start(), code=64,
          says=(rf"algorun version differs: {__version__} on algo-1, 0\.0\.1 on algo-2",),
-         setups={"algo-2": Setup(instead={str(ROOT / "launcher/algorun/__init__.py"): OTHER_VERSION})}, quick=NATIVE),
+         setups={"algo-2": Setup(instead={str(ROOT / "launcher/algorun/common/__init__.py"): OTHER_VERSION})}, quick=NATIVE),
     Case(id="F19b", what="another argv on one host", bound_s=3, command=LIGHT, scenario=at_the_start(), code=64,
          says=(r"program differs: .*light on algo-1, .*light --seconds 1 on algo-2",),
          setups={"algo-2": Setup(command=training("light", "--seconds", "1"))}, quick=NATIVE),

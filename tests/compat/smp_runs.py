@@ -17,6 +17,11 @@ def say(value: Any) -> None:
     print(MARK + json.dumps(value), flush=True)
 
 
+def staged_model(model: Any) -> Any:
+    """The stages of a smp.DistributedModel on this rank."""
+    return model._placed.staged
+
+
 def started(
     folder: Path, program: str, *args: str, hosts: int = 1, slots: int = 2, parameters: dict[str, Any], **environ: str
 ) -> Ranks:

@@ -9,22 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import algorun, clean_environ
+from tests.conftest import clean_environ
+from tests.train.training_runs import Ranks, by_itself
 
 PROGRAMS = Path(__file__).parent / "programs"
 SAYS = "ALGORUN_CUDA_ON_CPU=1: there is no GPU; devices named cuda are the CPU"
 
 
-def python(*words: str, **environ: str) -> subprocess.CompletedProcess:
-    environ = clean_environ(**environ)
-    return subprocess.run(
-        [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=100, check=False
-    )
-
-
 @pytest.fixture(scope="module")
 def found() -> dict:
-    done = python(str(PROGRAMS / "cuda_on_cpu.py"), ALGORUN_CUDA_ON_CPU="1")
+    """What the program says in a process of its own, which loads torch itself."""
+    argv = [sys.executable, str(PROGRAMS / "cuda_on_cpu.py")]
+    environ = clean_environ(ALGORUN_CUDA_ON_CPU="1")
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     said, results = done.stdout.strip().splitlines()
     assert said == SAYS
@@ -51,51 +48,50 @@ def test_devices_named_cuda_are_the_cpu(case, expected, found):
 
 
 @pytest.mark.parametrize("environ", [{}, {"ALGORUN_CUDA_ON_CPU": "0"}])
-def test_without_the_switch_the_error_is_torchs_own(environ):
-    done = python(str(PROGRAMS / "cuda_on_cpu.py"), "modules", **environ)
-    assert done.returncode == 1
-    assert "in modules" in done.stderr
-    assert "_lazy_init" in done.stderr
-    assert SAYS not in done.stdout
+def test_without_the_switch_the_error_is_torchs_own(environ, tmp_path):
+    code, text = by_itself(tmp_path, PROGRAMS / "cuda_on_cpu.py", "modules", **environ)
+    assert code == 1
+    assert "in modules" in text
+    assert "_lazy_init" in text
+    assert SAYS not in text
 
 
-def test_without_the_switch_nothing_is_imported():
+def test_without_the_switch_nothing_is_imported(python):
     code = "import smdistributed.dataparallel.torch, sys; print('smdistributed.cuda_on_cpu' in sys.modules)"
-    assert python("-c", code).stdout.split() == ["False"]
+    assert python(code) == (0, "False\n")
 
 
-def test_a_value_that_is_none_is_refused():
-    done = python("-c", "import smdistributed.dataparallel.torch", ALGORUN_CUDA_ON_CPU="yes")
-    assert done.stderr.strip().endswith(
+def test_a_value_that_is_none_is_refused(python):
+    _, text = python("import smdistributed.dataparallel.torch", ALGORUN_CUDA_ON_CPU="yes")
+    assert text.strip().endswith(
         "UserError: ALGORUN_CUDA_ON_CPU: 'yes'; allowed: 0, 1 or script; fix: ALGORUN_CUDA_ON_CPU=1"
     )
 
 
-def test_where_there_is_a_gpu_nothing_changes():
+def test_where_there_is_a_gpu_nothing_changes(python):
     """A stand-in for the GPU: that torch says there is one."""
     code = (
         "import torch; torch.cuda.is_available = lambda: True; kept = torch.cuda.synchronize\n"
         "from smdistributed import cuda_on_cpu; cuda_on_cpu.install()\n"
         "print(torch.cuda.synchronize is kept, torch._C._len_torch_function_stack())"
     )
-    assert python("-c", code).stdout.strip() == "True 0"
+    assert python(code) == (0, "True 0\n")
 
 
-def test_data_parallel_training_with_device_ids(tmp_path, nothing_left):
+def test_data_parallel_training_with_device_ids(tmp_path):
     """The script is written for GPUs: its gradients are those of the CPU, and rank 0 alone says what happens."""
-    program = str(PROGRAMS / "smddp_gpu.py")
-    done = algorun("simulate", "-j", "1x2", program, cwd=tmp_path, ALGORUN_TEST=nothing_left, ALGORUN_CUDA_ON_CPU="1")
-    assert done.code == 0, done.text
-    assert done.out.count(SAYS) == 1
+    with Ranks(tmp_path, 1, 2, [], str(PROGRAMS / "smddp_gpu.py"), ALGORUN_CUDA_ON_CPU="1") as run:
+        assert run.codes() == [0, 0], run.text(0) + run.text(1)
+    assert [run.text(rank).count(SAYS) for rank in range(2)] == [1, 0]
     for rank in range(2):
-        assert f"[{rank} algo-1] device {rank} grad [1.0, 1.0, 1.0] sharded [1.0, 1.0, 1.0]" in done.out
+        assert f"device {rank} grad [1.0, 1.0, 1.0] sharded [1.0, 1.0, 1.0]\n" in run.text(rank)
 
 
-def test_a_script_may_be_told_that_there_is_a_gpu():
+def test_a_script_may_be_told_that_there_is_a_gpu(python):
     program = (
         "import smdistributed.dataparallel.torch, torch, torch.cuda.amp as library\n"
         "exec('def asks(): return torch.cuda.is_available()', {**vars(library), 'torch': torch}, places := {})\n"
         "print(torch.cuda.is_available(), places['asks'](), torch.zeros(1, device='cuda').device)"
     )
-    done = python("-c", program, ALGORUN_CUDA_ON_CPU="script")
-    assert done.stdout.splitlines()[-1] == "True False cpu", done.stderr
+    _, text = python(program, ALGORUN_CUDA_ON_CPU="script")
+    assert text.splitlines()[-1] == "True False cpu", text

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 
+from smdistributed.modelparallel.core import checkpoint_folder
 from tests.compat.smp_runs import run
 
 PROGRAM = "smp_checkpoints.py"
@@ -54,12 +59,29 @@ def test_training_goes_on_from_a_checkpoint_in_the_same_layout_and_in_others(par
     for order, ranks, partitions in (
         ("later", 2, 2),
         ("first", 2, 2),
-        ("elsewhere", 2, 2),
+        ("not on rank 1", 2, 2),
+        ("not on rank 0", 2, 2),
         ("later", 2, 1),
         ("first", 1, 1),
     ):
         rows = said(tmp_path / f"{order}{partitions}", "resume", path, partial, order, ranks=ranks, parameters={"partitions": partitions})  # fmt: skip
         assert rows == [[{"steps": 3}, True, True]] * ranks, (order, ranks, partitions)
+
+
+def test_hosts_whose_newest_checkpoints_differ_take_that_of_the_first_rank(tmp_path):
+    """A host that was lost before it had noted the last save."""
+    path = tmp_path / "checkpoints"
+    said(tmp_path / "save", "save", str(path), "parts")
+    older = Path(shutil.copytree(path, f"{path}-older"))
+    shutil.copytree(older / "3_partial", older / "2_partial")
+    for number in range(2):
+        file = older / f"2_partial/model_{number}_of_2.pt"
+        part = torch.load(file, weights_only=True)
+        part["state"] = {key: value * 2 if torch.is_tensor(value) else value for key, value in part["state"].items()}
+        torch.save(part, file)
+    (older / "newest").write_text("2\n")
+    rows = said(tmp_path / "resume", "resume", str(path), "parts", "older on rank 1")
+    assert rows == [[{"steps": 3}, True, True]] * 2
 
 
 def test_with_replicas_one_of_them_writes_and_the_oldest_parts_go(tmp_path):
@@ -79,6 +101,23 @@ def test_with_replicas_one_of_them_writes_and_the_oldest_parts_go(tmp_path):
         "3_partial/optimizer_0_of_1.pt",
         "3_partial/user_content.pt",
     ]
+
+
+def test_another_rank_removes_an_old_folder_at_the_same_time(tmp_path, monkeypatch):
+    folders = [tmp_path / f"{number}_partial" for number in range(3)]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "model_0_of_2.pt").touch()
+
+    def is_dir(path: Path) -> bool:
+        found = os.path.isdir(path)
+        if path == folders[0]:
+            shutil.rmtree(path)
+        return found
+
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    checkpoint_folder._prune(tmp_path, folders[2], 2)
+    assert [os.path.isdir(folder) for folder in folders] == [False, True, True]
 
 
 def test_a_checkpoint_that_is_not_whole_is_refused_on_all_ranks(tmp_path):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
 
 from tests.compat.smp_runs import MARK, PROGRAMS, run
-from tests.conftest import ROOT, clean_environ
+from tests.train.training_runs import by_itself
 
 BEFORE = "UserError: .*smp.init().*"
 
@@ -59,6 +57,16 @@ def test_objects_are_sent_broadcast_and_gathered(tmp_path):
         assert row["lengths"] == [0, 1000, 2000, 3000]
 
 
+def test_a_message_keeps_parameters_tied_weights_and_sparse_tensors(tmp_path):
+    assert said(tmp_path, "meanings")[1] == {
+        "parameters": [True, True],
+        "counted": 2,
+        "tied": True,
+        "one storage": True,
+        "sparse": True,
+    }
+
+
 def test_a_sender_waits_for_its_receiver_and_a_barrier_for_its_group_only(tmp_path):
     rows = said(tmp_path, "waits", ranks=4)
     assert rows[0]["send waited"]
@@ -96,17 +104,9 @@ def test_a_wait_for_a_rank_that_sends_nothing_ends(tmp_path):
 
 def test_a_process_without_a_launcher_is_a_job_of_one(tmp_path):
     parameters = json.dumps({"partitions": 1, "ddp": True})
-    done = subprocess.run(
-        [sys.executable, str(PROGRAMS / "smp_comm.py"), "lone"],
-        cwd=tmp_path,
-        env=clean_environ(SM_HP_MP_PARAMETERS=parameters, PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.strip().splitlines()[-1].removeprefix(MARK))["said"]
+    code, text = by_itself(tmp_path, PROGRAMS / "smp_comm.py", "lone", SM_HP_MP_PARAMETERS=parameters)
+    assert code == 0, text
+    found = json.loads(text.strip().splitlines()[-1].removeprefix(MARK))["said"]
     assert found["place"] == [0, 1, 1, 1, [0]]
     assert found["gathered"] == ["mine"]
     assert found["group"].startswith("UserError: a process that no launcher started has no torch.distributed group;")

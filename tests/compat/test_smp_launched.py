@@ -13,9 +13,9 @@ ENGINES = ["native", pytest.param("mpirun", marks=needs_mpi)]
 LAYOUT = {"partitions": 2, "microbatches": 2, "ddp": True}
 
 
-def simulated(engine: str, program: str, *args: str, cwd, token, **parameters):
+def simulated(engine: str, program: str, *args: str, cwd, token, layout: str = "2x2", **parameters):
     return algorun(
-        "simulate", "-j", "2x2", "--engine", engine, str(PROGRAMS / program), *args, cwd=cwd, ALGORUN_TEST=token,
+        "simulate", "-j", layout, "--engine", engine, str(PROGRAMS / program), *args, cwd=cwd, ALGORUN_TEST=token,
         SM_HP_MP_PARAMETERS=json.dumps(LAYOUT | parameters), PYTHONPATH=str(ROOT),  # programs import tests' models
     )  # fmt: skip
 
@@ -31,14 +31,19 @@ def test_an_evaluation_on_rank_0_alone_ends_the_job_with_its_reason(engine, tmp_
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_a_manual_partition_trains_as_the_unsplit_model(engine, tmp_path, nothing_left):
+@pytest.mark.parametrize(
+    ("layout", "places"),
+    [("2x1", [[0, 0], [1, 0]]), ("2x2", [[0, 0], [1, 0], [0, 1], [1, 1]])],
+    ids=["2x1", "2x2"],
+)
+def test_a_manual_partition_trains_as_the_unsplit_model(layout, places, engine, tmp_path, nothing_left):
     done = simulated(
-        engine, "smp_steps.py", "--model", "grouped", cwd=tmp_path, token=nothing_left, auto_partition=False,
-        default_partition=0,
+        engine, "smp_steps.py", "--model", "grouped", cwd=tmp_path, token=nothing_left, layout=layout,
+        auto_partition=False, default_partition=0,
     )  # fmt: skip
     assert done.code == 0, done.text
     (file,) = tmp_path.rglob("algo-1/output/data/smp.json")
     rows = json.loads(file.read_text())["ranks"]
-    assert [row["place"] for row in rows] == [[0, 0], [1, 0], [0, 1], [1, 1]]
+    assert [row["place"] for row in rows] == places
     for row in rows:
         assert max(row["difference"], row["whole"]) < 1e-6

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.parallel.cut.any_module import cut
-from smdistributed.modelparallel.torch import manual
+from smdistributed.modelparallel.core import placement
 
 
 class Residual(nn.Module):
@@ -27,9 +27,9 @@ def placed(partitions, stages, *modules):
     model = nn.Sequential(*modules)
     for module, partition in zip(modules, partitions, strict=True):
         if partition is not None:
-            module.__dict__[manual.MARK] = partition
+            module.__dict__[placement.MARK] = partition
     cutting = cut(model, torch.randn(2, 4), stages=stages, finest=True)
-    begins, warning = manual.placed(cutting, model, 0, stages)
+    begins, warning = placement.placed(cutting, model, 0, stages)
     return [cutting.segments[begin].units[0] for begin in begins], warning
 
 
@@ -49,7 +49,7 @@ def test_partitions_in_another_order_are_kept_whole():
 
 def test_units_that_cannot_be_separated_go_by_their_bytes():
     block = Residual(8)  # up has more parameters than down
-    block.up.__dict__[manual.MARK], block.down.__dict__[manual.MARK] = 1, 0
+    block.up.__dict__[placement.MARK], block.down.__dict__[placement.MARK] = 1, 0
     begins, warning = placed([0, None, 1], 2, nn.Linear(4, 4), block, nn.Linear(4, 4))
     assert begins == ["0", "1.up"]
     assert "moved: 1.down (from partition 0 to 1);" in warning

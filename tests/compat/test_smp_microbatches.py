@@ -9,9 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
+from smdistributed.modelparallel.core.step_function import split
 from smdistributed.modelparallel.torch import StepOutput
-from smdistributed.modelparallel.torch.microbatches import joined, split
+from smdistributed.modelparallel.torch.step_output import joined
 
 Pair = namedtuple("Pair", "a b")
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import smdistributed.modelparallel.torch as smp
-from algorun_train.errors import UserError
-from smdistributed.modelparallel.torch import refused
+from algorun_train.common.errors import UserError
+from smdistributed.modelparallel.core import refused
 
 # "+": it works. "class": it can be named and registered, but not made. "name": naming it is refused.
 DOCUMENTED = {
@@ -89,9 +89,10 @@ DOCUMENTED = {
     "nn.DistributedTransformerOutputLayer": "class",
     "nn.DistributedAttentionLayer": "class",
     "nn.FlashAttentionLayer": "class",
-    "nn.FusedLayerNorm": "class",
+    "nn.FusedLayerNorm": "+",
     "optimizers.FusedNovoGrad": "class",
-    "optimizers.FusedLamb": "class",
+    "optimizers.FusedLamb": "+",
+    "optimizers.FusedLAMB": "+",
     "broadcast": "+",
     "send": "+",
     "recv_from": "+",
@@ -114,6 +115,17 @@ DOCUMENTED = {
     "RankType.MP_RANK": "+",
     "RankType.DP_RANK": "+",
 }
+# Not documented, but in AWS's example scripts or in transformers.
+DOCUMENTED |= dict.fromkeys(
+    (
+        *("DistributedModel.get_module", "model.DistributedModel", "state.module_manager.translate_functions"),
+        *("state_mod.state", "utils.rmsg", "utils.get_distribution_axis", "nn.huggingface.gpt2.get_hf_gpt2_transformer_layer_hooks"),
+        *("nn.huggingface.gpt2.translate_hf_state_dict_to_smdistributed", "nn.huggingface.gpt2.translate_hf_block_state_dict_to_smdistributed"),
+        *("nn.huggingface.gpt2.translate_layer_state_dict_to_hf_gpt2_block", "nn.huggingface.gptj.translate_hf_gptj_state_dict_to_smdistributed"),
+        "nn.huggingface.gptneo.translate_hf_gptneo_state_dict_to_smdistributed",
+    ),
+    "+",
+)  # fmt: skip
 for _model in ("gpt2", "bert", "roberta", "gptj", "gptneo"):
     _back = "hf_gptj_state_dict_to_smdistributed" if _model == "gptj" else "hf_state_dict_to_smdistributed"
     DOCUMENTED |= {f"nn.huggingface.{_model}.translate_{name}_{_model}": "+" for name in ("state_dict_to_hf", _back)}
@@ -129,10 +141,10 @@ SIGNATURES = {
     "recv_from": ["src_rank", "rank_type"],
     "allgather": ["obj", "group"],
     "barrier": ["group"],
-    "save": ["obj", "f", "partial", "pickle_module", "pickle_protocol"],
+    "save": ["obj", "f", "partial", "pickle_module", "pickle_protocol", "v3"],
     "load": ["f", "map_location", "pickle_module", "pickle_load_args", "partial"],
     "nn.huggingface.gpt2.translate_state_dict_to_hf_gpt2": ["state_dict", "max_seq_len"],
-    "nn.huggingface.gpt2.translate_hf_state_dict_to_smdistributed_gpt2": ["state_dict"],
+    "nn.huggingface.gpt2.translate_hf_state_dict_to_smdistributed_gpt2": ["state_dict", "max_seq_len"],
     "save_checkpoint": ["path", "tag", "partial", "model", "optimizer", "user_content", "translate_if_full", "num_kept_partial_checkpoints"],
     "resume_from_checkpoint": ["path", "tag", "partial", "strict", "load_optimizer", "load_sharded_optimizer_state", "translate_function"],
     "tensor_parallelism": ["enabled"],
@@ -198,9 +210,10 @@ def test_the_model_takes_the_options_of_the_api_pages_and_of_the_release_notes()
 def test_translations_leave_the_state_dict_of_a_model_with_its_own_modules_as_it_is():
     state = nn.Linear(2, 2).state_dict()
     for name in DOCUMENTED:
-        if ".translate_" in name:
-            assert named(name)(state) is state
-    assert smp.nn.huggingface.gpt2.translate_state_dict_to_hf_gpt2(state, max_seq_len=1024) is state
+        if name.startswith("nn.huggingface.") and ".translate_" in name:
+            assert named(name)(state) is named(name)(state, 1024) is named(name)(state, max_seq_len=8) is state
+    before, call, after = smp.nn.huggingface.gpt2.get_hf_gpt2_transformer_layer_hooks()
+    assert (before(1, a=2), call(3), after(4)) == (((1,), {"a": 2}), ((3,), {}), 4)
 
 
 @pytest.mark.parametrize("module", [smp, smp.nn, smp.optimizers])

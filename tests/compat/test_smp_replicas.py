@@ -17,6 +17,10 @@ def test_replicas_may_have_different_numbers_of_batches(ranks, partitions, mean,
     for row in rows:
         assert row["difference"] < 1e-6
         assert row["buffers"] < 1e-6
+        if mean == "left":
+            assert row["said"] == [
+                "UserError: register_comm_hook: overlapping_allreduce is False; allowed: True; fix: leave it out"
+            ]
 
 
 @pytest.mark.parametrize(("ranks", "partitions"), LAYOUTS)
@@ -28,6 +32,9 @@ def test_a_hook_reduces_the_gradients(ranks, partitions, tmp_path):
         assert row["difference"] < 1e-6
         assert len(row["seen"]) == 4  # one bucket in each of four steps
         assert all(each[:2] == [0, True] for each in row["seen"])
+        assert row["said"] == [
+            "UserError: register_comm_hook: there is one already; allowed: one; fix: register a hook that does both"
+        ]
 
 
 def test_an_early_end_can_be_an_error_on_all_ranks(tmp_path):

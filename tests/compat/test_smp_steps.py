@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
+import torch
 
+from algorun_train.ranks.packing import Packing, cannot_be_sent
+from smdistributed.modelparallel.core.staged_step import packed_batch
 from tests.compat.smp_runs import started
 from tests.train.parallel.model_zoo import library
 
@@ -58,9 +60,18 @@ def test_steps_are_those_of_the_unsplit_model(hosts, slots, parameters, args, tm
         held = [set(row["local"]) for row in stages]
         assert all(held)
         assert sum(map(len, held)) == len(set.union(*held))
+    if "--checkpointing" in args:  # twice for each of two microbatches, in whichever stage it lies
+        passes = [row["passes"] for row in result["ranks"]]
+        assert {width: sum(counts.get(width, 0) for counts in passes) for width in ("16", "12", "10")} == {
+            "16": 4,
+            "12": 4,
+            "10": 4,
+        }
     if "grouped" in args:
         assert {name.split(".")[0] for name in by_place[0, 0]["local"]} == {"first"}
         assert {name.split(".")[0] for name in by_place[1, 0]["local"]} == {"second"}
+        assert by_place[0, 0]["modules"] == ["", "first", "first.0"]
+        assert by_place[1, 0]["modules"] == ["", "second", "second.0", "second.2"]
         assert "smp.partition" not in run.text(0)
 
 
@@ -123,6 +134,23 @@ def test_a_fault_is_one_clear_error_on_every_rank(what, parameters, said, tmp_pa
         assert "came to the end" not in run.text(rank)
 
 
+ON_THE_LAST_RANK = {
+    "no backward": "train_step has not called model.backward, as it did before; fix: call it always or never",
+    "backward": "train_step has called model.backward, unlike before; fix: call it always or never",
+    "lambda of one rank": "train_step: rank 1 calls it without own, which pickle cannot send it; fix: call it with the "
+    "same arguments on all ranks",
+    "broken loss": "a loss that the script cannot compute",
+}
+
+
+@pytest.mark.parametrize("what", ON_THE_LAST_RANK)
+def test_a_fault_that_only_the_last_rank_sees_is_its_error_and_no_hang(what, tmp_path):
+    run = started(tmp_path, "smp_faults.py", what, parameters=ONE)
+    assert run.codes() == [1, 1], run.text(0) + run.text(1)
+    assert f"Error: {ON_THE_LAST_RANK[what]}" in run.text(1)
+    assert "came to the end" not in run.text(0)
+
+
 def test_an_argument_that_cannot_be_sent_is_the_last_ranks_own(tmp_path):
     run = started(tmp_path, "smp_faults.py", "lambda", parameters=ONE)
     assert run.codes() == [0, 0], run.text(0) + run.text(1)
@@ -174,16 +202,13 @@ def test_evaluation_on_rank_0_alone_is_an_error_and_no_hang(then, tmp_path):
     assert one.codes() == [0, 0], one.text(0)
 
 
-def test_ranks_that_wait_for_each_other_in_different_groups_end_with_an_error(tmp_path):
+def test_ranks_that_would_wait_for_each_other_in_different_groups_end_with_an_error(tmp_path):
     """Rank 0 is in a step of its pipeline, the three others in a barrier of all."""
     parameters = {"partitions": 2, "ddp": True}
     run = started(tmp_path, "smp_faults.py", "rank 0 evaluates", hosts=2, parameters=parameters, THEN="barrier of all")
     assert run.codes() == [1] * 4
-    said = run.text(0) + run.text(1)
-    assert re.search(
-        r"smp.barrier: rank 1 waits here for rank 0, which waits for it in test_step|"
-        r"test_step: rank 0 waits here for rank 1, which waits for it in smp.barrier", said
-    ), said  # fmt: skip
+    for rank in range(2):
+        assert "rank 0 calls test_step, rank 1 calls smp.barrier(WORLD)" in run.text(rank), run.text(rank)
 
 
 def test_a_whole_state_dict_on_rank_0_alone_is_an_error_and_no_hang(tmp_path):
@@ -197,3 +222,12 @@ def test_a_model_that_is_split_in_name_only_is_told_once(tmp_path):
     assert run.codes() == [0, 0], run.text(0) + run.text(1)
     assert run.text(0).count("of the planned time, so that the others mostly wait; the model cannot be cut at 1.") == 1
     assert "warning: stage" not in run.text(1)
+
+
+def test_an_argument_that_autograd_has_computed_may_be_changed_in_place_where_it_arrives():
+    packing = Packing(torch.device("cpu"), cannot_be_sent("here"), direct=True)
+    weight = torch.ones(2, requires_grad=True)
+    sent, _ = packed_batch(packing, {"targets": weight * 3, "weight": weight}, [], frozenset())
+    arrived = packing.unpack(sent.data)[0]
+    assert arrived["targets"].mul_(2).tolist() == [6, 6]
+    assert arrived["weight"].requires_grad

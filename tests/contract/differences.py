@@ -86,6 +86,7 @@ WANTED = [
         "SDK v3's drivers set it, and scripts written for them read it",
         only_ours,
     ),
+    Difference("SSM_.*", "simple-sagemaker sets it, and command lines written for it read it", only_ours),
     Difference(
         "(GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*",
         "torchrun's contract holds on every engine",
@@ -95,6 +96,11 @@ WANTED = [
         "MASTER_PORT",
         "torchrun's contract holds on every engine: the port is the one that the hosts agreed on",
         lambda tree, theirs, ours: theirs == tree.environ.get("MASTER_PORT") and ours is not None,
+    ),
+    Difference(
+        "SMDATAPARALLEL_LOCAL_RANK",
+        "smddprun sets it in jobs for smdistributed.dataparallel, and the toolkit finds none here",
+        lambda tree, theirs, ours: theirs is None and "sagemaker_distributed_dataparallel_enabled" in tree.hyperparameters,
     ),
     Difference(
         "(NCCL|GLOO|TP)_SOCKET_IFNAME|OMP_NUM_THREADS",

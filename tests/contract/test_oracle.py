@@ -9,12 +9,12 @@ import importlib.util
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import replace
 from algorun.job.config import Request, read
 from algorun.plan import cluster, plan
 from tests.conftest import PROGRAMS, machine

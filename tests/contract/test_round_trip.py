@@ -15,12 +15,12 @@ dictionaries by str() differ there, "None" and "{'k': 'v'}".
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from algorun.common.fast_dataclasses import replace
 from algorun.job import hyperparameters as hp
 from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.plan import cluster, plan

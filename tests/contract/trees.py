@@ -222,8 +222,8 @@ TREES = [
 
 # What neither starts. The words of the toolkit and of algorun.
 REFUSED = [
-    (Tree("absolute-name", program="/bin/true"), "leading '/'", "is no entry point"),
-    (Tree("option-as-a-name", program="-c"), "leading '-'", "is no entry point"),
-    (Tree("zero-byte", {"text": '"a\\u0000b"'}), "null byte", "hyperparameter 'text': holds a zero byte"),
-    (Tree("half-a-pair", {"text": '"a\\ud800b"'}), "surrogates not allowed", "hyperparameter 'text': holds U+D800"),
+    (Tree("absolute-name", program="/bin/true"), "leading '/'", "is not an entry point"),
+    (Tree("option-as-a-name", program="-c"), "leading '-'", "is not an entry point"),
+    (Tree("zero-byte", {"text": '"a\\u0000b"'}), "null byte", "hyperparameter 'text': contains a zero byte"),
+    (Tree("half-a-pair", {"text": '"a\\ud800b"'}), "surrogates not allowed", "hyperparameter 'text': contains U+D800"),
 ]  # fmt: skip

@@ -21,6 +21,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 IMAGE = os.environ.get("ALGORUN_TEST_IMAGE", "algorun:cpu")
 LABEL = "org.algorun.test"
 COMMAND_LIMIT_S = 120.0
+START_S = "90"  # less than any test waits for a job, so that an engine that does not start explains itself
 
 
 def _load(name: str, path: Path) -> ModuleType:
@@ -152,7 +153,7 @@ class Hosts:
             self.start_one(name, *command)
 
     def start_one(self, name: str, *command: str) -> None:
-        environ = {"ALGORUN_SLOTS": str(self.slots), **self.environ}
+        environ = {"ALGORUN_SLOTS": str(self.slots), "ALGORUN_START_S": START_S, **self.environ}
         options: list[str] = []
         for key, value in environ.items():
             options += ["--env", f"{key}={value}"]

@@ -16,7 +16,7 @@ CHECKPOINTS = "/opt/ml/checkpoints"
     ("what", "limits", "code", "hint"),
     [
         ("memory", ("--memory", "300m"), 137,
-         "out of memory: the kernel killed it (peak 300 MiB of a limit of 300 MiB); use a smaller batch, fewer DataLoader "
+         "out of memory: the kernel killed 1 process (peak 300 MiB of a limit of 300 MiB); use a smaller batch, fewer DataLoader "
          "workers, or a larger instance"),
         ("shm", ("--shm-size", "1m"), 135,
          "shared memory: /dev/shm has 0 MiB free of 1 MiB; docker run --shm-size 1g, or fewer DataLoader workers"),

@@ -10,8 +10,10 @@ import os
 from pathlib import Path
 from unittest import mock
 
-from algorun import cli, codec
-from algorun.errors import UserError
+from algorun import cli
+from algorun.common import codec
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import fields
 from algorun.job import config, job_input, modeltrainer, usercode
 from algorun.job import hyperparameters as hp
 from algorun.job.hyperparameter_groups import Hyperparameters
@@ -139,12 +141,18 @@ def job_seeds() -> list[bytes]:
         files = [json.dumps(value).encode() for value in (resources, raw, tree.channels)]
         found.append(PART.join([*files, b"", b"", json.dumps(dict(tree.environ)).encode()]))
     own = {"algorun_engine": "torchrun", "algorun_slots": "2", "algorun_args": '["--a", 1]', "algorun_cwd": "package"}
+    newer = {"algorun_args_file": "args.json", "algorun_extract": '["training"]'}
     environ = {
         "ALGORUN_GATE_S": "5",
         "ALGORUN_ADDRESSES": "algo-1=127.0.0.1",
         "ALGORUN_CONTROL_PORT": "29600",
         "ALGORUN_SLOTS": "2",
     }
+    described = {"training": {"TrainingInputMode": "File"}}
+    asked = {"ALGORUN_REQUEST_FORMAT": "1", "ALGORUN_EXTRACT": '["training"]'}
+    resources = {"current_host": "algo-1", "hosts": ["algo-1"]}
+    files = [json.dumps(value).encode() for value in (resources, newer, described, {}, {}, asked)]
+    found.append(PART.join(files))
     groups = {"sagemaker_distribution_instance_groups": '["gpu"]', "sagemaker_mpi_enabled": "true"}
     for distributed in DISTRIBUTED:
         resources = {"current_host": "algo-1", "hosts": ["algo-1", "algo-2"], "instance_groups": list(trees.GROUPS)}
@@ -206,7 +214,9 @@ def read_environment(data: bytes) -> None:
     environ = environment(data)
     with contextlib.suppress(UserError):
         limits = Limits.of(environ)
-        assert all(0 < getattr(limits, name) < NEVER_S for name in Limits.__dataclass_fields__ if name != "hang_s")
+        assert all(
+            0 < getattr(limits, name) < NEVER_S for name in (each.name for each in fields(Limits)) if name != "hang_s"
+        )
         assert 0 < limits.hang_s <= NEVER_S  # "off" is never
         assert limits.heartbeat_s < limits.heartbeat_timeout_s
     with contextlib.suppress(UserError):

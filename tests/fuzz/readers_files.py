@@ -14,13 +14,13 @@ import tarfile
 from pathlib import Path
 from types import ModuleType
 
+from algorun.common.archives import unpack
+from algorun.common.errors import UserError
 from algorun.control.failure import Failure, last_words
-from algorun.errors import UserError
 from algorun.host.logs import LONGEST_LINE, Lines, without_secrets
 from algorun.job.paths import Paths
 from algorun.job.usercode import Setup
 from algorun.outcome import report
-from algorun.usercode.archive import unpack
 from algorun.usercode.fetch import fetch
 
 from . import mutations
@@ -66,7 +66,7 @@ def read_archive(data: bytes) -> None:
     source = folder / "source"
     source.write_bytes(PACK.get(data[:1], bytes)(data[1:]))
     try:
-        unpack(source, code, "source")
+        unpack(source, code, "source", place="the code folder", advice="put data into a channel instead")
     except UserError:
         assert os.listdir(code) == []
     inside(folder, code, "source")

@@ -21,10 +21,10 @@ from algorun_train.checkpoint.shard_reader import ShardReader
 from algorun_train.checkpoint.shard_saver import shard_state
 from algorun_train.checkpoint.shards import Save, ShardStore
 from algorun_train.checkpoint.single_file import LATEST, MANIFEST, STATE, SingleFileStore
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
+from algorun_train.loop.progress import Position, Progress
 from algorun_train.options import option_parser
 from algorun_train.options.job_options import DdpJobOptions
-from algorun_train.progress import Position, Progress
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World, read_world
 

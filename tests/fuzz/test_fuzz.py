@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import random
+import re
 import signal
 from collections.abc import Iterator
 
 import pytest
 
+from tests.conftest import ROOT
+
+from .campaign import BEGIN
 from .catalogue import NAMES, load
 
 LIMIT_S = 5.0  # for one input, on a busy machine
@@ -51,6 +55,13 @@ def test_whatever_comes_is_taken_or_refused_cleanly(name):
                 reader.read(data)
         except BaseException as error:
             raise AssertionError(f"{name}: {type(error).__name__} on {data[:2000]!r}") from error
+
+
+def test_the_page_promises_something_of_every_reader_and_measures_no_other():
+    page = (ROOT / "docs" / "fuzzing.md").read_text(encoding="utf-8")
+    promises, measured = (set(re.findall(r"^\| ([a-z, -]+) \|", text, re.M)) for text in page.split(BEGIN))
+    assert {name for names in promises - {"readers"} for name in names.split(", ")} == set(NAMES)
+    assert measured - {"reader"} <= set(NAMES)
 
 
 def test_every_regression_belongs_to_a_reader():

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from algorun.errors import ExitCode, UserError
+from algorun.common.errors import ExitCode, UserError
 
 from . import harness, interpreter, machine, page
 from .checks import ALL

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from algorun import __version__
-from algorun.errors import ExitCode, UserError
+from algorun.common.errors import ExitCode, UserError
 from algorun.machine import nvidia, probe
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from algorun.errors import exit_code
+from algorun.common.errors import exit_code
 from algorun.machine.visible_gpus import VARIABLE, named
 
 from .machine import ROOT, Machine

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
+from algorun.common.fast_dataclasses import replace
 from algorun.control import hub_messages, messages, wire
 from algorun.control.actions import Conclude, Signal, Start, ToHub
 from algorun.control.failure import Raised

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import re
 import subprocess
 import sys
+import tarfile
 
 import pytest
 
@@ -34,3 +38,74 @@ def test_the_raw_request_is_valid_and_says_what_the_launcher_reads(tmp_path):
     job = read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
     assert (job.launch.engine.value, job.setup.uri) == ("torchrun", "s3://bucket/sourcedir.tar.gz")
     assert job.entry.args == ("--epochs", "3", "--lr", "0.1")
+
+
+IMAGENET = ROOT / "examples" / "imagenet"
+# Lines as main.py prints them.
+LINES = {
+    "train:loss": (
+        "Epoch: [3][ 10/118]\tTime  0.271 ( 0.502)\tData  0.000 ( 0.1)\tLoss 2.1534e+00 (2.2e+00)",
+        "2.1534e+00",
+    ),
+    "train:accuracy": ("Epoch: [3][ 10/118]\tLoss 2.1e+00 (2.2e+00)\tAcc@1  21.88 ( 18.40)\tAcc@5  68 ( 66)", "21.88"),
+    "val:accuracy": (" *   Acc@1 31.416 Acc@5 80.127", "31.416"),
+}
+
+
+@pytest.mark.parametrize("task", ["data", "train"])
+def test_the_tasks_of_imagenet_are_requests_that_sagemaker_takes(task):
+    from algorun_client.request import jobfile, limits, make_spec
+    from algorun_client.request.build import build
+    from algorun_client.request.facts import Facts, Upstream
+    from algorun_client.request.layers import of_flags
+    from algorun_client.request.material import Material
+    from algorun_client.request.model import Kind
+    from algorun_client.request.program import started
+    from algorun_client.target.service_model import input_shape
+
+    text = (
+        (IMAGENET / "algorun.toml").read_bytes().replace(b"ACCOUNT", b"123456789012").replace(b"REGION", b"eu-west-1")
+    )
+    file = jobfile.parse(text, "algorun.toml", str(IMAGENET))
+    flags = of_flags({"task": ("--task", task)}, {}, str(IMAGENET))
+    spec = make_spec.make(file, flags, [], folder=str(IMAGENET), environ={})
+    facts = Facts(upstreams={"data": Upstream(kind=Kind.PROCESSING, number=1, job="imagenet-data-0001-abcdef")})
+    request = build(spec, facts, Material(started=started(spec.program, {"main.py", "download.py"})), 1)
+    limits.check(input_shape(request.kind), request.create, request.unknown)
+    for name, regex in spec.metrics.items():
+        line, value = LINES[name]
+        assert re.search(regex, line)[1] == value
+        assert [other for other, (each, _) in LINES.items() if other[0] != name[0] and re.search(regex, each)] == []
+
+
+def test_the_download_of_imagenet_repacks_images_for_the_hosts(tmp_path):
+    given = tmp_path / "images.tgz"
+    with tarfile.open(given, "w:gz") as tar:
+        for name in (
+            "top/train/cat/1.JPEG",
+            "top/train/dog/2.JPEG",
+            "top/val/cat/3.JPEG",
+            "top/README",
+            "top/../val/x/y",
+        ):
+            info = tarfile.TarInfo(name)
+            info.size = len(name)
+            tar.addfile(info, io.BytesIO(name.encode()))
+    argv = [sys.executable, str(IMAGENET / "download.py"), "--parts", "2", "--url", given.as_uri()]
+    environ = {**os.environ, "SSM_OUTPUT": str(tmp_path / "out")}
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "3 images in 2 files\n"), done.stderr
+    found = {}
+    for path in sorted((tmp_path / "out" / "images").iterdir()):
+        with tarfile.open(path) as tar:
+            found[path.name] = {each.name: tar.extractfile(each).read().decode() for each in tar}
+    assert found == {
+        "part-00.tar": {"train/cat/1.JPEG": "top/train/cat/1.JPEG", "val/cat/3.JPEG": "top/val/cat/3.JPEG"},
+        "part-01.tar": {"train/dog/2.JPEG": "top/train/dog/2.JPEG"},
+    }
+    done = subprocess.run([*argv, "--every", "2"], env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "2 images in 2 files\n"), done.stderr
+    with tarfile.open(given, "w"):
+        pass
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr.count("holds no images in train/CLASS/ or val/CLASS/")) == (1, 1)

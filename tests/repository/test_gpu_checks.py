@@ -122,7 +122,7 @@ def test_a_stopped_run_goes_on_where_it_stopped(tmp_path):
 
 def test_too_few_gpus_are_said_and_the_cpu_computes(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-abc,1")
-    line = "algorun: the simulated hosts compute on the CPU: 2 hosts x 2 ranks need 4 GPUs, and there is 1 (/dev/nvidia*)\n"
+    line = "algorun: the simulated hosts compute on the CPU: 2 hosts x 2 ranks need 4 GPUs, but there is 1 (/dev/nvidia*)\n"
     session = Scripted(tmp_path, (0, line + "[0 algo-1] model: vit, 1 weights, fp32 on cpu\n"))
     assert "need 4 GPUs" in looking.too_few_gpus(session).note
     assert session.asked[0][1]["CUDA_VISIBLE_DEVICES"] == "GPU-abc"

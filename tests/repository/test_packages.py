@@ -1,5 +1,6 @@
-"""What `pip install algorun` puts into an environment: three packages with names of their own, and nothing else."""
+"""What `pip install algorun` puts into an environment: five packages with names of their own, and nothing else."""
 
+import importlib.util
 import subprocess
 import sys
 import sysconfig
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = {"algorun", "algorun_train", "smdistributed"}
+PACKAGES = {"algorun", "algorun_client", "algorun_report", "algorun_train", "smdistributed"}
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
 pytestmark = pytest.mark.thorough  # builds a wheel and four environments: half a minute
@@ -50,7 +51,7 @@ def site_packages(python):
     return Path(run(python, "-I", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
 
 
-def test_the_wheel_holds_three_typed_packages(wheel):
+def test_the_wheel_holds_five_typed_packages(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.partition("/")[0] for name in names}
     assert {name for name in top if not name.endswith(".dist-info")} == {*PACKAGES, "algorun-rank.pth"}
@@ -73,6 +74,22 @@ def test_the_launcher_and_should_stop_need_no_torch(bare):
     version = run(bare, "-I", "-m", "algorun", "--version")
     assert version == run(bare.with_name("algorun"), "--version")
     assert version.startswith("algorun ")
+
+
+def test_a_report_without_its_extra_names_it_and_with_it_needs_nothing_else(bare, wheel, tmp_path):
+    (tmp_path / "job" / "logs").mkdir(parents=True)
+    (tmp_path / "job" / "logs" / "algo-1-1795400000.log").write_text("train_loss: 0.5\n")
+    command = ("-I", "-m", "algorun", "report", tmp_path / "job")
+    without = subprocess.run((bare, *command), capture_output=True, text=True, timeout=60)
+    assert without.returncode == 64
+    assert (
+        without.stderr
+        == "algorun: error: algorun report: jinja2 is not installed; fix: pip install 'algorun[report]'\n"
+    )
+    python = environment(tmp_path / "with", wheel)
+    for name in ("jinja2", "markupsafe"):
+        (site_packages(python) / name).symlink_to(Path(importlib.util.find_spec(name).origin).parent)
+    assert "1 metric of 1 host" in run(python, *command)
 
 
 def test_bundled_jobs_run_by_name_beside_torch(wheel, tmp_path):

@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 LAUNCHER = ROOT / "launcher" / "algorun"
 # Third-party modules that the launcher may import, inside functions only.
 FOREIGN = {
+    "commands/client.py": {"algorun_client"},  # installed apart: the commands to SageMaker and back
+    "commands/report.py": {"algorun_report"},  # its libraries are installed apart
     "inside/peers.py": {"torch"},  # a rank's own, where the rank uses it
     "usercode/fetch.py": {"boto3", "botocore"},
     "usercode/prepare.py": {"boto3"},
@@ -50,6 +52,17 @@ def test_pure_modules_open_no_file():
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"
     ]
     assert len(pure) > 30
+    assert opening == []
+
+
+def test_the_request_of_the_client_opens_no_file():
+    opening = [
+        f"{path}:{node.lineno}"
+        for path in (ROOT / "client" / "algorun_client" / "request").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("open", "read_text", "read_bytes")
+    ]
     assert opening == []
 
 

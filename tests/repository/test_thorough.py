@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests import thorough
+from tests import thorough, turns
 from tests.conftest import ROOT
 
 TESTS = ROOT / "tests"
 
 
-@pytest.mark.parametrize("file", sorted({test.partition("::")[0] for test in thorough.TABLE} | set(thorough.SLOWEST)))
+@pytest.mark.parametrize("file", sorted({test.partition("::")[0] for test in thorough.TABLE} | set(turns.SLOWEST)))
 def test_the_table_names_tests_that_there_are(file):
     tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
     there = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}

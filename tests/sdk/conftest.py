@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from client import IMAGE, Seen, alone, compose_version, docker, why_not
 from rows import ROWS, Row
+from sdk_client import Seen
+from sdk_docker import IMAGE, alone, compose_version, docker
+from sdk_environment import why_not
 
 
 @dataclass

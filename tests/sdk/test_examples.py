@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from client import IMAGE, PYTHON, REPOSITORY, clean, containers, environment, has_network
+from sdk_docker import IMAGE, clean, containers, has_network
+from sdk_environment import PYTHON, REPOSITORY, environment
 
 pytestmark = [pytest.mark.sdk, pytest.mark.docker, pytest.mark.quick]
 LIMIT_S = 400.0

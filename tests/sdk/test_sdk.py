@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from client import Seen, run
 from rows import ROWS, Row
+from sdk_client import Seen, run
 
 pytestmark = [pytest.mark.sdk, pytest.mark.docker]
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from algorun_train.parallel.trees import arguments, leaves
+from algorun_train.parallel.model.trees import arguments, leaves
 
 
 def whole(model, example, seed=3):

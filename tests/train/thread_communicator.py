@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World
 

@@ -9,9 +9,9 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Self, TextIO
 
-from algorun.network.addresses import free_ports
+from algorun.common.free_ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120
@@ -87,6 +87,7 @@ def _as_rank(environ: dict[str, str], log: Path, program: str, args: list[str], 
         stream.reconfigure(write_through=True)
         if hold is not None:
             stream.write = _held(stream, hold, log.with_suffix(".go"))
+    multiprocessing.process._parent_process = None  # a program that is started has none
     os.environ.clear()
     os.environ.update(environ)
     os.chdir(log.parent)
@@ -165,6 +166,30 @@ class Ranks:
         for process in self.processes:
             process.kill()
             process.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+
+def by_itself(folder: Path, program: Path, *args: str, **environ: str) -> tuple[int, str]:
+    """Exit code and output of a program that somebody starts without a launcher, forked as ranks are.
+
+    torch is loaded already, which takes 1.3 s of CPU, and nothing of this project is.
+    """
+    log = folder / "by-itself.log"
+    arguments = (clean_environ(folder / "ml") | environ, log, str(program), list(args), None)
+    process = FORKS.Process(target=_as_rank, args=arguments)
+    process.start()
+    try:
+        process.join(LIMIT_S)
+        assert process.exitcode is not None, log.read_text()
+    finally:
+        process.kill()
+        process.join()
+    return process.exitcode, log.read_text()
 
 
 def once(args):

@@ -1,1 +1,1 @@
-"""The commands that people call at home: simulate and doctor."""
+"""The commands for a machine of your own: simulate and doctor."""

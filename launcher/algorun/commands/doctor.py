@@ -1,4 +1,4 @@
-"""`algorun doctor`: what this machine offers, and what is wrong with it for a training job."""
+"""`algorun doctor`: checks this machine, and shows what would make a job fail."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from algorun import __version__
-from algorun.errors import ExitCode, UserError
+from algorun.common import __version__
+from algorun.common.errors import ExitCode, UserError
 from algorun.job import jobfiles
 from algorun.job.paths import Paths
 from algorun.machine import efa, openmpi, preflight, probe, program_output
@@ -18,18 +18,18 @@ from algorun.plan import render
 
 from . import doctor_gpus
 
-HOSTS = 2  # a job of several hosts asks more of a machine
-MOST_OPTIONS = 4  # of docker in one line; beyond it the whole folder is given
+HOSTS = 2  # doctor checks for a job of several hosts: it needs more than a job of one host
+MOST_OPTIONS = 4  # --device options of docker in a hint; for more devices the hint names the whole folder
 
 
 def _memory(machine: probe.Machine) -> list[Finding]:
-    """As for a job of several hosts with several ranks each."""
+    """Memory, /dev/shm and memlock, for a job of several hosts with several ranks each."""
     total = Finding("memory", f"{machine.memory_bytes / preflight.GIB:.1f} GiB")
     return [total, preflight.memory(machine, ranks=2), *preflight.memlock(machine, hosts=HOSTS)]
 
 
 def network(machine: probe.Machine) -> list[Finding]:
-    """The interfaces, and EFA."""
+    """The network interfaces, and EFA."""
     return [
         Finding(
             "interfaces", f"{', '.join(machine.interfaces)} (default route: {machine.default_interface or 'none'})"
@@ -39,14 +39,10 @@ def network(machine: probe.Machine) -> list[Finding]:
 
 
 def _efa(machine: probe.Machine) -> Finding:
-    """A container shows all devices of its host, and may have been given the nodes of some, or of none."""
-    value, over_tcp, missing = (
-        ", ".join(machine.efa_devices),
-        "NCCL between hosts goes over TCP",
-        machine.efa_nodes_missing,
-    )
+    """EFA devices, and those whose nodes this container was not given: /sys shows them all the same."""
+    value, over_tcp, missing = ", ".join(machine.efa_devices), "NCCL uses TCP between hosts", machine.efa_nodes_missing
     if value and machine.nccl_plugin.path:
-        value += f"; NCCL uses them by {machine.nccl_plugin.path}"
+        value += f"; NCCL uses them through {machine.nccl_plugin.path}"
     if not missing:
         return Finding("EFA devices", value or f"none: {over_tcp}")
     lacks = f"not in this container: {efa.NODES}/{', '.join(missing)}"
@@ -67,12 +63,12 @@ def _software(machine: probe.Machine) -> list[Finding]:
     return found + _mpi(probe.openmpi(os.environ), machine.packages.get("mpi4py", ""))
 
 
-# What a rank with mpi4py loads. Only a library's own word tells which one the loader finds.
+# Prints the MPI library that mpi4py loads in a rank. Only the loaded library itself knows its version.
 LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 
 
 def _mpi(found: OpenMpi | None, mpi4py: str) -> list[Finding]:
-    """The launcher's Open MPI, and whether ranks load the same: libmpi 5 below mpirun 4.1 is no supported pair."""
+    """mpirun, and the MPI library that ranks load. libmpi 5 under mpirun 4.1 is untested."""
     try:
         launcher = openmpi.usable(found)
     except UserError as error:
@@ -87,10 +83,10 @@ def _mpi(found: OpenMpi | None, mpi4py: str) -> list[Finding]:
         return [state, Finding("mpi4py", "absent", "warn", "pip install mpi4py")]
     library = program_output.first_line(sys.executable, "-I", "-c", LIBRARY).partition(",")[0]
     if not library:
-        return [state, Finding("mpi4py", f"{mpi4py}, which finds no MPI library", "warn", openmpi.INSTALL)]
+        return [state, Finding("mpi4py", f"{mpi4py}, but it finds no MPI library", "warn", openmpi.INSTALL)]
     loads = Finding("mpi4py", f"{mpi4py}, which loads {library}")
     if found is not None and not library.startswith(f"Open MPI v{found.major}."):
-        fix = f"one version for both: with another mpirun first on PATH ({os.path.dirname(sys.executable)}), or without the other library"
+        fix = f"put the matching mpirun first on PATH (such as the one in {os.path.dirname(sys.executable)}), or remove one of the two"
         loads = Finding("mpi4py", f"{loads.value}, but mpirun is Open MPI {found.major}'s", "warn", fix)
     return [state, loads]
 
@@ -98,7 +94,7 @@ def _mpi(found: OpenMpi | None, mpi4py: str) -> list[Finding]:
 def _job(paths: Paths) -> list[Finding]:
     base = paths.base
     if not base.is_dir():
-        return [Finding("job folder", f"{base} does not exist: not inside a SageMaker container")]
+        return [Finding("job folder", f"{base} does not exist: this is not a SageMaker container")]
     found = [Finding("job folder", str(base))]
     found += preflight.results(probe.folder(str(path)) for path in (paths.model, paths.output))
     found += preflight.checkpoints(probe.folder(str(paths.checkpoints)))
@@ -123,7 +119,7 @@ def examine() -> list[Finding]:
 
 
 def run(*, as_json: bool) -> int:
-    """Prints the report; exit code 69 where something would make a job fail."""
+    """Prints the report. Returns the exit code: 69 if something would make a job fail, else 0."""
     findings = examine()
     failed = any(finding.state == "fail" for finding in findings)
     if as_json:

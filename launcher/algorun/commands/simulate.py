@@ -1,4 +1,5 @@
-"""Several hosts on one machine, without Docker: a supervisor each, on loopback addresses, with its own /opt/ml tree."""
+"""`algorun simulate`: several hosts on one machine, without Docker. Each simulated host is a supervisor with a loopback
+address and an /opt/ml tree of its own."""
 
 from __future__ import annotations
 
@@ -15,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from algorun.errors import ExitCode, UserError, exit_code
-from algorun.event_loop import hold_signals
+from algorun.common.errors import ExitCode, UserError, exit_code
+from algorun.common.event_loop import hold_signals
+from algorun.common.free_ports import free_ports
 from algorun.host.logs import Lines
 from algorun.host.processes import end_with_parent
 from algorun.job.entry import BUNDLED
@@ -24,30 +26,29 @@ from algorun.job.paths import Paths, write_aside
 from algorun.job.request import Request
 from algorun.job.settings import Limits
 from algorun.machine import probe
-from algorun.network.addresses import free_ports
 from algorun.outcome import report
 
 from . import simulated_gpus
 
 MOST_HOSTS = 64
-STOP_EXTRA_S = 30.0  # beyond the grace, until simulated hosts that do not leave are killed
+STOP_EXTRA_S = 30.0  # after the grace: then simulated hosts that have not ended are killed
 
 
 def channels(pairs: Sequence[str]) -> dict[str, Path]:
-    """--channel NAME=DIR. Raises UserError on a folder that is not there."""
+    """The folder of each channel, from `--channel NAME=DIR`. Raises UserError."""
     found = {}
     for pair in pairs:
         name, equals, folder = pair.partition("=")
         if not equals or not name or "/" in name:
             raise UserError("--channel", f"{pair!r} is not NAME=DIR", allowed="such as train=./images")
         if not Path(folder).is_dir():
-            raise UserError("--channel", f"{folder!r} is not a folder", fix="name an existing folder")
+            raise UserError("--channel", f"{folder!r} in {pair!r} is not a folder", fix="name an existing folder")
         found[name] = Path(folder).resolve()
     return found
 
 
 def _prepare(out: Path, hosts: Sequence[str], inputs: Mapping[str, Path], resume: bool) -> dict[str, Path]:
-    """A fresh tree per host. What an earlier simulation left goes, but for its checkpoints where `resume` is wished."""
+    """Creates a fresh /opt/ml tree for each host, and deletes an earlier one. `resume`: keeps its checkpoints."""
     trees = {}
     for host in hosts:
         base = out / host
@@ -72,7 +73,8 @@ def _free_port() -> int:
 
 
 def _cpu_torch(wish: Request) -> bool:
-    """True where a bundled program would find no GPU by its torch; a user's program may use something else."""
+    """True if a bundled program would compute on the CPU because torch is built without CUDA. A user's program may use
+    the GPUs without torch."""
     return wish.target in BUNDLED and not wish.module and probe.torch_cuda(sys.path) == probe.NO_CUDA
 
 
@@ -89,32 +91,38 @@ def _command(wish: Request, python: str) -> list[str]:
         argv += ["--slots", str(wish.layout[1])]
     if wish.restarts is not None:
         argv += ["--restarts", str(wish.restarts)]
+    if wish.args_file:
+        argv += ["--args-file", wish.args_file]
     return [*argv, *(["-m", wish.target] if wish.module else [wish.target]), *wish.args]
 
 
 def run(
     wish: Request, inputs: Mapping[str, Path], out: Path, environ: Mapping[str, str], python: str, *, resume: bool
 ) -> int:
-    """Runs the program on the simulated hosts and returns the job's exit code."""
+    """Runs the program on the simulated hosts; returns the job's exit code. `python`: the interpreter to use."""
     if wish.from_job:
         raise UserError("simulate", "no program is named", allowed=f"a script, or one of {', '.join(BUNDLED)}")
+    if wish.code:
+        raise UserError(
+            "--code", "is for hosts that have no code yet", fix="name the program by its path on this machine"
+        )
     if wish.layout is None:
         raise UserError("simulate", "-j is missing", fix="add -j HOSTSxSLOTS, such as -j 2x2")
     if (wish.per_host or wish.share_nothing) and wish.layout[1] != 1:
         option = "--per-host" if wish.per_host else "--share-nothing"
         raise UserError(option, f"contradicts {wish.layout[1]} slots from -j", fix=f"-j {wish.layout[0]}x1")
     if wish.layout[0] > MOST_HOSTS:
-        raise UserError("-j", f"{wish.layout[0]} hosts on one machine", allowed=f"up to {MOST_HOSTS}")
+        raise UserError("-j", f"{wish.layout[0]} hosts are too many for one machine", allowed=f"up to {MOST_HOSTS}")
     hosts = [f"algo-{number}" for number in range(1, wish.layout[0] + 1)]
     patience_s = Limits.of(environ).grace_s + STOP_EXTRA_S
     try:
         trees = _prepare(out.absolute(), hosts, inputs, resume)
     except OSError as error:
-        raise UserError("--out", f"{out}: {error.strerror}", fix="name a folder that can be written") from None
+        raise UserError("--out", f"{out}: {error.strerror}", fix="name a folder in which you may write") from None
     gpus = simulated_gpus.give_out(
         environ, *wish.layout, whole_hosts=wish.per_host or wish.share_nothing, cpu_torch=_cpu_torch(wish)
     )
-    for line in (gpus.warning and f"warning: {gpus.warning}", gpus.said):
+    for line in (gpus.warning and f"warning: {gpus.warning}", gpus.why_cpu):
         if line:
             print(f"algorun: {line}", flush=True)
     addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, 1))
@@ -124,14 +132,14 @@ def run(
     children: list[subprocess.Popen[bytes]] = []
     tie = end_with_parent(signal.SIGTERM)
     stopped_at = _pass_signals_on(children)
-    # A signal to stop waits until all hosts are there, or it would miss the one being started. The hosts begin with
-    # signals held too, and hear of a stop once they listen.
+    # Signals are blocked until all hosts are started, so that a stop reaches each of them. A host starts with blocked
+    # signals too, and handles them once its event loop runs.
     held = hold_signals()
     for host, visible in zip(hosts, gpus.visible, strict=True):
         env = {**common, "SAGEMAKER_BASE_DIR": str(trees[host]), "ALGORUN_QUIET": "1"}
         if visible is not None:
             env["CUDA_VISIBLE_DEVICES"] = visible
-        # Its own session: a Ctrl-C of the terminal reaches the hosts once, through this process.
+        # A session of its own: the hosts get the terminal's Ctrl-C only once, through this process.
         pipe = subprocess.PIPE
         child = subprocess.Popen(
             argv, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True, preexec_fn=tie
@@ -143,25 +151,25 @@ def run(
 
 
 class _Output:
-    """One stream of one host, passed on in whole lines: hosts that wrote into one pipe would tear each other's."""
+    """stdout or stderr of one host. Passes on whole lines: hosts that shared a pipe would mix theirs."""
 
     def __init__(self, pipe: IO[bytes], target: int) -> None:
         self.pipe, self._target, self._lines = pipe, target, Lines()
 
     def take(self) -> bool:
-        """Passes on what is there; False at the end."""
+        """Passes on the output that can be read now. Returns False at the end of the stream."""
         data = os.read(self.pipe.fileno(), 256 * 1024)
         text = memoryview(self._lines.feed(data) if data else self._lines.end())
         try:
             while text:
                 text = text[os.write(self._target, text) :]
         except OSError:
-            pass  # nobody reads any more; the log files go on
+            pass  # the reader of our output has ended; the log files still get everything
         return bool(data)
 
 
 def _pass_signals_on(children: Sequence[subprocess.Popen[bytes]]) -> list[float]:
-    """Hosts hear every signal to stop that this process gets; returns the times of those, as they come."""
+    """Passes every signal that asks for a stop on to the hosts. Returns a list that gets the time of each signal."""
     stopped_at: list[float] = []
 
     def pass_on(number: int, _: object) -> None:
@@ -177,7 +185,8 @@ def _pass_signals_on(children: Sequence[subprocess.Popen[bytes]]) -> list[float]
 
 
 def _wait(children: Sequence[subprocess.Popen[bytes]], stopped_at: Sequence[float], patience_s: float) -> list[int]:
-    """Passes output on until all hosts have left. Hosts that outlast a stop by `patience_s` are killed."""
+    """Passes output on until all hosts have ended; returns their exit codes. Kills hosts that still run `patience_s`
+    seconds after a stop."""
     open_outputs: dict[int, _Output] = {}
     for child in children:
         for pipe, target in ((child.stdout, 1), (child.stderr, 2)):
@@ -195,18 +204,18 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], stopped_at: Sequence[floa
 
 
 def _close(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int], seconds: float) -> int:
-    """Says how it ended and where everything is; returns the job's code."""
+    """Prints how the job ended and where its files are; returns the job's exit code."""
     leader = Paths(trees[hosts[0]])
     results = [report.read_result(Paths(tree)) for tree in trees.values()]
     line = next((str(result["line"]) for result in results if "line" in result), "")
-    # The job's own code, as surviving hosts report it, says more than the 137 of a host that was killed.
+    # The verdict that surviving hosts report says more than the 137 of a killed host.
     judged = [result["code"] for result in results if isinstance(result.get("code"), int)]
     code = next((int(str(code)) for code in judged if code), next((code for code in codes if code), int(ExitCode.OK)))
     if code and line.startswith("ok"):
         line = f"failed nnodes={len(hosts)} code={code} a host failed after the job's end"
     artifacts = sorted(path.name for path in leader.model.iterdir()) if leader.model.is_dir() else []
     failures = [Paths(tree).failure for tree in trees.values() if Paths(tree).failure.is_file()]
-    with contextlib.suppress(BrokenPipeError):  # nobody reads; the code still counts
+    with contextlib.suppress(BrokenPipeError):  # the reader has ended; the exit code still counts
         print(f"algorun: hosts left with {', '.join(map(str, codes))} after {seconds:.1f} s")
         if artifacts:
             print(f"algorun: artifacts in {leader.model}: {', '.join(artifacts)}")

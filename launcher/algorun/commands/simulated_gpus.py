@@ -1,28 +1,25 @@
-"""Which GPUs each simulated host sees: hosts of one machine that shared a GPU would end with NCCL's "Duplicate GPU"."""
+"""Which GPUs each simulated host sees. Each GPU goes to one host: NCCL refuses ranks that share one ("Duplicate GPU")."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
 from algorun.machine import nvidia, preflight_gpus
 from algorun.machine import visible_gpus as visible
 from algorun.machine.visible_gpus import VARIABLE
 
 ON_CPU = "the simulated hosts compute on the CPU"
-SLICES = "of MIG slices a process sees one, and NCCL takes two slices of a GPU for the same GPU"
+SLICES = "a process sees only one MIG slice, and NCCL cannot tell two slices of a GPU apart"
 
 
 class Given(NamedTuple):
-    """`visible` holds CUDA_VISIBLE_DEVICES of every host, None to leave it unset; `said` why they compute on the CPU.
+    """The GPUs of the simulated hosts."""
 
-    `warning` names the entries of this process's CUDA_VISIBLE_DEVICES that CUDA ignores.
-    """
-
-    visible: list[str | None]
-    said: str = ""
-    warning: str = ""
+    visible: list[str | None]  # CUDA_VISIBLE_DEVICES of each host; None leaves it unset
+    why_cpu: str = ""  # why the hosts compute on the CPU, "" if they use GPUs
+    warning: str = ""  # names entries of this process's CUDA_VISIBLE_DEVICES that CUDA ignores
 
 
 def give_out(
@@ -34,11 +31,11 @@ def give_out(
     cpu_torch: bool = False,
     root: str = "",
 ) -> Given:
-    """A GPU of its own for every rank; the CPU for all where the GPUs do not suffice.
+    """A GPU of its own for every rank. If there are too few GPUs, all ranks compute on the CPU.
 
-    `whole_hosts`: one process per host, which may use several GPUs: each host gets an equal share of all. `cpu_torch`:
-    the program computes with a torch without CUDA. `root` as in probe. Raises UserError where CUDA_VISIBLE_DEVICES leaves
-    none of this machine's GPUs, and the CPU is not the user's choice.
+    `whole_hosts`: there is one process per host, and each host gets an equal share of all GPUs. `cpu_torch`: the program
+    uses a torch without CUDA. `root` as in probe. Raises UserError if CUDA_VISIBLE_DEVICES names GPUs, but none of this
+    machine's.
     """
     found, value = nvidia.look(environ, root), environ.get(VARIABLE)
     seen = visible.look(environ, found)
@@ -60,15 +57,15 @@ def give_out(
     if len(names) < hosts * slots:
         need = f"{_many(hosts, 'host')} x {_many(slots, 'rank')} need {_many(hosts * slots, 'GPU')}"
         are, source = "is" if len(names) == 1 else "are", "/dev/nvidia*" if value is None else VARIABLE
-        return Given([""] * hosts, f"{ON_CPU}: {need}, and there {are} {len(names)} ({source})", warning)
+        return Given([""] * hosts, f"{ON_CPU}: {need}, but there {are} {len(names)} ({source})", warning)
     each = len(names) // hosts if whole_hosts else slots
     return Given([",".join(names[host * each : (host + 1) * each]) for host in range(hosts)], warning=warning)
 
 
 def _refuse_none_left(seen: visible.Visible, devices: int) -> None:
-    """CUDA leaves the wrong entry and all that follow out, without a word."""
+    """Raises UserError if no GPU is left once CUDA has ignored the wrong entry and all entries after it."""
     if not seen.count:
-        what = "names a GPU twice" if seen.twice else f"names {seen.wrong!r}, which is no GPU of this machine"
+        what = "names a GPU twice" if seen.twice else f"names {seen.wrong!r}, which is not a GPU of this machine"
         raise UserError(
             VARIABLE,
             f"{seen.value!r} {what}",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from algorun.common.fast_dataclasses import dataclass
 
 from .messages import Go, Message, Verdict
 

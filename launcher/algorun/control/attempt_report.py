@@ -1,21 +1,21 @@
-"""What a host has told the hub of its ranks in the attempt that runs: nothing is told twice. Pure."""
+"""What a host has told the hub about its ranks in the attempt that runs, so that nothing is told twice. Pure."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
+from algorun.common.fast_dataclasses import replace
 from algorun.job.settings import Limits
 
 from .failure import Failure
 from .failure_reports import MISSED_S
 from .inquiry import ANSWER_S
 
-NO_HUB_S = 10.0  # for a hub that is not there yet to hear of a failure of this host
+NO_HUB_S = 10.0  # for a hub that is not reached yet to hear of a failure of this host
 
 
 class AttemptReport:
-    """The reports of attempt number `attempt`. `deadline` is when this host ends by itself: the hub has not answered."""
+    """The reports of attempt number `attempt`. At `deadline` this host ends by itself: the hub has not answered."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -38,7 +38,7 @@ class AttemptReport:
         return None if known is not None and known.code == failure.code else replace(failure, attempt=self.attempt)
 
     def add(self, now: float, local_rank: int, failure: Failure, *, reached: bool) -> None:
-        """The hub is told of this failure. It answers after its questions, or not at all."""
+        """The hub is told of this failure. `deadline` is set to when its answer is overdue."""
         self.failures.setdefault(local_rank, failure)
         if self.deadline == math.inf:
             wait_s = self._limits.blame_s + MISSED_S + ANSWER_S + self._limits.leave_s

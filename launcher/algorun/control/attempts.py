@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
-from algorun.errors import ExitCode
+from algorun.common.errors import ExitCode
+from algorun.common.fast_dataclasses import replace
 from algorun.job.settings import Limits
 
 from .failure import Failure, RankLeft
@@ -24,7 +24,7 @@ class Attempts:
         self._restarts = Restarts(budget)
         self.root_cause = RootCause(hosts[0], limits.blame_s)
         self.stop_reason = ""  # why the job stops, "" while it does not
-        self._failed_saves = FailureReports(limits.blame_s)  # in a stop
+        self._failed_saves = FailureReports(limits.blame_s)  # ranks that could not save in a stop
         self._done: set[str] = set()  # hosts whose ranks have all ended well, or were stopped
         self._note = ""  # the leader's, for the closing line
 
@@ -53,7 +53,7 @@ class Attempts:
         self.root_cause.weigh(now)
 
     def save_failed(self, now: float, failure: Failure) -> None:
-        """A rank could not save in a stop: the others still save, and then the job has failed."""
+        """A rank could not save in a stop. The others still save; then the job ends as failed."""
         self._failed_saves.add(now, failure)
 
     def rank_left(self, now: float, left: RankLeft) -> None:
@@ -62,7 +62,7 @@ class Attempts:
             self.root_cause.rank_left(now, left)
 
     def stop(self, now: float, why: str) -> None:
-        """The job stops. A failure that was reported before still decides, but not a restart."""
+        """The job stops. A failure that was reported before is still its end, but no restart follows."""
         self.stop_reason = why
         self.root_cause.stopped(now)
 
@@ -74,7 +74,7 @@ class Attempts:
         if self.root_cause.open or self._done != set(self._hosts):
             return None
         if self.stop_reason and self._failed_saves:
-            failure = self._restarts.counted(self._failed_saves.root_cause(ranks))
+            failure = self._restarts.counted(self._failed_saves.blamed(ranks))
             return Verdict("failed", failure.code, failure)
         if self.stop_reason:
             return Verdict("stopped", ExitCode.OK, None, self.stop_reason)

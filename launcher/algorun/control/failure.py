@@ -1,13 +1,15 @@
 """A failure: what went wrong, and its text in output/failure. Pure.
 
-Which of several failures is the root cause is decided in root_choice.py.
+Which of several failures is the root cause is decided in root_cause.py.
 """
 
 from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+
+from algorun.common.fast_dataclasses import dataclass, replace
 
 from . import peer_errors
 from .peer_errors import Distance
@@ -15,10 +17,13 @@ from .peer_errors import Distance
 SHOWN = 1024  # characters of output/failure that SageMaker shows as the job's FailureReason
 LONGEST_TRACEBACK = 24 * 1024  # characters, so that a failure fits a control message
 ALSO, THEN = "also: ", "then: "  # before a failure of its own, and before a consequence
+MOST_OTHERS = 8  # failures beside the root cause that are named
+LONGEST_OTHER = 200  # characters of each
 
-ABORTED = (128 + signal.SIGABRT, 128 + signal.SIGTERM)  # signals that a library or an engine uses for a peer's end
+# Exit codes of the signals that libraries and engines send when a peer has ended.
+ABORTED = (128 + signal.SIGABRT, 128 + signal.SIGTERM)
 
-# What a program may still say behind its failure: Hydra's advice, torch's warnings at exit.
+# What a program may print after its failure: Hydra's advice, torch's warnings at exit.
 AFTERWORD = re.compile(r"set the environment variable hydra_full_error|(\[rank\d+\]:)?\s*\[W\d{4} ", re.IGNORECASE)
 # Warnings of torch that healthy jobs print as well: no evidence of anything.
 HARMLESS = re.compile(
@@ -48,14 +53,17 @@ class Failure:
     age_s: float = 0.0
     note: str = ""  # why no attempt follows where restarts are left
     others: str = ""  # what else failed, a line each; the hub adds it to the root cause
-    how_left: str = (
-        ""  # of a rank that left with 0 too early; code, message and traceback are those of a rank that needed it
-    )
+    # How a rank left with 0 too early. Code, message and traceback are then those of a rank that still needed it.
+    how_left: str = ""
     user_text: str = ""  # what the user's own script wrote to output/failure
 
     @property
     def distance(self) -> Distance:
-        """How far from the cause of it all this is. What ended by a fault of its own did not end by a peer's."""
+        """How far this failure is from the cause of the job's end.
+
+        A crash is a cause, whatever the rank has printed, but for SIGABRT and SIGTERM: libraries and engines send these
+        when a peer has ended.
+        """
         if self.kind == "signal" and self.code not in ABORTED:
             return Distance.CAUSE
         words = peer_errors.own_words(self.kind, self.message, self.traceback)
@@ -87,10 +95,10 @@ class Failure:
         return self.kind == "exit" and not self.traceback.strip()
 
     def makes_stop_fail(self, *, bundled: bool) -> bool:
-        """True where a job that was told to stop has failed nevertheless: what was to be saved is not.
+        """True where a stop has failed because of this: a checkpoint is not saved.
 
-        Of a script of the user's only a write that failed counts, as many leave with an exception when they are told
-        to stop. The `bundled` programs leave with 0 when all is well.
+        In a user's script only a failed write counts, as many scripts leave with an exception when they are told to
+        stop. The `bundled` programs leave with 0 when all is well.
         """
         if self.kind != "exception" or self.secondary:
             return False
@@ -159,13 +167,39 @@ class Raised:
     traceback: str
 
 
+def with_others(first: Failure, reported: Iterable[tuple[float, Failure]]) -> Failure:
+    """The root cause with what else was reported, a short line each: first what may be a cause, then consequences.
+
+    `user_text` is that of the root cause's host, else of the first host that has one.
+    """
+    ordered = sorted(reported, key=lambda pair: (pair[1].distance, pair[0]))
+    rest = [each for _, each in ordered if (each.host, each.rank) != (first.host, first.rank)]
+    same = (first.kind, first.code, first.message)
+    ranks = first.rank is not None
+    equal = [each for each in rest if ranks == (each.rank is not None) and (each.kind, each.code, each.message) == same]
+    named = [each for each in rest if each not in equal]
+    lines = []
+    if equal:
+        alike = ", ".join(str(each.rank) if ranks else each.host for each in equal[:MOST_OTHERS])
+        more = ", .." if len(equal) > MOST_OTHERS else ""
+        lines.append(f"{ALSO}the same on {len(equal)} more: {'rank ' if ranks else ''}{alike}{more}")
+    for each in named[:MOST_OTHERS]:
+        line = (THEN if each.secondary else ALSO) + replace(each, attempts=first.attempts).headline()
+        lines.append(line[:LONGEST_OTHER])
+    if len(named) > MOST_OTHERS:
+        lines.append(f"{THEN}{len(named) - MOST_OTHERS} more")
+    near = sorted((first, *rest), key=lambda each: each.host != first.host)
+    user_text = next((each.user_text for each in near if each.user_text), "")
+    return replace(first, others="\n".join(lines), user_text=user_text)
+
+
 def evidence(tail: str) -> str:
-    """The end of what a rank has printed, without the lines that say nothing of its end."""
+    """The end of what a rank has printed, without torch's harmless warnings."""
     return "\n".join(line for line in tail.splitlines() if not HARMLESS.match(line))
 
 
 def last_words(tail: str) -> str:
-    """The line to quote of a program that ended by itself: its last one, but for afterwords."""
+    """The line to quote of a program that ended by itself: the last one that is no afterword."""
     lines = [line for line in tail.splitlines() if line.strip()]
     told = next((line for line in reversed(lines) if not AFTERWORD.match(line)), None)
     return (told or (lines or [""])[-1]).strip()

@@ -1,21 +1,73 @@
 """The failures that hosts have reported in an attempt, and how long others may still report an earlier one. Pure.
 
-Ranks that have left with 0 are known as well. Where every failure only names a peer or a wait, the first of these
-ranks is the one that was missed.
+Ranks that have left with 0 are kept as well. Where every failure only names a peer or a wait, the first of these ranks
+is the one that the others missed.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
-from .failure import Failure, RankLeft
+from algorun.common.fast_dataclasses import replace
+
+from .failure import Failure, RankLeft, how, with_others
 from .peer_errors import Distance
-from .root_choice import blame_left_rank, choose, only_misses_a_peer, with_others
 
 MOST_FAILURES = 10_000  # kept; more say nothing new
-# More time for the end of a rank that others miss: its connections close first, and then its interpreter unloads torch
-# (0.7 s of CPU, several seconds on a busy machine). Only its exit status says that it has left, and with which code.
+# More time for a rank that others miss to end. Its connections close first, then its interpreter unloads torch (0.7 s of
+# CPU, several seconds on a busy machine), and only then its exit status says that it has left, and with which code.
 MISSED_S = 3.0
+ADVICE = "; fix: "  # as UserError writes it, the launcher's and the training package's
+EVEN = (
+    "all ranks must take part until the last collective: look for data that is split unevenly, and for a return or"
+    " sys.exit(0) that only some ranks reach"
+)
+
+
+def failure_to_blame(reported: Iterable[tuple[float, Failure]]) -> Failure:
+    """The failure to blame, of (onset, failure) pairs with onsets on one clock.
+
+    1. A failure that only names a vanished peer, or a wait in vain, comes after every other (`Failure.distance`). So a
+       lost host beats the exceptions of ranks that were connected to it.
+    2. Of equals, the one with the earliest onset.
+    3. A crash beats a silent exit: the rank that calls MPI_Abort over a crashed peer can be reported before the peer.
+    """
+    ordered = sorted(reported, key=lambda pair: (pair[1].distance, pair[0]))
+    first = ordered[0][1]
+    if first.silent:
+        return next((failure for _, failure in ordered if failure.crash), first)
+    return first
+
+
+def only_misses_a_peer(failure: Failure) -> bool:
+    """True for the failure of a rank that only says that it missed another one. An engine is no rank.
+
+    An error that says what to do explains itself: a library of ours knows why a peer is missing.
+    """
+    return failure.secondary and failure.rank is not None and ADVICE not in failure.message
+
+
+def blame_left_rank(left: Sequence[RankLeft], ranks: int, seen: Failure) -> Failure:
+    """The root cause where a rank that others needed has left with 0. `left` holds such ranks, the first one first.
+
+    `seen` is the failure of a rank that needed it; the result keeps its code and words. `ranks` is the number of all
+    ranks of the job.
+    """
+    first, more = left[0], len(left) - 1
+    also = f", as did {more} {'other' if more == 1 else 'others'}," if more else ""
+    still = max(1, ranks - len(left))
+    doing = "trained" if first.step else "ran"  # where nobody counts steps it may be anything
+    ended = "" if seen.kind == "hang" else f", {how(seen.code)}"
+    return replace(
+        seen,
+        kind=seen.kind if seen.kind == "hang" else "left",
+        host=first.host,
+        rank=first.rank,
+        message=f"rank {seen.rank} on {seen.host}{ended}: {seen.message}",
+        step=first.step,
+        how_left=f"{first.how}{also} while {still} {'rank' if still == 1 else 'ranks'} still {doing}",
+        hint=f"{EVEN}; {seen.hint}" if seen.hint else EVEN,
+    )
 
 
 class FailureReports:
@@ -32,7 +84,7 @@ class FailureReports:
         return bool(self._reported)
 
     def add(self, now: float, failure: Failure) -> bool:
-        """Keeps a failure; False where it is known, and only brings the exit code of a rank that has raised."""
+        """Keeps a failure. False where it is known: then it only brings the exit code of a rank that has raised."""
         key = (failure.host, failure.rank)
         if key in self._reported:
             onset, known = self._reported[key]
@@ -59,14 +111,14 @@ class FailureReports:
         return [left for _, left in sorted(self._left.values(), key=lambda pair: pair[0])]
 
     def open(self, now: float) -> None:
-        """From now on others have their time; a window that is open stays."""
+        """Opens the window, unless it is open."""
         if self.deadline is None:
             self.deadline = now + self._window_s
 
     def due(self, now: float, ranks: int) -> bool:
         """True once the failures may be judged. `ranks` is how many the job has.
 
-        Where nothing explains them, ranks of which nothing is known have more time to end.
+        Where nothing explains the failures, ranks that have not reported anything have more time to end.
         """
         if self.deadline is None or now < self.deadline:
             return False
@@ -76,17 +128,21 @@ class FailureReports:
         self._longer, self.deadline = True, now + MISSED_S
         return False
 
-    def root_cause(self, ranks: int) -> Failure:
-        """The failure that began it all, by what is known now. `ranks` is how many the job has."""
-        first, left = choose(self._reported.values()), self.left_ranks()
+    def blamed(self, ranks: int) -> Failure:
+        """The failure that the job ends with, by what is known now. `ranks` is how many the job has."""
+        first, left = failure_to_blame(self._reported.values()), self.left_ranks()
         return blame_left_rank(left, ranks, first) if left and only_misses_a_peer(first) else first
 
     def in_vain(self, ranks: int) -> list[Failure]:
-        """The ranks that have only waited in vain, the first one first: another rank, which still lives, holds them up.
+        """The ranks that have waited in vain for a rank that still lives, the first one first.
 
         [] where a failure explains itself, a rank has left with 0, or none of the job's `ranks` can be alive.
         """
-        if self._left or len(self._reported) >= ranks or not only_misses_a_peer(choose(self._reported.values())):
+        if (
+            self._left
+            or len(self._reported) >= ranks
+            or not only_misses_a_peer(failure_to_blame(self._reported.values()))
+        ):
             return []
         waited = [(at, each) for at, each in self._reported.values() if each.distance is Distance.WAITED]
         return [each for _, each in sorted(waited, key=lambda pair: (pair[0], pair[1].rank or 0))]
@@ -103,9 +159,9 @@ class FailureReports:
 
     @property
     def _explained(self) -> bool:
-        return bool(self._left) or not only_misses_a_peer(choose(self._reported.values()))
+        return bool(self._left) or not only_misses_a_peer(failure_to_blame(self._reported.values()))
 
     def _end_early(self, now: float) -> None:
-        """Ends a longer window where the rank that the others miss has ended."""
+        """Ends a longer window once something explains the failures."""
         if self._longer and self._explained:
             self.deadline = now

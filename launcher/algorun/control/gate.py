@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from algorun.errors import ExitCode
+from algorun.common.errors import ExitCode
 from algorun.job.settings import Limits
 
 from .failure import Failure
@@ -60,7 +60,7 @@ class Gate:
         self.deadline = now + self._limits.kill_s + self._limits.restart_s
 
     def overdue(self, now: float) -> Failure | None:
-        """The deadline has passed: names who is missing. None where all came, and may take longer to get ready."""
+        """The deadline has passed: names who is missing. None where all hosts came: they get more time to prepare."""
         limits = self._limits
         if self.all_came and not self._preparing:
             self._preparing, self.deadline = True, now + limits.prepare_s + limits.blame_s
@@ -68,12 +68,12 @@ class Gate:
         return self._absent(limits.gate_s + (limits.prepare_s if self._preparing else 0.0))
 
     def unproven(self, host: str) -> None:
-        """Somebody came as this host without the job's token: no reason to end the job, but to name it at the gate."""
+        """A peer claimed to be this host without the job's token. The job goes on; a failure of the gate names the host."""
         if host in self.hosts:
             self._unproven.add(host)
 
     def mismatch(self, newest: str) -> Failure | None:
-        """The first difference of what hosts have said, each held against the leader's, once `newest` has spoken."""
+        """The first difference between what a host has said and what the leader has. `newest` has just spoken."""
         return self._compare(newest, self.hellos) or self._compare(newest, self.ready)
 
     @property
@@ -111,7 +111,7 @@ class Gate:
         return [host for host in self.hosts if host not in self.ready]
 
     def waits(self, now: float) -> str:
-        """The line about hosts that the others wait for, "" where none is due. Hosts may all prepare for long."""
+        """The line about hosts that the others wait for, "" where none is due: while all prepare, none is."""
         missing, what = self.missing, ""
         if not missing and self.ready:
             missing, what = self.unready, " to get ready"

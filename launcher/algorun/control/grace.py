@@ -6,7 +6,7 @@ import math
 
 
 class Grace:
-    """`stopping` is true from the stop on. `kill_at` is when what is left of the ranks is killed, for whatever reason."""
+    """`stopping` is true from the stop on. `kill_at` is when ranks that are left are killed, for whatever reason."""
 
     def __init__(self) -> None:
         self.stopping = False
@@ -19,6 +19,6 @@ class Grace:
         return self._interrupts > 1
 
     def kill_now(self) -> bool:
-        """True if there was time left, which ends now."""
+        """Ends the time that is left. False where none was."""
         left, self.kill_at = self.kill_at < math.inf, math.inf
         return left

@@ -9,36 +9,38 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from algorun.common.fast_dataclasses import dataclass
 
 # Patterns are text, compiled at the first hang: no start waits for that.
 STANDARD = r"/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen "
-# Not the user's own code; the bundled entry points stand for it.
+# Files that are not the user's own code. The bundled entrypoints (algorun_train) count as the user's.
 LIBRARY = STANDARD + r"|/(site|dist)-packages/(?!algorun_train/)|/launcher/algorun/|/compat/smdistributed/"
-# Between a wait and whoever called it: the standard library, torch's wrappers.
+# Files between a wait and its caller: the standard library, torch's wrappers.
 WRAPPER = STANDARD + r"|/torch/(_ops|_tensor|autograd/function|_dynamo/eval_frame|utils/\w+|optim/optimizer)\.py$"
-# Where Python code of libraries waits for other ranks (a file and a function).
+# Where libraries wait for other ranks in Python code (a file and a function).
 COLLECTIVE = (
     r"/torch/distributed/|/torch/nn/parallel/distributed\.py |/horovod/|/deepspeed/comm/|/algorun/(inside/)?\w+\.py "
 )
-# The same for a GPU, whose queue may hold a collective; on the CPU backward() waits for one itself.
+# Where they wait for a GPU, whose queue may hold a collective. On the CPU backward() waits for a collective itself.
 VALUE = (
     r"/torch/autograd/(graph|__init__)\.py |/torch/cuda/(__init__|streams)\.py |/torch/amp/grad_scaler\.py "
     r"|/torch/_tensor_str\.py |/torch/_tensor\.py __(format|contains)__$"
 )
-# The same where compiled code is called by the user's own line: mpi4py, a Work object, a tensor that goes to or from a GPU.
+# Calls of compiled code in the user's own line that wait for other ranks: mpi4py's, those of a Work object.
 COLLECTIVE_CALL = (
     r"(?i)\.(i?(?:all_?)?(?:reduce|gatherv?)|reduce_scatter|bcast|scatterv?|i?barrier|alltoall[vw]?|s?send(?:recv)?|recv"
     r"|probe|wait(?:all|any|some)?)\("
 )
+# Calls there that wait for a GPU: a tensor goes to it or comes from it.
 VALUE_CALL = r"\.(to|cuda|cpu|numpy|item|tolist|nonzero|synchronize)\("
-# These wait where they are given a tensor: only on a line that calls nothing that could wait for something else.
+# These wait for a GPU where they are given a tensor. They count only on a line that calls nothing else but OF_TENSORS.
 CONVERSION = r"float|int|bool|isnan|isinf|isfinite|equal|allclose"
 OF_TENSORS = r"abs|add|all|any|append|argmax|detach|format|log|max|mean|min|norm|print|round|sum|update"
-# These ask a tensor whether it is true. A bare name after `while` is more often a flag that the loop looks at again.
+# Lines that may ask a tensor whether it is true. Not `while name:`, where the name is mostly a flag of the loop.
 COMPARES = r"([<>]|[!=]=)"
 TRUTH = rf"^(if|elif|while|assert)\b.*{COMPARES}|^(if|elif|assert)( not)? [\w.\[\]]+\s*([:,]|$)|\bif\b.*{COMPARES}.*\belse\b"
-# What a line may wait for instead of a GPU.
+# Calls that wait for something else than a GPU.
 OUTSIDE = r"\b(input|open|\w*read\w*|recv\w*|fromfile|sleep|acquire|accept|connect|poll|select|waitpid)\("
 # A process that only looks after its children: the parent of mp.spawn, a launcher below the rank.
 PARENT = r"/(multiprocessing/(popen_\w+|connection|process|spawn)|subprocess|elastic/.*)\.py$"
@@ -47,7 +49,7 @@ LONGEST_SOURCE = 60  # characters of a line of source in the message
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One line of a stack."""
+    """One entry of a stack: a function, and the line that it is at."""
 
     file: str
     line: int
@@ -60,9 +62,12 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What one rank (or one process of a rank) is doing. `steps` is its step count, `frames` its main thread's stack,
-    innermost first (none where it cannot be asked), `frozen` true where it was asked and did not answer, `text` the
-    whole dump, `source` the line of the user's innermost frame, where it could be read."""
+    """What one rank, or one process of a rank, is doing.
+
+    `steps` is its step count. `frames` is its main thread's stack, innermost first, and empty where it cannot be asked.
+    `frozen` is true where it was asked and did not answer. `text` is the whole dump. `source` is the line of code of
+    the user's innermost frame, "" where it could not be read.
+    """
 
     rank: int
     host: str
@@ -80,7 +85,7 @@ class Stack:
 
     @property
     def wait(self) -> str:
-        """What the main thread waits in for others, as in `all_reduce (distributed_c10d.py:3252)`; empty if it works."""
+        """Where the main thread waits for others, such as `all_reduce (distributed_c10d.py:3252)`; "" where it works."""
         waits: list[Frame] = []
         for frame in self.frames:
             if re.search(f"{COLLECTIVE}|{VALUE}", f"{frame.file} {frame.function}"):
@@ -117,10 +122,11 @@ class Stack:
 
 
 def odd(stacks: Sequence[Stack]) -> Stack:
-    """The rank to blame. `stacks` holds one of each rank of the job, at least one.
+    """The rank to blame. `stacks` holds one stack of each rank, at least one.
 
-    In this order: it does not answer; it is behind the others in steps; it works while others wait; the fewest are
-    where it is; the lowest rank.
+    A rank that does not answer is blamed first. Else the suspects are the ranks that work and are behind in steps, or
+    else those that work, or else those that are behind. Of the suspects it is the one at the place where the fewest
+    are, and of equals the lowest rank.
     """
     if frozen := [stack for stack in stacks if stack.frozen]:
         return min(frozen, key=lambda stack: stack.rank)
@@ -142,9 +148,9 @@ def of_one_rank(processes: Sequence[Stack]) -> Stack:
 
 
 def message(blamed: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: str = "") -> str:
-    """One line: since when, where the blamed rank is, and where the others wait.
+    """One line: for how long, where the blamed rank is, and where the others wait.
 
-    `timed_out` names the ranks whose waits have ended; they then stand in place of the time without a step.
+    `timed_out` names the ranks whose waits have timed out; the line then says so in place of the time.
     """
     others = [stack for stack in stacks if stack is not blamed]
     waits = Counter(stack.wait for stack in others if not stack.frozen and stack.wait)
@@ -161,12 +167,12 @@ def message(blamed: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: st
 
 
 def at_one_line(stacks: Sequence[Stack]) -> bool:
-    """True where several ranks are all at the same line of the user's code."""
+    """True where there are several ranks, all at the same line of the user's code."""
     return len(stacks) > 1 and all(stack.frames for stack in stacks) and len({_place(stack) for stack in stacks}) == 1
 
 
 def _waiting_call(source: str) -> str:
-    """The call on a line of the user's own that waits for other ranks or a GPU, as in `item`; empty where none does."""
+    """The call in the user's own line that waits for other ranks or a GPU, such as `item`; "" where none does."""
     if call := re.search(COLLECTIVE_CALL, source):
         return call.group(1)
     if re.search(OUTSIDE, source):

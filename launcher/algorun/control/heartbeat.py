@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-PATIENCE_BEATS = 2  # after a pause of this process, until silence of others counts again
+PATIENCE_BEATS = 2  # after a pause of this process, until the silence of others counts again
 
 
 class Pulse:

@@ -1,12 +1,11 @@
 """Decides after how much silence a host is lost (`HostLoss`, on the leader), or the hub (`HubLoss`, on every host). Pure.
 
 A host is lost when
-- its connection has been closed, or
-- the hub has received nothing from it for `silence_s`: 12.25 s with the default timeout of 10 s, or
-- it has said goodbye before the end of the job.
+- the hub has received nothing from it for `silence_s`: 12.25 s with the default timeout of 10 s (decided here), or
+- its connection has been closed, or it has said goodbye before the end of the job (both go straight to `Hub.lost`).
 
-Every way ends in `Hub.lost`. A lost host opens the time to report failures (root_cause.py): a failure that was there
-before the loss is the root cause. The hub is lost for a host when the same is true of the hub.
+`Hub.lost` marks the host as lost in all three cases. A lost host opens the time to report failures (root_cause.py): a
+failure that was there before the loss is the root cause. The hub is lost for a host when the same is true of the hub.
 """
 
 from __future__ import annotations
@@ -19,16 +18,20 @@ from algorun.job.settings import Limits
 from .gate import listed
 from .heartbeat import Pulse
 
-# After a gap in the network, until two hosts hear each other again: the kernel may ask for the other's hardware address
-# once a second only, and a connection is tried every half second (network/link.py).
+# From the end of a gap in the network until two hosts hear each other again: the kernel may ask for the other's hardware
+# address only once a second, and a connection is tried every half second (network/spare_search.py).
 RECONNECT_S = 1.25
-UNHEARD_BEATS = 2  # silence of a host that it is told of: it may hear the hub all the time
-REPORTED_BEATS = 3  # silence that is reported once it is over
-REPORT_AGAIN_S = 60.0  # a network that comes and goes is reported once in so long
+UNHEARD_BEATS = 2  # of a host's silence, until the hub tells it: it may hear the hub all the time
+REPORTED_BEATS = 3  # of silence that are worth a line once it is over
+REPORT_AGAIN_S = 60.0  # between two such lines, where the network comes and goes
 
 
 def silence_s(limits: Limits) -> float:
-    """Seconds of silence that end a job: a gap just below the timeout may begin a beat after the last heartbeat."""
+    """Seconds of silence after which a host is lost.
+
+    A gap that is just shorter than the timeout may begin a whole beat after the last heartbeat, and hosts need a moment
+    to hear each other again.
+    """
     return limits.heartbeat_timeout_s + limits.heartbeat_s + RECONNECT_S
 
 

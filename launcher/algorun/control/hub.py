@@ -19,7 +19,7 @@ import math
 from collections.abc import Collection, Sequence
 from enum import Enum
 
-from algorun.errors import ExitCode
+from algorun.common.errors import ExitCode
 from algorun.job.settings import Limits
 
 from .attempts import Attempts

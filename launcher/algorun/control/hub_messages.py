@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from algorun.common.fast_dataclasses import replace
 
 from .failure import RankLeft
 from .hang import Stack

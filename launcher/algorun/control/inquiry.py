@@ -1,16 +1,16 @@
-"""What the hub asks all hosts when a rank makes no steps, or has waited in vain for one, and whom it blames. Pure."""
+"""The hub's question to all hosts when a rank makes no steps or has waited in vain, and whom it blames. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from algorun.errors import ExitCode
+from algorun.common.errors import ExitCode
+from algorun.common.fast_dataclasses import replace
 
 from . import hang
 from .failure import Failure, RankLeft
+from .failure_reports import blame_left_rank
 from .hang import Stack
-from .root_choice import blame_left_rank
 
 ANSWER_S = 3.0  # for all hosts to tell what their ranks are doing
 KEPT = "the stacks of all ranks are in output/data, stacks-rank-*.txt"
@@ -18,7 +18,10 @@ KEPT_OF_LIVING = "the stacks of the ranks that still lived are in output/data, s
 
 
 class Inquiry:
-    """Into a hang that began `idle_s` before `now`, or that has ended the ranks `in_vain`: their waits timed out."""
+    """Asks what every rank is doing, and names the one that holds the others up.
+
+    A rank has made no step for `idle_s` seconds, or the waits of the ranks `in_vain` have timed out.
+    """
 
     def __init__(self, now: float, idle_s: float = 0.0, in_vain: Sequence[Failure] = ()) -> None:
         self.since, self.deadline = now - idle_s, now + ANSWER_S
@@ -29,8 +32,8 @@ class Inquiry:
     def failure(self, now: float, leader: str, attempt: int, left: Sequence[RankLeft], ranks: int) -> Failure | None:
         """The rank that holds the others up, with its stack; the leader where nobody has answered.
 
-        `left` are the ranks that have left with 0. Where all others only wait, they wait for the first of these.
-        None where ranks have waited in vain, and those that live do no more than wait either.
+        `left` are the ranks that have left with 0: where all others only wait, they wait for the first of these. None
+        where ranks have waited in vain and the living ranks only wait as well.
         """
         if not self.stacks and self._in_vain:
             return None
@@ -60,15 +63,17 @@ class Inquiry:
         return blame_left_rank(left, ranks, failure) if missed else failure
 
     def kept(self, failure: Failure) -> Failure:
-        """A failure that the stacks don't explain, which says where they are."""
+        """A failure that the stacks do not explain, with a hint where the stacks are."""
         return replace(failure, hint=KEPT_OF_LIVING) if self.stacks and not failure.hint else failure
 
     def _hold_up(self) -> list[Stack]:
-        """The ranks that do something other than wait, or are in a collective of an earlier step than those that timed
-        out. Fewer steps alone say nothing: with GPUs a rank that reads a value is behind those that only queue work.
+        """The living ranks that may hold up those that timed out.
 
-        Where all are at one line, each is taken to wait for its GPU, unless it waits for time, a file or a child. So is a
-        rank that may wait for a value, where the ranks that timed out waited on GPUs.
+        Such a rank does something other than wait, or is in a collective of an earlier step. Fewer steps alone prove
+        nothing: on GPUs a rank that reads a value is behind ranks that only queue work.
+
+        Where all ranks are at one line, each is taken to wait for its GPU, unless it waits for time, a file or a child.
+        Where the ranks that timed out waited on GPUs, a rank whose line may read a value is taken to wait for its GPU.
         """
         if hang.at_one_line(self.stacks):
             return [stack for stack in self.stacks if stack.outside]
@@ -80,7 +85,7 @@ class Inquiry:
 
     @property
     def _timed_out(self) -> str:
-        """`rank 0 on algo-1 and 2 others`; empty where nobody has."""
+        """`rank 0 on algo-1 and 2 others`; "" where no wait has timed out."""
         if not self._in_vain:
             return ""
         first, more = self._in_vain[0], len(self._in_vain) - 1

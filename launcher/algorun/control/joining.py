@@ -6,7 +6,7 @@ import math
 
 from algorun.job.settings import Limits
 
-STOP_S = 2.0  # to reach the hub and tell it of a stop: a hub that does not know waits longer for this host
+STOP_S = 2.0  # to reach the hub and tell it of a stop, as the other hosts would wait for this one
 
 
 class Joining:

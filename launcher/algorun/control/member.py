@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from enum import Enum
 
-from algorun.errors import ExitCode
+from algorun.common.errors import ExitCode
+from algorun.common.fast_dataclasses import replace
 from algorun.job.settings import Limits
 
 from . import messages
@@ -43,23 +43,17 @@ class State(Enum):
 
 IN_JOB = frozenset({State.JOIN, State.RUN, State.RESTART})
 
-
 Explain = Callable[[Failure], Failure]  # adds what this machine knows of a failure
 
 
-def _same(failure: Failure) -> Failure:
-    return failure
-
-
 class Member:
-    """State of this host. `leader` is the hub's host; `bundled` says that the program is ours, with our exit codes."""
+    """State of this host. `leader` is the hub's host."""
 
     def __init__(
-        self, now: float, host: str, leader: str, limits: Limits, *, bundled: bool = False, explain: Explain = _same
+        self, now: float, host: str, leader: str, limits: Limits, explain: Explain = lambda failure: failure
     ) -> None:
-        self.state = State.JOIN
+        self.state, self.ranks = State.JOIN, RankFailures(host)
         self.verdict: Verdict | None = None
-        self.ranks = RankFailures(host, bundled=bundled)
         self._host, self._leader, self._limits, self._explain = host, leader, limits, explain
         self._hub = HubLoss(now, leader, limits)
         self._joining = Joining(now, limits)
@@ -91,12 +85,15 @@ class Member:
         """Anything from the hub; the hub's own host has reached it from the start."""
         self._hub.heard(now)
 
-    def go(self, now: float, go: Go, ranks: dict[int, int]) -> list[Action]:
-        """All hosts have met; `ranks` maps this host's local ranks to global ones."""
+    def go(self, now: float, go: Go, ranks: dict[int, int], *, bundled: bool = False) -> list[Action]:
+        """All hosts have met; `ranks` maps this host's local ranks to global ones.
+
+        `bundled`: the program is one of ours, with our exit codes.
+        """
         if self.state is not State.JOIN:
             return []
         self.state, self._report.attempt = State.RUN, go.attempt
-        self.ranks.begin(ranks)
+        self.ranks.begin(ranks, bundled=bundled)
         return [Start(go)]
 
     def restart(self, now: float, attempt: int) -> list[Action]:
@@ -114,7 +111,7 @@ class Member:
         return self._conclude(now, verdict)
 
     def hub_lost(self, now: float, reason: str) -> list[Action]:
-        """No hub, no job: this host ends itself."""
+        """Without a hub there is no job: this host ends."""
         return self._conclude(now, _failed(Failure("lost", self._leader, ExitCode.LOST, reason)))
 
     def refused(self, now: float, why: str) -> list[Action]:
@@ -136,7 +133,9 @@ class Member:
         rank, failure = self.ranks.running(local_rank), self.ranks.exited(now, local_rank, returncode, tail)
         if rank is None or self.state is not State.RUN:
             return []
-        if failure is None:  # the hub knows whether others still needed it; one that has raised has told why it goes
+        if (
+            failure is None
+        ):  # only the hub knows whether other ranks still need it; a rank that has raised has said why it leaves
             known = self.stopping or local_rank in self._report.failures
             return [] if known else [ToHub(RankLeft(self._host, rank, step, self._report.attempt))]
         if not self.stopping:
@@ -158,21 +157,19 @@ class Member:
         return [ToHub(Done(note))]
 
     def hangs(self, now: float, idle_s: float) -> list[Action]:
-        """A rank of this host has made no step for so long. Said once for each attempt: the hub decides."""
+        """A rank of this host has made no step for `idle_s`. The hub is told once in an attempt, and decides."""
         if self.state is not State.RUN or self.stopping or self._report.hang_told:
             return []
         self._report.hang_told = True
         return [ToHub(Hang(idle_s))]
 
     def ranks_silent(self, ranks: Sequence[int], limit_s: float) -> list[Action]:
-        """These ranks make no steps that could be counted, and have printed nothing for so long. Said once."""
+        """Nobody counts steps of these ranks, and they have printed nothing for `limit_s`. A warning says so once."""
         if not ranks or self._report.silence_told:
             return []
         self._report.silence_told = True
-        text = (
-            f"rank {', '.join(map(str, ranks))}: no output for {limit_s:.0f} s, and no steps of an optimizer to go by"
-        )
-        return [Warn(text)]
+        which = ", ".join(map(str, ranks))
+        return [Warn(f"rank {which}: no output for {limit_s:.0f} s, and no steps of an optimizer to go by")]
 
     # -- this host -------------------------------------------------------------------------------------------------
 
@@ -214,7 +211,7 @@ class Member:
             return []
         self._grace.stopping = True
         self._report.deadline = math.inf
-        if self._report.note is not None:  # they had ended by a failure that the stop has overtaken
+        if self._report.note is not None:  # the ranks had ended by a failure, and the stop came before its judgement
             return [ToHub(Done(self._report.note))]
         self._grace.kill_at = now + self._limits.grace_s
         return [Signal(signal.SIGTERM)]
@@ -292,7 +289,7 @@ class Member:
             return []
         self.state, self.verdict = State.LEAVE, verdict
         self._report.deadline = math.inf
-        if verdict.kind == "ok":  # no rank is left; an engine's own end is orderly and may take a moment
+        if verdict.kind == "ok":  # no rank is left; an engine may take a moment to end
             self._grace.kill_at = now + self._limits.leave_s
             return [Conclude(verdict)]
         self._grace.kill_at = now + self._limits.kill_s

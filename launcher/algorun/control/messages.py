@@ -1,14 +1,15 @@
 """The messages between a host and the hub: what each one says. Pure.
 
 A message is a frozen dataclass, and wire.py turns it into a line and back. `FROM_HOST` and `FROM_HUB` name all of them.
-To add a message: write its class here, add it to one of the two tables, and handle it in `Hub.receive` (hub.py) or in
-`Supervisor.receive` (host/supervisor.py).
+To add a message: write its class here, add it to one of the two tables, and handle it in `receive` (hub_messages.py) or
+in `Supervisor.receive` (host/supervisor.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+from algorun.common.fast_dataclasses import dataclass, field, replace
 
 from .failure import Failure, RankLeft
 from .hang import Stack

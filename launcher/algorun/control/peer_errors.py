@@ -1,7 +1,7 @@
-"""What the text of a failure says about its place in the chain of events. Pure.
+"""How far a failure is from the cause of the job's end, by its own text. Pure.
 
-Only a program's own last words are looked at: the exception that began a chain, or what a program without one printed
-last. A traceback quotes source lines, and a log holds warnings of retries; both mention connections that did no harm.
+Only a program's own last words count: the exception that began a chain, or the last lines of a program without one.
+The rest may mention connections that did no harm: source lines in a traceback, warnings of retries in a log.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from enum import IntEnum
 
 # Patterns are text, compiled at the first failure: no start waits for that.
 HEADER = "Traceback (most recent call last):"
-# Between the tracebacks of one chain, as Python prints it.
+# The line that Python prints between two tracebacks of one chain.
 LINK = r"^(The above exception was the direct cause|During handling of the above exception)"
 # torch's two forms, `frame #4: name + 0x9 (0x7f in lib.so)` and `#4 name from file:9`, and Open MPI's.
 FRAME = r"\s*(\[rank\d+\]:\s*)?(frame #\d+: .*0x|#\d+ .* from \S*:\d+$|\[\S+\] \[ ?\d+\] )"
-# What faulthandler writes of a process that a signal ends, behind the last words: the stacks of all threads.
+# What faulthandler writes after the last words of a process that a signal ends: the stacks of all threads.
 DUMP = (
     r'  (File ".*", line \d+ in |Binary file "|<no Python frame>|\.\.\.$)'
     r"|(Current thread|Thread) .*\(most recent call first\):|Extension modules: "
@@ -28,12 +28,12 @@ class Distance(IntEnum):
     """How far a failure is from the cause of the job's end, by its own text."""
 
     CAUSE = 0
-    WAITED = 1  # waited in vain for something: a consequence wherever anything else is on offer
+    WAITED = 1  # waited in vain: a consequence of any failure that is no such wait
     PEER = 2  # only says that another process has gone
 
 
 # Collected from torch 2.10 to 2.15 (gloo, TCPStore; NCCL's from its documentation) and Open MPI 4.1 with mpi4py.
-# torch's and MPI's own spelling in each: a script's "connection refused" by a database is a cause.
+# Each pattern holds torch's or MPI's own words: a script whose database refuses a connection is a cause.
 PEER = (
     r"gloo/transport/.*(closed by (remote )?peer|reset by peer|broken pipe|connection refused|socket closed|no route to)"
     r"|Rank \d+ failed to pass monitoredBarrier|Ranks? [\d, ]+ failed to pass monitoredBarrier"
@@ -42,7 +42,7 @@ PEER = (
     r"|(RuntimeError|c10::\w*Error): .*(recvValue failed|sendBytes failed|client socket has (failed|timed out))"
     r"|ncclRemoteError|remote process exited or there was a network error|NCCL communicator was aborted"
     r"|NCCL communicator encountered error set by|MPI_ERR_PROC_FAILED"
-    # A peer that is gone, as the EFA plugin has it. A call of the script's own that fails so is a cause.
+    # The EFA plugin's words for a peer that has gone. The same words from a call of the script's own are a cause.
     r"|(async exception|terminated with exception): NCCL error: unhandled system error"
     r"|ORTE has lost communication|mpirun (noticed|detected) that|MPI_ABORT was invoked|PMIX.*UNREACHABLE"
     r"|mca_btl_tcp\w+: .*(reset by peer|broken pipe|connection refused)"
@@ -53,16 +53,16 @@ WAITED = (
     r"|NCCL operations have failed or timed out|DeviceMesh .*timed out"
     r"|after attempting to dump debug info, due to|ProcessGroupNCCL's watchdog got stuck"
 )
-# The rank itself has timed out, whatever it says of communicators that it ended because of that.
+# The rank itself has timed out. It then ends its communicators, and prints words of PEER about them.
 TIMED_OUT = r"Watchdog caught collective operation timeout"
 NCCL = rf"{TIMED_OUT}|NCCL"
-# What stands before the words of an error of CUDA: torch's, Triton's, thrust's and NCCL's ways to quote it.
+# What torch, Triton, thrust and NCCL print before the words of a CUDA error.
 CUDA = (
     r"(CUDA (driver )?error( \(\S+:\d+\))?: |\bError \d{1,3}: |Triton Error \[CUDA\]: |(cudaError|CUDA_ERROR_)\w+: "
     r"|Cuda failure (\d+ )?')"
 )
-FAILED_GPU = CUDA + r"uncorrectable ECC error encountered"  # its memory
-# A write that failed: by the system's error, and as torch, numpy and safetensors put it.
+FAILED_GPU = CUDA + r"uncorrectable ECC error encountered"  # memory of a GPU has failed
+# A failed write: the system's errors, and the words of torch, numpy and safetensors.
 WRITE = (
     r"\[Errno (5|27|28|30|122)\]|no space left on device|disk quota exceeded|read-only file system|input/output error"
     r"|PytorchStreamWriter failed|basic_ios::clear|enforce fail at inline_container\.cc|Parent directory .* does not exist"
@@ -73,7 +73,7 @@ WRITE = (
 def chain(traceback: str, *, mixed: bool) -> list[str]:
     """The exceptions of a traceback as `Type: message`, the oldest first; [] where it holds none.
 
-    `mixed`: it is the end of a log, where only the last chain counts.
+    `mixed`: the text is the end of a log, where only the last chain counts.
     """
     blocks = re.split(rf"^.*{re.escape(HEADER)}\n", traceback, flags=re.MULTILINE)[1:]
     if mixed:
@@ -84,7 +84,7 @@ def chain(traceback: str, *, mixed: bool) -> list[str]:
 
 
 def _words(block: str) -> str:
-    """What stands below the frames of one traceback, which Python indents."""
+    """The exception of one traceback: the lines below its frames, which Python indents."""
     lines = block.splitlines()
     at = next((at for at, line in enumerate(lines) if line and not line.startswith("  ")), len(lines))
     end = next((n for n in range(at, len(lines)) if re.match(LINK, lines[n])), len(lines))
@@ -102,7 +102,7 @@ def own_words(kind: str, message: str, traceback: str) -> str:
 
 
 def last_lines(text: str) -> list[str]:
-    """The end of a log, without the stacks that torch and faulthandler print below a fatal error."""
+    """The last lines of a log, without the stacks that torch and faulthandler print below a fatal error."""
     told = [line for line in text.splitlines() if line.strip() and not re.match(f"{FRAME}|{DUMP}", line)][-LAST_LINES:]
     while len(told) > 1 and sum(map(len, told)) > SEARCHED:  # torch's lines can be long, and the last ones count most
         told = told[1:]
@@ -110,7 +110,7 @@ def last_lines(text: str) -> list[str]:
 
 
 def distance(words: str) -> Distance:
-    """Where a failure of these words stands."""
+    """How far a failure with these words is from the cause."""
     if says(TIMED_OUT, words):
         return Distance.WAITED
     if says(PEER, words):
@@ -119,10 +119,10 @@ def distance(words: str) -> Distance:
 
 
 def failed_write(message: str, traceback: str) -> bool:
-    """True where an exception of the chain is about a write that failed."""
+    """True where an exception of the chain names a failed write."""
     return any(says(WRITE, words) for words in (message, *chain(traceback, mixed=False)))
 
 
 def says(pattern: str, words: str) -> bool:
-    """True where the words hold the pattern, in whatever case."""
+    """True where the words contain the pattern, in upper or lower case."""
     return re.search(pattern, words[:SEARCHED], re.IGNORECASE) is not None

@@ -1,31 +1,31 @@
-"""What the end of a rank says: its exception, its exit code or its signal, as a failure. Pure."""
+"""Makes a failure of a rank's end: of its exception, its exit code or its signal. Pure."""
 
 from __future__ import annotations
 
 import signal
 
-from algorun.errors import ExitCode, exit_code
+from algorun.common.errors import ExitCode, exit_code
 
 from .failure import LONGEST_TRACEBACK, Failure, Raised, evidence, last_words
 
 FATAL_BY_HAND = {signal.SIGKILL: "not sent by the launcher: the kernel's out-of-memory killer, or somebody"}
-CHILD_BLAME_S = 5.0  # a rank that fails so soon after an exception below it probably fails because of it
+CHILD_BLAME_S = 5.0  # a rank that fails this soon after an exception in a process below it probably fails because of it
 _KNOWN = frozenset(int(number) for number in signal.Signals)
 
 
 class RankFailures:
-    """The ranks of this host that run, and the exceptions they have told of. `bundled`: the program is ours, with our
-    exit codes."""
+    """The ranks of this host that run, and the exceptions that they have reported."""
 
-    def __init__(self, host: str, *, bundled: bool) -> None:
-        self._host, self.bundled = host, bundled
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self.bundled = False  # True: the program is one of ours, with our exit codes
         self._running: dict[int, int] = {}  # local rank to global rank
         self._raised: dict[int, Raised] = {}
-        self._own: set[int] = set()  # local ranks that raised themselves, and not only a process below them
+        self._own: set[int] = set()  # local ranks whose own process raised, and not only one below it
 
-    def begin(self, ranks: dict[int, int]) -> None:
+    def begin(self, ranks: dict[int, int], *, bundled: bool = False) -> None:
         """An attempt with these ranks, local to global; what was known of the one before is forgotten."""
-        self._running = dict(ranks)
+        self._running, self.bundled = dict(ranks), bundled
         self._raised.clear()
         self._own.clear()
 
@@ -55,7 +55,7 @@ class RankFailures:
         return self._of_status(rank, returncode, tail)
 
     def raised_itself(self, local_rank: int) -> bool:
-        """True where the exception was the rank's own."""
+        """True where the exception came from the rank's own process."""
         return local_rank in self._own
 
     def _of_raised(self, now: float, local_rank: int, raised: Raised, code: int, rank: int) -> Failure:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-from algorun.errors import ExitCode
+from algorun.common.errors import ExitCode
+from algorun.common.fast_dataclasses import replace
 
 from .failure import Failure
 
@@ -38,7 +38,7 @@ class Restarts:
             return replace(failure, note=f"no restart: GPU memory of {where} has failed twice")
         if self.attempt < self.budget:
             return replace(failure, note=f"no restart: {hindrance}") if hindrance else None
-        return _exhausted(f"{self.budget} of {self.budget} restarts spent", failure)
+        return _exhausted(f"no restart is left ({self.budget} of {self.budget} used)", failure)
 
     def _fails_again(self, failure: Failure) -> bool:
         """True from the second failure of a rank's GPU memory on. After the first one the driver of an A100 or newer has
@@ -68,5 +68,5 @@ class Restarts:
 
 
 def _exhausted(why: str, last: Failure) -> Failure:
-    message = f"{why}; the last: {last.headline()}"
+    message = f"{why}; the last failure: {last.headline()}"
     return replace(last, kind="budget", code=ExitCode.BUDGET, message=message, rank=None, step=0, how_left="")

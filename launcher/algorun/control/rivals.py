@@ -1,15 +1,19 @@
 """Other hosts that lead the job by their own files: hosts whose files list different orders. Pure.
 
 Each of them runs a hub, so none would ever come to the other. A leader asks the hosts that it misses, and says hello to
-a hub there as a follower would. Two hubs would judge at the same time, so only one may: of those that know of each
-other the one whose host's name sorts first, once it has asked all the hosts that it misses. The others hear from it.
+a hub there as a follower would. Only one hub may judge: of the leaders that know of each other, the one whose host's
+name sorts first, once it has asked all hosts that it misses. The others take its verdict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from .messages import Hello
+
+FIRST_S = 1.5  # until the first look: the hosts of a job that starts as it should have come by then
+LONGEST_PAUSE_S = 60.0  # between two looks; each pause is twice as long as the one before
+MOST_ASKED = 32  # hosts in one look, a thread each
 
 
 class Rivals:
@@ -32,10 +36,50 @@ class Rivals:
         return f"{host} has said hello already" if host in self.hellos else ""
 
     def judge(self, answered: Collection[str]) -> str:
-        """The leader whose hello is to be held against this one's, "" where the verdict is another leader's.
+        """The leader whose hello is to be compared with this one's, "" where another leader judges.
 
         `answered` are the leaders that were found where missing hosts should be.
         """
-        if not self.hellos or self._leader > min(*self.hellos, *answered):
+        if not self.hellos or self._leader > min({*self.hellos, *answered}):
             return ""
         return min(self.hellos)
+
+
+class Looks:
+    """The leader's looks at the hosts that it misses. A look is over once every host in it has answered, or cannot.
+
+    `answered` are the leaders that were found so far and have no verdict yet.
+    """
+
+    def __init__(self) -> None:
+        self.answered: set[str] = set()
+        self.pause_s = FIRST_S
+        """from the start of one look to the start of the next"""
+        self.number = 0
+        """of the look that was begun last"""
+        self._awaited: set[str] = set()
+
+    def begin(self, hosts: Iterable[str]) -> None:
+        """A look at these hosts."""
+        self._awaited = set(hosts)
+        self.number += 1
+        self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S)
+
+    def leads(self, host: str) -> None:
+        """This host leads too, and waits for a verdict."""
+        self.answered.add(host)
+        self._awaited.discard(host)
+
+    def unreachable(self, host: str) -> None:
+        """This look has made no connection to this host."""
+        self._awaited.discard(host)
+
+    def gone(self, host: str) -> None:
+        """The connection to this host has ended: nothing more is to come from it."""
+        self.answered.discard(host)
+        self._awaited.discard(host)
+
+    @property
+    def complete(self) -> bool:
+        """True where nothing is awaited any more."""
+        return not self._awaited

@@ -4,8 +4,8 @@
 2. Where all reports only say that a peer is missing, ranks of which nothing is known have 3 s more to end.
 3. Where ranks have waited in vain for a rank that still lives, or a rank makes no steps, all hosts are asked for the
    stacks of their ranks first (inquiry.py, hang.py).
-4. `root_choice.choose` picks the failure that is nearest to a cause by its own words (peer_errors.py), and of equals
-   the earliest.
+4. `failure_to_blame` (failure_reports.py) picks the failure whose own words are nearest to a cause (peer_errors.py),
+   and of equals the earliest.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .messages import AskStacks
 
 
 class RootCause:
-    """What has gone wrong in an attempt, as far as the hub knows."""
+    """What the hub knows of the failures of one attempt, and when it can name the root cause."""
 
     def __init__(self, leader: str, window_s: float) -> None:
         self._leader = leader
@@ -44,30 +44,30 @@ class RootCause:
         return self._reports.deadline is not None
 
     def failed(self, now: float, failure: Failure, *, judge: bool = True) -> None:
-        """A failure was reported. With `judge` it is weighed soon, and not only should another one come."""
+        """A failure was reported. With `judge` it opens the window; without, it counts only once another one does."""
         if self._reports.add(now, failure) and judge:
             self.weigh(now)
 
     def weigh(self, now: float) -> None:
-        """Opens the window, unless a hang is looked into: it began before."""
+        """Opens the window, unless hosts are being asked about a hang: the hang began before."""
         if self._inquiry is None:
             self._reports.open(now)
 
     def rank_left(self, now: float, left: RankLeft) -> None:
-        """A rank has left with 0. Nothing follows from that alone: uneven work ends like this too."""
+        """A rank has left with 0. That alone is no failure: uneven work ends like this too."""
         self._reports.rank_left(now, left)
 
     def hang(self, now: float, idle_s: float) -> AskStacks | None:
-        """A rank has made no step for so long: all hosts are asked for stacks, unless something else is looked into."""
+        """A rank has made no step for `idle_s`: all hosts are asked for stacks, unless another failure is judged."""
         return None if self._inquiry or self.window_open else self._ask(Inquiry(now, idle_s))
 
     def stack(self, stack: Stack, ranks: int) -> None:
-        """What one rank is doing; no more than one for each of the job's `ranks` is kept."""
+        """What one rank is doing. At most one stack for each of the job's `ranks` is kept."""
         if self._inquiry is not None and len(self._inquiry.stacks) < ranks:
             self._inquiry.stacks.append(stack)
 
     def stacks_sent(self, host: str) -> set[str]:
-        """This host has sent all its stacks; returns the hosts that have, empty where nobody was asked."""
+        """This host has sent all its stacks. Returns the hosts that have; empty where nobody was asked."""
         if self._inquiry is None:
             return set()
         self._inquiry.answered.add(host)
@@ -80,7 +80,7 @@ class RootCause:
             self.weigh(now)
 
     def due(self, now: float, ranks: int, attempt: int, *, stopping: bool) -> Failure | AskStacks | None:
-        """The root cause once it can be named, `AskStacks` where hosts have to be asked first, None before.
+        """The root cause once it can be named; `AskStacks` where hosts have to be asked first; None until then.
 
         `ranks` is how many the job has.
         """
@@ -89,16 +89,16 @@ class RootCause:
         if not self._reports.due(now, ranks):
             return None
         in_vain = [] if stopping else self._reports.in_vain(ranks)
-        return self._ask(Inquiry(now, in_vain=in_vain)) if in_vain else self._reports.root_cause(ranks)
+        return self._ask(Inquiry(now, in_vain=in_vain)) if in_vain else self._reports.blamed(ranks)
 
     def after_stacks(self, now: float, ranks: int, attempt: int) -> Failure:
         """The rank that holds the others up, unless something else has failed before."""
         assert self._inquiry is not None
         hanging = self._inquiry.failure(now, self._leader, attempt, self._reports.left_ranks(), ranks)
         if hanging is None:
-            return self._inquiry.kept(self._reports.root_cause(ranks))
+            return self._inquiry.kept(self._reports.blamed(ranks))
         self._reports.overrule(now, hanging)
-        return self._reports.root_cause(ranks)
+        return self._reports.blamed(ranks)
 
     def complete(self, failure: Failure) -> Failure:
         """The root cause with what else was reported."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+
+from algorun.common.fast_dataclasses import replace
 
 from .messages import Heartbeat, Hello, Message, Nonce, Refuse, Welcome
 
-# They belong to one connection, or are worth nothing later; all others are counted.
+# They belong to one connection, or are worthless later. All others are counted, and kept until they were heard.
 FLEETING = (Nonce, Hello, Welcome, Refuse, Heartbeat)
 
 
@@ -25,7 +26,7 @@ class Session:
         self._known = 0  # how many of this side's messages the other one has heard for certain
 
     def say(self, message: Message) -> Message:
-        """The message as it is sent. It is kept until the other side has heard it; a heartbeat says what was heard."""
+        """The message to send. It is kept until the other side has heard it. A heartbeat says how many were heard here."""
         if isinstance(message, Heartbeat):
             return replace(message, heard=self.heard)
         if not isinstance(message, FLEETING):
@@ -40,7 +41,10 @@ class Session:
             self.heard += 1
 
     def missed(self, heard: int) -> list[Message]:
-        """What the other side has not heard, if it has heard so many messages. Raises ValueError on another number."""
+        """The messages that the other side still has to hear, where it has heard `heard` in all.
+
+        Raises ValueError where it cannot have heard that many.
+        """
         count = heard - self._known
         if not 0 <= count <= len(self._said):
             raise ValueError(f"heard {heard} messages of {self._known + len(self._said)}")

@@ -46,14 +46,20 @@ class Reach:
     def silent(self, address: str, seconds: float) -> str:
         """A connection was made, and nothing came."""
         place = self._place(address)
-        self.seen = f"{place} accepts connections and says nothing: another program may have the port"
+        self.seen = self.without_line(address)
         return self._warn(f"{place} has accepted a connection and said nothing for {seconds:g} s")
 
     def alien(self, address: str, sent: str) -> str:
         """What came is no hub's word; `sent` is shown, so it is escaped and cut already."""
         place = self._place(address)
-        self.seen = f"{place} is another program's: it sent {sent}"
+        self.seen = self.without_line(address, sent)
         return self._warn(f"{place} is no algorun hub, it sent {sent}")
+
+    def without_line(self, address: str, sent: str = "") -> str:
+        """The text for a connection over which no hub has spoken; `sent` is what came, escaped and cut."""
+        if sent:
+            return f"{self._place(address)} is another program's: it sent {sent}"
+        return f"{self._place(address)} accepts connections and says nothing: another program may have the port"
 
     def waits(self, now: float) -> str:
         """The line of a wait, where one is due."""

@@ -8,11 +8,10 @@ the hub can name both versions and end the job.
 from __future__ import annotations
 
 import json
-from dataclasses import fields
-from typing import Any
 
-from algorun import __version__
-from algorun.codec import from_json, loads, to_json
+from algorun.common import __version__
+from algorun.common.codec import fields_of, from_json, loads
+from algorun.common.fast_dataclasses import fields
 
 from .failure import Failure, RankLeft
 from .messages import (
@@ -46,7 +45,7 @@ NAMES = {kind: name for name, kind in CLASSES.items()}
 def encode(message: Message) -> bytes:
     """One line. A traceback that makes it too long loses its beginning, any other text its end."""
     name = NAMES[type(message)]
-    values = {"type": name, **to_json(message)}
+    values = {"type": name, **fields_of(message)}
     for most in (None, LONGEST_TEXT, LONGEST_ERROR):
         cut = values if most is None else _shorter(values, most)
         line = json.dumps(cut, separators=(",", ":")).encode() + b"\n"
@@ -58,7 +57,7 @@ def encode(message: Message) -> bytes:
 def decode(line: bytes) -> Message:
     """The message of a line. Raises ValueError on anything that is not one."""
     values = _values(line)
-    name = values.pop("type")
+    name = str(values.pop("type"))
     kind = CLASSES.get(name)
     if kind is None:
         raise ValueError(f"type {name!r}")
@@ -87,7 +86,7 @@ def decode_hello(line: bytes) -> Hello:
     return message
 
 
-def _values(line: bytes) -> dict[str, Any]:
+def _values(line: bytes) -> dict[str, object]:
     """A line's object with its `type`, a text."""
     if len(line) > LONGEST:
         raise ValueError("line too long")
@@ -100,7 +99,7 @@ def _values(line: bytes) -> dict[str, Any]:
     return values
 
 
-def _shorter(values: dict[str, Any], most: int) -> dict[str, Any]:
+def _shorter(values: dict[str, object], most: int) -> dict[str, object]:
     """The same with every text that people read cut to `most` characters; a digest is compared, and stays."""
     cut = dict(values)
     for key, value in values.items():

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
-from typing import Any, Protocol
+import signal
+from typing import Protocol
 
-from algorun.control import messages
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import replace
 from algorun.control.actions import Action
 from algorun.control.failure import Failure, Raised
 from algorun.control.member import Member, State
 from algorun.control.messages import DaemonEnded, Go, Message, StacksSent, StartDaemon, Verdict
-from algorun.errors import UserError
 from algorun.job.config import JobConfig
 from algorun.job.values import Sourced
 from algorun.outcome import report
@@ -19,13 +19,12 @@ from algorun.plan import cluster, plan, render
 from algorun.plan.cluster import Cluster, Meeting
 from algorun.plan.plan import Plan
 
-from .attempt import Attempt, explained
-from .rank_port import Peer
+from .attempt import ENGINE_WORD_S, Attempt, explained
+from .rank_port import Fields, Peer
 from .readiness import Readiness
 from .tools import Tools
 
 DRAIN_POLL_S = 0.05  # between two looks at what stopped shells have left
-STACKS_S = 0.7  # from the question to the ranks until their answers are read
 
 
 class Supervising(Protocol):
@@ -52,7 +51,8 @@ class AttemptRunner:
         self.cluster: Cluster | None = None
         self._plan: Plan | None = None
         self._attempt: Attempt | None = None
-        self._announced = ""  # the attempt that follows, until it starts
+        self._announced = ""  # the next attempt as the log has announced it, until it starts
+        self._early: list[StartDaemon] = []  # daemons that mpirun has asked for before this host started its attempt
 
     @property
     def _config(self) -> JobConfig:
@@ -69,17 +69,18 @@ class AttemptRunner:
     @property
     def ranks_run(self) -> bool:
         """True while a rank of this host has not ended."""
-        return self._attempt is not None and not self._attempt.ended
+        return self._attempt is not None and not self._attempt.ranks.all_ended
 
     @property
     def engine_runs(self) -> bool:
         """True while a process of the engine has not ended."""
-        return self._attempt is not None and self._attempt.engine_busy
+        return self._attempt is not None and self._attempt.engine.busy
 
     # -- the start -------------------------------------------------------------------------------------------------
 
     def go(self, go: Go) -> None:
         """All hosts have met: every host makes the same plan."""
+        self._early.clear()
         slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
         port, engine_port = (Sourced(number, "free on the leader") for number in (go.master_port, go.engine_port))
         meeting = Meeting(Sourced(go.master_addr, "leader"), port, engine_port, go.attempt)
@@ -87,11 +88,12 @@ class AttemptRunner:
             self.cluster = cluster.resolve(self._config.resources.hosts, slots, self._config.launch.outside)
             programs = self._tools.programs
             self._plan = plan.make(self._config, self.cluster, self._readiness.machine, programs, meeting)
-        except UserError as error:  # the same on every host, but all are to name the same one
+        except UserError as error:  # every host finds it, and the hub makes all name one of them
             self._cannot_start(error)
             return
         ranks = {rank.local_rank: rank.rank for rank in self._plan.host(self._host).ranks}
-        self._supervisor.do(self._member.go(self._now, go, ranks))
+        bundled = self._config.entry.kind == "bundled"
+        self._supervisor.do(self._member.go(self._now, go, ranks, bundled=bundled))
 
     def start(self) -> None:
         """Starts the ranks, once the entrypoint's options are known to be right."""
@@ -100,27 +102,30 @@ class AttemptRunner:
         self._readiness.when_options_are_right(self._plan.world_size, launch)
 
     def _launch(self, planned: Plan) -> None:
-        """The ranks of an attempt, unless the job has gone another way meanwhile."""
+        """Starts the ranks of a plan, unless the job has ended or restarted in the meantime."""
         if planned is not self._plan or self._member.state is not State.RUN:
             return
         if self._member.stopping:  # before any rank was there to be told
             self._supervisor.do(self._member.all_ranks_gone(self._now))
-            return
+        else:
+            self._begin(planned)
+        early, self._early = self._early, []
+        for order in early:
+            self.daemon(order)
+
+    def _begin(self, planned: Plan) -> None:
         self._announced = ""
         if self._leads and not planned.attempt:
             self._tools.console.say(render.rank_map(planned))
         try:
-            self._attempt = Attempt(
-                self._tools, planned, self._host, self._config.paths.written,
-                self._rank_exited, self._broken, self._supervisor.leave, self._supervisor.send,
-            )  # fmt: skip
-            self._attempt.start()
+            self._attempt = Attempt(self._tools, planned, self._host, self._config.paths, self)
+            self._attempt.start(self._config.limits.start_s)
         except UserError as error:
             self._cannot_start(error)
         self._tools.owner.adopt()
 
     def _cannot_start(self, error: UserError) -> None:
-        self._fails(Failure("configuration", self._host, error.code, str(error)))
+        self.broken(Failure("configuration", self._host, error.code, str(error)))
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -141,48 +146,69 @@ class AttemptRunner:
         if self._attempt is not None:
             self._attempt.child_ended(pid, returncode)
 
-    def peer_message(self, peer: Peer, message: dict[str, Any] | None) -> None:
+    def peer_message(self, peer: Peer, message: Fields | None) -> None:
         """A message of a process that the engine has started; None is its end."""
         if self._attempt is not None:
             self._attempt.peer_message(peer, message)
             self._look_whether_done()
 
     def daemon(self, message: StartDaemon | DaemonEnded) -> None:
-        """mpirun asks this host for its daemon, or a daemon elsewhere has ended."""
+        """mpirun asks this host for its daemon, or a daemon elsewhere has ended.
+
+        mpirun may ask while this host still checks the entrypoint's options: the leader has checked them already.
+        """
         if self._attempt is not None:
             self._attempt.daemon(message)
+        elif isinstance(message, StartDaemon) and not self._member.stopping:
+            self._early.append(message)
+        elif isinstance(message, StartDaemon):
+            self.send(DaemonEnded(message.id, 1))
 
-    def _rank_exited(self, local_rank: int, returncode: int, tail: str) -> None:
+    def rank_exited(self, local_rank: int, returncode: int, stderr_tail: str) -> None:
+        """A rank has ended; -n for signal n."""
         self._supervisor.drain()
         step = self._attempt.step(local_rank) if self._attempt is not None else 0
-        self._supervisor.do(self._member.rank_exited(self._now, local_rank, returncode, tail, step))
+        self._supervisor.do(self._member.rank_exited(self._now, local_rank, returncode, stderr_tail, step))
         self._look_whether_done()
 
     def _look_whether_done(self) -> None:
-        """All ranks of this host have ended: the hub hears it, and in a stop only once their sessions are empty."""
-        if self._attempt is None or not self._attempt.ended:
+        """Tells the hub once all ranks of this host have ended; in a stop, once their sessions are empty too."""
+        if self._attempt is None or not self._attempt.ranks.all_ended:
             return
         if self._member.state in (State.LEAVE, State.BYE):
             self._supervisor.leave()
-        elif self._member.stopping and not self._attempt.quiet:
+        elif self._member.stopping and not self._attempt.ranks.quiet:
             self._tools.loop.after(DRAIN_POLL_S, self._look_whether_done)
         elif self._member.awaits_ranks:
-            note = self._public(report.figures(self._config.paths.summary)) if self._leads else ""
+            note = self.public(report.figures(self._config.paths.summary)) if self._leads else ""
             self._supervisor.do(self._member.all_ranks_gone(self._now, note))
 
-    def _broken(self, text: str, tail: str) -> None:
+    def broken(self, failure: Failure) -> None:
         """The engine or the start of a rank has failed."""
-        self._fails(Failure("engine", self._host, 1, text, traceback=tail))
-
-    def _fails(self, failure: Failure) -> None:
         self._supervisor.do(self._member.broken(self._now, failure))
+
+    def engine_process_ended(self) -> None:
+        """This host may leave once the engine's processes have ended. In a stop no more ranks follow."""
+        self._supervisor.leave()
+        if not self.engine_runs:
+            self._tools.loop.after(ENGINE_WORD_S, self._give_up_in_stop)
+
+    def _give_up_in_stop(self) -> None:
+        if self._attempt is not None and self._member.stopping:
+            self._attempt.ranks.give_up()
+            self._look_whether_done()
+
+    def send(self, message: Message) -> None:
+        """Sends a message to the hub."""
+        self._supervisor.send(message)
 
     # -- ranks that hang -------------------------------------------------------------------------------------------
 
     def look_after_ranks(self) -> None:
-        """With every heartbeat of the hub: does each rank still make steps, or at least print?"""
+        """Looks, at every heartbeat of the hub, whether each rank has started, and still makes steps or at least prints."""
         if self._attempt is None or self._member.state is not State.RUN:
             return
+        self._attempt.expect_ranks(self._now)
         limit_s = self._config.limits.hang_s
         idle_s = self._attempt.stalled(self._now, limit_s)
         if idle_s:
@@ -190,32 +216,29 @@ class AttemptRunner:
         self._supervisor.do(self._member.ranks_silent(self._attempt.silent(self._now, limit_s), limit_s))
 
     def ask_for_stacks(self) -> None:
-        """Sends the hub the stacks of all ranks, a moment after they were asked."""
+        """The hub gets the stacks of all ranks of this host, a moment after they were asked."""
         if self._attempt is not None:
-            self._attempt.ask_for_stacks()
-        self._tools.loop.after(STACKS_S, self._send_stacks)
-
-    def _send_stacks(self) -> None:
-        for stack in self._attempt.stacks() if self._attempt is not None else ():
-            report.write_stack(self._config.paths, stack)
-            self._supervisor.send(messages.short(stack))
-        self._supervisor.send(StacksSent())
+            self._attempt.stacks.ask()
+        else:
+            self.send(StacksSent())
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    def signal(self, number: int) -> None:
-        """To all ranks."""
+    def signal_ranks(self, number: int) -> None:
+        """A signal to all ranks of this host."""
         if self._attempt is not None:
-            self._attempt.signal(number)
+            self._attempt.ranks.signal(number)
+            if number == signal.SIGKILL:
+                self._look_whether_done()
 
     def restart(self, attempt: int, cause: Failure) -> None:
-        """This attempt's ranks end, then this host is ready once more."""
+        """Ends the ranks of this attempt. After that this host gets ready once more."""
         actions = self._member.restart(self._now, attempt)
         if not actions:
             return
         report.write_attempt(self._config.paths, attempt, cause)
         if self._attempt is not None:
-            self._attempt.hush()
+            self._attempt.engine.hush()
         if self._leads:
             self._announced = f"attempt {attempt + 1}/{cause.attempts}"
             self._tools.console.say(f"algorun: {cause.headline()}\nalgorun: {self._announced} follows")
@@ -223,7 +246,7 @@ class AttemptRunner:
         self._look_whether_cleared()
 
     def _look_whether_cleared(self) -> None:
-        """Once the ranks of the failed attempt have ended, nothing else of it may live on."""
+        """Waits until nothing of the failed attempt lives, then gets ready for the next one."""
         if self._member.state is not State.RESTART:
             return
         owner = self._tools.owner
@@ -241,7 +264,7 @@ class AttemptRunner:
 
     def conclude(self, verdict: Verdict) -> None:
         """The job is over: writes the outcome down, lets the engine go."""
-        own = self._public(report.user_failure_text(self._config.paths)) if self._attempt is not None else ""
+        own = self.public(report.user_failure_text(self._config.paths)) if self._attempt is not None else ""
         warning = report.write(self._config.paths, verdict, own)
         if warning:
             self._tools.console.say(warning)
@@ -262,7 +285,7 @@ class AttemptRunner:
             failure = replace(self._attempt.explain(failure), user_text=user_text)
         return redaction.failure(failure, self._config)
 
-    def _public(self, text: str) -> str:
+    def public(self, text: str) -> str:
         """A text of the user's program, without the job's secrets."""
         if not text:
             return ""

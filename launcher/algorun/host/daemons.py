@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
+from algorun.common.errors import UserError, exit_code
 from algorun.control.messages import DaemonEnded, Message, StartDaemon
-from algorun.errors import UserError, exit_code
 from algorun.machine.openmpi import DAEMON_SESSIONS, DAEMONS, OpenMpi, daemon_words
 
-from .rank_port import Peer
+from .rank_port import Fields, Peer
 
 
 def with_session(argv: list[str], major: int, folder: str) -> list[str]:
@@ -46,11 +45,11 @@ class Daemons:
         """True while a daemon runs on this host."""
         return bool(self._running)
 
-    def wanted(self, peer: Peer, message: dict[str, Any]) -> None:
+    def wanted(self, peer: Peer, message: Fields) -> None:
         """rsh asks for a daemon on a host."""
         key = os.urandom(4).hex()
         self._asking[key] = peer
-        self._send(StartDaemon(key, message["daemon"], message["command"]))
+        self._send(StartDaemon(key, str(message["daemon"]), str(message["command"])))
 
     def start(self, order: StartDaemon) -> str:
         """Starts this host's daemon, and nothing else: whoever speaks for the leader cannot run another program.
@@ -61,7 +60,7 @@ class Daemons:
         try:
             argv = daemon_words(order.command)
             if self._openmpi is None or not argv or os.path.basename(argv[0]) != name:
-                raise UserError("daemon", f"the leader asks for something that is not {name}")
+                raise UserError("daemon", "the leader asks for another program", allowed=name)
             argv[0] = self._openmpi.daemon  # this host's, wherever the leader has its own
             self._running[self._start_process(argv)] = order.id
         except (UserError, ValueError) as error:

@@ -5,36 +5,27 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from algorun.control.messages import DaemonEnded, Message, StartDaemon
+from algorun.control.messages import Message
 from algorun.machine.openmpi import HARMLESS, SESSIONS
 from algorun.plan.plan import Plan
 
 from .daemons import Daemons, with_session
 from .logs import RankLog
 from .output import Pipes
-from .rank_port import Peer
 from .tools import Tools
 
 
 class EngineProcesses:
-    """Starts and follows them. Their log is made when the first one starts.
+    """Starts and follows the starter, and `daemons`. Their log is made when the first process starts.
 
-    `send` goes to the hub.
+    `send` takes messages to the hub.
     """
 
-    def __init__(
-        self,
-        tools: Tools,
-        pipes: Pipes,
-        plan: Plan,
-        host: str,
-        send: Callable[[Message], None],
-    ) -> None:
+    def __init__(self, tools: Tools, pipes: Pipes, plan: Plan, host: str, send: Callable[[Message], None]) -> None:
         self._tools, self._pipes, self._plan, self._host = tools, pipes, plan, host
         self._engine = plan.engine.value
-        self._daemons = Daemons(plan.openmpi, self._start_daemon, send)
+        self.daemons = Daemons(plan.openmpi, self._start_daemon, send)
         self._log: RankLog | None = None
         self._starter = 0
 
@@ -44,41 +35,30 @@ class EngineProcesses:
         return self._log.tail if self._log else ""
 
     def hush(self) -> None:
-        """From now on what they say goes into their file only, such as torchrun's words on peers that left first."""
+        """From now on their output goes into their log file only, such as torchrun's lines about ranks that leave."""
         if self._log:
             self._log.aside = True
 
     @property
     def busy(self) -> bool:
         """True while one of them runs."""
-        return bool(self._starter) or self._daemons.busy
+        return bool(self._starter) or self.daemons.busy
+
+    @property
+    def missing(self) -> str:
+        """What mpirun's ranks on this host wait for, "" where all processes of the engine run."""
+        return "mpirun has not asked for its daemon here" if self._engine.needs_openmpi and not self.busy else ""
 
     def start(self, argv: Sequence[str], *, what: str) -> None:
         """Starts the plan's starter. Raises UserError where the program cannot start."""
         self._starter = self._run(argv, what=what)
 
-    def start_daemon(self, message: StartDaemon) -> str:
-        """Starts Open MPI's daemon as the leader asks; "" or the reason why not."""
-        return self._daemons.start(message)
-
-    def daemon_wanted(self, peer: Peer, message: dict[str, Any]) -> None:
-        """mpirun asks for a daemon on a host."""
-        self._daemons.wanted(peer, message)
-
-    def daemon_ended(self, message: DaemonEnded) -> None:
-        """A daemon has ended, on whatever host."""
-        self._daemons.ended(message)
-
     def is_starter(self, pid: int) -> bool:
-        """True if this child that has ended was the starter; it is forgotten then."""
+        """True if the child that has ended was the starter, which is then forgotten."""
         if pid != self._starter:
             return False
         self._starter = 0
         return True
-
-    def is_daemon(self, pid: int, returncode: int) -> bool:
-        """True if this child that has ended was a daemon; the leader hears of its end then."""
-        return self._daemons.exited(pid, returncode)
 
     def _start_daemon(self, argv: list[str]) -> int:
         assert self._plan.openmpi is not None
@@ -100,8 +80,8 @@ class EngineProcesses:
         """This process's environment, the engine's own variables, and where to find this supervisor."""
         extra = {variable.name: variable.value for variable in self._plan.starter_env}
         threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # silences torchrun's own default
-        # Open MPI's session files: apart from those of other simulated hosts, and gone with the run folder.
-        # torchrun's log folder (PET_LOG_DIR is its --log-dir) likewise.
+        # Open MPI's session files go into the run folder: apart from those of other simulated hosts, and removed with it.
+        # So does torchrun's log folder (PET_LOG_DIR is its --log-dir).
         openmpi = self._plan.openmpi
         session = {SESSIONS[openmpi.major] if openmpi else "PET_LOG_DIR": self._tools.run_dir}
         return {**os.environ, **threads, **session, **extra, "ALGORUN_RUN_DIR": self._tools.run_dir}

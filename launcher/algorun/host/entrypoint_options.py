@@ -1,6 +1,7 @@
-"""The options of a bundled entrypoint, checked by its own parser in a process of its own (train/algorun_train/jobs/check.py).
+"""Checks the options of a bundled entrypoint with its own parser, in another process.
 
-It starts while the hosts meet, so that a good job hardly waits for it, and ends once it knows the number of ranks.
+The process (train/algorun_train/jobs/check.py) starts while the hosts meet, so that a good job hardly waits for it. It
+ends once it has been told the number of ranks.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import os
 import subprocess
 from collections.abc import Callable
 
-from algorun.errors import ExitCode, UserError
-from algorun.event_loop import Timer
+from algorun.common.errors import ExitCode, UserError
+from algorun.common.event_loop import Timer
 from algorun.job.entry import Entry
 
 from .processes import kill_sessions
 from .tools import Tools
 
-LIMIT_S = 10.0  # a check that takes longer (a file on a dead disk) leaves the word to the ranks
+LIMIT_S = 10.0  # for the check; after that (a file on a dead disk) it is left to the ranks to refuse their options
 LONGEST = 4096  # characters of an error
 
 
@@ -26,7 +27,7 @@ def _argv(entry: Entry, python: str) -> list[str]:
 
 
 def _error(code: int, text: str) -> UserError | None:
-    """What the check has said; None where the options are right, or where it could not tell."""
+    """The error that the check has printed; None where the options are right, or where it could not tell."""
     if code != ExitCode.CONFIGURATION or not text.startswith("error: "):
         return None
     where, _, what = text[:LONGEST].strip().removeprefix("error: ").partition(": ")
@@ -47,7 +48,7 @@ def check(entry: Entry, python: str, ranks: int) -> None:
 
 
 class OptionCheck:
-    """At most one check of this host. `on_wrong(error)` tells, at any time after the start."""
+    """At most one check on this host. `on_wrong(error)` may be called at any time after its start."""
 
     def __init__(self, tools: Tools, on_wrong: Callable[[UserError], None]) -> None:
         self._tools, self._on_wrong = tools, on_wrong
@@ -60,7 +61,7 @@ class OptionCheck:
         self.pid = 0
 
     def start(self, entry: Entry) -> None:
-        """Starts it, once, where the entrypoint is a bundled one."""
+        """Starts the check once, where the entrypoint is a bundled one."""
         if self._begun or entry.kind != "bundled":
             return
         self._begun = True
@@ -76,7 +77,7 @@ class OptionCheck:
             os.close(said)
 
     def when_right(self, ranks: int, then: Callable[[], None]) -> None:
-        """Calls `then` once the options are known to suit `ranks` ranks, and never if they don't."""
+        """Calls `then` once the options are known to suit `ranks` ranks. It is never called if they do not."""
         if self._wrong:
             return
         if not self.pid:
@@ -100,7 +101,7 @@ class OptionCheck:
             then()
 
     def kill(self) -> None:
-        """Ends it: the job ends, or stops."""
+        """Kills the check: the job ends or stops."""
         if self.pid:
             kill_sessions([self.pid])
 
@@ -110,7 +111,7 @@ class OptionCheck:
             self._timer.cancel()
 
     def _tell(self, text: bytes) -> None:
-        """The last words to the process."""
+        """Writes to the process and closes its stdin."""
         if self._stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._stdin, text)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from .tail import Tail
 
-LONGEST_LINE = 64 * 1024  # bytes; a longer one is broken here (between two characters), or it would fill memory
+LONGEST_LINE = 64 * 1024  # bytes; a longer one is broken (between two characters), as it could fill the memory
 BACKLOG = 4 * 1024 * 1024  # bytes waiting for a slow console before the ranks have to wait
 
 
@@ -27,7 +27,7 @@ class Lines:
         """The whole lines that are complete now, each ended by a newline; b"" if none is."""
         text = self._rest + data
         if b"\r" in text:
-            held = text.endswith(b"\r")  # may be half of a \r\n
+            held = text.endswith(b"\r")  # may be the first half of a \r\n
             body = text[:-1] if held else text
             text = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + (b"\r" if held else b"")
         end = text.rfind(b"\n") + 1
@@ -45,10 +45,10 @@ class Lines:
 
 
 def _begun(text: bytes) -> int:
-    """The number of bytes at the end of `text` that begin a character of UTF-8 and lack the rest of it."""
+    """How many bytes at the end of `text` begin a character of UTF-8 whose other bytes are missing."""
     for size in range(1, min(3, len(text)) + 1):
         lead = text[-size]
-        if lead & 0xC0 != 0x80:  # not one of the bytes that go on
+        if lead & 0xC0 != 0x80:  # a byte that begins a character
             return size if 0xC2 <= lead <= 0xF4 and size < 2 + (lead >= 0xE0) + (lead >= 0xF0) else 0
     return 0
 
@@ -59,7 +59,7 @@ def prefixed(prefix: bytes, lines: bytes) -> bytes:
 
 
 class Console:
-    """Writes to the launcher's own stdout and stderr from a thread: a slow reader must not stop the heartbeats."""
+    """Writes to the launcher's stdout and stderr in a thread, so that a slow reader does not stop the heartbeats."""
 
     def __init__(self) -> None:
         self._queue: deque[tuple[int, bytes]] = deque()
@@ -114,12 +114,12 @@ class Console:
                 except BlockingIOError:
                     threading.Event().wait(0.01)
                 except OSError:
-                    self._broken.add(fd)  # the reader has gone; the files go on
+                    self._broken.add(fd)  # the reader has gone; the log files are still written
             with self._ready:
                 self._waiting -= len(data)
 
 
-# What pip shows of addresses in requirements.txt: user and password before a host, and the keys of a signed one.
+# Secrets in addresses that pip prints from requirements.txt: user and password before the host, keys of signed URLs.
 SECRET = re.compile(
     rb"(?<=://)[^\s/@]+(?=@)|(?<=[?&])((?:[\w.-]*(?:signature|credential|token|password|secret)|sig)=)[^\s&'\")]+", re.I
 )
@@ -145,7 +145,7 @@ class RankLog:
         self._streams = {1: Lines(), 2: Lines()}
         self._tail = Tail()
         self._label = label
-        self.aside = False  # True: only into the file
+        self.aside = False  # True: its lines go into the file only
         self.fed_at = time.monotonic()
         self._file: int | None = None
         try:

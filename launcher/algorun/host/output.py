@@ -6,13 +6,13 @@ import functools
 import os
 from collections.abc import Callable
 
-from algorun.event_loop import READ, Loop
+from algorun.common.event_loop import READ, Loop
 
 from .logs import Console, RankLog
 
 CHUNK = 256 * 1024  # bytes read from a rank at a time
 BUSY_RETRY_S = 0.02  # pause while the console is full
-LAST_CHUNKS = 64  # read after a rank's end; a child of its own may go on writing for ever
+LAST_CHUNKS = 64  # at most, after a rank's end: a child of the rank may write for ever
 
 
 class Pipe:
@@ -25,7 +25,7 @@ class Pipe:
         loop.watch(fd, READ, self._read)
 
     def _read(self, _: int) -> None:
-        if self._console.full:  # the ranks wait, the heartbeats don't
+        if self._console.full:  # the ranks wait here, the heartbeats do not
             self._loop.forget(self.fd)
             self._loop.after(BUSY_RETRY_S, self._resume)
             return
@@ -36,7 +36,7 @@ class Pipe:
             self._loop.watch(self.fd, READ, self._read)
 
     def take(self) -> bool:
-        """Reads what is there, at most one chunk; False at the end or when nothing is."""
+        """Reads at most one chunk. False at the stream's end, or where nothing is there."""
         try:
             data = os.read(self.fd, CHUNK) if self.open else b""
         except BlockingIOError:
@@ -64,7 +64,7 @@ class Pipe:
 
 
 class Pipes:
-    """Pipes from one process or several into their logs."""
+    """The pipes from one or more processes into their logs."""
 
     def __init__(self, loop: Loop, console: Console) -> None:
         self._loop, self._console = loop, console
@@ -77,7 +77,7 @@ class Pipes:
         return writer
 
     def drain(self) -> None:
-        """Reads what is there now: the last words of what has ended."""
+        """Reads what is there now: the last lines of processes that have ended."""
         for pipe in self._pipes:
             pipe.drain()
 

@@ -1,14 +1,14 @@
-"""The process that prepares this host (prepare.py): started, followed, and what it found."""
+"""Starts and follows the process that prepares this host (usercode/prepare.py), and reads its result."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from algorun import codec
-from algorun.errors import ExitCode, exit_code
+from algorun.common import codec
+from algorun.common.errors import ExitCode, exit_code
+from algorun.common.fast_dataclasses import dataclass
 from algorun.job.usercode import Setup
 from algorun.outcome import report
 
@@ -35,9 +35,9 @@ class Preparation:
         self.pid = 0
 
     def start(self, setup: Setup, python: str) -> None:
-        """Starts it. Raises UserError where that is impossible (an address of 128 KiB)."""
+        """Starts the process. Raises UserError where it cannot start (an address of 128 KiB)."""
         argv = [python, "-I", "-u", "-m", "algorun.usercode.prepare", json.dumps(codec.to_json(setup)), self._result]
-        # Half a download lies in the run folder and goes with it, however the preparation ends.
+        # A download that was cut short lies in the run folder, and is removed with it.
         environ = {**os.environ, "TMPDIR": self._run_dir}
         out, err = self._pipe(1), self._pipe(2)
         try:
@@ -47,12 +47,12 @@ class Preparation:
             os.close(err)
 
     def kill(self) -> None:
-        """Ends it, and all that it has started."""
+        """Kills the process and all that it has started."""
         if self.pid:
             kill_sessions([self.pid])
 
     def ended(self, returncode: int) -> Prepared:
-        """What it found; its pipes have been read to their end."""
+        """Reads the result. The pipes of the process have been read to their end."""
         self.pid = 0
         result = report.read_json(self._result)
         error = str(result.get("error", "")) or ("" if returncode == 0 else f"ended with {exit_code(returncode)}")

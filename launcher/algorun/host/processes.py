@@ -1,4 +1,4 @@
-"""Processes and their owner: every process that a supervisor starts, and whatever those leave behind, ends with it."""
+"""Processes and their owner: all that a supervisor starts ends with it, and all that these processes leave behind."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import select
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from errno import EACCES, ENOENT, ENOEXEC
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import dataclass
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -70,29 +70,40 @@ def kill_sessions(sessions: Iterable[int], number: int = signal.SIGKILL) -> None
 
 
 def ask_to_stop(pid: int, number: int = signal.SIGTERM) -> None:
-    """Tells one rank to stop: its process, and below a shell the shell's children too.
+    """Tells one rank to stop: its process and, if that is a shell, the shell's children too.
 
-    A shell does not pass signals on. A Python process alone is told: its data loaders must live until it has saved.
+    A shell does not pass signals on. Below a Python process nobody is told: its data loaders must live until it has
+    saved.
     """
     table = {stat.pid: stat for stat in processes()}
     todo = [pid]
     while todo:
         current = todo.pop()
         stat = table.get(current)
-        if stat is not None and stat.name in SHELLS:
+        if stat is not None and _is_shell(stat):
             todo += [child.pid for child in table.values() if child.parent == current]
         send(current, number)
 
 
+def _is_shell(stat: Stat) -> bool:
+    """True for a shell. A script with `#!/bin/bash` that the kernel has started has the script's name."""
+    if stat.name in SHELLS:
+        return True
+    try:
+        return os.path.basename(os.readlink(f"/proc/{stat.pid}/exe")) in SHELLS
+    except OSError:  # it has ended
+        return False
+
+
 def end_with_parent(number: int) -> Callable[[], None]:
-    """A `preexec_fn` for a child that is to get this signal should its parent be killed and tell it nothing."""
+    """A `preexec_fn`: the child gets this signal when its parent ends, even if the parent is killed."""
     import ctypes
 
     parent, prctl = os.getpid(), ctypes.CDLL(None).prctl  # nothing is imported between fork and exec
 
     def tie() -> None:
         prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
-        if os.getppid() != parent:  # it has gone in between
+        if os.getppid() != parent:  # the parent has ended already
             os._exit(128 + number)
 
     return tie
@@ -112,9 +123,9 @@ class Owner:
         self._guard_pid = 0
 
     def guard(self) -> None:
-        """Forks a watcher that kills all sessions should this process be killed itself. Call before any thread runs.
+        """Forks a watcher that kills all sessions if this process is killed. Call it before any thread runs.
 
-        It holds one end of a pipe and learns each session from it; the pipe's end is this process's end.
+        The watcher reads the sessions from a pipe. When the pipe ends, this process has ended.
         """
         reader, self._guard = os.pipe()
         self._guard_pid = os.fork()
@@ -124,7 +135,7 @@ class Owner:
         os.close(reader)
 
     def adopt(self) -> None:
-        """Orphans of the ranks become children of this process, so that none can slip away."""
+        """Makes orphans of the ranks children of this process, so that it can end them."""
         import ctypes  # 10 ms of a start; this runs beside the ranks
 
         with contextlib.suppress(OSError, AttributeError):
@@ -163,16 +174,16 @@ class Owner:
         return child.pid
 
     def clean_up(self, folder: str) -> None:
-        """The watcher removes this folder should this process be killed."""
+        """The watcher removes this folder if this process is killed."""
         self._tell_guard(f"-{folder}\n")
 
     def own(self, session: int) -> None:
-        """Also ends this session at the end (a rank that an engine started)."""
+        """Takes over a session, such as that of a rank that an engine started: it ends with the others."""
         self._sessions.add(session)
         self._tell_guard(f"+{session}\n")
 
     def reap(self) -> None:
-        """Collects every ended child; adopted orphans are collected too."""
+        """Collects every child that has ended, adopted orphans too."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -186,8 +197,10 @@ class Owner:
                 self._on_exit(pid, child.returncode)
 
     def left(self) -> list[Stat]:
-        """What is left of all that was started: sessions, and adopted orphans that left their session. A child is left
-        until it has been reaped."""
+        """The processes that are left of all that was started: those in its sessions, and adopted orphans.
+
+        A child counts until it has been reaped.
+        """
         me = os.getpid()
         found = []
         for stat in processes():
@@ -197,7 +210,7 @@ class Owner:
         return found
 
     def kill_left(self) -> bool:
-        """Kills whatever is left; False once nothing is, and everything started so far is forgotten."""
+        """Kills what is left. False once nothing is: then everything started so far is forgotten."""
         left = self.left()
         for stat in left:
             send(stat.pid, signal.SIGKILL)
@@ -227,11 +240,11 @@ class Owner:
 
 
 def _watch_over(reader: int) -> None:
-    """The watcher's whole life: reads sessions, and kills them when the supervisor vanishes without a word."""
+    """The watcher's whole life: reads sessions, and kills them if the supervisor ends without having said `q`."""
     os.setsid()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    for fd in (0, 1, 2):  # a reader of our output must not wait for this process
+    for fd in (0, 1, 2):  # whoever reads our output must not wait for this process
         with contextlib.suppress(OSError):
             os.close(fd)
     sessions: set[int] = set()

@@ -1,33 +1,36 @@
-"""The supervisor's two Unix sockets for its own host: exceptions of its ranks, and the processes an engine starts."""
+"""The supervisor's two Unix sockets: one for exceptions of its ranks, one for the processes that an engine starts."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import json
+import marshal
 import os
 import socket
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
-from algorun.codec import loads
+from algorun.common.codec import loads
+from algorun.common.errors import UserError
+from algorun.common.event_loop import READ, Loop
 from algorun.control.failure import Raised
-from algorun.errors import UserError
-from algorun.event_loop import READ, Loop
+
+Fields = dict[str, int | str]  # of a message from rank_exec or rsh
 
 LARGEST = 64 * 1024  # bytes of one message
 SEND_TIMEOUT_S = 5.0
 DEFAULT_TEMPORARY = "/tmp"
-# What rank_exec says of its rank, and what rsh asks for.
+# The keys of each message: of rank_exec about its rank, and of rsh, which asks for a daemon.
 FORMS = ({"rank", "local_rank", "pid"}, {"started"}, {"failed"}, {"exited"}, {"daemon", "command"})
 PIDS = range(1, 1 << 22)  # Linux's largest pid_max
 RANKS = range(1 << 31)
 NUMBERS = {"rank": RANKS, "local_rank": RANKS, "pid": PIDS, "started": PIDS, "exited": range(-127, 256)}
+MARSHAL = 2  # its format, which every version of Python reads
 LONGEST_TEMPORARY = 70  # characters; a Unix socket's path has 107 in all
 
 
 def parse_raised(data: bytes) -> Raised | None:
-    """A datagram of rank_shim, None where it is none."""
+    """The exception in a datagram of rank_shim, None where it is no such datagram."""
     fields = [field.decode("utf-8", "replace") for field in data.split(b"\0")]
     if len(fields) != 6:
         return None
@@ -37,8 +40,8 @@ def parse_raised(data: bytes) -> Raised | None:
         return None
 
 
-def parse_message(line: bytes) -> dict[str, Any] | None:
-    """A message of rank_exec or rsh, None where it is none: their fields and no others, each of its kind and range."""
+def parse_message(line: bytes) -> Fields | None:
+    """A message of rank_exec or rsh. None if its keys are not in FORMS, or a value is of the wrong type or range."""
     try:
         message = loads(line)
     except ValueError:
@@ -55,7 +58,7 @@ def parse_message(line: bytes) -> dict[str, Any] | None:
 
 
 def _run_folder(wish: str) -> str:
-    """A fresh folder, private to this user; below /tmp where the wish is too long for a Unix socket or unusable."""
+    """Makes a folder for this user alone; below /tmp where `wish` is unusable, or too long for a Unix socket."""
     base = os.path.abspath(wish) if wish else DEFAULT_TEMPORARY
     if len(base) > LONGEST_TEMPORARY or not os.access(base, os.W_OK | os.X_OK):
         base = DEFAULT_TEMPORARY
@@ -68,19 +71,28 @@ def _run_folder(wish: str) -> str:
 
 
 class Peer:
-    """One connected process (rank_exec or rsh): messages are JSON objects, one a line."""
+    """One connected process (rank_exec or rsh): messages are JSON objects, one a line, but for what a rank starts with."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self.data = b""
 
-    def send(self, message: dict[str, Any], fds: Sequence[int] = ()) -> None:
-        """Sends a message, with descriptors if there are any. A peer that has gone is no error: its end is seen."""
-        line = json.dumps(message).encode() + b"\n"
+    def send(self, message: Mapping[str, object]) -> None:
+        """Sends a message. A peer that has gone is no error here: its end is noticed."""
+        self._send(json.dumps(message).encode() + b"\n")
+
+    def send_order(
+        self, argv: Sequence[str], cwd: str, env: Mapping[str, str], keep: Sequence[str], fds: Sequence[int]
+    ) -> None:
+        """Tells rank_exec what to start, with the descriptors of the rank's output and errors."""
+        order = marshal.dumps((list(argv), cwd, dict(env), list(keep)), MARSHAL)
+        self._send(b"%d\n" % len(order) + order, fds)
+
+    def _send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         with contextlib.suppress(OSError):
             self._channel.settimeout(SEND_TIMEOUT_S)
-            sent = socket.send_fds(self._channel, [line], list(fds)) if fds else 0
-            self._channel.sendall(line[sent:])
+            sent = socket.send_fds(self._channel, [data], list(fds)) if fds else 0
+            self._channel.sendall(data[sent:])
         with contextlib.suppress(OSError):
             self._channel.setblocking(False)
 
@@ -101,7 +113,7 @@ class RankPort:
         self,
         loop: Loop,
         on_raised: Callable[[Raised], None],
-        on_message: Callable[[Peer, dict[str, Any] | None], None],
+        on_message: Callable[[Peer, Fields | None], None],
     ) -> None:
         self._loop, self._on_raised, self._on_message = loop, on_raised, on_message
         self.folder = _run_folder(os.environ.get("TMPDIR", ""))
@@ -117,7 +129,7 @@ class RankPort:
         loop.watch(self._ranks, READ, self._accept)
 
     def drain(self) -> None:
-        """Takes what ranks have sent and nobody has read yet: a rank's last words arrive before its end."""
+        """Reads the exceptions that have arrived: a rank's exception arrives before its end."""
         self._read_raised(READ)
 
     def close(self) -> None:

@@ -6,19 +6,18 @@ import functools
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
 
 from algorun.plan.plan import HostPlan, Plan, RankPlan, contract_names
 
 from .logs import RankLog
 from .output import Pipe
 from .processes import alive_in, ask_to_stop, kill_sessions, send
-from .rank_port import Peer
+from .rank_port import Fields, Peer
 from .tools import Tools
 
 
 class Rank:
-    """One rank at work: its process, its output, and the peer that its engine started in its place."""
+    """One rank at work: its process, its output, and the peer (rank_exec) that an engine started for it."""
 
     def __init__(self, plan: RankPlan, log: RankLog) -> None:
         self.plan, self.log = plan, log
@@ -28,7 +27,7 @@ class Rank:
 
 
 class Ranks:
-    """All ranks of this host. `on_exit(local_rank, returncode, stderr_tail)`, `on_broken(text)` for the rest."""
+    """All ranks of this host. Calls `on_exit(local_rank, returncode, stderr_tail)`; `on_broken(text)` for other faults."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class Ranks:
         self._on_exit, self._on_broken = on_exit, on_broken
         self._ranks = {rank.local_rank: Rank(rank, self._log(rank)) for rank in host.ranks}
         self._ended: set[int] = set()
-        self._asked = 0  # the signal that ranks were asked to stop with: late ones hear it too
+        self._asked = 0  # the signal that asked the ranks to stop: those that start later get it too
 
     def start(self) -> None:
         """Starts the ranks that no engine starts. Raises UserError where the program cannot start."""
@@ -65,7 +64,7 @@ class Ranks:
         return False
 
     def running(self) -> list[tuple[int, int, int]]:
-        """Local rank, rank and process of each rank that has started and not ended."""
+        """The local rank, rank and pid of each rank that runs."""
         found = ((local, rank.plan.rank, rank.pid) for local, rank in self._ranks.items() if rank.pid)
         return [each for each in found if each[0] not in self._ended]
 
@@ -86,15 +85,25 @@ class Ranks:
         return len(self._ended) == len(self._ranks)
 
     @property
+    def not_started(self) -> list[int]:
+        """The global numbers of the ranks that the engine has not started."""
+        return [rank.plan.rank for local, rank in self._ranks.items() if not rank.pid and local not in self._ended]
+
+    def give_up(self) -> None:
+        """Ranks that the engine has not started count as ended."""
+        self._ended |= {local for local, rank in self._ranks.items() if not rank.pid}
+
+    @property
     def quiet(self) -> bool:
-        """True when nothing lives in the ranks' sessions: shells that were told to stop leave children that save."""
+        """True once nothing lives in the ranks' sessions. A shell that was told to stop may leave children that save."""
         return not alive_in(rank.pid for rank in self._ranks.values() if rank.pid)
 
     def signal(self, number: int) -> None:
-        """Asks every rank to stop, or kills all that they started."""
+        """Asks every rank to stop; with SIGKILL it kills the ranks and all that they have started, and no rank follows."""
         running = [rank.pid for local, rank in self._ranks.items() if rank.pid and local not in self._ended]
         if number == signal.SIGKILL:
             kill_sessions(rank.pid for rank in self._ranks.values() if rank.pid)
+            self.give_up()
             return
         self._asked = number
         for pid in running:
@@ -114,7 +123,7 @@ class Ranks:
                 pipe.close()
             rank.log.close()
 
-    def peer_message(self, peer: Peer, message: dict[str, Any] | None) -> None:
+    def peer_message(self, peer: Peer, message: Fields | None) -> None:
         """A message of a rank_exec process; None when it has gone."""
         if message is None:
             self._peer_gone(peer)
@@ -135,8 +144,11 @@ class Ranks:
             elif "exited" in message:
                 self._end(local_rank, rank, int(message["exited"]))
 
-    def _register(self, peer: Peer, message: dict[str, Any]) -> None:
-        rank = self._ranks.get(int(message["local_rank"]))
+    def _register(self, peer: Peer, message: Fields) -> None:
+        local_rank = int(message["local_rank"])
+        if local_rank in self._ended:  # given up: its engine is about to be killed
+            return
+        rank = self._ranks.get(local_rank)
         if rank is None or rank.peer is not None or int(message["rank"]) != rank.plan.rank:
             expected = ", ".join(str(r.plan.rank) for r in self._ranks.values())
             self._on_broken(f"the engine started rank {message['rank']} here, where the plan has {expected}")
@@ -145,7 +157,7 @@ class Ranks:
         out, err = self._pipes(rank)
         keep = contract_names(self._plan, self._host, rank.plan) if self._plan.keeps_contract else []
         env = self._additions(rank)
-        peer.send({"argv": self._plan.argv, "cwd": self._plan.cwd, "env": env, "keep": keep}, (out, err))
+        peer.send_order(self._plan.argv, self._plan.cwd, env, keep, (out, err))
         os.close(out)
         os.close(err)
 
@@ -162,7 +174,7 @@ class Ranks:
                 self._ended.add(local_rank)
 
     def _pipes(self, rank: Rank) -> tuple[int, int]:
-        """Two pipes; their reading ends are watched, their writing ends returned."""
+        """Makes two pipes. Their reading ends are watched; their writing ends are returned."""
         ends = []
         for stream in (1, 2):
             reader, writer = os.pipe()
@@ -184,7 +196,7 @@ class Ranks:
         return {**os.environ, **self._additions(rank)}
 
     def _end(self, local_rank: int, rank: Rank, returncode: int) -> None:
-        """A rank has ended: its last lines first, then the news."""
+        """A rank has ended: reads its last lines, then reports its end."""
         if local_rank in self._ended:
             return
         self._ended.add(local_rank)

@@ -1,15 +1,16 @@
-"""This host gets ready for an attempt: the user's code is here, the machine will do, ports are free."""
+"""Gets this host ready for an attempt: fetches the user's code, checks the machine, finds free ports."""
 
 from __future__ import annotations
 
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Protocol
 
+from algorun.common.errors import ExitCode, UserError
+from algorun.common.fast_dataclasses import replace
 from algorun.control.failure import Failure
-from algorun.control.messages import Ready
-from algorun.errors import ExitCode, UserError
+from algorun.control.messages import Message, Ready
 from algorun.job import config as configs
 from algorun.job.config import JobConfig
 from algorun.job.values import Sourced
@@ -17,7 +18,7 @@ from algorun.machine import openmpi, preflight, probe
 from algorun.machine.newest_checkpoint import newest_stamp
 from algorun.machine.probe import Machine
 from algorun.network.channel import own_address
-from algorun.plan import agreement, cluster, plan
+from algorun.plan import agreement, cluster, plan, simple_sagemaker_env
 
 from .entrypoint_options import OptionCheck
 from .logs import RankLog, without_secrets
@@ -26,35 +27,38 @@ from .preparation import Preparation
 from .tools import Tools
 
 
-class Readiness:
-    """`on_ready(ready)` or `on_failed(failure)` answer every `prepare` and `ready`; `warn` hears the rest.
+class Hosting(Protocol):
+    """What the readiness needs of its supervisor."""
 
-    `config` is the job as far as it is known: its program only once its code is here. `machine` likewise: the job may
-    install another mpirun.
+    def send(self, message: Message) -> None:
+        """Sends a message to the hub."""
+
+    def cannot_start(self, failure: Failure) -> None:
+        """This host cannot run the job."""
+
+    def warn(self, text: str) -> None:
+        """Prints a warning in this host's log."""
+
+
+class Readiness:
+    """Every call of `prepare` and `ready` ends in a `Ready` to the hub, or in `supervisor.cannot_start`.
+
+    `config` is the job as far as it is known: the program only once its code is here. `machine` may change as well: the
+    job may install another mpirun.
     """
 
-    def __init__(
-        self,
-        tools: Tools,
-        config: JobConfig,
-        machine: Machine,
-        on_ready: Callable[[Ready], None],
-        on_failed: Callable[[Failure], None],
-        warn: Callable[[str], None],
-    ) -> None:
-        self.config = config
-        self._tools = tools
-        self._on_ready, self._on_failed, self._warn = on_ready, on_failed, warn
+    def __init__(self, tools: Tools, config: JobConfig, machine: Machine, supervisor: Hosting) -> None:
+        self.config, self.machine = config, machine
+        self._tools, self._supervisor = tools, supervisor
         self._host = config.resources.current_host
         self._pipes = Pipes(tools.loop, tools.console)
         self._preparation: Preparation | None = None
-        self.machine = machine
         self._options = OptionCheck(tools, self._cannot_start)
         self._source = ""  # checksum of the fetched code
         self._warned = False
 
     def prepare(self) -> bool:
-        """Fetches the user's code and installs what it requires; True where that takes time, and `prepared` follows."""
+        """Starts the process that fetches code, installs it and unpacks channels. False if there is nothing to do."""
         setup = self.config.setup
         if setup is None:
             self.ready()
@@ -67,7 +71,7 @@ class Readiness:
         try:
             self._preparation.start(setup, self._tools.programs.python)
         except UserError as error:
-            self._on_failed(Failure("setup", self._host, error.code, str(error)))
+            self._supervisor.cannot_start(Failure("setup", self._host, error.code, str(error)))
             return False
         self._tools.owner.adopt()
         return True
@@ -83,39 +87,40 @@ class Readiness:
         self._options.ended(returncode)
 
     def when_options_are_right(self, ranks: int, then: Callable[[], None]) -> None:
-        """Calls `then` once the entrypoint's options suit this many ranks; `on_failed` hears if they don't."""
+        """Calls `then` once the entrypoint's options suit this many ranks; the supervisor hears if they don't."""
         self._options.when_right(ranks, then)
 
     def _cannot_start(self, error: UserError) -> None:
-        self._on_failed(Failure("configuration", self._host, error.code, str(error)))
+        self._supervisor.cannot_start(Failure("configuration", self._host, error.code, str(error)))
 
     def prepared(self, returncode: int) -> None:
-        """The preparation is over: ready, or the reason why not, with the last lines of what it printed."""
+        """The preparation has ended: goes on to `ready`, or fails with the last lines that it printed."""
         assert self._preparation is not None
         self._pipes.drain()
         found = self._preparation.ended(returncode)
         if found.error:
-            self._on_failed(Failure("setup", self._host, found.code, found.error, traceback=found.tail))
+            self._supervisor.cannot_start(Failure("setup", self._host, found.code, found.error, traceback=found.tail))
         else:
             self._source = found.source
             self.ready()
 
     def ready(self) -> None:
-        """This host could start, or start again: what it carries."""
+        """Tells the hub what this host carries, or why it cannot run the job."""
         try:
             if self.config.setup is not None:
                 self.config = configs.prepared(self.config)
+            self._make_state_folder()
             self._options.start(self.config.entry)
             if self.config.launch.engine.value.needs_openmpi and self.machine.openmpi is None:
                 self.machine = replace(self.machine, openmpi=openmpi.usable(probe.openmpi(os.environ)))
             slots = cluster.own_slots(self.config, self.machine)
             unfit = self._unfit(slots)
             if unfit:
-                self._on_failed(Failure("preflight", self._host, ExitCode.PREFLIGHT, unfit))
+                self._supervisor.cannot_start(Failure("preflight", self._host, ExitCode.PREFLIGHT, unfit))
                 return
             ready = Ready(slots.value, agreement.at_the_start(self.config, self.machine, self._source, slots.value))
             if self._host == plan.first_host(self.config):
-                from algorun.network.addresses import free_ports
+                from algorun.common.free_ports import free_ports
 
                 address = plan.offline(self.config).master_addr.value
                 port, engine_port = free_ports(own_address(self.config, self.machine), 2)
@@ -125,7 +130,21 @@ class Readiness:
         except UserError as error:
             self._cannot_start(error)
         else:
-            self._on_ready(ready)
+            self._supervisor.send(ready)
+
+    def _make_state_folder(self) -> None:
+        """Makes the folder for the state of this host, for programs that rely on it. Raises UserError."""
+        if not simple_sagemaker_env.needs_instance_state(self.config):
+            return
+        folder = self.config.input.state_of(self._host)
+        try:
+            os.makedirs(folder, exist_ok=True)
+        except (OSError, ValueError) as error:  # ValueError: half of a surrogate pair
+            raise UserError(
+                simple_sagemaker_env.INSTANCE_STATE,
+                f"{folder} cannot be created: {error}",
+                fix="set SSM_STATE to a folder in which the job may write",
+            ) from None
 
     def kill(self) -> None:
         """Ends a preparation or a check under way."""
@@ -138,13 +157,13 @@ class Readiness:
         self._pipes.close()
 
     def _unfit(self, slots: Sourced[int]) -> str:
-        """Why this machine cannot run the job, "" if it can; the rest is warned of once."""
+        """Why this machine cannot run the job, "" if it can. Prints other findings as warnings, once."""
         paths, hosts = self.config.paths, len(self.config.resources.hosts)
         written = [probe.folder(str(path)) for path in (paths.model, paths.output)] if paths.base.is_dir() else []
         kept = probe.folder(str(paths.checkpoints)) if written else None
         found = preflight.examine(self.machine, slots, written, kept, hosts=hosts)
         for each in found:
             if each.state == "warn" and not self._warned:
-                self._warn(str(each))
+                self._supervisor.warn(str(each))
         self._warned = True
         return " | ".join(str(each) for each in found if each.state == "fail")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from algorun.common.errors import ExitCode, UserError
+from algorun.common.fast_dataclasses import dataclass
 from algorun.control.failure import Failure
 from algorun.control.messages import Verdict
-from algorun.errors import ExitCode, UserError
 from algorun.job.config import JobConfig
 from algorun.machine.probe import Machine
 from algorun.outcome import report
@@ -32,7 +31,7 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     try:
         verdict, size = Supervisor(config, machine, programs, console).run(str(error) if error else "")
         if error is not None and (verdict.failure is None or verdict.failure.kind in ("gate", "lost")):
-            raise error  # nobody could be told; it is still what went wrong here
+            raise error  # no other host could be told, and it is still the cause here
         result = RunResult(verdict, report.closing_line(verdict, len(config.resources.hosts), size))
     except UserError as failed:
         result = _failed_here(config, Failure("configuration", host, failed.code, str(failed)))
@@ -49,7 +48,7 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
 
 
 def _failed_here(config: JobConfig, failure: Failure) -> RunResult:
-    """A failure of this host's supervisor itself; the others see a lost host."""
+    """A failure of this host's supervisor. The other hosts see a lost host."""
     from algorun.outcome import redaction
 
     failure = redaction.failure(failure, config)
@@ -59,7 +58,7 @@ def _failed_here(config: JobConfig, failure: Failure) -> RunResult:
 
 
 def _defect(host: str, error: Exception) -> Failure:
-    """A fault of the launcher itself: said as such, with its traceback, and never a success."""
+    """A fault of the launcher itself, with its traceback."""
     import traceback
 
     text = "".join(traceback.format_exception(error))

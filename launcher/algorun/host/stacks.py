@@ -1,4 +1,4 @@
-"""What the processes of this host's ranks are doing: rank_steps has them write their stacks when asked by SIGUSR2."""
+"""The stacks of the processes of this host's ranks. With rank_steps in it, a process writes them on SIGUSR2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from algorun.control.hang import Frame
 PROC = "/proc"
 EXITING = 0x4  # among a process's flags there (PF_EXITING)
 LONGEST = 64 * 1024  # characters of one dump
-BEGINNING = 16 * 1024  # of a longer one; the end counts most, there is the main thread
+BEGINNING = 16 * 1024  # kept of a longer one, with its end: there is the main thread
 LONGEST_LINE = 200  # characters of a line of source
 
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*:$", re.MULTILINE)
@@ -34,13 +34,13 @@ def _status(pid: int, field: str) -> str:
 
 
 def askable(folder: str) -> list[int]:
-    """The processes that have said they can be asked; some of them may have ended."""
+    """The processes that have offered to answer. Some of them may have ended."""
     names = [name for name in os.listdir(folder) if name.startswith("stack-")]
     return sorted(int(name.removeprefix("stack-")) for name in names)
 
 
 def by_session(folder: str) -> dict[int, list[int]]:
-    """The processes that can be asked, by their session: each rank has one of its own."""
+    """The processes that can be asked, by session: each rank has a session of its own."""
     found: dict[int, list[int]] = {}
     for pid in askable(folder):
         with contextlib.suppress(OSError):
@@ -49,17 +49,17 @@ def by_session(folder: str) -> dict[int, list[int]]:
 
 
 def forget(folder: str) -> None:
-    """Removes what processes have written: none of them lives any more."""
+    """Removes the files of all processes, once none of them lives any more."""
     for pid in askable(folder):
         with contextlib.suppress(OSError):
             os.unlink(_path(pid, folder))
 
 
 def ask(pid: int, folder: str) -> bool:
-    """Has a process write its stacks; False where it is not one that can. `read` has them moments later.
+    """Asks a process to write its stacks; `read` returns them moments later. False where the process cannot.
 
-    The default action of SIGUSR2 is death, so the file alone is not enough: the process may have called exec since.
-    Where the user's program has set a handler of its own since, that one runs, and no stack appears.
+    SIGUSR2 kills a process that does not handle it, so the file alone is no proof: the process may have called exec
+    since. Where the user's program has set its own handler since, that handler runs, and no stack appears.
     """
     path = _path(pid, folder)
     caught = int(_status(pid, "SigCgt") or "0", 16)
@@ -86,16 +86,16 @@ def read(pid: int, folder: str) -> str:
 
 
 def frozen(pid: int) -> bool:
-    """True for a process that cannot answer: stopped (SIGSTOP, a debugger), or held in the kernel by a device.
+    """True for a process that cannot answer: it is stopped (SIGSTOP, a debugger), or a device holds it in the kernel.
 
-    The latter is a matter of milliseconds in a healthy one: look only at a process that was asked a while ago. One that
-    ends is not meant, though a core file or the memory of a GPU can keep it as long.
+    The kernel holds a healthy process for milliseconds, so look at a process that was asked a while ago. A process that
+    is ending does not count, though writing a core file or freeing a GPU's memory can take as long.
     """
     return _status(pid, "State")[:1] in ("T", "t", "D") and not _ends(pid)
 
 
 def _ends(pid: int) -> bool:
-    """True while the kernel writes a process's core file, or takes back what it held."""
+    """True while the kernel writes a process's core file or frees what the process held."""
     if _status(pid, "CoreDumping") == "1":
         return True
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"{PROC}/{pid}/stat", "rb") as file:
@@ -106,8 +106,8 @@ def _ends(pid: int) -> bool:
 def frames(text: str) -> tuple[Frame, ...]:
     """The main thread's frames, innermost first.
 
-    faulthandler lists the newest thread first, so the main thread comes last, whichever of them took the signal;
-    with more than 100 threads it stops before that, and the one that took the signal is the best there is.
+    faulthandler lists the newest thread first, so the main thread comes last. With more than 100 threads it stops before
+    the main thread; then the thread that took the signal has to do.
     """
     blocks = list(THREAD.finditer(text))
     if not blocks:

@@ -6,19 +6,19 @@ import contextlib
 import mmap
 import os
 import struct
-from dataclasses import dataclass
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import dataclass
 
 RECORD = struct.Struct("@QddQ")  # as rank_steps writes it
-RECORD_BYTES = 64  # a cache line each: ranks don't slow each other down
-LONGEST_FACTOR = 10  # a pause this many times the longest one so far is none (an epoch's end, a checkpoint)
+RECORD_BYTES = 64  # a cache line for each, so that ranks do not slow each other down
+LONGEST_FACTOR = 10  # times the longest pause so far: a shorter one may be the end of an epoch, or a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """One rank's progress: steps of optimizers, this host's monotonic time of the last one, the longest time between
-    two of them, and the process that counts (0: none has stepped yet)."""
+    """One rank's progress: the optimizer steps, when it made the last one (this host's monotonic clock), the longest
+    time between two of them in seconds, and the pid of the process that counts (0: none has made a step yet)."""
 
     count: int = 0
     last_at: float = 0.0
@@ -27,7 +27,7 @@ class Steps:
 
 
 def stalled(steps: Steps, now: float, limit_s: float) -> bool:
-    """True where the last step is too long ago. Never before the first: loading and compiling take what they take."""
+    """True where the last step is too long ago. False before the first step: loading and compiling may take long."""
     return steps.last_at > 0 and now - steps.last_at > max(limit_s, LONGEST_FACTOR * steps.longest_s)
 
 
@@ -35,7 +35,7 @@ def _mapped(path: str, size: int) -> mmap.mmap:
     """A new file of zeros, mapped."""
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.pwrite(file, bytes(size), 0)  # a full disk is an error here, where a mapped page would be SIGBUS
+        os.pwrite(file, bytes(size), 0)  # on a full disk this is an error; writing to a mapped page would be SIGBUS
         return mmap.mmap(file, size)
     finally:
         os.close(file)
@@ -59,7 +59,7 @@ class StepBoard:
         return Steps(*RECORD.unpack_from(self._map, local_rank * RECORD_BYTES))
 
     def close(self) -> None:
-        """Removes the file: no rank of this attempt lives any more, and the next one has its own."""
+        """Removes the file: no rank of this attempt lives any more, and the next attempt makes its own."""
         self._map.close()
         with contextlib.suppress(OSError):
             os.unlink(self._path)

@@ -1,7 +1,7 @@
 """The supervisor: one host's main process.
 
-It turns the world's events into those of the state machine (control/member.py) and does what it says; it decides
-nothing. attempt_runner.py does the part of it that concerns the ranks.
+It passes what happens to the state machine (control/member.py), and does what the state machine asks for; it decides
+nothing. attempt_runner.py has the part that concerns the ranks.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import contextlib
 import functools
 import signal
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
+from algorun.common.event_loop import STOP_SIGNALS, Loop, Timer
+from algorun.common.fast_dataclasses import replace
 from algorun.control.actions import Action, Conclude, EndProcesses, Signal, Start, ToHub, Warn
 from algorun.control.failure import Failure, Raised
 from algorun.control.member import Member, State
@@ -26,7 +26,6 @@ from algorun.control.messages import (
     Message,
     Nonce,
     Notice,
-    Ready,
     Refuse,
     Restart,
     StartDaemon,
@@ -34,7 +33,6 @@ from algorun.control.messages import (
     Verdict,
     Welcome,
 )
-from algorun.event_loop import STOP_SIGNALS, Loop, Timer
 from algorun.job.config import JobConfig
 from algorun.machine.probe import Machine
 from algorun.network import channel
@@ -46,7 +44,7 @@ from algorun.plan.engines.base import Programs
 from .attempt_runner import AttemptRunner
 from .logs import Console
 from .processes import Owner
-from .rank_port import Peer, RankPort
+from .rank_port import Fields, Peer, RankPort
 from .readiness import Readiness
 from .tools import Tools
 
@@ -58,14 +56,12 @@ class Supervisor:
         self._job, self._machine, self._programs, self._console = config, machine, programs, console
         self._loop = Loop()
         self.owner = Owner(self._child_ended)
-        bundled, leader = config.entry.kind == "bundled", config.resources.hosts[0]
-        self._member = Member(
-            self._loop.now(), self._host, leader, config.limits, bundled=bundled, explain=self._explained
-        )  # fmt: skip
+        leader = config.resources.hosts[0]
+        self._member = Member(self._loop.now(), self._host, leader, config.limits, self._explained)
         self._timer: Timer | None = None
         self._channel: Channel | None = None
         self._port: RankPort | None = None
-        self._readiness: Readiness  # made with the run folder, as the next one is
+        self._readiness: Readiness  # made with the run folder, as is _runner
         self._runner: AttemptRunner
 
     @property
@@ -99,13 +95,13 @@ class Supervisor:
         return verdict, cluster.world_size if cluster else 0
 
     def _settle_in(self, closing: contextlib.ExitStack) -> None:
-        """Makes the run folder, and what works in it."""
+        """Makes the run folder, and the objects that work in it."""
         self._port = RankPort(self._loop, self._rank_raised, self._peer_message)
         closing.callback(self._port.close)
         self.owner.clean_up(self._port.folder)
         logs = self._job.paths.output_data / "logs"
         tools = Tools(self._loop, self.owner, self._console, self._programs, self._port.folder, logs)
-        self._readiness = Readiness(tools, self._job, self._machine, self._ready, self._cannot_start, self._warn)
+        self._readiness = Readiness(tools, self._job, self._machine, self)
         closing.callback(self._readiness.close)
         closing.callback(self.owner.close)
         self._runner = AttemptRunner(tools, self._readiness, self._member, self)
@@ -115,23 +111,17 @@ class Supervisor:
         hello = Hello(self._host, agreement.at_first(self._job, self._machine), error)
         if self._host == self._job.resources.hosts[0]:
             self._member.heard(self._loop.now())
-        self._channel = channel.to_hub(
-            self._loop, self._job, self._machine, hello, self._receive,
-            lambda reason: self.do(self._member.hub_lost(self._loop.now(), reason)), self.leave, self._tell,
-        )  # fmt: skip
+        self._channel = channel.to_hub(self._loop, self._job, self._machine, hello, self)
         closing.callback(self._channel.close)
         closing.callback(self._runner.close)
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def _ready(self, ready: Ready) -> None:
-        self._member.ranks.bundled = self._readiness.config.entry.kind == "bundled"
-        self.send(ready)
-
-    def _cannot_start(self, failure: Failure) -> None:
+    def cannot_start(self, failure: Failure) -> None:
+        """Something of this host other than a rank has failed."""
         self.do(self._member.broken(self._loop.now(), failure))
 
-    def _receive(self, message: Message) -> None:
+    def receive(self, message: Message) -> None:
         """A message of the hub. Raises ValueError on one that no hub may send."""
         member, now = self._member, self._loop.now()
         member.heard(now)
@@ -151,12 +141,16 @@ class Supervisor:
             case StartDaemon() | DaemonEnded():
                 self._runner.daemon(message)
             case Notice(text):
-                self._warn(text)
+                self.warn(text)
             case Nonce() | Welcome() | Heartbeat():
                 self._runner.look_after_ranks()
                 self._arm()
             case other:
                 raise ValueError(f"the hub cannot send {type(other).__name__}")
+
+    def hub_lost(self, reason: str) -> None:
+        """The hub has closed the connection."""
+        self.do(self._member.hub_lost(self._loop.now(), reason))
 
     def _asked_to_stop(self, name: str) -> None:
         why = f"{name} on {self._host}"
@@ -165,7 +159,7 @@ class Supervisor:
     def _rank_raised(self, raised: Raised) -> None:
         self._runner.rank_raised(raised)
 
-    def _peer_message(self, peer: Peer, message: dict[str, Any] | None) -> None:
+    def _peer_message(self, peer: Peer, message: Fields | None) -> None:
         self._runner.peer_message(peer, message)
 
     def _child_ended(self, pid: int, returncode: int) -> None:
@@ -196,11 +190,11 @@ class Supervisor:
                     self._runner.start()
                 case Signal(number):
                     self._readiness.kill()
-                    self._runner.signal(number)
+                    self._runner.signal_ranks(number)
                     if number == signal.SIGKILL:
                         self._leave(forced=True)
                 case Warn(text):
-                    self._warn(text)
+                    self.warn(text)
                 case Conclude(verdict):
                     self._runner.conclude(verdict)
                     self._loop.post(self.leave)
@@ -214,7 +208,7 @@ class Supervisor:
             self._channel.send(message)
 
     def drain(self) -> None:
-        """Reads what ranks have reported of their exceptions: a rank's last words arrive before its end."""
+        """Reads the exceptions that ranks have reported: a rank's exception arrives before its end."""
         if self._port is not None:
             self._port.drain()
 
@@ -229,10 +223,12 @@ class Supervisor:
             self._member.left()
             self._loop.stop()
 
-    def _warn(self, text: str) -> None:
-        self._tell(f"warning: {text}")
+    def warn(self, text: str) -> None:
+        """A warning of the launcher's own."""
+        self.tell(f"warning: {text}")
 
-    def _tell(self, text: str) -> None:
+    def tell(self, text: str) -> None:
+        """A line of the launcher's own."""
         self._console.say(f"algorun: {text}")
 
     def _arm(self) -> None:

@@ -6,12 +6,12 @@ from collections import deque
 
 MOST_LINES = 40
 DUMP = b"Fatal Python error: "  # faulthandler's first line; the stacks of all threads follow
-BEFORE_DUMP = 12  # lines: the program's own last words
+BEFORE_DUMP = 12  # lines, which are the program's own last words
 OF_DUMP = (b"  ", b"Thread ", b"Current thread ", b"Extension modules: ")
 
 
 class Tail:
-    """The newest lines. A dump of many stacks does not push out the words before it, which say why."""
+    """The newest lines. A dump of many stacks does not push out the lines before it, which say why it came."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
@@ -33,7 +33,7 @@ class Tail:
         self._lines.extend(lines)
         if self._words:
             self._since += sum(bool(line) and not line.startswith(OF_DUMP) for line in lines)
-            if self._since > MOST_LINES:  # it was another process's end, and this program goes on
+            if self._since > MOST_LINES:  # another process has ended, and this program goes on
                 self._words = []
 
     @property

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from algorun.event_loop import Loop
+from algorun.common.event_loop import Loop
+from algorun.common.fast_dataclasses import dataclass
 from algorun.plan.engines.base import Programs
 
 from .logs import Console
@@ -14,8 +14,10 @@ from .processes import Owner
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """One host's loop, processes and console. `run_dir` is its folder for sockets and passing files, `logs` that of
-    its log files."""
+    """One host's loop, processes and console.
+
+    `run_dir` is its folder for sockets and temporary files, `logs` the folder of its log files.
+    """
 
     loop: Loop
     owner: Owner

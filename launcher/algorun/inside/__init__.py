@@ -1,1 +1,1 @@
-"""What runs inside or around a rank: the hook in its interpreter, the step counter, the common stop."""
+"""Programs that run inside or around a rank: exception report, step counter, common stop, remote shell of mpirun."""

@@ -1,4 +1,4 @@
-"""One process's part in the common stop: its flag, its peers, and what they have agreed on."""
+"""algorun.should_stop(): this process's stop flag, the other ranks, and their agreement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from .stop_flag import StopFlag
 
 
 class CommonStop:
-    """Behind should_stop(). Once it has said True it goes on saying so, and asks nobody: the others have left."""
+    """The state behind should_stop(). After the first True it always answers True and exchanges nothing: other ranks
+    may have ended."""
 
     def __init__(self, flag: StopFlag) -> None:
         self._flag = flag
@@ -17,13 +18,13 @@ class CommonStop:
         self._stopped = False
 
     def poll(self) -> bool:
-        """The common answer after one more step."""
+        """The answer for this step, equal on all ranks."""
         if self._stopped:
             return True
         if not self._flag.installed:
             try:
                 self._flag.install()
-            except ValueError:  # not the main thread: the others' wishes still count
+            except ValueError:  # not the main thread: this rank learns of a stop from the others only
                 pass
         found = peers.find(self._peers)
         if found is not self._peers:

@@ -1,4 +1,4 @@
-"""The other ranks, found in what the script has already loaded: torch.distributed, else mpi4py."""
+"""The other ranks, through the library that the script has already imported: torch.distributed, else mpi4py."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import datetime
 import sys
 from typing import Any
 
-# The script's own collectives tell when a rank has gone. This group must outlast what the script allows between two
-# steps: rank 0 may evaluate for hours while the others wait.
+# Longer than any pause between two steps: rank 0 may evaluate for hours while the others wait. A lost rank is noticed by
+# the script's own collectives.
 TIMEOUT = datetime.timedelta(days=1)
 
 
 def end_gloo() -> None:
-    """Ends torch.distributed before the interpreter ends, where no GPU has a part in it.
+    """Destroys the process group at the interpreter's exit, if it uses no GPU.
 
-    Gloo's thread (torch 2.10 to 2.13) may want the GIL while the interpreter ends, and then aborts the process (SIGABRT,
-    "terminate called without an active exception"): 9 of 240 ranks that had done their work, 0 of 80 with this. Under
-    algorun every rank has it (launcher/algorun/inside/rank_shim.py).
+    Otherwise Gloo's thread (torch 2.10 to 2.13) may request the GIL while the interpreter exits, which aborts the
+    process (SIGABRT, "terminate called without an active exception"): 9 of 240 finished ranks without this call, 0 of 80
+    with it. Under algorun rank_shim does the same in every rank.
     """
     torch, dist = sys.modules.get("torch"), sys.modules.get("torch.distributed")
     if torch is None or dist is None or not dist.is_initialized():
@@ -27,25 +27,25 @@ def end_gloo() -> None:
 
 
 class TorchPeers:
-    """The ranks of torch.distributed. All of them make it at the same step: its group is a collective to make."""
+    """The ranks of torch.distributed. Create it on all ranks at the same step: creating its group is a collective."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Any) -> None:  # torch's ProcessGroup; the launcher knows no type of torch
         import torch
         import torch.distributed as dist
 
         self._torch, self._dist = torch, dist
-        self.world: Any = world
-        self._group: Any = world
+        self.world: Any = world  # as above
+        self._group: Any = world  # as above
         self._device = "cpu"
         atexit.register(self._end)
         if dist.is_gloo_available():
-            # No GPU is synchronised, and no collective of the script's that is under way is waited for.
+            # A gloo group of our own neither synchronises the GPU nor waits for the script's collectives.
             self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
         elif dist.get_backend() == "nccl":
             self._device = f"cuda:{torch.cuda.current_device()}"
 
     def _end(self) -> None:
-        self.world = self._group = None  # a group that anybody holds keeps its threads
+        self.world = self._group = None  # a group with a reference to it keeps its threads
         end_gloo()
 
     def exchange(self, values: list[float]) -> list[list[float]]:
@@ -57,9 +57,9 @@ class TorchPeers:
 
 
 class MpiPeers:
-    """The ranks of mpi4py's COMM_WORLD, in a communicator of their own: no message of the script's is taken."""
+    """The ranks of mpi4py's COMM_WORLD. A communicator of our own cannot receive the script's messages."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: Any) -> None:  # mpi4py's Comm, see above
         self.world, self._own = world, world.Dup()
 
     def exchange(self, values: list[float]) -> list[list[float]]:
@@ -68,7 +68,7 @@ class MpiPeers:
 
 
 def find(current: TorchPeers | MpiPeers | None) -> TorchPeers | MpiPeers | None:
-    """The ranks that this process is one of, None where it is alone; `current` as long as they are the same."""
+    """All ranks, this process included; None if there is only this one. Returns `current` as long as it is valid."""
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         world = dist.group.WORLD

@@ -1,10 +1,9 @@
-"""Runs inside every Python process of a rank, before its first line: reports an exception at the moment it is raised,
-and lets rank_steps know when torch is there.
+"""Runs in every Python process of a rank before the user's first line: reports an uncaught exception at once, and starts
+rank_steps when torch is imported.
 
-Executed by a .pth file of the interpreter, by its path: a launcher.py of the user's must not stand in for it. The
-user's code folder is on the module path here, and it may hold a json.py or a socket.py, so nothing is imported that
-is not built in (`_socket` is an extension module of the standard library, which no script shadows). sys.argv, sys.path
-and `__main__` stay as they are.
+A .pth file of the interpreter executes it by its path. The user's code folder is on sys.path by then and may hold a
+json.py or a socket.py, so only built-in modules are imported (and `_socket`, an extension module that no script
+replaces). sys.argv, sys.path and `__main__` are not changed.
 """
 
 from __future__ import annotations
@@ -16,10 +15,11 @@ import time
 TYPE_CHECKING = False  # typing itself must not be imported here
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
     from types import ModuleType, TracebackType
     from typing import Any
 
-LONGEST_REPORT = 32 * 1024  # bytes; a datagram on a Unix socket carries more than this
+LONGEST_REPORT = 32 * 1024  # characters; a datagram on a Unix socket may be larger
 FRAMES = 60
 
 
@@ -53,7 +53,7 @@ def _name(kind: type[BaseException]) -> str:
 
 
 def describe(error: BaseException, traceback: TracebackType | None) -> str:
-    """The traceback as text, oldest cause first, without the modules that usually make it."""
+    """The traceback and its causes as text, the oldest first. The module traceback is not used: see above."""
     parts: list[str] = []
     seen: set[int] = set()
     current: BaseException | None = error
@@ -74,7 +74,7 @@ def _text(error: BaseException) -> str:
 
 
 def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Sends one exception to the supervisor of this host; never raises, never waits."""
+    """Sends an exception to this host's supervisor. Never raises, never blocks."""
     try:
         import _socket
 
@@ -93,14 +93,14 @@ def report(kind: type[BaseException], error: BaseException, traceback: Traceback
         finally:
             channel.close()
     except Exception:
-        pass  # the exit status and the log tail still tell
+        pass  # the supervisor still has the exit status and the end of the log
 
 
 def end_gloo() -> None:
-    """Ends torch.distributed before the interpreter ends, where no GPU has a part in it.
+    """Destroys the process group at the interpreter's exit, if it uses no GPU.
 
-    Gloo's thread (torch 2.10 to 2.13) may want the GIL while the interpreter ends, and then aborts the process (SIGABRT,
-    "terminate called without an active exception"): a rank that had done its work would fail the job.
+    Otherwise Gloo's thread (torch 2.10 to 2.13) may request the GIL while the interpreter exits, which aborts the
+    process (SIGABRT, "terminate called without an active exception"): a rank that has finished would fail the job.
     """
     try:
         torch, dist = sys.modules.get("torch"), sys.modules.get("torch.distributed")
@@ -110,14 +110,14 @@ def end_gloo() -> None:
             dist.destroy_process_group()
         _let_gloo_rest()
     except Exception:
-        pass  # the script has ended by then, well or not
+        pass  # the script has already ended; its result must not change
 
 
 def _let_gloo_rest(looks: int = 3, longest: int = 500) -> None:
-    """Waits, without the GIL, until Gloo's threads have slept for some milliseconds.
+    """Waits, without the GIL, until Gloo's threads have been asleep for `looks` milliseconds, or for `longest` ms.
 
-    They end with their process group, but that outlasts destroy_process_group() where a DistributedDataParallel or a
-    variable of the script holds it; what the last collective has left them to do comes within microseconds.
+    The threads end with their process group. It outlives destroy_process_group() if a DistributedDataParallel or a
+    variable of the script refers to it. Work that the last collective leaves to them takes microseconds.
     """
     asleep = 0
     while asleep < looks and longest and (states := _gloo_threads()):
@@ -127,13 +127,13 @@ def _let_gloo_rest(looks: int = 3, longest: int = 500) -> None:
 
 
 def _gloo_threads() -> list[str]:
-    """The state of each of them, as in /proc/[pid]/stat."""
+    """The state of each of Gloo's threads, as in /proc/[pid]/stat: "S" for asleep."""
     found = []
     for task in os.listdir("/proc/self/task"):
         try:
             with open(f"/proc/self/task/{task}/stat", encoding="utf-8", errors="replace") as file:
                 name, _, rest = file.read().partition("(")[2].rpartition(") ")
-        except OSError:  # it has just ended
+        except OSError:  # the thread has just ended
             continue
         if name == "pt_gloo_runloop":
             found.append(rest[0])
@@ -155,14 +155,15 @@ def _install() -> None:
 
 
 class Finder:
-    """Waits on sys.meta_path for one import, that of torch's optimizers, and is gone: torch is never imported for us."""
+    """Stands in sys.meta_path until the script imports torch's optimizers, then starts rank_steps and removes itself.
+    It never imports torch by itself."""
 
     MODULE = "torch.optim.optimizer"
 
     def __init__(self, steps: str) -> None:
         self._steps = steps
 
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         if name != self.MODULE:
             return None
         sys.meta_path.remove(self)
@@ -173,8 +174,8 @@ class Finder:
                 return spec
         return None
 
-    def _follow(self, loader: Any) -> None:
-        """Has the loader's next execution of a module followed by ours; the module keeps its own loader."""
+    def _follow(self, loader: Any) -> None:  # any loader; its attribute is replaced, which no type of typing allows
+        """Makes the loader's next exec_module() start rank_steps afterwards; the module keeps its own loader."""
         try:
             execute = loader.exec_module
 
@@ -184,12 +185,12 @@ class Finder:
                 try:
                     with open(self._steps, encoding="utf-8") as file:
                         code = compile(file.read(), self._steps, "exec")
-                    steps: Any = type(sys)("algorun_rank_steps")
-                    sys.modules[steps.__name__] = steps  # where algorun.should_stop() looks for it
+                    steps = type(sys)("algorun_rank_steps")
+                    sys.modules[steps.__name__] = steps  # algorun.should_stop() finds it by this name
                     exec(code, steps.__dict__)
                     steps.begin(module)
                 except Exception:
-                    pass  # no steps are counted then
+                    pass  # then no steps are counted
 
             loader.exec_module = execute_and_begin
         except Exception:

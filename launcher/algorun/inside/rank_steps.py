@@ -1,21 +1,22 @@
-"""Runs inside a process of a rank once torch is there: counts optimizer steps, and shows stacks on SIGUSR2.
+"""Runs in a process of a rank that uses torch: counts optimizer steps, and writes all stacks on SIGUSR2.
 
-rank_shim executes it when torch.optim.optimizer has been imported. The same care: nothing is imported that a file of
-the user's could shadow, and nothing here may ever raise into the user's program.
+rank_shim executes it after the import of torch.optim.optimizer. As there, it imports no module that a file of the user
+could replace, and no exception may reach the user's program.
 
-The record of a rank (steps.py has the other side) belongs to the first process that steps: the rank itself, one child
-of mp.spawn, the Python program of a shell script. Only its owner counts, so that the number is the step that this rank
-has reached however many processes it consists of. Any other process that steps is a sign of life all the same, and
-takes the record over once its owner has ended (a shell script's second program goes on counting). A DataLoader's worker
-does not step, so it never appears. A step inside a step (ZeroRedundancyOptimizer) and each optimizer of several count.
+Each rank has one record, shared with the supervisor (host/step_counter.py). The first process of the rank that makes a
+step owns it: the rank itself, a child of mp.spawn, or the Python program of a shell script. Only the owner counts, so
+the count is the rank's step even if several processes train. A step of another process is a sign of life only; if the
+owner has ended, that process becomes the owner and goes on counting. Workers of a DataLoader make no steps. If an
+optimizer calls another one (ZeroRedundancyOptimizer), or a script has several, each step counts.
 
-A captured optimizer step runs no hook when its graph is replayed. A replay is a sign of life but no step: one step may
-replay many graphs (torch.compile's reduce-overhead, make_graphed_callables), and evaluation replays them too.
+Replaying a CUDA graph runs no hook, so an optimizer step inside a graph is not counted. A replay is a sign of life
+instead, not a step: one step may replay many graphs (torch.compile's reduce-overhead, make_graphed_callables), and
+evaluation replays graphs as well.
 """
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # built in, as faulthandler is
+import _signal  # type: ignore[import-not-found]  # built in, like faulthandler
 import faulthandler
 import os
 import sys
@@ -30,8 +31,8 @@ RECORD = 64  # bytes: unsigned count, float last_at, float longest_s, unsigned p
 COUNT, LAST_AT, LONGEST_S, OWNER = range(4)
 
 
-def _mmap() -> Any:
-    """The standard library's mmap, from where it lies: the user's folder may hold an mmap.py."""
+def _mmap() -> Any:  # the module, loaded by its path: mypy cannot know it
+    """The standard library's mmap, loaded from its own folder: the user's folder may hold an mmap.py."""
     if "mmap" in sys.builtin_module_names:
         import mmap
 
@@ -44,14 +45,14 @@ def _mmap() -> Any:
 
 
 class Stacks:
-    """All threads into a file of this process; that the file is there says that SIGUSR2 may be sent."""
+    """On SIGUSR2 all threads' stacks go into a file of this process. The supervisor sends SIGUSR2 only if it exists."""
 
     def __init__(self) -> None:
         self._pid, self._path = 0, ""
 
     def offer(self) -> None:
-        """At torch's import and at a process's first step: one forked meanwhile has its parent's file, and the user may
-        have set a handler, which stays and is never called by us."""
+        """Registers the file, or deletes it if the user has a handler for SIGUSR2. Called when torch is imported, and at
+        a process's first step: it may have been forked since, and the user may have set a handler."""
         if _signal.getsignal(_signal.SIGUSR2) != _signal.SIG_DFL:  # faulthandler's own does not show here
             if self._pid == os.getpid():
                 os.unlink(self._path)
@@ -64,23 +65,23 @@ class Stacks:
 
 
 def alive() -> None:
-    """A sign of life between two steps, such as a batch of an evaluation. Replaced once steps are counted."""
+    """A sign of life between two steps, such as after a batch of an evaluation. _count_steps() replaces it."""
 
 
-# Where torch replays graphs: its own compiler does so by the first one, and classes of the user's call it.
+# The methods that replay CUDA graphs; torch.compile calls the first one, as a user's subclass does.
 GRAPHS = (("torch.cuda.graphs", "CUDAGraph"), ("torch.accelerator.graphs", "Graph"))
 
 
 def _watch_graphs() -> None:
-    """From now on each replay of a graph shows life."""
+    """Makes each replay of a graph a sign of life."""
     for module, name in GRAPHS:
-        graph: Any = getattr(sys.modules.get(module), name, None)
+        graph: Any = getattr(sys.modules.get(module), name, None)  # torch has no types for these
         replay = getattr(graph, "replay", None)
         if replay is not None:
             graph.replay = _living(replay)
 
 
-def _living(replay: Any) -> Any:
+def _living(replay: Any) -> Any:  # a method of torch, see above
     show_life = alive
 
     def replayed(self: object, *args: object, **named: object) -> object:
@@ -89,7 +90,7 @@ def _living(replay: Any) -> Any:
 
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(replayed, name, getattr(replay, name, None))
-    replayed._torchdynamo_disable = True  # type: ignore[attr-defined]  # as with steps
+    replayed._torchdynamo_disable = True  # type: ignore[attr-defined]  # as for `stepped` below
     return replayed
 
 
@@ -111,7 +112,7 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks) -> None:
     finally:
         os.close(file)
     record = whole[index * RECORD : (index + 1) * RECORD]
-    counts, times = record.cast("Q"), record.cast("d")  # stores of 8 aligned bytes: a reader sees no half of one
+    counts, times = record.cast("Q"), record.cast("d")  # aligned stores of 8 bytes are atomic
     getpid, monotonic = os.getpid, time.monotonic
     pid, owner, watched = 0, False, False
 
@@ -124,7 +125,7 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks) -> None:
                 if owner:
                     counts[OWNER] = pid
                 stacks.offer()
-                if not watched:  # torch.cuda has been imported by now, in whatever order this torch does it
+                if not watched:  # every version of torch has imported torch.cuda by now
                     watched = True
                     _watch_graphs()
             now, last = monotonic(), times[LAST_AT]
@@ -134,21 +135,21 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks) -> None:
             if owner:
                 counts[COUNT] += 1
         except Exception:
-            pass  # the launcher then sees no steps and keeps still
+            pass  # then the launcher sees no steps, and reports no hang
 
     def show_life() -> None:
-        if times[LAST_AT]:  # before the first step nobody asks
+        if times[LAST_AT]:  # the launcher watches only ranks that have made a step
             times[LAST_AT] = monotonic()
 
     global alive
     alive = show_life
-    # What torch._dynamo.disable would set, without its import: a compiled optimizer step leaves this function alone.
+    # As torch._dynamo.disable does, without its import: torch.compile then leaves this function uncompiled.
     stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
     optimizer.register_optimizer_step_post_hook(stepped)
 
 
 def begin(optimizer: ModuleType) -> None:
-    """Both, each on its own: what fails is not there."""
+    """Starts both functions. If one fails, the other still works."""
     stacks = Stacks()
     for part in (stacks.offer, lambda: _count_steps(optimizer, stacks)):
         try:

@@ -1,7 +1,7 @@
-"""Open MPI's remote shell (plm_rsh_agent), a program of its own: `rsh.py HOST COMMAND ..`.
+"""The remote shell of mpirun (plm_rsh_agent): `rsh.py HOST COMMAND ..`. It needs no sshd and no keys.
 
-mpirun asks it to start orted on a host. It passes the wish to the supervisor beside it, which sends it over the
-control channel; the host's own supervisor starts orted. No sshd, no keys.
+mpirun runs it on the leader to start a daemon (orted) on another host. It passes the request to the leader's supervisor,
+which sends it over the control channel; the supervisor of that host starts the daemon.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ START_TIMEOUT_S = 60.0
 
 
 def main() -> int:
-    """The program: lives as long as the daemon that it asked for, and returns its exit code."""
+    """Waits until the daemon ends; returns the daemon's exit code."""
     if len(sys.argv) < 3:
         print("usage: rsh.py HOST COMMAND ..", file=sys.stderr)
         return 64
@@ -23,7 +23,7 @@ def main() -> int:
     channel.settimeout(START_TIMEOUT_S)
     channel.connect(os.environ["ALGORUN_RUN_DIR"] + "/ranks")
     channel.sendall(json.dumps({"daemon": sys.argv[1], "command": " ".join(sys.argv[2:])}).encode() + b"\n")
-    channel.settimeout(None)  # as long as the job: the supervisor owns this process and ends it
+    channel.settimeout(None)  # the daemon lives as long as the job; the supervisor ends this process
     with channel.makefile("rb") as answers:
         line = answers.readline()
     return int(json.loads(line)["leave"]) if line else 70

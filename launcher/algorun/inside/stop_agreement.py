@@ -1,4 +1,4 @@
-"""How all ranks agree on the step at which they stop or save."""
+"""All ranks agree on the step after which they stop or save."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple, Protocol
 
 from .stop_flag import StopFlag
 
-# A stop is answered within this time plus one step; a tenth of the grace that orchestrators give at the least.
+# Ranks learn of a stop within this time plus one step. Orchestrators grant at least ten times as much.
 AGREE_EVERY_S = 0.25
 MAX_STEPS_BETWEEN = 256
 
 
 class Verdict(NamedTuple):
-    """What all ranks do after this step."""
+    """What all ranks do after this step, the same on each."""
 
     stop: bool = False
     save: bool = False
@@ -24,23 +24,25 @@ NOTHING = Verdict()
 
 
 class Exchange(Protocol):
-    """Whatever can show every rank's numbers to every rank: row r holds rank r's."""
+    """An all-gather of numbers."""
 
-    def exchange(self, values: list[float]) -> list[list[float]]: ...
+    def exchange(self, values: list[float]) -> list[list[float]]:
+        """The values of all ranks: row r holds those of rank r. Call it on all ranks."""
+        ...
 
 
 def show_life() -> None:
-    """Tells the launcher's step counter, where there is one, that this rank goes on: an evaluation makes no steps."""
+    """A sign of life for the launcher's step counter, if this process has one: an evaluation makes no steps."""
     steps = sys.modules.get("algorun_rank_steps")
     if steps is not None:
         steps.alive()
 
 
 class Agreement:
-    """Every rank calls `poll` after every step; every few steps they exchange their wishes in one tiny collective.
+    """Every rank calls `poll` after every step. Every few steps the ranks exchange three numbers in one collective.
 
-    How many steps lie between is itself agreed on, from the measured time of a step, so that the cost per step stays
-    negligible with steps of a millisecond and the answer stays quick with steps of a minute.
+    The ranks also agree on the number of steps until the next exchange, from the measured time of a step: with steps of
+    a millisecond the exchange must cost little, with steps of a minute the answer must come at once.
     """
 
     def __init__(self, peers: Exchange, flag: StopFlag) -> None:
@@ -48,7 +50,7 @@ class Agreement:
         self._every, self._since, self._at = 1, 0, time.monotonic()
 
     def poll(self, save_due: bool = False) -> Verdict:
-        """The common verdict; `save_due` counts on rank 0 only, which holds the clock."""
+        """The common verdict. `save_due` counts on rank 0 only: its clock decides when a checkpoint is due."""
         show_life()
         self._since += 1
         if self._since < self._every:

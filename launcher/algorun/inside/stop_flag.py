@@ -1,4 +1,4 @@
-"""The wish to stop: SIGTERM sets a flag. Imported before torch where a stop that arrives meanwhile must not be lost."""
+"""A flag that SIGTERM sets. Import it before torch, so that a SIGTERM during torch's import is not lost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 class StopFlag:
-    """Set by SIGTERM. The handler only sets it: whatever the rank is doing goes on to the end of its step."""
+    """`wanted` is True once SIGTERM has come. The handler does nothing else, so the rank finishes its step."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -17,10 +17,10 @@ class StopFlag:
         self._blocked = self._registered = False
 
     def install(self) -> None:
-        """Takes SIGTERM over; a handler that is there already is called too. Raises ValueError outside the main thread.
+        """Installs the handler; it also calls the handler set before. Raises ValueError outside the main thread.
 
-        A forked child gets the former handler back: multiprocessing ends its processes with SIGTERM, and they are to
-        end. One that is a rank itself installs its own.
+        A forked child gets the former handler back, because multiprocessing ends its processes with SIGTERM. A child
+        that is a rank itself calls `install` again.
         """
         self._before = signal.signal(signal.SIGTERM, self._set)
         if not self._registered:
@@ -34,7 +34,8 @@ class StopFlag:
             self._before(signum, frame)
 
     def _hold(self) -> None:
-        """A signal that a child gets while it still has this handler would be lost: Python forgets it at the fork."""
+        """Blocks SIGTERM during a fork. A child that still has this handler would lose it: Python clears pending signals
+        after a fork."""
         self._blocked = signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 
     def _release(self) -> None:

@@ -1,1 +1,1 @@
-"""What was asked: the platform's files, hyperparameters, environment and command line, read into one JobConfig."""
+"""What was asked for: reads SageMaker's files, hyperparameters, environment and command line into one JobConfig."""

@@ -1,17 +1,18 @@
-"""The job, in two steps: `job_input.parse` reads what was asked for, `decide` makes one frozen JobConfig of it."""
+"""The job, read in two steps: `job_input.parse` reads all inputs, `decide` makes one frozen JobConfig from them."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from pathlib import Path
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import dataclass, replace
 
+from . import channels, job_input, launch, modeltrainer, settings, usercode
 from . import entry as entries
 from . import hyperparameter_groups as groups
 from . import hyperparameters as hp
-from . import job_input, launch, modeltrainer, settings, usercode
 from .engine import Engine
 from .entry import Entry
 from .hyperparameter_groups import Hyperparameters
@@ -24,29 +25,26 @@ from .settings import ControlSettings, Limits
 from .usercode import Setup
 from .values import Sourced
 
-ENTRY_SCRIPT = "entry_script"  # what SDK v3 calls the program
-ERROR_GATE_S = 10.0  # how long a host with a configuration error waits for the others, to tell them
+STATE = "state"  # algorun_cwd: the folder for the state of this host
+ENTRY_SCRIPT = "entry_script"  # SDK v3's name for the program
+ERROR_GATE_S = 10.0  # a host with a configuration error waits this long for the others, to report it to them
 
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """A job, decided: what runs, how it is launched, how long it may wait.
-
-    `setup` is what must happen before the program can start; until then `entry` is pending. `program` is the entry point
-    as the user named it, `code` the folder of the user's code.
-    """
+    """A job: what runs, how it is launched, how long it may wait. All values are checked."""
 
     input: JobInput
-    setup: Setup | None
+    setup: Setup | None  # what each host does before the program can start; `entry` is then pending or may still change
     entry: Entry
-    program: str
-    code: str
+    program: str  # the entry point as the user named it
+    code: str  # the folder of the user's code
     launch: Launch
     limits: Limits
     control: ControlSettings
     job_name: str
-    quiet: bool  # this host's console gets no closing line: a simulation writes one for all hosts
-    equal_slots: bool  # hosts with different numbers of ranks are an error
+    quiet: bool  # print no closing line: `algorun simulate` prints one for all hosts
+    equal_slots: bool  # different numbers of ranks on the hosts are an error
 
     @property
     def request(self) -> Request:
@@ -70,28 +68,32 @@ class JobConfig:
 
 
 def read(request: Request, environ: Mapping[str, str], resources: Resources | None = None) -> JobConfig:
-    """The job of this environment, read and checked. Raises UserError for the first fault found."""
+    """Reads and checks the job of this environment. Raises UserError for the first error."""
     return decide(job_input.parse(request, environ, resources))
 
 
 def decide(given: JobInput, *, prepared: bool = False) -> JobConfig:
-    """The job that was asked for. Raises UserError. `prepared`: the code is here, and what it requires is installed."""
+    """The job that was asked for. Raises UserError. `prepared`: this host has done what `setup` says."""
     program, source = _named_program(given)
     code = str(given.trainer.code if given.trainer else given.paths.code)
     entry, setup = _entry(given, program, source, prepared=prepared)
+    own = given.hyperparameters.own.extract
+    extract = channels.to_extract(own, settings.EXTRACT.read(given.environ), given.channels)
+    if extract and not prepared:
+        setup = replace(setup or Setup("", "", ""), extract=extract)
     shown = program if program and source != ENTRY_SCRIPT else entry.target
     return _config(given, entry, launch.decide(given, entry), setup=setup, program=shown, code=code)
 
 
 def prepared(job: JobConfig) -> JobConfig:
-    """The job once its code is here: now its program can be checked. Raises UserError."""
+    """The job after its preparation. If its code was fetched, only now its program can be checked. Raises UserError."""
     return decide(job.input, prepared=True)
 
 
 def broken(environ: Mapping[str, str], resources: Resources) -> JobConfig:
-    """The least that is needed to tell the other hosts of a configuration error: who they are and where.
+    """A job for a host with a configuration error: just enough to report the error to the other hosts.
 
-    Raises UserError where the settings of the control channel are wrong themselves.
+    Raises UserError if the settings of the control channel are wrong as well.
     """
     why = "configuration error"
     alone = Launch(Sourced(Engine.NATIVE, why), (), None, Sourced(1, why), per_host=True, restarts=0)
@@ -130,9 +132,11 @@ def _config(
 
 
 def _named_program(given: JobInput) -> tuple[str, str]:
-    """The job's program as the user named it, and where; "" on a command line and where nobody names one."""
-    if not given.request.from_job:
-        return "", "command line"
+    """The job's program as the user named it, and the source of the name. "" for a program that lies here already, and if
+    none is named."""
+    request = given.request
+    if not request.from_job:
+        return request.target if request.code else "", entries.COMMAND_LINE
     if given.environ.get("SAGEMAKER_PROGRAM"):
         return given.environ["SAGEMAKER_PROGRAM"], "SAGEMAKER_PROGRAM"
     named = given.hyperparameters.platform.program
@@ -142,30 +146,57 @@ def _named_program(given: JobInput) -> tuple[str, str]:
 
 
 def _entry(given: JobInput, program: str, source: str, *, prepared: bool) -> tuple[Entry, Setup | None]:
-    """What the ranks run, and what must happen before that."""
+    """The program of the ranks, and the preparation that it needs before it can start."""
     request = given.request
-    if not request.from_job:
+    if not request.from_job and not request.code:
         cwd = os.path.abspath(request.cwd or os.getcwd())
-        return entries.of_command_line(request.target, request.args, module=request.module, cwd=cwd), None
-    args = [*_args(given), *request.args]
+        args = _args(given, Path(cwd), pending=False)
+        return entries.of_command_line(request.target, args, module=request.module, cwd=cwd), None
     code = given.trainer.code if given.trainer else given.paths.code
+    platform = given.hyperparameters.platform
     setup = (
         None
         if prepared or given.trainer
-        else usercode.wished(given.hyperparameters.platform, given.environ, given.paths, program)
+        else usercode.wished(platform, given.environ, given.paths, program, named=request.code)
     )
+    args = _args(given, code, pending=setup is not None)
     if setup is not None:
         return entries.pending(program, source, args, str(code)), setup
-    wish = request.cwd or given.hyperparameters.own.cwd
+    return entries.of_job(program, source, args, code, _folder(given, code)), None
+
+
+def _folder(given: JobInput, code: Path) -> str:
+    """The folder in which the program starts: the code folder, or the one that --cwd or algorun_cwd names in it.
+
+    `state` means the state folder of this host, unless the code has a folder of that name. Raises UserError.
+    """
+    wish = given.request.cwd or given.hyperparameters.own.cwd
     cwd = os.path.normpath(os.path.join(code, wish)) if wish else str(code)
-    if cwd != str(code) and not os.path.isdir(cwd):
-        raise UserError(f"hyperparameter {groups.CWD}", f"{cwd} is not a folder", fix="name a folder inside the code")
-    return entries.of_job(program, source, args, code, cwd), None
+    if cwd == str(code) or os.path.isdir(cwd):
+        return cwd
+    if wish == STATE:
+        return given.state_of(given.resources.current_host)
+    where = "--cwd" if given.request.cwd else f"hyperparameter {groups.CWD}"
+    raise UserError(where, f"{cwd} is not a folder", fix=f"name a folder of the user's code, or {STATE}")
 
 
-def _args(given: JobInput) -> list[str]:
-    """The program's arguments: those of algorun_args, else made of the user's hyperparameters."""
-    if given.hyperparameters.own.args is not None:
-        return list(given.hyperparameters.own.args)
+def _args(given: JobInput, code: Path, *, pending: bool) -> list[str]:
+    """The program's arguments: those of the command line or of --args-file; for a job that its files describe,
+    algorun_args, the file of algorun_args_file, or made from the user's hyperparameters, and the command line's after that.
+
+    `pending`: the code is not here yet, and so its file of arguments is not.
+    """
+    request, own = given.request, given.hyperparameters.own
+    named, where = (own.args_file, "") if request.from_job else (request.args_file, "--args-file")
+    if named:
+        from . import args_file  # few jobs need it
+
+        where = where or args_file.WHERE
+        args_file.check(named, where)
+        return [*(() if pending else args_file.read(code, named, where)), *request.args]
+    if not request.from_job:
+        return list(request.args)
+    if own.args is not None:
+        return [*own.args, *request.args]
     user = given.hyperparameters.user
-    return hp.argv(user) if given.trainer is None else modeltrainer.argv(user)
+    return [*(hp.argv(user) if given.trainer is None else modeltrainer.argv(user)), *request.args]

@@ -1,16 +1,14 @@
-"""The engines: what can start the ranks of a job.
+"""The engines: the ways of starting a job's ranks.
 
-To add one, write `plan/engines/NAME.py` with its own processes, and register it: a member of `Engine` here, with what the
-launcher must know about it, and its line in STARTERS (plan/engines/registry.py). An engine that starts ranks and names
-them by variables of its own also needs those names in inside/rank_exec.py. Nothing else compares engine names, and a
-test refuses an engine that STARTERS lacks.
+CONTRIBUTING.md says how to add one. No other code compares engine names, and a test fails if STARTERS
+(plan/engines/registry.py) lacks an engine.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
 
 
 class Engine(StrEnum):
@@ -35,8 +33,8 @@ class Engine(StrEnum):
 
     @classmethod
     def of(cls, where: str, name: str) -> Engine:
-        """The engine called `name`. Raises UserError, with `where` the name was given, if there is none."""
+        """The engine called `name`. Raises UserError if there is none; `where` names the option."""
         for engine in cls:
             if engine == name:
                 return engine
-        raise UserError(where, f"{name!r} is no engine", allowed=", ".join(cls))
+        raise UserError(where, f"{name!r} is not an engine", allowed=", ".join(cls))

@@ -1,15 +1,14 @@
-"""What the ranks run: a bundled entrypoint, a script, a module or a command."""
+"""The program that the ranks run: a bundled entrypoint, a script, a module or a command."""
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import dataclass
 
 from .usercode import is_package
 
@@ -19,28 +18,29 @@ BUNDLED = {
     "mpi-basics": "algorun_train.jobs.mpi_basics",
 }
 
-FIRST_LINE = 256  # bytes: what the kernel reads of a program to find its interpreter
+COMMAND_LINE = "command line"  # the source of a program that `algorun run` names
+FIRST_LINE = 256  # bytes that the kernel reads from a script to find its interpreter
 
-# pending: code that must be fetched or installed first.
+# pending: its code must be fetched or installed first.
 Kind = Literal["bundled", "script", "module", "shell", "command", "pending"]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The user's program. `target` is a bundled name, a path or a module; `cwd` the folder that it starts in."""
+    """A program and its arguments."""
 
     kind: Kind
-    target: str
+    target: str  # a bundled name, a path or a module
     args: tuple[str, ...]
-    cwd: str
-    source: str
-    interpreter: tuple[str, ...] = ()  # of a script without execute permission
+    cwd: str  # the folder in which it starts
+    source: str  # the option or file that names it
+    interpreter: tuple[str, ...] = ()  # for a script that the kernel cannot start by itself
 
     def argv(self, python: str) -> tuple[str, ...]:
         """The command line of one rank.
 
-        Our own programs start isolated (`-I`), so that a user's folder with a json.py or a train.py cannot shadow
-        what they import; the user's start plainly.
+        Bundled programs start with `python -I`, so that a json.py or a train.py in the user's folder cannot replace
+        their imports. The user's programs start without it.
         """
         match self.kind:
             case "bundled":
@@ -59,16 +59,16 @@ class Entry:
 
     @property
     def _path(self) -> str:
-        """The target as a path: without a slash it would be looked for on PATH."""
+        """The target as a path with a slash: a name without one would be searched on PATH."""
         return self.target if self.target.startswith(("/", "./", "../")) else f"./{self.target}"
 
 
 def _kind(path: Path, target: str) -> tuple[Kind, tuple[str, ...]]:
-    """How a file is started, and by which interpreter where the kernel would not start it.
+    """How a file is started, and its interpreter if the kernel would not start the file.
 
-    AWS's toolkit makes an entry point executable and gives it to a shell: its first line names the interpreter, and
-    without such a line the shell runs it itself. Archives lose modes, and code folders may be read-only, so here the
-    same interpreter is called by name.
+    AWS's toolkit makes an entry point executable and runs it through a shell: the interpreter is that of the first line
+    (`#!`), or else the shell. Here the same interpreter is started directly, because the file may not be executable:
+    archives lose modes, and a code folder may be read-only.
     """
     if target.endswith(".py"):
         return "script", ()
@@ -76,12 +76,12 @@ def _kind(path: Path, target: str) -> tuple[Kind, tuple[str, ...]]:
         with open(path, "rb") as file:
             start = file.read(FIRST_LINE)
     except OSError:
-        return "command", ()  # a program may be executable and yet not readable
+        return "command", ()  # a program may be executable but not readable
     named = start.startswith(b"#!")
     if os.access(path, os.X_OK) and (named or b"\0" in start):
         return "command", ()
     if named:
-        # As the kernel reads it: the interpreter, and all that follows as one argument.
+        # As the kernel reads it: the interpreter, and the rest of the line as one argument.
         words = start[2:].split(b"\n")[0].strip().split(None, 1)
         return "shell", tuple(map(os.fsdecode, words)) or ("/bin/sh",)
     if os.access(path, os.X_OK) or target.endswith(".sh"):
@@ -90,27 +90,30 @@ def _kind(path: Path, target: str) -> tuple[Kind, tuple[str, ...]]:
 
 
 def of_command_line(target: str, args: Sequence[str], *, module: bool, cwd: str) -> Entry:
-    """`algorun run TARGET ..`: a bundled name wins; `./ddp` is a file. Raises UserError where nothing is there."""
-    source = "command line"
+    """The program of `algorun run TARGET ..`. `ddp` is the bundled entrypoint, `./ddp` a file. Raises UserError if there
+    is no such program."""
     if module:
-        return Entry("module", target, tuple(args), cwd, source)
+        return Entry("module", target, tuple(args), cwd, COMMAND_LINE)
     if target in BUNDLED:
-        return Entry("bundled", target, tuple(args), cwd, source)
-    return of_file(target, args, cwd, where="program", source=source)
+        return Entry("bundled", target, tuple(args), cwd, COMMAND_LINE)
+    return of_file(target, args, cwd, where="program", source=COMMAND_LINE)
 
 
 def of_file(target: str, args: Sequence[str], cwd: str, *, where: str, source: str) -> Entry:
-    """A program file, relative to `cwd`."""
+    """The program in a file; `target` is relative to `cwd`. Raises UserError, in which `where` names the option."""
     path = Path(cwd, target)
-    if os.path.isdir(path):  # Path's own raise on names that no file can have
+    if os.path.isdir(path):  # Path.is_dir() raises ValueError on impossible names (a zero byte)
         raise UserError(where, f"{target!r} is a folder", allowed="a .py, a .sh or an executable file")
     if not os.path.isfile(path):
+        import difflib  # late: only an error needs it
+
         near = difflib.get_close_matches(target, [*BUNDLED, *_programs(cwd)], n=1)
+        check = "the folder (--cwd)" if source == COMMAND_LINE else "that source_dir holds it"
         raise UserError(
             where,
             f"{target!r} does not exist in {cwd}",
             allowed=f"a file, or one of {', '.join(BUNDLED)}",
-            fix=f"did you mean {near[0]}?" if near else "",
+            fix=f"did you mean {near[0]}?" if near else f"check the name, and {check}",
         )
     kind, interpreter = _kind(path, target)
     if kind == "command" and not os.access(path, os.X_OK):
@@ -126,9 +129,10 @@ def _programs(cwd: str) -> list[str]:
 
 
 def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str) -> Entry:
-    """The job's own program: a file or module in the code folder, else a bundled name; without a name the bundled ddp.
+    """The program of a job: a file or module in the code folder, else a bundled entrypoint. Raises UserError.
 
-    A file called `ddp` in the code folder wins over the bundled one: the user's code is meant where there is any.
+    A file called `ddp` in the code folder comes before the bundled entrypoint. Without a name and without code it is the
+    bundled `ddp`.
     """
     if not program:
         if code.is_dir() and any(name.endswith((".py", ".sh")) for name in _programs(str(code))):
@@ -140,9 +144,9 @@ def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str)
         return Entry("bundled", "ddp", tuple(args), cwd if code.is_dir() else "/", "default program")
     if program in BUNDLED and not os.path.exists(code / program):
         return Entry("bundled", program, tuple(args), cwd if code.is_dir() else "/", source)
-    plain = program.removeprefix("./")  # SDK v3 writes it so
+    plain = program.removeprefix("./")  # SDK v3 adds it
     if plain.startswith(("/", "-")) or ".." in plain.split("/") or "\0" in plain:
-        raise UserError(source, f"{program!r} is no entry point", allowed="a path inside the code folder")
+        raise UserError(source, f"{program!r} is not an entry point", allowed="a path inside the code folder")
     _inside(code, plain, source)
     if is_package(code, plain):
         return Entry("module", plain.removesuffix(".py").replace("/", "."), tuple(args), cwd, source)
@@ -150,19 +154,19 @@ def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str)
         return of_file(plain if cwd == str(code) else str(code / plain), args, cwd, where=source, source=source)
     if _is_module(code, plain):
         return Entry("module", plain, tuple(args), cwd, source)
-    return of_file(plain, args, str(code), where=source, source=source)  # says what is there instead
+    return of_file(plain, args, str(code), where=source, source=source)  # raises, with similar names as the fix
 
 
 def pending(program: str, source: str, args: Sequence[str], cwd: str) -> Entry:
-    """The job's own program before its code is here."""
+    """The program of a job whose code must be fetched or installed first."""
     return Entry("pending", program, tuple(args), cwd, source)
 
 
 def _inside(code: Path, program: str, source: str) -> None:
-    """A link must not lead the entry point out of the code folder."""
+    """Raises UserError if a symbolic link leads the entry point out of the code folder."""
     try:
         real = os.path.realpath(code / program)
-    except ValueError:  # half of a surrogate pair: no file is called so
+    except ValueError:  # half of a surrogate pair: no file can have this name
         return
     if not Path(real).is_relative_to(os.path.realpath(code)):
         raise UserError(source, f"{program!r} leads out of {code}", allowed="a path inside the code folder")

@@ -1,22 +1,23 @@
-"""hyperparameters.json in typed groups: what the platform says, what algorun is told, and the user's own.
+"""hyperparameters.json in three typed groups: keys of SageMaker, keys of algorun, and the user's own.
 
-Decoded and checked once, here; nothing behind this module reads a raw key. SageMaker SDK v3 says in files of its own
-what SDK v2 says in keys `sagemaker_*`: those are in modeltrainer.
+This module decodes and checks them once; no other module reads a raw key. SageMaker SDK v3 uses files instead of keys
+`sagemaker_*`; modeltrainer reads those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import dataclass
 
 from . import hyperparameters as hp
 from .engine import Engine
 from .settings import MOST_RESTARTS
-from .values import count
+from .values import count, names
 
-# What SDK v2 sends for distribution=, and the engine for it. smdistributed's own engine is closed: native takes its place.
+# The keys that SDK v2 sends for distribution=, and their engines. The launcher of smdistributed is closed software;
+# native replaces it.
 DATA_PARALLEL = "sagemaker_distributed_dataparallel_enabled"
 PARAMETER_SERVER = "sagemaker_parameter_server_enabled"
 ENGINES: Mapping[str, Engine] = {
@@ -37,11 +38,11 @@ INSTANCE_GROUPS = "sagemaker_distribution_instance_groups"
 MODEL_PARALLEL = "mp_parameters"  # the script gets it too
 SUBMIT_DIRECTORY = "sagemaker_submit_directory"
 LOG_LEVEL = "sagemaker_container_log_level"
-INFO = 20  # logging.INFO; the module costs 4 ms of every start
+INFO = 20  # logging.INFO; importing logging would cost 4 ms at every start
 
 # algorun's own.
 ENGINE, SLOTS, RESTARTS, PER_HOST = "algorun_engine", "algorun_slots", "algorun_restarts", "algorun_per_host"
-ARGS, CWD = "algorun_args", "algorun_cwd"
+ARGS, ARGS_FILE, CWD, EXTRACT = "algorun_args", "algorun_args_file", "algorun_cwd", "algorun_extract"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +54,15 @@ class PlatformKeys:
     region: str | None
     job_name: str
     log_level: int
-    distributions: tuple[str, ...]  # the keys of DISTRIBUTIONS that say yes
-    processes_per_host: int | None  # None also where no distribution counts processes
+    distributions: tuple[str, ...]  # the keys of DISTRIBUTIONS whose value is true
+    processes_per_host: int | None  # None also if there is no distribution
     mpi_options: tuple[str, ...]
-    instance_groups: tuple[str, ...] | None  # the groups that the distribution spans
-    decoded: Mapping[str, object]  # all of them, for SM_FRAMEWORK_PARAMS
+    instance_groups: tuple[str, ...] | None  # the groups whose hosts carry ranks
+    decoded: Mapping[str, object]  # all keys `sagemaker_*`, for SM_FRAMEWORK_PARAMS
 
     @property
     def module_dir(self) -> str | None:
-        """The submit directory as SM_MODULE_DIR shows it: Python's spelling, whatever was sent."""
+        """The submit directory for SM_MODULE_DIR: str() of the decoded value, as in AWS's toolkit."""
         return str(self.decoded[SUBMIT_DIRECTORY]) if SUBMIT_DIRECTORY in self.decoded else None
 
 
@@ -75,25 +76,28 @@ class OwnKeys:
     per_host: bool
     args: tuple[str, ...] | None
     cwd: str
+    args_file: str = ""  # a path inside the code folder: a JSON list of arguments
+    extract: tuple[str, ...] | None = None  # channels whose archives are unpacked before the ranks start
 
 
 @dataclass(frozen=True, slots=True)
 class Hyperparameters:
-    """All hyperparameters of a job, decoded. `user` holds the user's own in the order of the file."""
+    """All hyperparameters of a job, decoded."""
 
     platform: PlatformKeys
     own: OwnKeys
-    user: Mapping[str, object]
-    decoded: Mapping[str, object]
+    user: Mapping[str, object]  # the user's own, in the order of the file
+    decoded: Mapping[str, object]  # all keys
 
     @property
     def model_parallel(self) -> bool:
-        """True where the job asks for smdistributed.modelparallel."""
+        """True if the job asks for smdistributed.modelparallel."""
         return bool(self.decoded.get(MODEL_PARALLEL))
 
     @classmethod
     def parse(cls, raw: Mapping[str, object]) -> Hyperparameters:
-        """The groups of a raw hyperparameters.json. Raises UserError on a platform's or own key with a wrong value."""
+        """Decodes and groups a parsed hyperparameters.json. Raises UserError if a key of SageMaker or algorun has a wrong
+        value."""
         decoded = {key: hp.decode(value) for key, value in raw.items()}
         user = {key: value for key, value in decoded.items() if not hp.is_platform_key(key)}
         return cls(_platform(raw, decoded), _own(raw), user, decoded)
@@ -105,7 +109,7 @@ def _where(key: str) -> str:
 
 def _platform(raw: Mapping[str, object], decoded: Mapping[str, object]) -> PlatformKeys:
     distributions = tuple(key for key in DISTRIBUTIONS if hp.flag(raw, key))
-    # Whatever the key's name says: the toolkit counts so for all distributions.
+    # The key says mpi, but AWS's toolkit uses it for every distribution.
     counted = any(key in ENGINES for key in distributions) and decoded.get(PROCESSES) is not None
     level = decoded.get(LOG_LEVEL)
     return PlatformKeys(
@@ -113,9 +117,7 @@ def _platform(raw: Mapping[str, object], decoded: Mapping[str, object]) -> Platf
         submit_directory=hp.text(raw, SUBMIT_DIRECTORY),
         region=hp.text(raw, "sagemaker_region") if "sagemaker_region" in raw else None,
         job_name=hp.text(raw, "sagemaker_job_name"),
-        log_level=level
-        if isinstance(level, int)
-        else INFO,  # a number, as scripts read it; the toolkit's job ends on a word
+        log_level=level if isinstance(level, int) else INFO,  # scripts expect a number
         distributions=distributions,
         processes_per_host=count(_where(PROCESSES), decoded[PROCESSES]) if counted else None,
         mpi_options=_words(MPI_OPTIONS, hp.text(raw, MPI_OPTIONS), allowed="options of mpirun"),
@@ -126,18 +128,24 @@ def _platform(raw: Mapping[str, object], decoded: Mapping[str, object]) -> Platf
 
 def _own(raw: Mapping[str, object]) -> OwnKeys:
     engine, restarts, slots = hp.text(raw, ENGINE), hp.text(raw, RESTARTS), hp.decode(raw.get(SLOTS))
+    args, args_file = _args(hp.decode(raw.get(ARGS))), hp.text(raw, ARGS_FILE)
+    if args is not None and args_file:
+        raise UserError(_where(ARGS_FILE), f"{args_file!r} contradicts {ARGS}", fix="drop one of the two")
+    extract = hp.decode(raw.get(EXTRACT))
     return OwnKeys(
         engine=Engine.of(_where(ENGINE), engine) if engine else None,
         slots=None if slots is None else count(_where(SLOTS), slots),
         restarts=count(_where(RESTARTS), restarts, MOST_RESTARTS, least=0) if restarts else None,
         per_host=hp.flag(raw, PER_HOST),
-        args=_args(hp.decode(raw.get(ARGS))),
+        args=args,
+        args_file=args_file,
         cwd=hp.text(raw, CWD),
+        extract=None if extract is None else names(_where(EXTRACT), extract),
     )
 
 
 def _args(given: object) -> tuple[str, ...] | None:
-    """algorun_args: a JSON list, or words as in a shell."""
+    """The words of algorun_args: a JSON list, or a text with a shell's quoting."""
     if given is None:
         return None
     if isinstance(given, list):
@@ -150,7 +158,7 @@ def _args(given: object) -> tuple[str, ...] | None:
 def _words(key: str, text: str, *, allowed: str) -> tuple[str, ...]:
     if not text:
         return ()
-    import shlex  # few jobs need it
+    import shlex  # imported here because few jobs need it
 
     try:
         return tuple(shlex.split(text))
@@ -159,10 +167,4 @@ def _words(key: str, text: str, *, allowed: str) -> tuple[str, ...]:
 
 
 def _names(key: str, value: object) -> tuple[str, ...] | None:
-    if value is None:
-        return None
-    if not value:
-        return ()
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise UserError(_where(key), f"{value!r} is not a list of names", allowed='a list such as ["gpu"]')
-    return tuple(value)
+    return None if value is None else names(_where(key), value, such_as='["gpu"]')

@@ -1,25 +1,24 @@
-"""Hyperparameters: three encodings in, Python values out, and the argv that a user's script gets. Pure.
+"""Decodes hyperparameters into Python values, and makes the command line of the user's script from them. Pure.
 
-The rules are those of AWS's sagemaker-training 5.1.4, whose users' scripts rely on them: keys in ASCII order,
-`--key value` (one-character keys `-k value`), always two elements, booleans `True` and `False`, None and "" as an
-empty argument, lists as Python writes them, dictionaries as `k=v,k2=v2`.
+The command line follows AWS's sagemaker-training 5.1.4, because users' scripts rely on it: keys in ASCII order; two
+words per key, `--key value` (`-k value` for a key of one character); booleans as `True` and `False`; None and "" as an
+empty word; lists as Python prints them; dictionaries as `k=v,k2=v2`.
 """
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Mapping
 
-from algorun.codec import loads
-from algorun.errors import UserError
+from algorun.common.codec import loads
+from algorun.common.errors import UserError
 
 PLATFORM_KEYS = ("_tuning_objective_metric", "default_user_module_name")
 PLATFORM_PREFIXES = ("sagemaker_", "algorun_")
-LONGEST = 128 * 1024  # bytes of one argument or variable with its closing zero: Linux's MAX_ARG_STRLEN
+LONGEST = 128 * 1024  # bytes of one argument or variable, its final zero byte included: Linux's MAX_ARG_STRLEN
 
 
 def decode(raw: object) -> object:
-    """A hyperparameter's value: JSON if it is JSON (`"0.10"` is 0.1), else the string itself (`"007"`, `"True"`)."""
+    """A hyperparameter's value. A string that is valid JSON is decoded ("0.10" becomes 0.1); any other stays ("007")."""
     if not isinstance(raw, str):
         return raw
     try:
@@ -29,31 +28,36 @@ def decode(raw: object) -> object:
 
 
 def is_platform_key(key: str) -> bool:
-    """True for keys that speak to the launcher and never reach the script."""
+    """True for keys that are meant for the launcher: the script does not get them."""
     return key.startswith(PLATFORM_PREFIXES) or key in PLATFORM_KEYS
 
 
-def flag(raw: Mapping[str, object], key: str) -> bool:
-    """A yes or no of the platform's, read by its value (SDKs send `false` too) in any of the three encodings."""
+def flag(raw: Mapping[str, object], key: str, where: str = "") -> bool:
+    """The boolean value of a platform key, False if it is absent. SDKs send true, "true" or "True".
+
+    Raises UserError on any other value.
+    """
     value = decode(raw.get(key, False))
     if isinstance(value, str):
         try:
+            import ast  # late: most jobs need it not at all, and every job waits for its start
+
             value = ast.literal_eval(value.strip().capitalize())
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # {[]: 1} is a TypeError
             pass
     if value in (True, False, None):
         return bool(value)
-    raise UserError(f"hyperparameter {key}", f"{raw[key]!r} is neither yes nor no", allowed="true or false")
+    raise UserError(where or f"hyperparameter {key}", f"{raw[key]!r} is not a boolean", allowed="true or false")
 
 
 def text(raw: Mapping[str, object], key: str) -> str:
-    """A platform key's value as text, "" where it is absent. JSON strings lose their quotes."""
+    """A platform key's value as text, "" if it is absent. A JSON string loses its quotes."""
     value = decode(raw.get(key))
     return "" if value is None else str(value)
 
 
 def argument(value: object) -> str:
-    """One value as the element of argv that follows its key."""
+    """A value as the word that follows its key on the command line."""
     if value is None or value == "":
         return ""
     if isinstance(value, dict):
@@ -62,30 +66,32 @@ def argument(value: object) -> str:
 
 
 def argv(values: Mapping[str, object]) -> list[str]:
-    """The command line of decoded hyperparameters, two elements each, keys in ASCII order.
+    """The command line for decoded hyperparameters: two words per key, keys in ASCII order.
 
-    Raises UserError on what no process can be given: a zero byte, half of a surrogate pair, 128 KiB in one element.
+    Raises UserError on a word that Linux cannot pass to a process: with a zero byte, with half of a surrogate pair, or
+    of 128 KiB and more.
     """
     out: list[str] = []
     for key in sorted(values):
         name = f"--{key}" if len(key) > 1 else f"-{key}" if key else ""
-        out += [_possible(key, name), _possible(key, argument(values[key]))]
+        where = f"hyperparameter {key!r}"
+        out += [possible(where, name), possible(where, argument(values[key]))]
     return out
 
 
-def _possible(key: str, element: str) -> str:
-    where = f"hyperparameter {key!r}"
+def possible(where: str, element: str) -> str:
+    """The word of a command line, unchanged. Raises UserError if Linux cannot pass it to a process."""
     if "\0" in element:
-        raise UserError(where, "holds a zero byte, which no command line can carry", fix="remove \\u0000")
+        raise UserError(where, "contains a zero byte, which a command line cannot carry", fix="remove \\u0000")
     try:
         size = len(element.encode())
     except UnicodeEncodeError as error:
         half = f"U+{ord(element[error.start]):04X}"
-        raise UserError(where, f"holds {half}, half of a surrogate pair", allowed="Unicode text") from None
+        raise UserError(where, f"contains {half}, half of a surrogate pair", allowed="Unicode text") from None
     if size >= LONGEST:
         raise UserError(
             where,
-            f"is {size} bytes long, more than Linux takes as one argument",
+            f"is {size} bytes long: too long for one argument on Linux",
             allowed=f"fewer than {LONGEST} bytes",
             fix="pass it as a file in a channel",
         )

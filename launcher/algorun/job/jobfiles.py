@@ -1,33 +1,33 @@
-"""Reads the platform's JSON files, and refuses broken ones with the place of the fault."""
+"""Reads SageMaker's JSON files. An error names the file and the place in it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from algorun.codec import loads
-from algorun.errors import UserError
+from algorun.common.codec import loads
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import dataclass
 
 from .values import HOST_NAME_LENGTH
 
-LARGEST = 16 * 1024 * 1024  # bytes; SageMaker's own limit for all hyperparameters together is far below 1 MiB
+LARGEST = 16 * 1024 * 1024  # bytes of a file; SageMaker limits all hyperparameters together to far less than 1 MiB
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """One instance group. `raw` is the object as it stands in the file."""
+    """One instance group."""
 
     name: str
     instance_type: str
     hosts: tuple[str, ...]
-    raw: Mapping[str, object]
+    raw: Mapping[str, object]  # the object in the file, unchanged
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """resourceconfig.json, checked. `raw` is the object as it stands in the file."""
+    """resourceconfig.json, checked."""
 
     hosts: tuple[str, ...]
     current_host: str
@@ -35,45 +35,60 @@ class Resources:
     instance_type: str
     current_group: str
     groups: tuple[Group, ...]
-    source: str
-    raw: Mapping[str, object]
+    source: str  # the file's name, or why there is none
+    raw: Mapping[str, object]  # the object in the file, unchanged
 
 
 def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
+OBJECT = "a JSON object, {..}"
+
+
 def read_object(path: Path, *, missing_ok: bool = False) -> dict[str, object]:
-    """The JSON object in a file; {} for an absent file where `missing_ok`. Raises UserError on anything else."""
+    """The JSON object in a file. Raises UserError if there is none; with `missing_ok` an absent file is {}."""
     where = str(path)
     try:
-        with open(path, "rb") as file:
-            raw = file.read(LARGEST + 1)
+        value = read_json(path, where, OBJECT)
     except FileNotFoundError:
         if missing_ok:
             return {}
         raise UserError(
-            where, "the file is missing", fix="SageMaker writes it; at home use docker/compose.yaml or algorun simulate"
+            where, "the file is missing; SageMaker writes it", fix="at home use docker/compose.yaml or algorun simulate"
         ) from None
-    except OSError as error:
-        raise UserError(where, f"cannot be read: {error.strerror}") from None
-    if len(raw) > LARGEST:
-        raise UserError(where, "is too large", allowed=f"up to {LARGEST} bytes")
-    try:
-        value = loads(raw.decode("utf-8"), _no_constant)
-    except UnicodeDecodeError as error:
-        raise UserError(where, f"is not UTF-8 (byte {error.start})", fix="save it as UTF-8") from None
-    except json.JSONDecodeError as error:
-        raise UserError(where, f"is not JSON: line {error.lineno} column {error.colno}: {error.msg}") from None
-    except ValueError as error:
-        raise UserError(where, f"is not usable JSON: {error}") from None
     if not isinstance(value, dict):
-        raise UserError(where, f"holds a JSON {type(value).__name__}", allowed="a JSON object, {..}")
+        raise UserError(where, f"contains a JSON {type(value).__name__}", allowed=OBJECT)
     return value
 
 
+def read_json(path: Path, where: str, allowed: str) -> object:
+    """The JSON value in a file. Raises UserError, in which `where` names the file, and FileNotFoundError."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(where, f"cannot be read: {error.strerror}", fix="make the file readable") from None
+    if len(raw) > LARGEST:
+        raise UserError(where, "is too large", allowed=f"up to {LARGEST} bytes")
+    try:
+        return loads(raw.decode("utf-8"), _no_constant)
+    except UnicodeDecodeError as error:
+        raise UserError(where, f"is not UTF-8 (byte {error.start})", fix="save it as UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise UserError(
+            where,
+            f"is not JSON: line {error.lineno} column {error.colno}: {error.msg}",
+            allowed=allowed,
+        ) from None
+    except ValueError as error:
+        raise UserError(where, f"is not usable JSON: {error}", allowed=allowed) from None
+
+
 def host_names(where: str, value: object) -> tuple[str, ...]:
-    """A list of distinct host names, in its own order."""
+    """A list of host names, in its order. Raises UserError if one is invalid or named twice."""
     if not isinstance(value, list) or not value:
         raise UserError(where, f"{value!r} is not a list of host names", allowed='a list such as ["algo-1", "algo-2"]')
     for name in value:
@@ -102,7 +117,7 @@ def _groups(where: str, raw: Mapping[str, object], hosts: tuple[str, ...]) -> tu
         return ()
     where = f"{where} instance_groups"
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-        raise UserError(where, f"{value!r} is not a list of objects")
+        raise UserError(where, f"{value!r} is not a list of objects", allowed="a list of JSON objects, [{..}, ..]")
     groups = []
     for item in value:
         name = _text(where, item, "instance_group_name")
@@ -115,7 +130,8 @@ def _groups(where: str, raw: Mapping[str, object], hosts: tuple[str, ...]) -> tu
 
 
 def read_resources(path: Path) -> Resources:
-    """resourceconfig.json, with hosts in the order of the file: ranks follow it, as users' scripts compute them."""
+    """Reads resourceconfig.json. Hosts keep the order of the file, which decides the ranks: users' scripts compute theirs
+    from it. Raises UserError."""
     raw = read_object(path)
     where = str(path)
     for key in ("hosts", "current_host"):
@@ -138,19 +154,19 @@ def read_resources(path: Path) -> Resources:
 
 
 def imagined(nnodes: int, source: str) -> Resources:
-    """Hosts algo-1 .. algo-N that no file names: a single machine, or a plan made offline."""
+    """Hosts algo-1 to algo-N without a file, for a single machine or a plan made offline. `source`: why."""
     hosts = tuple(f"algo-{number}" for number in range(1, nnodes + 1))
     raw = {"current_host": hosts[0], "hosts": list(hosts), "network_interface_name": ""}
     return Resources(hosts, hosts[0], "", "", "", (), source, raw)
 
 
 def read_hyperparameters(path: Path) -> dict[str, object]:
-    """hyperparameters.json; an absent file means none (Processing jobs have none)."""
+    """Reads hyperparameters.json; {} without the file (Processing jobs have none). Raises UserError."""
     return read_object(path, missing_ok=True)
 
 
 def read_channels(path: Path) -> dict[str, dict[str, object]]:
-    """inputdataconfig.json: channel name to its description; an absent file means none."""
+    """Reads inputdataconfig.json: the description of each channel by its name; {} without the file. Raises UserError."""
     raw = read_object(path, missing_ok=True)
     for name, value in raw.items():
         if not isinstance(value, dict):

@@ -1,14 +1,13 @@
-"""How the ranks are launched: engine, ranks on each host, restarts. Decides between everything that was asked for.
+"""Decides how the ranks are launched: engine, ranks on each host, restarts.
 
-The command line wins over a variable ALGORUN_*, this over a hyperparameter algorun_*, this over the SDK's distribution.
-Restarts are the exception: there the hyperparameter wins over the variable.
+A command-line option overrides a variable ALGORUN_*, which overrides a hyperparameter algorun_*, which overrides the
+SDK's distribution. One exception: for restarts the hyperparameter overrides the variable.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from algorun.errors import UserError
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import dataclass
 
 from . import hyperparameter_groups as groups
 from . import settings
@@ -25,16 +24,16 @@ class Launch:
     """How the ranks of a job are started."""
 
     engine: Sourced[Engine]
-    engine_options: tuple[str, ...]  # the user's own for mpirun
-    compatibility: Sourced[str] | None  # the closed libraries that the compatibility layer stands for
-    slots: Sourced[int] | None  # ranks on each host; None: as many as the machine offers GPUs
-    per_host: bool  # one process per host, which counts hosts as its ranks
-    restarts: int  # attempts that may follow a failed one
-    outside: frozenset[str] = frozenset()  # hosts whose process stands alone, outside the world of ranks
+    engine_options: tuple[str, ...]  # the user's own options for mpirun
+    compatibility: Sourced[str] | None  # the closed libraries that our compatibility layer replaces
+    slots: Sourced[int] | None  # ranks on each host; None: one per GPU
+    per_host: bool  # one rank per host
+    restarts: int  # at most this many after failures
+    outside: frozenset[str] = frozenset()  # standalone hosts: each runs the program once, without ranks
 
 
 def decide(given: JobInput, entry: Entry) -> Launch:
-    """What was asked for, or the default. Raises UserError where two wishes contradict each other."""
+    """The launch that was asked for, with defaults. Raises UserError if two inputs contradict each other."""
     engine, slots = _engine(given), _slots(given)
     alone = given.request.share_nothing or settings.SHARE_NOTHING.read(given.environ)
     one_each = given.request.per_host or given.hyperparameters.own.per_host or alone
@@ -46,7 +45,7 @@ def decide(given: JobInput, entry: Entry) -> Launch:
         engine=Sourced(Engine.NATIVE, "--share-nothing") if alone else engine or _default_engine(entry),
         engine_options=given.trainer.mpi_options if given.trainer else given.hyperparameters.platform.mpi_options,
         compatibility=_compatibility(given.hyperparameters, entry),
-        slots=Sourced(1, "one process per host") if per_host else slots,
+        slots=Sourced(1, "one rank per host") if per_host else slots,
         per_host=per_host,
         restarts=_restarts(given),
         outside=_outside(given, spread=engine is not None or _speaks_mpi(entry), alone=alone),
@@ -64,7 +63,7 @@ def _default_engine(entry: Entry) -> Sourced[Engine]:
 
 
 def _engine(given: JobInput) -> Sourced[Engine] | None:
-    """The engine that somebody asked for, or None."""
+    """The engine that was asked for, None without one."""
     if given.request.engine:
         return Sourced(Engine.of("--engine", given.request.engine), "--engine")
     if wish := settings.ENGINE.read(given.environ):
@@ -76,11 +75,11 @@ def _engine(given: JobInput) -> Sourced[Engine] | None:
 
 
 def _distribution(keys: tuple[str, ...]) -> Sourced[Engine] | None:
-    """The engine for the SDK's distribution=, of which `keys` say yes."""
+    """The engine for the SDK's distribution=. `keys`: the hyperparameters of DISTRIBUTIONS that are true."""
     if groups.PARAMETER_SERVER in keys:
         raise UserError(
             f"hyperparameter {groups.PARAMETER_SERVER}",
-            "parameter servers are not offered",
+            "parameter servers are not supported",
             allowed="torch_distributed, pytorchddp, smdistributed or mpi",
             fix="remove parameter_server from distribution",
         )
@@ -96,7 +95,7 @@ def _distribution(keys: tuple[str, ...]) -> Sourced[Engine] | None:
 
 
 def _slots(given: JobInput) -> Sourced[int] | None:
-    """The ranks on each host that somebody asked for, or None."""
+    """The ranks on each host that were asked for, or None."""
     request, own, platform = given.request, given.hyperparameters.own, given.hyperparameters.platform
     if request.layout is not None:
         return Sourced(request.layout[1], "-j")
@@ -112,7 +111,7 @@ def _slots(given: JobInput) -> Sourced[int] | None:
 
 
 def _restarts(given: JobInput) -> int:
-    """None unless somebody asks: a script may not be able to resume."""
+    """The number of restarts. The default is 0, because a script may not be able to resume."""
     if given.request.restarts is not None:
         return given.request.restarts
     if given.hyperparameters.own.restarts is not None:
@@ -121,7 +120,7 @@ def _restarts(given: JobInput) -> int:
 
 
 def _compatibility(hyperparameters: Hyperparameters, entry: Entry) -> Sourced[str] | None:
-    """The libraries that the compatibility layer stands for in this job; bundled entrypoints import neither."""
+    """The closed libraries that the compatibility layer replaces in this job. Bundled entrypoints import none."""
     found = []
     if groups.DATA_PARALLEL in hyperparameters.platform.distributions:
         found.append((groups.DATA_PARALLEL, "smdistributed.dataparallel"))
@@ -133,10 +132,10 @@ def _compatibility(hyperparameters: Hyperparameters, entry: Entry) -> Sourced[st
 
 
 def _outside(given: JobInput, *, spread: bool, alone: bool) -> frozenset[str]:
-    """The hosts outside the world of ranks: all if each stands `alone`, else those of groups that are not named.
+    """The standalone hosts. `alone`: all hosts are. `spread`: the job has a distribution.
 
-    A host of an instance group that the distribution does not name runs the program alone, as under AWS's toolkit.
-    `spread`: there is a distribution.
+    If the distribution names instance groups, the hosts of all other groups run the program once each, without ranks, as
+    under AWS's toolkit. Raises UserError on an unknown group.
     """
     resources: Resources = given.resources
     if alone:

@@ -1,10 +1,10 @@
-"""The metrics that the bundled entrypoints print, as SageMaker's metric_definitions. They are part of the interface."""
+"""SageMaker's metric_definitions for the metrics that the bundled entrypoints print. Users rely on their names."""
 
 from __future__ import annotations
 
 NUMBER = r"([0-9\.]+)"
 
-# Regexes for the losses as users of AWS's examples have them already; their spelling, space included, stays.
+# Users of AWS's examples have the regular expressions of the two losses already, so the space in "val_loss :" must stay.
 DEFINITIONS = [
     {"Name": "train:loss", "Regex": f"train_loss: {NUMBER}"},
     {"Name": "validation:loss", "Regex": f"val_loss : {NUMBER}"},

@@ -1,18 +1,18 @@
-"""What SageMaker SDK v3's ModelTrainer wishes: two JSON files in the channel `sm_drivers`.
+"""The request of SageMaker SDK v3's ModelTrainer: two JSON files in the channel `sm_drivers`.
 
-sourcecode.json describes the user's SourceCode, distributed.json the distribution. The latter has no type: `{}` is
-none, Torchrun has "smp", MPI has "mpi_additional_options". Measured with sagemaker-train 1.27.0. The user reaches us
-with `SourceCode(command="exec algorun train", entry_script=..)`; we then replace the SDK's own drivers.
+sourcecode.json describes the user's SourceCode, distributed.json the distribution. The latter does not name its type:
+`{}` means none, a key "smp" means Torchrun, a key "mpi_additional_options" means MPI (measured with sagemaker-train
+1.27.0). With `SourceCode(command="exec algorun train", entry_script=..)` algorun replaces the SDK's own drivers.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import dataclass
 
 from .engine import Engine
 from .jobfiles import read_object
@@ -24,7 +24,7 @@ SOURCE_CODE, DISTRIBUTED = "sourcecode.json", "distributed.json"
 
 @dataclass(frozen=True, slots=True)
 class ModelTrainer:
-    """The wishes of a ModelTrainer job. `slots` None: as many as the machine offers."""
+    """The request of a ModelTrainer job. `slots` None: one per GPU."""
 
     entry_script: str
     code: Path
@@ -34,7 +34,7 @@ class ModelTrainer:
 
 
 def read(paths: Paths) -> ModelTrainer | None:
-    """The wishes of this job's ModelTrainer, None where it is no job of SDK v3. Raises UserError."""
+    """The request of this job's ModelTrainer, None if this is not a job of SDK v3. Raises UserError."""
     folder = paths.channel("sm_drivers")
     if not (folder / SOURCE_CODE).is_file():
         return None
@@ -42,10 +42,11 @@ def read(paths: Paths) -> ModelTrainer | None:
     distributed = read_object(folder / DISTRIBUTED, missing_ok=True)
     entry = source.get("entry_script") or ""
     if not isinstance(entry, str):
-        raise UserError(f"{folder / SOURCE_CODE} entry_script", f"{entry!r} is not a string")
+        raise UserError(f"{folder / SOURCE_CODE} entry_script", f"{entry!r} is not a string", allowed="a string")
     options = distributed.get("mpi_additional_options") or []
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
-        raise UserError(f"{folder / DISTRIBUTED} mpi_additional_options", f"{options!r} is not a list of strings")
+        where = f"{folder / DISTRIBUTED} mpi_additional_options"
+        raise UserError(where, f"{options!r} is not a list of strings", allowed="a list of strings")
     engine = None
     if "mpi_additional_options" in distributed:
         engine = Sourced(Engine.MPIRUN, "distributed=MPI(..)")
@@ -59,9 +60,10 @@ def read(paths: Paths) -> ModelTrainer | None:
 
 
 def argv(user: Mapping[str, object]) -> list[str]:
-    """The command line as SDK v3's own drivers make it of the user's hyperparameters, decoded.
+    """The command line that SDK v3's own drivers make from the user's decoded hyperparameters.
 
-    In the file's order, strings as they are, the rest as JSON."""
+    Keys in the order of the file, strings unchanged, other values as JSON.
+    """
     out: list[str] = []
     for key, value in user.items():
         out += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]

@@ -9,8 +9,9 @@ import contextlib
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from algorun.common.fast_dataclasses import dataclass
 
 DEFAULT_BASE = "/opt/ml"
 RESERVED = 8192  # bytes: 1,024 characters, each of at most four bytes or six of an escape
@@ -18,7 +19,7 @@ RESERVED = 8192  # bytes: 1,024 characters, each of at most four bytes or six of
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """All paths of one host's job folder. Nothing is created here."""
+    """All paths of one host's job folder. Creates none of them."""
 
     base: Path
 
@@ -41,12 +42,22 @@ class Paths:
 
     @property
     def processing_resourceconfig(self) -> Path:
-        """Where a Processing job describes its hosts; it has no hyperparameters and no channels."""
+        """The hosts of a Processing job, which has no hyperparameters and no channels."""
         return self.base / "config" / "resourceconfig.json"
 
     @property
+    def processing_config(self) -> Path:
+        """The description of a Processing job, with its inputs."""
+        return self.base / "config" / "processingjobconfig.json"
+
+    @property
+    def processing(self) -> Path:
+        """The folder of a Processing job's inputs and outputs."""
+        return self.base / "processing"
+
+    @property
     def exit_message(self) -> Path:
-        """What a Processing job shows as its ExitMessage, as `failure` is a training job's FailureReason."""
+        """The file whose text a Processing job shows as ExitMessage; a training job shows `failure` as FailureReason."""
         return self.output / "message"
 
     @property
@@ -87,7 +98,7 @@ class Paths:
 
     @property
     def last_words(self) -> tuple[Path, ...]:
-        """What must be written even where the disk is full."""
+        """The files that must be written even if the disk is full."""
         return (self.failure, *((self.exit_message,) if self.processing_resourceconfig.exists() else ()))
 
     @property
@@ -96,12 +107,12 @@ class Paths:
 
     @property
     def summary(self) -> Path:
-        """Written by the training program when it likes: the figures of the closing line."""
+        """The figures of the closing line. The training program may write this file."""
         return self.output_data / "summary.json"
 
     @property
     def written(self) -> tuple[str, ...]:
-        """The folders that a job writes to: those of results first, then checkpoints and temporary files."""
+        """The folders that a job writes to: results, checkpoints, temporary files."""
         return (*map(str, (self.model, self.output, self.checkpoints)), "/tmp")
 
     def channel(self, name: str) -> Path:
@@ -109,7 +120,7 @@ class Paths:
 
 
 def write_aside(path: Path, text: str) -> None:
-    """Writes a small text file whole or not at all: aside, flushed to disk, renamed."""
+    """Writes a small text file atomically: to a temporary file, flushed to disk, then renamed. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -123,35 +134,35 @@ def write_aside(path: Path, text: str) -> None:
 
 
 def reserved(path: Path) -> Path:
-    """The file that keeps room for another one, beside it, from the start of a run to its end."""
+    """The file beside `path` that reserves disk space for it, from a job's start to its end."""
     return path.with_name(f".{path.name}-reserved")
 
 
 def reserve(path: Path) -> None:
-    """Keeps room for a small text on a disk that may fill up: bytes that are there, to be written over."""
+    """Reserves disk space for a small text: a file of RESERVED bytes, which write_reserved() overwrites."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         reserved(path).write_bytes(b" " * RESERVED)
 
 
 def free(path: Path) -> None:
-    """Gives that room back."""
+    """Deletes the file that reserves disk space for `path`."""
     with contextlib.suppress(OSError):
         reserved(path).unlink()
 
 
 def write_reserved(path: Path, text: str) -> None:
-    """As write_aside, into the room that was kept: no block and no inode has to be free."""
+    """As write_aside, but into the reserved file: works on a full disk, without a free block or inode."""
     try:
         fd = os.open(reserved(path), os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "wb") as out:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError("not the file that was kept")
+                raise OSError("not the reserved file")
             out.write(text.encode("utf-8", "backslashreplace"))
             out.truncate()
             out.flush()
             os.fsync(fd)
         os.replace(reserved(path), path)
-    except OSError:  # there is none, or its file system writes to other blocks: these are free then
+    except OSError:  # no reserved file, or a copy-on-write file system: deleting the file frees its blocks
         free(path)
         write_aside(path, text)

@@ -1,15 +1,17 @@
-"""The user's code: where it comes from, and what must happen on a host before it can start."""
+"""The user's code: where it comes from, and whether a host must fetch or install anything before it can start."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from algorun.errors import UserError
+from algorun.common import STAGE
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import dataclass
 
+from .channels import Channel, placed
 from .hyperparameter_groups import SUBMIT_DIRECTORY, PlatformKeys
 from .paths import Paths
 
@@ -17,61 +19,64 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 REQUIREMENTS = "requirements.txt"
-STAGE = ".algorun-unpacking"  # begins the name of the folder, within the code folder, where code is made whole first
-OPTION = SUBMIT_DIRECTORY
+OPTION, CODE_OPTION = SUBMIT_DIRECTORY, "--code"
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What a host does before its program can start, as AWS's sagemaker-training does it.
+    """The preparation of a host, as in AWS's sagemaker-training.
 
-    Code is fetched from `uri` (s3://, file://, a folder, a tar file) into the folder `code` unless that holds files
-    already; then `requirements.txt` and, where the code is a package, the package itself are installed.
+    The code is fetched from `uri` into the folder `code`, unless that has files already. Then `requirements.txt` is
+    installed, and the code itself if it is a package. Last the archives in the folders of `extract` are unpacked.
     """
 
-    uri: str
-    code: str
+    uri: str  # s3://, file://, a folder or a tar file
+    code: str  # "" without code to fetch or install
     program: str
-    region: str = ""
+    region: str = ""  # of S3
+    extract: tuple[Channel, ...] = ()
+    option: str = OPTION  # what names `uri`, for errors
 
 
-def wished(platform: PlatformKeys, environ: Mapping[str, str], paths: Paths, program: str) -> Setup | None:
-    """The preparation that this job needs here, None where its program could start at once.
+def wished(
+    platform: PlatformKeys, environ: Mapping[str, str], paths: Paths, program: str, *, named: str = ""
+) -> Setup | None:
+    """The preparation that this host needs, None if the program can start at once. Raises UserError on a wrong address.
 
-    Raises UserError on an address that code does not come from.
+    `named`: the address that --code gives, "" without this option. A path below /opt/ml lies below SAGEMAKER_BASE_DIR.
     """
-    uri = platform.submit_directory
+    uri, option = (placed(named, paths.base), CODE_OPTION) if named else (platform.submit_directory, OPTION)
     region = environ.get("AWS_REGION") or environ.get("SAGEMAKER_REGION") or platform.region or ""
-    setup = Setup(uri, str(paths.code), program, region)
+    setup = Setup(uri, str(paths.code), program, region, option=option)
     if not has_files(paths.code):
         if not (uri and program):
             return None
-        address(uri)
+        address(uri, option)
         return setup
     return setup if (paths.code / REQUIREMENTS).is_file() or is_package(paths.code, program) else None
 
 
-def address(uri: str) -> SplitResult:
-    """The parts of an address of code. Raises UserError on one that code does not come from.
+def address(uri: str, option: str = OPTION) -> SplitResult:
+    """The parsed address of the code. Raises UserError on an address that is not supported.
 
-    The error does not show it: it may be signed, or hold a password. Nor does a command line, as no preparation starts.
+    The error does not show the address, because it may contain a signature or a password.
     """
-    from urllib.parse import urlsplit  # few jobs need it
+    from urllib.parse import urlsplit  # imported here because few jobs need it
 
     allowed = "s3://, file:// or a path"
     try:
         parts = urlsplit(uri)
     except ValueError as error:
-        raise UserError(OPTION, f"is no address: {error}", allowed=allowed) from None
+        raise UserError(option, f"is not an address: {error}", allowed=allowed) from None
     if parts.scheme not in ("", "file", "s3"):
-        raise UserError(OPTION, f"has the scheme {parts.scheme!r}", allowed=allowed)
+        raise UserError(option, f"has the scheme {parts.scheme!r}", allowed=allowed)
     if parts.scheme == "s3" and "@" in parts.netloc:
-        raise UserError(OPTION, "holds credentials", allowed="s3://bucket/key", fix="give the job a role")
+        raise UserError(option, "contains credentials", allowed="s3://bucket/key", fix="give the job a role")
     return parts
 
 
 def has_files(folder: Path) -> bool:
-    """True if the folder is there and not empty. What a killed preparation left in it is not the user's."""
+    """True if the folder exists and holds files of the user. Files of a killed preparation do not count."""
     try:
         return any(not item.name.startswith(STAGE) for item in os.scandir(folder))
     except OSError:
@@ -79,18 +84,19 @@ def has_files(folder: Path) -> bool:
 
 
 def is_package(code: Path, program: str) -> bool:
-    """True where the code is to be installed and run as `python -m`.
+    """True if the code must be installed and run as `python -m`.
 
-    A setup.py decides, as under sagemaker-training, but not over a shell script. A pyproject.toml decides where it
-    describes a package and the program is no file beside it: many projects keep only a formatter's settings there.
+    As under sagemaker-training: it has a setup.py, and the program is not a shell script. Also: it has a pyproject.toml
+    that describes a package, and the program is not a file beside it. (Many projects have a pyproject.toml only for the
+    settings of a formatter.)
     """
     if not program or program.endswith(".sh"):
         return False
     if os.path.isfile(code / "setup.py"):
         return True
-    if os.path.exists(code / program):  # Path's own raises on names that no file can have
+    if os.path.exists(code / program):  # Path.exists() raises ValueError on impossible names (a zero byte)
         return False
-    import tomllib  # few jobs need it
+    import tomllib  # imported here because few jobs need it
 
     try:
         table = tomllib.loads((code / "pyproject.toml").read_text(encoding="utf-8"))

@@ -1,1 +1,1 @@
-"""What is here: GPUs, drivers, networks, folders, Open MPI; and whether it will do for the job."""
+"""What this host offers: GPUs, drivers, networks, folders, Open MPI; and whether that suffices for the job."""

@@ -1,19 +1,22 @@
-"""EFA, AWS's network for several hosts, and the plugin that NCCL needs to use it. `root` as in probe."""
+"""EFA, AWS's fast network between hosts, and the plugin that NCCL needs to use it. `root` as in probe."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from algorun.common.fast_dataclasses import dataclass
 
 from . import libraries
 from .system_files import listing, read
 
 DEVICES = "/sys/class/infiniband"
 NODES = "/dev/infiniband"
-AMAZON = "0x1d0f"  # PCI vendor. Names tell nothing: efa_0, rdmap79s0 on p5; p6 has others' ibp* as well
+AMAZON = (
+    "0x1d0f"  # PCI vendor. Device names do not identify EFA: efa_0, rdmap79s0 on p5, beside other vendors' ibp* on p6
+)
 PLUGIN = "libnccl-net.so"
-# Where AWS's installer, and releases before 1.42, put aws-ofi-nccl.
+# Folders in which AWS's EFA installer puts aws-ofi-nccl, those of releases before 1.42 included.
 PLACES = (
     "/opt/amazon/ofi-nccl/lib", "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu", "/opt/amazon/ofi-nccl/lib64",
     "/opt/amazon/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/lib",
@@ -23,24 +26,24 @@ FILES = (PLUGIN, "libnccl-net-ofi.so", "libnccl-net-aws-ofi.so")
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """`path` is what NCCL will load, "" for none; `elsewhere` a plugin that NCCL does not find. `wish`: NCCL_NET_PLUGIN."""
+    """NCCL's network plugin on this host; each field is "" if there is none."""
 
-    path: str = ""
-    elsewhere: str = ""
-    wish: str = ""
+    path: str = ""  # the file that NCCL will load
+    elsewhere: str = ""  # a plugin in a folder that NCCL does not search
+    wish: str = ""  # the value of NCCL_NET_PLUGIN
 
 
 def devices(root: str = "") -> tuple[str, ...]:
-    """The EFA devices that programs here can open, known by their vendor.
+    """The names of the EFA devices that programs here can open.
 
-    A container sees all of the host's devices in /sys, and can open those whose nodes it was given
+    A container sees all devices of its instance in /sys, but can open only those whose nodes it was given
     (`docker run --device /dev/infiniband/uverbs0`).
     """
     return tuple(name for name in _of_amazon(root) if any(_is_there(node, root) for node in _nodes(name, root)))
 
 
 def missing_nodes(root: str = "") -> tuple[str, ...]:
-    """The nodes of EFA devices, such as uverbs0, that are not in /dev/infiniband."""
+    """The nodes, such as uverbs0, of EFA devices in /sys that /dev/infiniband lacks."""
     return tuple(node for name in _of_amazon(root) for node in _nodes(name, root) if not _is_there(node, root))
 
 
@@ -58,7 +61,7 @@ def _is_there(node: str, root: str) -> bool:
 
 
 def plugin(environ: Mapping[str, str], root: str = "") -> Plugin:
-    """NCCL's network plugin, looked for as NCCL does (its src/plugin/plugin_open.cc)."""
+    """NCCL's network plugin, found by the same rules as in NCCL (its src/plugin/plugin_open.cc)."""
     wish = environ.get("NCCL_NET_PLUGIN", "")
     for name in _names(wish):
         if path := libraries.find(name, environ, root):
@@ -68,7 +71,7 @@ def plugin(environ: Mapping[str, str], root: str = "") -> Plugin:
 
 
 def _names(wish: str) -> list[str]:
-    """A plugin's name is a file, or what stands between libnccl-net- and .so; several are separated by commas."""
+    """The file names to try. NCCL_NET_PLUGIN is a list with commas; `ofi` stands for libnccl-net-ofi.so."""
     names = []
     for each in filter(None, (part.strip() for part in wish.split(","))):
         names.append(each)

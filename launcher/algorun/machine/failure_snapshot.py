@@ -1,44 +1,45 @@
-"""What the machine knows of a failure: the kernel's count of processes killed for memory, /dev/shm, full disks.
+"""What a host measures when something failed: processes that the kernel killed for memory, /dev/shm, full disks.
 
-A snapshot when an attempt starts, and a look when a rank has failed. `root` as in probe.
+`snapshot` is called when an attempt starts, `look` after a failure. `root` as in probe.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from algorun.common.fast_dataclasses import dataclass
 
 from . import probe
 from .probe import Folder
 from .system_files import read
 
 NO_SHM = Folder(probe.SHM, writable=False, free_bytes=0, size_bytes=0)
-NO_LIMIT = 1 << 60  # bytes; cgroup v1 says "none" by a number near 2**63
+NO_LIMIT = 1 << 60  # bytes; cgroup v1 writes a number near 2**63 if there is no limit
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Processes that the kernel had killed for memory: in this cgroup, or on the machine where the cgroup says nothing."""
+    """How many processes the kernel has killed for memory so far."""
 
     oom_kills: int
-    of_machine: bool
+    of_machine: bool  # counted on the whole machine, because the cgroup has no such count
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was found. Sizes in bytes, 0 where they are not known."""
+    """The measurements after a failure. Sizes in bytes, 0 if unknown."""
 
     oom_kills: int = 0  # since the snapshot
-    peak_bytes: int = 0  # of memory, of this cgroup
-    limit_bytes: int = 0  # the cgroup's, or all that the machine has
+    peak_bytes: int = 0  # most memory that this cgroup has used
+    limit_bytes: int = 0  # the cgroup's memory limit; without one, the machine's memory
     shm: Folder = NO_SHM
-    folders: tuple[Folder, ...] = ()
+    folders: tuple[Folder, ...] = ()  # those that the job writes to
 
 
 @dataclass(frozen=True, slots=True)
 class _Cgroup:
-    """This process's memory cgroup: where it is, and how its version names the files."""
+    """This process's memory cgroup: its folder, and the file names of its version (v1 or v2)."""
 
     folder: str
     events: str
@@ -47,7 +48,10 @@ class _Cgroup:
 
 
 def _cgroup(root: str) -> _Cgroup | None:
-    """/proc/self/cgroup names it from outside; in a container its own lies at the mount's root."""
+    """The memory cgroup; None if there is none.
+
+    /proc/self/cgroup gives its path as the machine sees it. In a container the same cgroup is the mount's root.
+    """
     lines = [line.split(":", 2) for line in read(f"{root}/proc/self/cgroup").splitlines()]
     paths = {line[1]: line[2] for line in lines if len(line) == 3}
     kinds = (
@@ -62,7 +66,7 @@ def _cgroup(root: str) -> _Cgroup | None:
 
 
 def _number(path: str, name: str = "") -> int | None:
-    """The number in a file, or behind a name in it."""
+    """The number that a file holds, or the number after `name` on a line of it; None without one."""
     for line in read(path).splitlines():
         value = line.removeprefix(f"{name} ") if name else line
         if value.isdigit():
@@ -79,13 +83,14 @@ def _oom_kills(cgroup: _Cgroup | None, root: str) -> Snapshot:
 
 
 def snapshot(root: str = "") -> Snapshot:
-    """At the start of an attempt."""
+    """The count at the start of an attempt."""
     root = root.rstrip("/")
     return _oom_kills(_cgroup(root), root)
 
 
 def look(before: Snapshot | None, folders: Iterable[str] = (), root: str = "") -> Evidence:
-    """When something has failed, `before` is None where no attempt had begun. `folders` are what the job writes to."""
+    """Measures after a failure. `before`: the attempt's snapshot, None if no attempt had begun. `folders`: those that
+    the job writes to."""
     root = root.rstrip("/")
     cgroup = _cgroup(root)
     now = _oom_kills(cgroup, root)

@@ -1,17 +1,17 @@
-"""One line of a report about a machine. Pure."""
+"""One line of preflight or `algorun doctor`. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from algorun.common.fast_dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """state: ok, warn or fail."""
+    """What was checked, what was found, whether it is a fault, and what helps."""
 
     topic: str
     value: str
-    state: str = "ok"
+    state: str = "ok"  # ok, warn or fail
     fix: str = ""
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Which file the loader would take for a shared library. `root` as in probe: /etc and the folders lie below it."""
+"""Which file the dynamic loader would load for a shared library. `root` as in probe."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-# glibc's own, after LD_LIBRARY_PATH and the cache; Debian and Ubuntu have the last two built in.
+# The folders that glibc searches after LD_LIBRARY_PATH and ldconfig's cache; Debian and Ubuntu add the last two.
 FOLDERS = ("/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")
 OF_32_BITS = re.compile(r"/(lib32|i[36]86-[^/]*|x32)/")
 
 
 def find(name: str, environ: Mapping[str, str], root: str = "") -> str:
-    """The path of `name` as dlopen() finds it for a rank, "" where it does not. A name with a slash is a path."""
+    """The path that dlopen(`name`) would load in a rank; "" if there is none. A name with a slash is a path."""
     if "/" in name:
         return name if os.path.exists(f"{root}{name}") else ""
     folders = [folder for folder in re.split("[:;]", environ.get("LD_LIBRARY_PATH", "")) if folder]
@@ -24,7 +24,7 @@ def find(name: str, environ: Mapping[str, str], root: str = "") -> str:
 
 
 def _cached(root: str) -> list[str]:
-    """The paths in ldconfig's cache: strings with a zero byte at the end, whatever the version of its format."""
+    """The paths in ldconfig's cache. Every version of its format stores them as strings that end with a zero byte."""
     try:
         data = Path(f"{root}/etc/ld.so.cache").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""Whether a job's checkpoints get newer: all that the launcher wants to know about them, whatever their format."""
+"""How new a job's newest checkpoint is, whatever its format. The launcher needs to know nothing else about it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-MOST_ENTRIES = 20_000  # looked at; more are not worth a start's time
-UNFINISHED = (".tmp", ".part", ".incomplete")  # how writers call what they will rename
+MOST_ENTRIES = 20_000  # files read at most: reading more would delay the start
+UNFINISHED = (".tmp", ".part", ".incomplete")  # usual names of files that are still being written
 
 
 def newest_stamp(*folders: Path) -> float:
     """Modification time of the newest finished file below these folders, by this host's clock; 0.0 without one.
 
-    Names that begin with a dot or end as unfinished ones do are not counted.
+    Files whose names begin with a dot or have an ending of UNFINISHED do not count.
     """
     newest = 0.0
     left = MOST_ENTRIES
@@ -25,7 +25,7 @@ def newest_stamp(*folders: Path) -> float:
             try:
                 newest = max(newest, entry.stat(follow_symlinks=False).st_mtime)
             except OSError:
-                continue  # gone in the meantime
+                continue  # deleted since it was listed
     return newest
 
 

@@ -1,47 +1,47 @@
-"""NVIDIA's driver and GPUs as files tell of them: no library is loaded, no program started. `root` as in probe."""
+"""NVIDIA's driver and GPUs, read from /dev and /proc: loads no library, starts no program. `root` as in probe."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from algorun.common.fast_dataclasses import dataclass
 
 from . import libraries
 from .system_files import listing, read
 
 PROC = "/proc/driver/nvidia"
-COMPAT = "/usr/local/cuda/compat"  # where the packages cuda-compat-12-8 and the like put a newer driver's libcuda
+COMPAT = "/usr/local/cuda/compat"  # packages such as cuda-compat-12-8 put the libcuda of a newer driver here
 
 
 @dataclass(frozen=True, slots=True)
 class Nvidia:
-    """`driver` is the version of the kernel's driver, `compat` that of the libcuda in COMPAT; "" where there is none."""
+    """The driver and the GPUs of this host; a text is "" if there is none."""
 
-    devices: int = 0  # files /dev/nvidia0, /dev/nvidia1, ..
-    driver: str = ""
+    devices: int = 0  # number of files /dev/nvidia0, /dev/nvidia1, ..
+    driver: str = ""  # version of the kernel's driver
     models: tuple[str, ...] = ()
-    uuids: tuple[str, ...] = ()  # of all devices, or none
-    slices: tuple[int, ...] = ()  # of every device, in the order of `uuids`: MIG slices that it is divided into
+    uuids: tuple[str, ...] = ()  # of all devices; empty if one of them is unknown
+    slices: tuple[int, ...] = ()  # number of MIG slices of each device, in the order of `uuids`
     library: str = ""  # the libcuda.so.1 that the loader finds
-    compat: str = ""
+    compat: str = ""  # version of the libcuda in COMPAT
 
 
 def look(environ: Mapping[str, str], root: str = "") -> Nvidia:
-    """One look at this machine."""
+    """Reads the driver and the GPUs of this host."""
     minors = {name.removeprefix("nvidia") for name in listing(f"{root}/dev") if re.fullmatch(r"nvidia\d+", name)}
     if not minors:
         return Nvidia(driver=_driver(root))
     described = [_fields(read(f"{root}{PROC}/gpus/{name}/information")) for name in listing(f"{root}{PROC}/gpus")]
-    # A container may see the files of all of the machine's GPUs there, and have some of the devices only.
+    # /proc shows a container all GPUs of the machine; /dev may hold only some of them.
     ours = [fields for fields in described if fields.get("Device Minor") in minors]
     uuids = [fields.get("GPU UUID", "") for fields in ours]
     order = [fields["Device Minor"] for fields in ours]
     if len(order) != len(minors):
         order = sorted(minors, key=int)
-    known = len(uuids) == len(minors) and all(
-        re.fullmatch(r"GPU-[0-9a-f-]+", uuid) for uuid in uuids
-    )  # "GPU-??" asleep
+    # A GPU that sleeps shows "GPU-??..".
+    known = len(uuids) == len(minors) and all(re.fullmatch(r"GPU-[0-9a-f-]+", uuid) for uuid in uuids)
     return Nvidia(
         devices=len(minors),
         driver=_driver(root),
@@ -54,19 +54,20 @@ def look(environ: Mapping[str, str], root: str = "") -> Nvidia:
 
 
 def _driver(root: str) -> str:
-    """`NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  ..`, or `Open Kernel Module for x86_64  570.133.20`."""
+    """The version in a line such as `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  ..` or
+    `.. Open Kernel Module for x86_64  570.133.20 ..`."""
     match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)", read(f"{root}{PROC}/version"))
     return match[1] if match else ""
 
 
 def _fields(text: str) -> dict[str, str]:
-    """Lines such as `GPU UUID: <tab> GPU-c6398fd0-9366-8e15-5d6a-369da852f85b`."""
+    """The values by name, from lines such as `GPU UUID: <tab> GPU-c6398fd0-9366-8e15-5d6a-369da852f85b`."""
     pairs = (line.partition(":") for line in text.splitlines())
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def _slices(folder: str) -> int:
-    """MIG's compute instances: gi1/ci0, gi2/ci0, .."""
+    """The number of MIG's compute instances: folders gi1/ci0, gi2/ci0, .."""
     return sum(
         len([name for name in listing(f"{folder}/{instance}") if re.fullmatch(r"ci\d+", name)])
         for instance in listing(folder)

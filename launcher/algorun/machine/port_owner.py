@@ -1,4 +1,4 @@
-"""Whose a port is: /proc/net names the socket of a listener, and /proc/*/fd the process that holds it (proc(5))."""
+"""Which process listens on a port. /proc/net/tcp gives the inode of its socket, /proc/*/fd the process (proc(5))."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from collections.abc import Iterator
 
 from .system_files import read
 
-LISTENS = "0A"  # a state of tcp_states.h
+LISTENS = "0A"  # TCP_LISTEN of tcp_states.h
 
 
 def owner(address: str, port: int) -> str:
-    """`python3 (pid 4711)`: the program that listens on this port of this address, or of all of this host's.
+    """The program that listens on this port, on `address` or on all addresses, as `python3 (pid 4711)`.
 
-    "" where it cannot be seen: another user's process, or one in another container. Never its arguments, which may
-    hold secrets.
+    "" if the process is not visible: it belongs to another user or container. Never shows arguments: they may hold
+    secrets.
     """
     sockets = set()
     for table in ("tcp", "tcp6"):
@@ -29,7 +29,7 @@ def owner(address: str, port: int) -> str:
 
 
 def inodes(table: str, address: str, port: int) -> Iterator[str]:
-    """Of a table of sockets as /proc/net/tcp and tcp6 have it: the inodes of those that listen there."""
+    """The inodes of the sockets that listen on this port. `table` is the text of /proc/net/tcp or tcp6."""
     for line in table.splitlines()[1:]:
         fields = line.split()
         if len(fields) < 10 or fields[3] != LISTENS:
@@ -40,17 +40,17 @@ def inodes(table: str, address: str, port: int) -> Iterator[str]:
 
 
 def _readable(raw: str) -> str:
-    """An address as people write it; the table has it in words of 32 bits, each in this machine's order of bytes."""
+    """An address as people write it. The table stores 32-bit words in this machine's byte order, in hexadecimal."""
     words = [int(raw[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(raw), 8)]
     packed = b"".join(words)
-    if len(packed) == 16 and packed.startswith(bytes(10) + b"\xff\xff"):  # an IPv4 address of a socket for both
+    if len(packed) == 16 and packed.startswith(bytes(10) + b"\xff\xff"):  # an IPv4 address as IPv6 writes it
         packed = packed[12:]
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
 def _holds(pid: int, sockets: set[str]) -> bool:
     wanted = {f"socket:[{inode}]" for inode in sockets}
-    with contextlib.suppress(OSError):  # it has ended, or is another user's
+    with contextlib.suppress(OSError):  # the process has ended, or belongs to another user
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 if os.readlink(f"/proc/{pid}/fd/{fd}") in wanted:
@@ -59,6 +59,6 @@ def _holds(pid: int, sockets: set[str]) -> bool:
 
 
 def _name(pid: int) -> str:
-    """The program's name; a process may give itself any."""
+    """The process's name. It may have chosen any text, so an unprintable one is not shown."""
     name = read(f"/proc/{pid}/comm")
     return name if name.isprintable() and name.isascii() and name else "a program"

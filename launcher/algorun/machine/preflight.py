@@ -1,4 +1,4 @@
-"""Can this host run the job at all? Pure: rules over what probe saw. `algorun doctor` shows the same findings."""
+"""Preflight: can this host run the job at all? `algorun doctor` shows the same findings. Pure: probe measures."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .probe import SHM, Folder, Machine
 GIB, MIB = 1024**3, 1024**2
 LITTLE_SHM = 256 * MIB  # bytes; DataLoader workers and NCCL put their buffers there
 MORE_SHM = "docker run --shm-size 1g, or fewer DataLoader workers"
-FULL = MIB  # bytes free or fewer: nothing can be saved there
-LITTLE_DISK = 2 * GIB  # bytes; a checkpoint of a middling model with its optimizer
+FULL = MIB  # bytes; a disk with no more than this free counts as full
+LITTLE_DISK = 2 * GIB  # bytes; about a checkpoint of a medium-sized model with its optimizer
 
 
 def memory(machine: Machine, ranks: int) -> Finding:
-    """/dev/shm, which ranks on one host share buffers through."""
+    """/dev/shm: the ranks of a host exchange buffers there."""
     value = f"{SHM} has {size(machine.shm_bytes)} free"
     if machine.shm_bytes < LITTLE_SHM and ranks > 1:
         return Finding("shared memory", value, "warn", MORE_SHM)
@@ -26,21 +26,22 @@ def memory(machine: Machine, ranks: int) -> Finding:
 
 
 def memlock(machine: Machine, hosts: int) -> list[Finding]:
-    """EFA pins memory. One host alone does not use it, nor does NCCL without its plugin."""
+    """EFA pins memory, so it needs `ulimit -l unlimited`. A failure only if the job will use EFA: several hosts, and
+    NCCL finds its plugin."""
     if not machine.efa_devices or machine.memlock_bytes is None:
         return []
-    value = f"{machine.memlock_bytes} bytes may be pinned, and {machine.efa_devices[0]} needs all memory"
+    value = f"limited to {machine.memlock_bytes} bytes; EFA ({machine.efa_devices[0]}) needs it unlimited"
     state = "fail" if hosts > 1 and machine.nccl_plugin.path else "warn"
     return [Finding("memlock", value, state, "docker run --ulimit memlock=-1")]
 
 
 def results(folders: Iterable[Folder]) -> list[Finding]:
-    """Folders that every job writes to."""
+    """The folders that every job writes to: a failure if one is not writable or full."""
     found = []
     for each in folders:
         if not each.writable:
             found.append(
-                Finding(each.path, "cannot be written", "fail", "mount it writable, run as root or change its owner")
+                Finding(each.path, "not writable", "fail", "mount it writable, run as root or change its owner")
             )
         elif each.size_bytes and each.free_bytes <= FULL:
             found.append(Finding(each.path, _free(each), "fail", "free some space"))
@@ -48,7 +49,7 @@ def results(folders: Iterable[Folder]) -> list[Finding]:
 
 
 def checkpoints(folder: Folder) -> list[Finding]:
-    """Few programs write there, so a full disk is a warning."""
+    """The checkpoint folder. A full disk is a warning only, because few programs write there."""
     if not folder.size_bytes:
         return []
     if folder.free_bytes < LITTLE_DISK or folder.free_files == 0:
@@ -57,16 +58,16 @@ def checkpoints(folder: Folder) -> list[Finding]:
 
 
 def _free(folder: Folder) -> str:
-    files = " and room for no more files" if folder.free_files == 0 else ""
+    files = ", and no free inodes" if folder.free_files == 0 else ""
     return f"{size(folder.free_bytes)} free of {size(folder.size_bytes)}{files}"
 
 
 def examine(
     machine: Machine, slots: Sourced[int], written: Iterable[Folder], kept: Folder | None, *, hosts: int
 ) -> list[Finding]:
-    """What speaks against this job here: warnings and what makes it fail.
+    """All warnings and failures of this host for a job with `slots` ranks here, on `hosts` hosts.
 
-    `written` are the folders of the results, `kept` that of checkpoints; none outside of a job folder.
+    `written`: the folders of results; `kept`: the checkpoint folder, None outside of a job folder.
     """
     found = [
         *preflight_gpus.examine(machine, slots, hosts),
@@ -79,5 +80,5 @@ def examine(
 
 
 def size(count: int) -> str:
-    """Bytes for people."""
+    """A number of bytes as people read it: `1.5 GiB`, `64 MiB`."""
     return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / MIB:.0f} MiB"

@@ -1,7 +1,7 @@
-"""What speaks against a job on this host's GPUs, as far as it shows before torch is loaded. Pure.
+"""Preflight of the GPUs: faults that can be seen before torch is loaded. Pure.
 
-Only what no program could use is a failure. The rest is a warning, because a user's program may compute on the CPU; our
-own training programs refuse such a machine themselves, with the driver's words.
+A fault is a failure only if no program could run. Everything else is a warning, because a user's program may compute on
+the CPU. The bundled training programs check for themselves that torch can use a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .visible_gpus import VARIABLE, Visible, ignored, sliced
 
 TOPIC = "GPUs"
 ON_CPU = f"{VARIABLE}= (empty) for a job on the CPU"
-EFA_SHOWN = 2  # devices named in a line; p5 has 32
+EFA_SHOWN = 2  # device names shown in a message; a p5 has 32 devices
 
 
 def examine(machine: Machine, slots: Sourced[int], hosts: int) -> list[Finding]:
@@ -33,36 +33,36 @@ def examine(machine: Machine, slots: Sourced[int], hosts: int) -> list[Finding]:
 
 
 def choice(seen: Visible, have: int) -> list[Finding]:
-    """CUDA_VISIBLE_DEVICES names GPUs that are none of the `have` here: CUDA would leave them out without a word."""
+    """CUDA_VISIBLE_DEVICES names a GPU that this machine, with `have` GPUs, does not have: CUDA ignores it silently."""
     if not seen.wrong:
         return []
     here = "0" if have == 1 else f"0 to {have - 1}"
     fix = f"{here}, or UUIDs of nvidia-smi -L; unset it for all GPUs; {ON_CPU}"
     if seen.twice:
-        return [Finding(VARIABLE, f"{seen.value!r} names a GPU twice, and CUDA then shows none", "fail", fix)]
+        return [Finding(VARIABLE, f"{seen.value!r} names a GPU twice, so CUDA shows no GPU at all", "fail", fix)]
     if not seen.count:
         return [Finding(VARIABLE, f"{seen.value!r} names no GPU of this machine, which has {have}", "fail", fix)]
     names = ", ".join(map(repr, ignored(seen)))
-    value = f"{seen.wrong!r} in {seen.value!r} is no GPU of this machine, which has {have}; CUDA ignores {names}"
+    value = f"{seen.wrong!r} in {seen.value!r} is not a GPU of this machine, which has {have}; CUDA ignores {names}"
     return [Finding(VARIABLE, value, "warn", fix)]
 
 
 def driver(machine: Machine) -> list[Finding]:
-    """The driver's library is absent, or the driver too old for this torch."""
+    """The driver's library is absent, or the driver is too old for this torch."""
     found, needs = machine.nvidia, cuda_driver.least(machine.torch_cuda)
     if not found.library:
-        value = f"{_gpus(found.devices)} (/dev/nvidia*), and no libcuda.so.1 that programs could load"
+        value = f"{_gpus(found.devices)} (/dev/nvidia*), but programs find no libcuda.so.1"
         fix = f"docker run --gpus all with NVIDIA's container toolkit, or the driver's libraries; {ON_CPU}"
         return [Finding("NVIDIA driver", value, "warn", fix)]
     if cuda_driver.too_old(found, machine.torch_cuda):
         value = f"{found.driver} is too old for torch with CUDA {machine.torch_cuda}, which needs {needs} or newer"
-        fix = f"a newer driver on the host, or an image with the package cuda-compat on a data-center GPU; {ON_CPU}"
+        fix = f"a newer driver on the host, or (data-center GPUs only) an image with the package cuda-compat; {ON_CPU}"
         return [Finding("NVIDIA driver", value, "warn", fix)]
     return []
 
 
 def torch(machine: Machine) -> list[Finding]:
-    """A torch that is built for CPUs."""
+    """torch is built without CUDA, on a machine with GPUs."""
     if machine.torch_cuda != NO_CUDA:
         return []
     value = (
@@ -73,16 +73,16 @@ def torch(machine: Machine) -> list[Finding]:
 
 
 def slices(machine: Machine, slots: Sourced[int]) -> list[Finding]:
-    """MIG: CUDA shows a process one slice, and NCCL takes two slices of a GPU for the same GPU."""
+    """MIG: CUDA shows a process only one slice, and NCCL cannot tell two slices of a GPU apart."""
     divided = sliced(machine.visible, machine.nvidia)
     if not divided or slots.value < 2:
         return []
-    value = f"{_gpus(len(divided))} in {sum(divided)} MIG slices: a process sees one of them"
+    value = f"{_gpus(len(divided))} in {sum(divided)} MIG slices: a process sees only one slice"
     return [Finding(TOPIC, value, "warn", "one rank per host, or GPUs without MIG (nvidia-smi -mig 0)")]
 
 
 def too_many_ranks(machine: Machine, slots: Sourced[int]) -> list[Finding]:
-    """Ranks without a GPU on a host that has some. Programs that compute on CPUs do not mind."""
+    """More ranks than GPUs. A warning, because the program may compute on the CPU."""
     have = machine.gpus.value
     if not 0 < have < slots.value:
         return []
@@ -91,21 +91,21 @@ def too_many_ranks(machine: Machine, slots: Sourced[int]) -> list[Finding]:
 
 
 def plugin(machine: Machine, hosts: int) -> list[Finding]:
-    """EFA without the plugin that lets NCCL use it."""
+    """EFA devices, but NCCL does not find its plugin for them."""
     found = machine.nccl_plugin
     if hosts < 2 or not machine.efa_devices or found.path or found.wish == "none":
         return []
     wish = f" for NCCL_NET_PLUGIN={found.wish}" if found.wish else ""
-    value = f"{_efa(machine)}, but no network plugin of NCCL{wish}: NCCL between hosts goes over TCP, at a fraction of the bandwidth"
+    value = f"{_efa(machine)}, but NCCL finds no network plugin{wish}: between hosts it uses TCP, at a fraction of the bandwidth"
     fix = "build the image with EFA_INSTALLER_VERSION (docs/image.md)"
     if found.elsewhere:
-        fix = f"NCCL_NET_PLUGIN={found.elsewhere}, which is there"
+        fix = f"NCCL_NET_PLUGIN={found.elsewhere}, a file of this image"
     return [Finding("EFA", value, "warn", fix)]
 
 
 def _efa(machine: Machine) -> str:
     names = machine.efa_devices
-    return f"{', '.join(names[:EFA_SHOWN])}{' ..' * (len(names) > EFA_SHOWN)} can be used"
+    return f"{', '.join(names[:EFA_SHOWN])}{' ..' * (len(names) > EFA_SHOWN)} can be opened"
 
 
 def _gpus(count: int) -> str:

@@ -1,6 +1,6 @@
-"""Looks at this machine. Cheap enough for every start (no subprocess, no torch import).
+"""Measures this host. Cheap enough for every start: no subprocess, no import of torch.
 
-`root` is the folder that /dev, /proc, /sys and /etc are read below: another one describes another machine.
+`root` is put before every path in /dev, /proc, /sys and /etc: tests describe another host in a folder.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 import resource
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
+from algorun.common.fast_dataclasses import dataclass, field
 from algorun.job.values import Sourced
 
 from . import efa, nvidia
@@ -26,12 +26,12 @@ SHM = "/dev/shm"
 IMAGE = "/etc/algorun-image"  # written by the image's build
 NO_CUDA = "none"
 LONGEST_IMAGE = 64  # characters
-VERSION_TIMEOUT_S = 5.0  # for `mpirun --version`, 0.01 s where nothing is wrong; other hosts wait for a sign of life
+VERSION_TIMEOUT_S = 5.0  # for `mpirun --version`, usually 0.01 s; below the heartbeat time-out of the other hosts
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What one host offers. Sizes in bytes; `cpus` counts what the affinity mask and the cgroup's quota allow."""
+    """What one host offers. Sizes in bytes."""
 
     gpus: Sourced[int]
     cpus: Sourced[int]
@@ -41,30 +41,30 @@ class Machine:
     memory_bytes: int
     shm_bytes: int
     python: str
-    packages: Mapping[str, str]  # distribution name to version, of the few that hosts must agree on
-    memlock_bytes: int | None = None  # that a process may pin; None: no limit
-    image: str = ""  # the id that the build wrote into the image; "" outside of one
-    openmpi: OpenMpi | None = None  # looked for only where the engine is mpirun
+    packages: Mapping[str, str]  # distribution name to version, of those on which all hosts must agree
+    memlock_bytes: int | None = None  # memory that a process may pin; None: no limit
+    image: str = ""  # the image's id, written by its build; "" outside of our image
+    openmpi: OpenMpi | None = None  # filled in for the mpirun engine only
     nvidia: Nvidia = field(default_factory=Nvidia)
-    visible: Visible = field(default_factory=Visible)  # what CUDA_VISIBLE_DEVICES leaves of the GPUs
-    torch_cuda: str = ""  # the CUDA that torch is built with, NO_CUDA without one; "" where there is no torch
-    nccl_plugin: Plugin = field(default_factory=Plugin)  # looked for only where there is an EFA device
-    efa_nodes_missing: tuple[str, ...] = ()  # of devices that /sys shows: uverbs0
+    visible: Visible = field(default_factory=Visible)  # the GPUs that CUDA_VISIBLE_DEVICES lets ranks see
+    torch_cuda: str = ""  # CUDA version that torch is built with, NO_CUDA for a CPU build, "" without torch
+    nccl_plugin: Plugin = field(default_factory=Plugin)  # filled in only if there is an EFA device
+    efa_nodes_missing: tuple[str, ...] = ()  # nodes such as uverbs0, of devices in /sys, that /dev lacks
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder (or, where it does not exist yet, what it would be made in) and its file system. Sizes in bytes."""
+    """A folder and its file system. For a folder that does not exist yet: the folder in which it would be created."""
 
     path: str
     writable: bool
     free_bytes: int
-    size_bytes: int  # 0: the file system does not say
-    free_files: int = 1  # files that can still be made there
+    size_bytes: int  # 0: unknown
+    free_files: int = 1  # number of files that can still be created (free inodes)
 
 
 def gpus(environ: Mapping[str, str], root: str = "") -> Sourced[int]:
-    """GPUs that a rank could open: NVIDIA's device files, narrowed by CUDA_VISIBLE_DEVICES."""
+    """The number of GPUs that ranks can use: NVIDIA's device files, limited by CUDA_VISIBLE_DEVICES."""
     found = nvidia.look(environ, root)
     return _gpus(visible.look(environ, found), found.devices)
 
@@ -76,7 +76,7 @@ def _gpus(seen: Visible, devices: int) -> Sourced[int]:
 
 
 def cpus(root: str = "") -> Sourced[int]:
-    """CPUs by the affinity mask, lowered to the cgroup's quota where there is one."""
+    """The number of CPUs that this process may use: the affinity mask, or the cgroup's quota if that is less."""
     mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota, period = ([*read(f"{root}/sys/fs/cgroup/cpu.max").split(), "", ""])[:2]
     if not period:
@@ -90,7 +90,7 @@ def cpus(root: str = "") -> Sourced[int]:
 
 
 def memory_bytes(root: str = "") -> int:
-    """The smaller of the machine's memory and the cgroup's limit, 0 where neither is known."""
+    """The machine's memory, or the cgroup's limit if that is less; 0 if both are unknown."""
     match = re.search(r"^MemTotal:\s+(\d+) kB", read(f"{root}/proc/meminfo"), re.MULTILINE)
     sizes = [int(match[1]) * 1024] if match else []
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
@@ -122,9 +122,9 @@ def packages(names: tuple[str, ...] = ("torch", "nvidia_nccl_cu12", "mpi4py", "n
 
 
 def torch_cuda(folders: Iterable[str]) -> str:
-    """The CUDA that the torch in one of these folders is built with: 12.8, NO_CUDA without one, "" where there is no torch.
+    """The CUDA version, such as 12.8, of the first torch in these folders; NO_CUDA for a CPU build, "" without torch.
 
-    Read from its version.py, `cuda: Optional[str] = '12.8'`: an import costs more than a second.
+    Read from torch/version.py (`cuda: Optional[str] = '12.8'`): an import of torch costs more than a second.
     """
     for folder in folders:
         if folder and (text := read(f"{folder}/torch/version.py")):
@@ -134,7 +134,7 @@ def torch_cuda(folders: Iterable[str]) -> str:
 
 
 def folder(path: str) -> Folder:
-    """What can be written to a folder."""
+    """Whether a folder is writable, and how much room it has."""
     existing = path
     while existing != "/" and not os.path.isdir(existing):
         existing = os.path.dirname(existing) or "/"
@@ -147,20 +147,21 @@ def folder(path: str) -> Folder:
         writable=os.access(existing, os.W_OK | os.X_OK),
         free_bytes=stat.f_frsize * stat.f_bavail,
         size_bytes=stat.f_frsize * stat.f_blocks,
-        free_files=stat.f_favail if stat.f_files else 1,  # some file systems do not count them
+        free_files=stat.f_favail if stat.f_files else 1,  # some file systems have no such limit
     )
 
 
 def memlock_bytes() -> int | None:
-    """What a process may pin, None without a limit."""
+    """The bytes of memory that a process may pin, None if there is no limit."""
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     return None if soft == resource.RLIM_INFINITY else soft
 
 
 def openmpi(environ: Mapping[str, str]) -> OpenMpi | None:
-    """Open MPI by the mpirun on PATH, else the one beside the interpreter; None without either.
+    """Open MPI of the mpirun on PATH, else of the mpirun beside the Python interpreter; None without either.
 
-    Its version shows in the daemon that lies beside it. Where none does, or both do, mpirun is asked (10 ms).
+    The daemon beside mpirun shows the major version: orted is 4, prted is 5. If neither or both are there,
+    `mpirun --version` tells (10 ms).
     """
     import shutil  # only the mpirun engine needs it
 
@@ -174,18 +175,18 @@ def openmpi(environ: Mapping[str, str]) -> OpenMpi | None:
     major = lying[0] if len(lying) == 1 and _is_open_mpi(file) else _asked_major(file)
     daemon = DAEMONS.get(major, "")
     daemon = f"{folder}/{daemon}" if major in lying else daemon
-    # PyPI's wheels: their mpirun is a program that sets the folder for the real one, and their daemons have none.
+    # PyPI's wheels: mpirun is a wrapper that sets the installation's folder. Their daemons have no wrapper.
     moved = any(os.path.exists(f"{folder}/{name}_wrapper") for name in ("orterun", "ompirun"))
     return OpenMpi(file, bool(on_path), major, daemon, os.path.dirname(folder) if moved else "")
 
 
 def _is_open_mpi(mpirun: str) -> bool:
-    """False for another MPI's mpirun in a folder that also holds Open MPI's daemon (Debian's alternatives)."""
+    """False if this mpirun belongs to another MPI (Debian's alternatives put several into one folder)."""
     return os.path.basename(os.path.realpath(mpirun)) in ("mpirun", "mpirun.openmpi", "orterun", "prterun")
 
 
 def _asked_major(mpirun: str) -> int:
-    """The major version by mpirun's own words, 0 where it is not Open MPI's."""
+    """The major version that `mpirun --version` prints; 0 if this is not Open MPI."""
     import subprocess
 
     try:
@@ -199,7 +200,7 @@ def _asked_major(mpirun: str) -> int:
 
 
 def look(environ: Mapping[str, str], root: str = "") -> Machine:
-    """One look at this machine."""
+    """Measures this host."""
     root = root.rstrip("/")
     found = nvidia.look(environ, root)
     seen = visible.look(environ, found)

@@ -1,4 +1,4 @@
-"""Small files and folders of the system, of which nobody knows whether they are there."""
+"""Reads small files and folders of /dev, /proc, /sys and /etc. An absent one is no error: it is empty."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def read(path: str) -> str:
-    """A small file's text without the blanks around it, "" where it cannot be read."""
+    """A small file's text, stripped; "" if it cannot be read."""
     try:
         return Path(path).read_text(encoding="ascii", errors="replace").strip()
     except OSError:
@@ -15,7 +15,7 @@ def read(path: str) -> str:
 
 
 def listing(path: str) -> tuple[str, ...]:
-    """The names in a folder, sorted; none where it cannot be read."""
+    """The names in a folder, sorted; none if it cannot be read."""
     try:
         return tuple(sorted(os.listdir(path)))
     except OSError:

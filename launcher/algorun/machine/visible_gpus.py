@@ -1,44 +1,42 @@
-"""What CUDA_VISIBLE_DEVICES leaves of a machine's GPUs, by CUDA's rules. Pure.
+"""Which GPUs CUDA_VISIBLE_DEVICES lets a process see, by CUDA's rules. Pure.
 
-CUDA takes numbers from 0 and UUIDs, also shortened ones; it stops at the first entry that it does not know, and takes
-nothing at all where an entry is repeated. Of MIG slices a process gets the first alone (NVIDIA's MIG user guide).
+An entry is a number from 0 or a UUID, whole or its beginning. CUDA ignores the first unknown entry and all entries after
+it. If an entry is repeated, a process sees no GPU at all. Of several MIG slices it sees only the first (NVIDIA's MIG
+user guide).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from algorun.common.fast_dataclasses import dataclass
 
 from .nvidia import Nvidia
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
-GIVEN = "NVIDIA_VISIBLE_DEVICES"  # what NVIDIA's container toolkit gives to a container
+GIVEN = "NVIDIA_VISIBLE_DEVICES"  # the GPUs that NVIDIA's container toolkit gives to a container
 GIVEN_NONE = ("", "none", "void")
-NONE_ON_PURPOSE = ("", "none", "void", "nodevfiles")  # the last is what Slurm sets for a job without GPUs
+NONE_ON_PURPOSE = ("", "none", "void", "nodevfiles")  # Slurm sets the last for a job without GPUs
 
 
 @dataclass(frozen=True, slots=True)
 class Visible:
-    """`count` GPUs can be seen of those that are there.
+    """The GPUs that a process can see, and the variable that decides it."""
 
-    `hidden`: `variable` says that none shall be. `wrong` is the first entry that names no GPU of this machine, "" where
-    all do; CUDA ignores it and all that follow, without a word.
-    """
-
-    count: int = 0
-    value: str | None = None
-    hidden: bool = False
-    wrong: str = ""
-    twice: bool = False  # `wrong` names a GPU that an earlier entry has named
+    count: int = 0  # number of GPUs
+    value: str | None = None  # the variable's value, None if unset
+    hidden: bool = False  # the user wants no GPU to be seen
+    wrong: str = ""  # the first entry that is not a GPU of this machine; CUDA silently ignores it and all that follow
+    twice: bool = False  # `wrong` is a GPU that an earlier entry names already
     variable: str = VARIABLE
 
 
 def look(environ: Mapping[str, str], found: Nvidia) -> Visible:
-    """What this environment leaves of the GPUs that were found.
+    """The GPUs of `found` that a process with this environment can see.
 
-    A container that was given none may see the device files all the same, as a privileged one does, but not the driver's
-    library. Where that is there the word means nothing: CDI sets `void` and gives GPUs.
+    A privileged container sees the device files even if NVIDIA_VISIBLE_DEVICES gives it no GPU; it then lacks the
+    driver's library. If the library is there, the variable is ignored: CDI sets it to `void` and gives GPUs.
     """
     given = environ.get(GIVEN, "all")
     if found.devices and not found.library and given.strip().lower() in GIVEN_NONE:
@@ -47,7 +45,7 @@ def look(environ: Mapping[str, str], found: Nvidia) -> Visible:
 
 
 def visible(value: str | None, devices: int, uuids: Sequence[str]) -> Visible:
-    """`devices` GPUs are there; `uuids` holds those of all of them, or is empty where they are not known."""
+    """The GPUs that CUDA_VISIBLE_DEVICES=`value` shows, of `devices` GPUs. `uuids`: of all of them, or empty."""
     if value is None or devices == 0:
         return Visible(devices, value)
     entries = named(value)
@@ -65,7 +63,7 @@ def visible(value: str | None, devices: int, uuids: Sequence[str]) -> Visible:
 
 
 def sliced(seen: Visible, found: Nvidia) -> tuple[int, ...]:
-    """The MIG slices of each GPU that can be seen and is divided."""
+    """The number of MIG slices of each visible GPU that is divided."""
     at: Sequence[int] = range(found.devices)
     if seen.variable == VARIABLE and seen.value is not None:
         places = [_place(entry, found) for entry in _before(seen.wrong, named(seen.value))]
@@ -74,7 +72,7 @@ def sliced(seen: Visible, found: Nvidia) -> tuple[int, ...]:
 
 
 def _place(entry: str, found: Nvidia) -> Sequence[int]:
-    """Where a GPU stands among this machine's; all places where an entry does not tell."""
+    """The indices of the GPUs that an entry may mean: one, or all if its UUID is unknown."""
     if number := re.match(r"\+?(\d+)", entry):
         return [int(number[1])]
     places = [place for place, uuid in enumerate(found.uuids) if uuid.startswith(entry)]
@@ -86,13 +84,13 @@ def _before(wrong: str, entries: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def ignored(seen: Visible) -> tuple[str, ...]:
-    """The first wrong entry and all that follow it, as they are written; none where all name GPUs."""
+    """The first wrong entry and all entries after it; none if every entry names a GPU."""
     entries = named(seen.value or "")
     return entries[entries.index(seen.wrong) :] if seen.wrong else ()
 
 
 def named(value: str) -> tuple[str, ...]:
-    """The entries of a value as they are written, up to one that names none on purpose."""
+    """The entries of a value, up to the first that means "no GPU" (NONE_ON_PURPOSE, or a negative number)."""
     entries = [entry.strip() for entry in value.split(",")]
     end = next((at for at, entry in enumerate(entries) if _is_none(entry)), len(entries))
     return tuple(entries[:end])
@@ -107,12 +105,12 @@ def _count(chosen: Sequence[str]) -> int:
 
 
 def _named(entry: str, devices: int, uuids: Sequence[str]) -> str | None:
-    """What an entry names, in one way of writing; None for no GPU of this machine."""
+    """The GPU that an entry names, as its index or UUID; None if it is not a GPU of this machine."""
     if entry.startswith("GPU-"):
         if not uuids:
             return entry
         return next((uuid for uuid in uuids if uuid.startswith(entry)), None)
     if entry.startswith("MIG-"):  # the kernel does not list their UUIDs
         return entry
-    number = re.match(r"\+?(\d+)", entry)  # as C's strtoul reads it: 1gpu is 1
+    number = re.match(r"\+?(\d+)", entry)  # CUDA uses C's strtoul: "1gpu" is 1
     return str(int(number[1])) if number and int(number[1]) < devices else None

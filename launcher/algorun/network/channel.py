@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from typing import Protocol
 
-from algorun.control.hub import Hub
+from algorun.common.event_loop import Loop
 from algorun.control.messages import Hello, Message
-from algorun.event_loop import Loop
 from algorun.job.config import JobConfig
 from algorun.machine.probe import Machine
 from algorun.plan import cluster
+
+from .channel_user import ChannelUser
 
 SILENT_BEATS = 2  # of the hub, until a follower connects anew
 
@@ -40,34 +41,38 @@ def own_address(config: JobConfig, machine: Machine) -> str:
     return addresses.own_address(config.resources.current_host, config.control.addresses, nic)
 
 
-def to_hub(
-    loop: Loop,
-    config: JobConfig,
-    machine: Machine,
-    hello: Hello,
-    receive: Callable[[Message], None],
-    on_lost: Callable[[str], None],
-    on_finished: Callable[[], None],
-    tell: Callable[[str], None],
-) -> Channel:
+def to_hub(loop: Loop, config: JobConfig, machine: Machine, hello: Hello, user: ChannelUser) -> Channel:
     """Says hello, at once or as soon as the hub can be reached. Raises UserError where its port is taken."""
-    hosts, limits = config.resources.hosts, config.limits
-    leader = hosts[0]
-    if config.resources.current_host != leader:
-        from .link import HubLink
+    if config.resources.current_host != config.resources.hosts[0]:
+        return follow(loop, config, hello, user)
+    return lead(loop, config, machine, hello, user)
 
-        where = (config.control.addresses.get(leader, leader), config.control.port)
-        source = config.control.addresses.get(config.resources.current_host, "")
-        return HubLink(
-            loop, where, source, config.control.token, hello, receive, on_lost, SILENT_BEATS * limits.heartbeat_s,
-            leader=leader, tell=tell,
-        )  # fmt: skip
-    from .hub_server import HubShell
 
-    hub = Hub(loop.now(), hosts, limits, config.launch.restarts)
-    shell = HubShell(loop, hub, config.control.token, config.control.own_token, config.control.addresses)
-    shell.on_finished, shell.tell = on_finished, tell
+def lead(loop: Loop, config: JobConfig, machine: Machine, hello: Hello, user: ChannelUser) -> Channel:
+    """The hub, for this host and for all others."""
+    from algorun.control.hub import Hub
+
+    from .hub_server import HubServer
+
+    hosts = config.resources.hosts
+    server = HubServer(loop, Hub(loop.now(), hosts, config.limits, config.launch.restarts), config.control, user)
     if len(hosts) > 1:
-        shell.listen(own_address(config, machine), config.control.port)
-    shell.join(hello, receive)
-    return shell
+        server.listen(own_address(config, machine))
+    server.join(hello)
+    return server
+
+
+def follow(loop: Loop, config: JobConfig, hello: Hello, user: ChannelUser) -> Channel:
+    """A connection to the leader's hub."""
+
+    from algorun.control.handshake import Applicant, Handshake
+
+    from .link import HubLink
+    from .spare_search import Route
+
+    leader, control = config.resources.hosts[0], config.control
+    where = (control.addresses.get(leader, leader), control.port)
+    route = Route(leader, where, control.addresses.get(hello.host, ""))
+    silence_s = SILENT_BEATS * config.limits.heartbeat_s
+    handshake = Handshake(loop.now(), Applicant(hello, control.token), os.urandom(16).hex(), silence_s)
+    return HubLink(loop, route, handshake, user)

@@ -7,18 +7,19 @@ import errno
 import socket
 from collections.abc import Callable
 
+from algorun.common.event_loop import READ, WRITE, Loop
 from algorun.control import wire
 from algorun.control.messages import Message
-from algorun.event_loop import READ, WRITE, Loop
 
 UNSENT = 4 * 1024 * 1024  # bytes to a peer that does not read, before it counts as lost
 CLOSED = frozenset({errno.ECONNRESET, errno.EPIPE})  # the peer's kernel says so; other errors are the network's
 
 
 class Connection:
-    """Lines over one non-blocking socket. `on_line(bytes)`; `on_end(reason)` exactly once, unless closed by us.
+    """Lines over one non-blocking socket. Calls `on_line(bytes)` for each line, and `on_end(reason)` once at the end.
 
-    The reason is "" where the network has ended it: the peer may still be there.
+    `on_end` is not called where this side closes the connection. The reason is "" where the network has failed: the
+    peer may still be there.
     """
 
     def __init__(
@@ -29,7 +30,7 @@ class Connection:
         self._received, self._unsent = b"", b""
         self._open, self._closing = True, False
         try:
-            self.peer = str(sock.getpeername()[0])  # asked now: one that has ended no longer tells
+            self.peer = str(sock.getpeername()[0])  # asked now: a connection that has ended no longer has one
         except OSError:
             self.peer = ""
         sock.setblocking(False)
@@ -37,16 +38,16 @@ class Connection:
         loop.watch(sock, READ, self._ready)
 
     def listen(self, on_line: Callable[[bytes], None], on_end: Callable[[str], None]) -> None:
-        """From now on these are called: the peer has said who it is."""
+        """Calls these from now on, once the peer has said who it is."""
         self._on_line, self._on_end = on_line, on_end
 
     @property
     def unread(self) -> bytes:
-        """What has come of a line that has not ended."""
+        """The beginning of a line whose end has not come yet."""
         return self._received
 
     def send(self, message: Message) -> None:
-        """Queues a message; a connection that has ended swallows it."""
+        """Queues a message. A connection that has ended drops it."""
         if self._open:
             self._unsent += wire.encode(message)
             self._write()
@@ -71,7 +72,7 @@ class Connection:
         self._unsent = b""
 
     def abandon(self) -> None:
-        """Ends the connection at once: what is unsent stays so."""
+        """Ends the connection at once; what is unsent is lost."""
         self._shut()
 
     def _shut(self) -> None:
@@ -106,7 +107,7 @@ class Connection:
         self._received += data
         *lines, self._received = self._received.split(b"\n")
         for line in lines:
-            if self._open and not self._closing:  # what comes after a word that closed it is nobody's
+            if self._open and not self._closing:  # lines behind the one that made us close it are dropped
                 self._on_line(line)
         if len(self._received) > wire.LONGEST:
             self._lost("line too long")

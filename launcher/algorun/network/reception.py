@@ -6,16 +6,16 @@ import errno
 import functools
 import os
 import socket
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import Protocol
 
+from algorun.common.errors import UserError
+from algorun.common.event_loop import READ, Loop, Timer
 from algorun.control import proof, wire
 from algorun.control.gate import Gate
 from algorun.control.messages import Heartbeat, Hello, Nonce, Refuse
 from algorun.control.refusals import Refusals, shown
-from algorun.control.session import Session
-from algorun.errors import UserError
-from algorun.event_loop import READ, Loop, Timer
+from algorun.job.settings import ControlSettings
 
 from .addresses import Address, look_up
 from .connection import Connection
@@ -27,29 +27,18 @@ WRONG_PROOF = "the job's token differs (ALGORUN_TOKEN, or the training job's ARN
 STRANGERS = 256  # peers that have not said hello, at most; further ones wait in the kernel's backlog
 
 
-@dataclass(frozen=True, slots=True)
-class Credentials:
-    """What a host must have. `secret`: the token is the user's own, and proves more than an address does.
+class Admitting(Protocol):
+    """What the reception needs of the hub's server."""
 
-    `addresses` are those that the job gives its hosts; other names are looked up.
-    """
+    def admit(self, connection: Connection, hello: Hello) -> bool:
+        """A host of this job may join over this connection. Returns whether the hub has taken it."""
 
-    token: str
-    secret: bool
-    addresses: Mapping[str, str]
-
-
-@dataclass(slots=True)
-class Peer:
-    """A host that has joined: the connection over which it does so now, and from where."""
-
-    session: Session
-    connection: Connection
-    address: str
+    def tell(self, text: str) -> None:
+        """Prints a line in this host's log."""
 
 
 class RefusalLog:
-    """Warns of refused peers: the first one at once, of a flood of others together (control/refusals.py)."""
+    """Warns about refused peers: at once about the first, in one line about a flood of others (control/refusals.py)."""
 
     def __init__(self, loop: Loop, tell: Callable[[str], None]) -> None:
         self._loop, self._tell = loop, tell
@@ -57,18 +46,18 @@ class RefusalLog:
         self._timer: Timer | None = None
 
     def add(self, connection: Connection, why: str, host: str) -> None:
-        """`host` is who the peer said it is, if this is one of the job's hosts."""
+        """`host` is the host of this job that the peer claims to be, "" for none."""
         peer = f"{connection.peer} as {host}" if host else connection.peer
         self._warn(self._refusals.refused(self._loop.now(), peer, why))
 
     def close(self) -> None:
-        """Says what is left to say."""
+        """Prints the warning that is left, if there is one."""
         if self._timer:
             self._timer.cancel()
         self._warn(self._refusals.rest(self._loop.now(), last=True))
 
     def _warn(self, line: str) -> None:
-        """Says the line, if there is one, and comes back for those that were left out."""
+        """Prints a line, if there is one, and later one about the peers that it leaves out."""
         if line:
             self._tell(f"warning: {line}")
         due = self._refusals.due
@@ -77,21 +66,18 @@ class RefusalLog:
 
 
 class Reception:
-    """`admit(connection, hello)` hears of each host that may join; `peers` are those that have joined."""
+    """Asks each peer who it is, and hands those that may join to the server.
 
-    def __init__(
-        self,
-        loop: Loop,
-        gate: Gate,
-        credentials: Credentials,
-        peers: Mapping[str, Peer],
-        admit: Callable[[Connection, Hello], None],
-        log: RefusalLog,
-    ) -> None:
-        self._loop, self._gate, self._credentials, self._peers = loop, gate, credentials, peers
-        self._on_admitted, self._log = admit, log
+    A host proves that it holds the job's token. Where others may know the token (`settings.own_token` is false), its
+    address must be the host's as well.
+    """
+
+    def __init__(self, loop: Loop, gate: Gate, settings: ControlSettings, server: Admitting) -> None:
+        self._loop, self._gate, self._settings, self._server = loop, gate, settings, server
+        self._log = RefusalLog(loop, server.tell)
         self._listener: socket.socket | None = None
         self._strangers: dict[Connection, Timer] = {}
+        self._joined: dict[str, str] = {}  # hosts, and the address that each has joined from
 
     def listen(self, address: str, port: int) -> None:
         """Listens on the job's own address. Raises UserError where the port is taken."""
@@ -118,8 +104,12 @@ class Reception:
         self._listener = listener
         self._loop.watch(listener, READ, self._accept)
 
+    def warn(self, connection: Connection, why: str, host: str) -> None:
+        """The hub has refused this host."""
+        self._log.add(connection, why, host)
+
     def close(self, timeout_s: float) -> None:
-        """Nobody gets in any more; last words to those that wait."""
+        """Closes the port, and sends the peers that wait what is still unsent."""
         self._log.close()
         if self._listener is not None:
             self._loop.forget(self._listener)
@@ -156,12 +146,15 @@ class Reception:
         connection.send(Nonce(nonce))
 
     def _no_hello(self, connection: Connection, how: str) -> None:
-        """A host that tried another connection may have heard the hub over its first one meanwhile."""
-        known = not connection.unread and any(connection.peer == peer.address for peer in self._peers.values())
+        """Drops a peer that has not said who it is.
+
+        No warning where a host that has joined had tried a spare connection, and heard the hub over its first one.
+        """
+        known = not connection.unread and connection.peer in self._joined.values()
         self._drop(connection, "" if known else f"no hello{how}")
 
     def _drop(self, connection: Connection, why: str, host: str = "") -> None:
-        """Closes a stranger and warns of it, if there is more to say."""
+        """Closes a stranger. Where there is a reason, warns about it."""
         timer = self._strangers.pop(connection, None)
         if timer is not None:
             timer.cancel()
@@ -170,7 +163,7 @@ class Reception:
         connection.close()
 
     def _refuse(self, connection: Connection, why: str, host: str = "") -> None:
-        """The same for a peer that can be told why."""
+        """Tells a stranger why it cannot join, and closes it."""
         connection.send(Refuse(why))
         self._drop(connection, why, host)
 
@@ -180,8 +173,8 @@ class Reception:
             return
         try:
             hello = wire.decode_hello(line)
-            proven = proof.same(hello.mac, proof.mac(self._credentials.token, nonce, hello.host))
-        except ValueError:  # text that cannot be encoded is one too
+            proven = proof.same(hello.mac, proof.mac(self._settings.token, nonce, hello.host))
+        except ValueError:  # one of them: text that cannot be encoded
             return self._drop(connection, f"no hello, it sent {shown(line)}")
         host, expected = hello.host, self._gate.expects(hello.host)
         if proven and not expected:
@@ -190,29 +183,29 @@ class Reception:
         if not proven:
             self._gate.unproven(host)
             return self._refuse(connection, WRONG_PROOF, host if expected else "")
-        if self._credentials.secret:
+        if self._settings.own_token:
             return self._admit(connection, hello)
         self._strangers[connection].cancel()
-        connection.listen(  # it waits for an answer
+        connection.listen(  # from here on it only waits for the answer
             lambda line: self._drop(connection, f"it sent {shown(line)} before it was welcome", host),
             lambda reason: self._drop(connection, reason or "the connection broke", host),
         )
-        peer = self._peers.get(host)
-        if peer is None:
+        address = self._joined.get(host)
+        if address is None:
             return self._look_up(connection, hello)
-        if connection.peer == peer.address:
+        if connection.peer == address:
             return self._admit(connection, hello)
-        return self._drop(connection, f"{host} is connected from {peer.address}", host)
+        return self._drop(connection, f"{host} is connected from {address}", host)
 
     def _look_up(self, connection: Connection, hello: Hello) -> None:
         if connection in self._strangers:
-            name = self._credentials.addresses.get(hello.host, hello.host)
+            name = self._settings.addresses.get(hello.host, hello.host)
             self._loop.in_thread(
                 functools.partial(look_up, name, 0), lambda found: self._check(connection, hello, found)
             )
 
     def _check(self, connection: Connection, hello: Hello, found: list[Address] | Exception) -> None:
-        """The address must be one of the host that the peer says it is. A name that is not known yet may come."""
+        """The peer's address must be one of its host's. A name that does not resolve yet is looked up again."""
         if isinstance(found, Exception):
             connection.send(Heartbeat())
             self._loop.after(NAME_RETRY_S, lambda: self._look_up(connection, hello))
@@ -227,4 +220,5 @@ class Reception:
         timer = self._strangers.pop(connection, None)
         if timer is not None:
             timer.cancel()
-            self._on_admitted(connection, hello)
+            if self._server.admit(connection, hello):
+                self._joined[hello.host] = connection.peer

@@ -1,1 +1,1 @@
-"""What a host says at the end: the failure's text, its hint, the closing line."""
+"""The end of a job on a host: the failure's text, its hint, the closing line."""

@@ -1,15 +1,14 @@
-"""What helps against a failure: one line, from its own words and from what the machine knows. Pure.
+"""Hints: one line that says what helps against a failure, from its text and from the failure snapshot. Pure.
 
-To add a hint: put a `Rule` into `RULES`, above the rules that are more general, with a row in
-tests/launcher/outcome/test_hints.py that it applies to. A fixed text also needs a row in docs/troubleshooting.md. The
-first rule that applies gives the hint. Write one only where the failure itself does not say what to do.
+The first rule of `RULES` that applies gives the hint. CONTRIBUTING.md says how to add one. Write one only where the
+failure itself does not say what to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
+from algorun.common.fast_dataclasses import dataclass, replace
 from algorun.control import peer_errors
 from algorun.control.failure import Failure
 from algorun.control.peer_errors import says
@@ -18,13 +17,13 @@ from algorun.machine.preflight import FULL, LITTLE_SHM, MORE_SHM, size
 from algorun.machine.probe import Folder
 
 KILLED, BUS_ERROR = 137, 135
-ADVICE = "; fix: "  # in a message of our own entrypoints, which says what to do (errors.UserError)
+ADVICE = "; fix: "  # a message with this already says what to do (errors.UserError of a bundled entrypoint)
 
 LESS_MEMORY = "use a smaller batch, fewer DataLoader workers, or a larger instance"
 LESS_DISK = "keep fewer checkpoints, or give the job a larger volume"
-INPUTS = "the inputs cannot be written: use /opt/ml/checkpoints, /opt/ml/model or /opt/ml/output/data"
+INPUTS = "the input folders are read-only: write to /opt/ml/checkpoints, /opt/ml/model or /opt/ml/output/data"
 
-# What a rank prints when the kernel has killed a process below it.
+# What a rank prints when the kernel has killed one of its child processes.
 CHILD_KILLED = (
     r"DataLoader worker \(pid\S* [\d, ]+\) (is killed by signal: Killed|exited unexpectedly)|died with <Signals\.SIGKILL"
     r"|terminated abruptly|terminated (by|with) signal SIGKILL|ended with 137 before"
@@ -44,27 +43,23 @@ READ_ONLY = r"\[Errno 30\]|Read-only file system"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A failure, the words to judge it by, and what its machine knows."""
+    """A failure and what is known about it."""
 
     failure: Failure
-    words: str
-    evidence: Evidence
+    words: str  # its message, and the last lines of its traceback
+    evidence: Evidence  # the failure snapshot of its host
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One hint and when it applies: where the words hold `pattern` (regular expression, any case) and `condition` holds.
-
-    `hint` is a fixed text, or made of the case. `message` replaces the failure's own. A rule does not apply to a message
-    with advice of its own, unless it is `always` asked.
-    """
+    """One hint, and when it applies: if `pattern` is found in the case's words and `condition` is true."""
 
     name: str
-    hint: str | Callable[[Case], str]
-    pattern: str = ""
+    hint: str | Callable[[Case], str]  # a fixed text, or a function that makes the text
+    pattern: str = ""  # regular expression, upper and lower case alike
     condition: Callable[[Case], bool] = lambda case: True
-    message: str = ""
-    always: bool = False
+    message: str = ""  # replaces the failure's message
+    always: bool = False  # applies also if the failure's message says already what to do
 
     def applies(self, case: Case) -> bool:
         if not self.always and ADVICE in case.failure.message:
@@ -76,7 +71,7 @@ class Rule:
 
 
 def explain(failure: Failure, evidence: Evidence) -> Failure:
-    """The failure with a hint where there is one to give."""
+    """The failure with a hint, if a rule applies."""
     if failure.hint:
         return failure
     case = Case(failure, _words(failure), evidence)
@@ -85,12 +80,12 @@ def explain(failure: Failure, evidence: Evidence) -> Failure:
 
 
 def rule_for(case: Case) -> Rule | None:
-    """The rule that gives the hint."""
+    """The first rule that applies, None without one."""
     return next((rule for rule in RULES if rule.applies(case)), None)
 
 
 def _words(failure: Failure) -> str:
-    """All that the failure says itself: no source lines, no older parts of a log."""
+    """The failure's message and the errors of its traceback, without source lines and older lines of the log."""
     found = peer_errors.chain(failure.traceback, mixed=failure.kind != "exception")
     if not found and failure.kind != "exception":
         found = peer_errors.last_lines(failure.traceback)
@@ -123,7 +118,7 @@ def _folder_is_read_only(case: Case) -> bool:
 
 
 def _disk_is_full(case: Case) -> bool:
-    """An exception says itself what it could not write; a rank that just ends may not."""
+    """True if a disk is full and the rank ended without an exception. An exception would name the failed write."""
     return case.failure.kind in ("exit", "signal") and any(map(_full, case.evidence.folders))
 
 
@@ -140,7 +135,7 @@ def _memory(case: Case) -> str:
     if evidence.oom_kills <= 0:
         return f"out of memory ({limit}): {LESS_MEMORY}"
     used = f"peak {size(evidence.peak_bytes)} of {limit}" if evidence.peak_bytes else limit
-    killed = "it" if evidence.oom_kills == 1 else f"{evidence.oom_kills} processes"
+    killed = "1 process" if evidence.oom_kills == 1 else f"{evidence.oom_kills} processes"
     return f"out of memory: the kernel killed {killed} ({used}); {LESS_MEMORY}"
 
 
@@ -150,11 +145,11 @@ def _shm(case: Case) -> str:
 
 
 def _read_only(case: Case) -> str:
-    return f"cannot be written: {', '.join(each.path for each in case.evidence.folders if not each.writable)}"
+    return f"not writable: {', '.join(each.path for each in case.evidence.folders if not each.writable)}"
 
 
 def _disk(case: Case) -> str:
-    """Which file system is full, by the first of the job's folders on it."""
+    """Names each full file system by the first folder of the job on it."""
     full: dict[tuple[int, int], Folder] = {}
     for each in filter(_full, (*case.evidence.folders, case.evidence.shm)):
         full.setdefault((each.free_bytes, each.size_bytes), each)
@@ -162,7 +157,7 @@ def _disk(case: Case) -> str:
         return f"a write failed, though no folder of the job is full now; {LESS_DISK}"
     named = [
         f"{each.path} has {size(each.free_bytes)} free of {size(each.size_bytes)}"
-        + (" and room for no more files" if each.free_files == 0 else "")
+        + (" and no free inodes" if each.free_files == 0 else "")
         for each in full.values()
     ]
     return f"disk full: {', '.join(named)}; {LESS_DISK}"
@@ -186,17 +181,17 @@ RULES = (
     Rule(
         "GPU memory",
         "GPU memory: use a smaller batch, gradient accumulation or bf16; PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True "
-        "where much is reserved but unallocated",
+        "if much is reserved but unallocated",
         pattern=r"CUDA out of memory|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|Cuda failure (2 )?'out of memory'",
     ),
     Rule(
         "torch without CUDA",
-        "this is a torch without CUDA: use the image of ./build.sh build --variant cuda on GPU instances",
+        "this torch is built without CUDA: use the image of ./build.sh build --variant cuda on GPU instances",
         pattern=r"Torch not compiled with CUDA enabled",
     ),
     Rule(
         "more ranks than GPUs",
-        "there are more ranks on this host than GPUs that they may use: lower the slots (--slots, processes per host)",
+        "this host has more ranks than usable GPUs: lower the ranks per host (--slots, processes per host)",
         pattern=r"invalid device ordinal|Duplicate GPU detected|has no GPU: this host has",
     ),
     Rule(
@@ -213,14 +208,14 @@ RULES = (
     ),
     Rule(
         "crashed kernel",
-        "a GPU kernel has crashed, mostly by an address that is not its own: CUDA_LAUNCH_BLOCKING=1 in the job's "
-        "environment shows the call, `compute-sanitizer python train.py` the kernel",
+        "a GPU kernel crashed, usually because it used a wrong address: CUDA_LAUNCH_BLOCKING=1 in the job's "
+        "environment shows the call, `compute-sanitizer python train.py` shows the kernel",
         pattern=peer_errors.CUDA + r"(an illegal memory access|misaligned address|unspecified launch failure)",
     ),
     Rule(
         "GPUs not ready",
-        "the GPUs of this host are not ready: its service nvidia-fabricmanager does not run, or has another version than "
-        "the driver; start the job on another instance, or mend the service",
+        "the GPUs of this host are not ready: the service nvidia-fabricmanager does not run, or its version differs from "
+        "the driver; start the job on another instance, or repair the service",
         pattern=peer_errors.CUDA + r"system not yet initialized",
     ),
     Rule(
@@ -231,7 +226,7 @@ RULES = (
     ),
     Rule(
         "no GPU",
-        "no GPU can be used here: `algorun doctor` on the instance tells what of device, driver and toolkit is missing",
+        "no GPU is usable here: `algorun doctor` on the instance shows whether device, driver or container toolkit is missing",
         pattern=r"No CUDA GPUs are available|Found no NVIDIA driver",
     ),
     Rule(
@@ -241,13 +236,13 @@ RULES = (
     ),
     Rule(
         "NCCL",
-        "NCCL_DEBUG=INFO in the job's environment makes NCCL say in the ranks' logs what it tried",
+        "set NCCL_DEBUG=INFO in the job's environment: NCCL then writes to the ranks' logs what it tried",
         pattern=r"NCCL (error|WARN)|nccl(System|Internal|UnhandledCuda|InvalidUsage)Error|ncclUnhandledCudaError",
     ),
     Rule(
         "port in use",
-        "another process has that port: take MASTER_PORT from the environment, and port 0 or a free one for servers of "
-        "your own (each rank its own)",
+        "another process uses that port: take MASTER_PORT from the environment; for servers of your own use port 0, or "
+        "one port per rank",
         pattern=r"Address already in use|EADDRINUSE|\[Errno 98\]",
     ),
     Rule(
@@ -257,7 +252,7 @@ RULES = (
     ),
     Rule(
         "open files",
-        "docker run --ulimit nofile=65536, or fewer DataLoader workers and open files",
+        "too many open files: docker run --ulimit nofile=65536, or fewer DataLoader workers",
         pattern=r"\[Errno 24\]|Too many open files",
     ),
     Rule(
@@ -267,7 +262,7 @@ RULES = (
     ),
     Rule(
         "no Internet",
-        "without a way to the Internet (network isolation, a VPC without NAT) packages and models must come with the "
+        "no Internet access (network isolation, a VPC without NAT): packages and models must come with the "
         "image, the code or a channel",
         pattern=r"Temporary failure in name resolution|Network is unreachable",
     ),

@@ -1,7 +1,8 @@
-"""A failure without the job's secrets: `***` in place of their values, before it leaves its host. Pure.
+"""Redaction: replaces the job's secrets by `***` before a failure leaves its host. Pure.
 
-A secret is the value of an option, a hyperparameter or a variable whose name says so. Long ones are hidden wherever
-they stand. Short and common ones (`12`, `true`) would take half of the text along: these are hidden behind their name.
+A secret is the value of an option, hyperparameter or variable whose name is that of a secret, such as `password`. A
+long value is replaced everywhere. A short or common value (`12`, `true`) occurs in harmless text as well, so it is
+replaced only after its name on the same line.
 """
 
 from __future__ import annotations
@@ -9,21 +10,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from urllib.parse import quote
 
+from algorun.common.fast_dataclasses import replace
+from algorun.common.secret_names import is_secret
 from algorun.control.failure import Failure
 from algorun.job.config import JobConfig
-from algorun.plan.render import is_secret
 
 HIDDEN = "***"
-SHORT = 4  # characters: fewer are hidden behind their name only
-LONG = 8  # characters from which a secret is hidden within a word too, and a number wherever it stands
+SHORT = 4  # characters; a shorter value is replaced only after its name
+LONG = 8  # characters; from here on a value is replaced inside words too, and a number everywhere
 COMMON = frozenset({"true", "false", "none", "null", "auto"})
 
 
 def failure(found: Failure, config: JobConfig) -> Failure:
-    """The failure as it may leave this host."""
+    """The failure without secrets."""
     secrets = _secrets(config)
 
     def clean(text: str) -> str:
@@ -39,12 +40,12 @@ def failure(found: Failure, config: JobConfig) -> Failure:
 
 
 def text(found: str, config: JobConfig) -> str:
-    """Any other text of the job, such as its closing line."""
+    """Another text of the job, such as its closing line, without secrets."""
     return _hide(found, _secrets(config))
 
 
 def _secrets(config: JobConfig) -> list[tuple[str, str]]:
-    """Name and value of each, the longest value first."""
+    """Name and value of each secret, the longest value first."""
     named = [
         *_of_mapping(config.environ),
         *_of_mapping(config.hyperparameters.decoded),
@@ -55,7 +56,8 @@ def _secrets(config: JobConfig) -> list[tuple[str, str]]:
 
 
 def _of_mapping(values: Mapping[str, object], name: str = "") -> Iterator[tuple[str, str]]:
-    """The leaves below a name that says so; lists and objects may hold more of them."""
+    """Name and value of the secrets in a mapping and in the lists and objects inside it. Everything below a secret name
+    is secret."""
     for key, value in values.items():
         yield from _of_value(name or (key if is_secret(str(key)) else ""), str(key), value)
 
@@ -71,7 +73,7 @@ def _of_value(name: str, key: str, value: object) -> Iterator[tuple[str, str]]:
 
 
 def _of_words(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """`--password x` and `--password=x` of a command line."""
+    """Name and value of the secrets of a command line: `--password x`, `--password=x`."""
     for index, word in enumerate(words):
         name, equals, value = word.partition("=")
         if not name.startswith("-") or not is_secret(name):
@@ -83,7 +85,7 @@ def _of_words(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _forms(value: str) -> set[str]:
-    """As it is, and as JSON, Python and an address write it; a key of many lines also line by line."""
+    """The value in all its spellings: as it is, and as JSON, Python and a URL write it; each line of a long key too."""
     lines = [line for line in value.splitlines() if len(line) >= LONG]
     return {value, json.dumps(value)[1:-1], repr(value)[1:-1], quote(value, safe=""), *lines} - {""}
 
@@ -106,7 +108,7 @@ def _words(value: str) -> re.Pattern[str]:
 
 
 def _behind(name: str, value: str, line: str) -> str:
-    """The line with the value hidden wherever it stands behind the name, in either spelling of it."""
+    """The line with the value replaced after the name (spelled with `-` or `_`)."""
     found = re.search(re.escape(name).replace("\\-", "_").replace("_", "[-_]"), line, re.IGNORECASE)
     return line[: found.end()] + _words(value).sub(HIDDEN, line[found.end() :]) if found else line
 

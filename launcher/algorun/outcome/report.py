@@ -1,4 +1,4 @@
-"""What a host leaves behind: output/failure or output/success, and the closing line."""
+"""The files that a host writes at the end (output/failure or output/success, and more), and the closing line."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import re
 import stat
 from pathlib import Path
 
-from algorun.codec import loads
+from algorun.common.codec import loads
+from algorun.common.errors import UserError
 from algorun.control.failure import SHOWN, Failure
 from algorun.control.hang import Stack
 from algorun.control.messages import Verdict
-from algorun.errors import UserError
 from algorun.job.paths import Paths, free, reserve, write_aside, write_reserved
 
 RESULT = "result.json"
 LARGEST_SUMMARY = 64 * 1024  # bytes
-LONGEST_USER_TEXT = 4096  # characters that are kept of what the user's own script writes to output/failure
-LONGEST_FIGURES = 1000  # characters: they travel to all hosts and end up in one line
+LONGEST_USER_TEXT = 4096  # characters kept of the text that the user's script writes to output/failure
+LONGEST_FIGURES = 1000  # characters of the figures in the closing line, which all hosts get
 
 
 def clear(paths: Paths) -> None:
-    """Removes what an earlier run in the same folder has left, so that it cannot be taken for this one's."""
+    """Removes the result files of an earlier job in the same folder."""
     for path in (paths.failure, paths.success, paths.exit_message, paths.summary, paths.output_data / RESULT):
         free(path)
         with contextlib.suppress(OSError):
@@ -32,14 +32,14 @@ def clear(paths: Paths) -> None:
 
 
 def begin(paths: Paths) -> None:
-    """At the start of a run: nothing of an earlier one, and room for output/failure should the disk fill up."""
+    """At the start of a job: removes earlier results, and reserves disk space for output/failure."""
     clear(paths)
     for path in paths.last_words:
         reserve(path)
 
 
 def user_failure_text(paths: Paths) -> str:
-    """What the user's own script has written to output/failure in this run, "" where it has not."""
+    """The text that the user's script has written to output/failure in this attempt, "" without one."""
     try:
         fd = os.open(paths.failure, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
@@ -52,25 +52,25 @@ def user_failure_text(paths: Paths) -> str:
 
 
 def forget_user_failure_text(paths: Paths) -> None:
-    """Another attempt follows: what the script has said of this one is not the next one's."""
+    """Removes the script's output/failure before another attempt."""
     with contextlib.suppress(OSError):
         paths.failure.unlink(missing_ok=True)
 
 
 def write_result(paths: Paths, verdict: Verdict, line: str) -> None:
-    """result.json beside the output data: the outcome for programs. Its absence is no failure of the job."""
+    """Writes result.json, the outcome for programs, into output/data. If that fails, the job does not."""
     with contextlib.suppress(OSError):
         text = json.dumps({"kind": verdict.kind, "code": verdict.code, "line": line})
         write_aside(paths.output_data / RESULT, text + "\n")
 
 
 def read_result(paths: Paths) -> dict[str, object]:
-    """result.json, {} where there is none."""
+    """The content of result.json, {} without one."""
     return read_json(paths.output_data / RESULT)
 
 
 def read_json(path: Path | str) -> dict[str, object]:
-    """The JSON object in a small file of ours, {} where there is none."""
+    """The JSON object in a small file of the launcher, {} if it cannot be read."""
     try:
         found = loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -79,9 +79,10 @@ def read_json(path: Path | str) -> dict[str, object]:
 
 
 def write(paths: Paths, verdict: Verdict, own: str = "") -> str:
-    """Writes the outcome; returns a warning where that failed (a full disk must not change the exit code).
+    """Writes output/success or output/failure. Returns a warning if that failed: a full disk must not change the exit
+    code.
 
-    `own` is what this host's script has said of a failure; the verdict may hold another host's.
+    `own`: the text that this host's script has written to output/failure. The verdict may hold another host's text.
     """
     failure = verdict.failure
     try:
@@ -103,13 +104,13 @@ def write(paths: Paths, verdict: Verdict, own: str = "") -> str:
 
 
 def write_attempt(paths: Paths, attempt: int, cause: Failure) -> None:
-    """What ended an attempt that another one follows, beside the output data."""
+    """Writes the failure that ended an attempt before a restart, into output/data."""
     with contextlib.suppress(OSError):
         write_aside(paths.output_data / f"failure-attempt-{attempt}.txt", full_text(cause))
 
 
 def write_stack(paths: Paths, stack: Stack) -> None:
-    """What a hanging job's rank was doing, all of its threads, beside the output data."""
+    """Writes the stacks of all threads of one rank of a hanging job, into output/data."""
     head = f"rank {stack.rank} on {stack.host}, step {stack.steps}"
     text = stack.text or ("the process does not answer" if stack.frozen else "this process cannot be asked")
     with contextlib.suppress(OSError):
@@ -117,20 +118,20 @@ def write_stack(paths: Paths, stack: Stack) -> None:
 
 
 def write_error(paths: Paths, error: UserError, host: str = "this host") -> None:
-    """output/failure for an error before the hosts could meet."""
+    """Writes output/failure for an error that ends this host before it meets the others."""
     clear(paths)
     write(paths, Verdict("failed", error.code, Failure("configuration", host, error.code, str(error))))
 
 
 def full_text(failure: Failure) -> str:
-    """The failure with all of the traceback that was kept."""
+    """The failure with its whole traceback."""
     hint = f"hint: {failure.hint}" if failure.hint else ""
     parts = [failure.user_text, failure.headline(), failure.traceback.strip(), failure.note, failure.others, hint]
     return "\n".join(part for part in parts if part) + "\n"
 
 
 def figures(path: Path) -> str:
-    """summary.json of the training program as ` key=value` pairs, "" where there is none."""
+    """The figures of the training program (summary.json) as `key=value key=value`, "" without any."""
     try:
         with open(path, encoding="utf-8") as file:
             values = loads(file.read(LARGEST_SUMMARY))
@@ -149,7 +150,7 @@ def figures(path: Path) -> str:
 def _plain(key: str, value: object) -> bool:
     if not (key.replace("_", "").isalnum() and isinstance(value, (int, float, str))):
         return False
-    return str(value).isprintable() and " " not in str(value)  # one line, and one word each
+    return str(value).isprintable() and " " not in str(value)  # the closing line is one line, a figure one word
 
 
 def _figure(value: object) -> str:
@@ -159,7 +160,7 @@ def _figure(value: object) -> str:
 
 
 def closing_line(verdict: Verdict, nnodes: int, world_size: int) -> str:
-    """The last line of a run, for people and for scripts."""
+    """The last line of a job, for people and for scripts."""
     where = f"nnodes={nnodes} world_size={world_size}"
     if verdict.failure is not None:
         return f"failed {where} code={verdict.code} {verdict.failure.headline()}"

@@ -1,1 +1,1 @@
-"""What will run where: hosts, ranks, argv and environment of every process. Pure."""
+"""The plan of an attempt: hosts, ranks, argv and environment of every process. Pure."""

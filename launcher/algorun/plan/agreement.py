@@ -1,55 +1,58 @@
-"""What all hosts must agree on. Pure: the hub compares it key by key, and names the first difference."""
+"""The facts on which all hosts must agree: the hub compares them key by key and reports the first difference. Pure."""
 
 from __future__ import annotations
 
 import shlex
 
-from algorun import __version__
+from algorun.common import __version__
+from algorun.common.secret_names import is_secret
 from algorun.job.config import JobConfig
+from algorun.job.paths import DEFAULT_BASE
 from algorun.machine.probe import Machine
 
-from . import render
-
-LONGEST_PROGRAM = 500  # characters of the command line in a message
+LONGEST_PROGRAM = 500  # characters of a command line in a message
 
 
 def at_first(config: JobConfig, machine: Machine) -> dict[str, str]:
-    """What is known before the user's code is here."""
+    """The facts that are known before the user's code is fetched."""
     digest = {
         "algorun version": __version__,
         "hosts": ",".join(config.resources.hosts),
         "python version": machine.python,
     }
-    if machine.image:  # two images can hold the same versions and different programs
+    if machine.image:  # two images can have equal versions and different programs
         digest["image"] = machine.image
     return digest | {f"{name} version": version for name, version in machine.packages.items()}
 
 
 def at_the_start(config: JobConfig, machine: Machine, source: str, slots: int) -> dict[str, str]:
-    """What will run. `source` is the checksum of the fetched code, "" where none was fetched.
+    """The facts about the program. `source`: the checksum of the fetched code, "" if none was fetched.
 
-    Hosts may carry different numbers of ranks, unless ALGORUN_EQUAL_SLOTS=1 says that this would be a mistake.
+    Hosts may have different numbers of slots, unless ALGORUN_EQUAL_SLOTS=1.
     """
     digest = {"engine": config.launch.engine.value, "program": shown(config), "restarts": str(config.launch.restarts)}
     if config.equal_slots:
         digest["slots"] = str(slots)
-    if machine.openmpi is not None:  # mpirun of one version cannot use the daemons of another
+    if machine.openmpi is not None:  # mpirun cannot use daemons of another version
         digest["Open MPI version"] = str(machine.openmpi.major)
     return digest | ({"source": source} if source else {})
 
 
 def shown(config: JobConfig) -> str:
-    """The command line as hosts compare it and a failure may show it: short, and without secrets."""
-    words = config.entry.argv("python")
+    """The command line for comparison and for messages: secrets hidden, shortened, with a hash of the whole if so."""
+    # Simulated hosts have code folders of their own, and /opt/ml in arguments is a folder of each.
+    target, code, base = config.entry.target, f"{config.code}/", str(config.paths.base)
+    words = [word.removeprefix(code) if word == target else word for word in config.entry.argv("python")]
+    words = [word.replace(base, DEFAULT_BASE) for word in words]
     shown, hidden = list(words), False
     for index, word in enumerate(words):
-        hide, hidden = hidden, word.startswith("-") and render.is_secret(word)
+        hide, hidden = hidden, word.startswith("-") and is_secret(word)
         if hide or (hidden and "=" in word):
             shown[index] = "***"
     text = shlex.join(shown)
     whole = shlex.join(words)
     if text == whole and len(text) <= LONGEST_PROGRAM:
         return text
-    import hashlib  # 3 ms that few command lines need
+    import hashlib  # 3 ms; few command lines need it
 
     return f"{text[:LONGEST_PROGRAM]}.. (sha256 {hashlib.sha256(whole.encode('utf-8', 'replace')).hexdigest()[:16]})"

@@ -1,31 +1,27 @@
-"""Hosts, their slots and the ranks that follow from them. Pure: the same input gives the same ranks on every host."""
+"""Hosts, their slots and their ranks. Pure: every host computes the same ranks from the same input."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import dataclass
 from algorun.job.config import JobConfig
 from algorun.job.values import Sourced
 from algorun.machine.probe import Machine
 
-ALONE = Sourced(1, "outside the world of ranks: one process")
+ALONE = Sourced(1, "standalone host: one process")
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host: its index in the file's order, its slots, and the global rank of its first slot.
-
-    `group_rank` is its index among the hosts whose ranks form the world. A host that stands alone (None) runs its
-    processes outside of it; their numbers, after the world's, are for logs and failures only.
-    """
+    """One host and its ranks. The process of a standalone host gets a number too, for logs and failures only."""
 
     name: str
-    node_rank: int
+    node_rank: int  # its index in the order of resourceconfig.json
     slots: Sourced[int]
-    first_rank: int
-    group_rank: int | None
+    first_rank: int  # the rank in its first slot
+    group_rank: int | None  # its index among the hosts with ranks; None for a standalone host
 
     @property
     def joined(self) -> bool:
@@ -48,12 +44,12 @@ class Cluster:
 
     @property
     def members(self) -> tuple[Host, ...]:
-        """The hosts whose ranks form the world."""
+        """The hosts with ranks: all except standalone hosts."""
         return tuple(host for host in self.hosts if host.joined)
 
     @property
     def world_size(self) -> int:
-        """Ranks that form the world; 1 where every process stands alone."""
+        """The number of ranks; 1 if all hosts are standalone."""
         return sum(host.slots.value for host in self.members) or 1
 
     @property
@@ -66,19 +62,16 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Meeting:
-    """What the hosts agreed on when they met: where rank 0 listens. Offline it is assumed."""
+    """The result of the gate; a plan made offline assumes one."""
 
-    master_addr: Sourced[str]
-    master_port: Sourced[int]
-    engine_port: Sourced[int]
+    master_addr: Sourced[str]  # the host of rank 0
+    master_port: Sourced[int]  # a free port there, for the ranks
+    engine_port: Sourced[int]  # another one, for the engine
     attempt: int = 0
 
 
 def own_slots(config: JobConfig, machine: Machine) -> Sourced[int]:
-    """The ranks that this host carries: what was asked for, else one per GPU, else one on a CPU host.
-
-    A host outside the world of ranks runs the program once.
-    """
+    """The slots of this host: the number that was asked for, else one per GPU, else one. A standalone host has one."""
     if config.resources.current_host in config.launch.outside:
         return ALONE
     if config.launch.slots is not None:
@@ -89,7 +82,8 @@ def own_slots(config: JobConfig, machine: Machine) -> Sourced[int]:
 
 
 def assumed_slots(config: JobConfig, own: Sourced[int]) -> dict[str, Sourced[int]]:
-    """Slots of all hosts for a plan made offline: a host knows only its own GPUs and takes the others for equal."""
+    """The slots of all hosts for a plan made offline. This host cannot know the other hosts' GPUs: it assumes as many as
+    its own."""
     others = config.launch.slots or Sourced(own.value, "assumed equal")
     slots = {host: ALONE if host in config.launch.outside else others for host in config.resources.hosts}
     return slots | {config.resources.current_host: own}
@@ -98,9 +92,9 @@ def assumed_slots(config: JobConfig, own: Sourced[int]) -> dict[str, Sourced[int
 def resolve(
     hosts: tuple[str, ...], slots: Mapping[str, Sourced[int]], outside: Collection[str] = frozenset()
 ) -> Cluster:
-    """Ranks for all hosts: consecutive numbers, in the order of `hosts`. Raises UserError on a host without slots.
+    """All hosts with their ranks: consecutive numbers in the order of `hosts`; standalone hosts (`outside`) come last.
 
-    Hosts `outside` the world of ranks come last and stand alone.
+    Raises UserError on a host without slots.
     """
     resolved: dict[str, Host] = {}
     next_rank = group_rank = 0
@@ -108,7 +102,7 @@ def resolve(
     places = {host: index for index, host in enumerate(hosts)}
     for name in (*inside, *(host for host in hosts if host in outside)):
         if name not in slots or slots[name].value < 1:
-            raise UserError(f"slots of {name}", "no slot", allowed="1 or more", fix="set --slots")
+            raise UserError(f"slots of {name}", "0 slots", allowed="1 or more", fix="set --slots")
         joined = group_rank < len(inside)
         resolved[name] = Host(name, places[name], slots[name], next_rank, group_rank if joined else None)
         next_rank += slots[name].value
@@ -117,10 +111,8 @@ def resolve(
 
 
 def interface(config: JobConfig, machine: Machine) -> Sourced[str]:
-    """The network interface of the job: the platform's if it exists here, else the default route's, else loopback.
-
-    SDK v3's local mode names `ethwe`, which no container has.
-    """
+    """The network interface of the job: the one that resourceconfig.json names, if it exists; else that of the default
+    route; else another one; else loopback. SDK v3's local mode names `ethwe`, which does not exist."""
     named = config.resources.interface
     if named and named in machine.interfaces:
         return Sourced(named, config.resources.source)

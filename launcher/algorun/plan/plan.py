@@ -1,9 +1,10 @@
-"""The plan: everything that will run, on every host, decided before anything runs. Pure; JSON in and out."""
+"""The plan: every process of an attempt on every host, decided before anything starts. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from algorun.common.fast_dataclasses import dataclass
+from algorun.job import hyperparameter_groups as groups
+from algorun.job import settings
 from algorun.job.config import JobConfig
 from algorun.job.engine import Engine
 from algorun.job.settings import Limits
@@ -12,14 +13,14 @@ from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import Machine
 
 from . import rank_env as env
-from . import sagemaker_env
+from . import sagemaker_env, simple_sagemaker_env
 from .cluster import Cluster, Host, Meeting, interface
-from .engines.base import Pieces, Programs, Wanted
+from .engines.base import Pieces, Programs, RankHost, Wanted
 from .engines.registry import STARTERS
 from .rank_env import Variable
 
 FORMAT = 1
-ASSUMED_MASTER_PORT = 29500  # torchrun's default; a run takes a free port of the leader instead
+ASSUMED_MASTER_PORT = 29500  # torchrun's default, for plans made offline; a job uses a free port
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,41 +34,38 @@ class RankPlan:
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
-    """One host: its ranks, and the engine's own process (`starter`), empty where the supervisor starts the ranks."""
+    """One host and its ranks."""
 
     host: str
     node_rank: int
     slots: Sourced[int]
-    env: tuple[Variable, ...]
+    env: tuple[Variable, ...]  # of all ranks of this host
     ranks: tuple[RankPlan, ...]
-    starter: tuple[str, ...]
-    joined: bool = True  # False for a host whose process stands alone, outside the world of ranks
+    starter: tuple[str, ...]  # argv of the engine's own process; empty if this host has none
+    joined: bool = True  # False for a standalone host
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All hosts of one attempt. `argv` and `cwd` are every rank's; `env` is shared by all ranks.
+    """One attempt on all hosts."""
 
-    `contract` is what torchrun gives to all ranks alike; processes that stand alone don't get it. `openmpi` is what the
-    planning host has, None under other engines.
-    """
-
-    format: int
+    format: int  # version of the JSON
     engine: Sourced[Engine]
     attempt: int
     per_host: bool
     nnodes: int
     world_size: int
-    argv: tuple[str, ...]
-    cwd: str
+    argv: tuple[str, ...]  # of every rank
+    cwd: str  # of every rank
     interface: Sourced[str]
-    env: tuple[Variable, ...]
-    contract: tuple[Variable, ...]
-    starter_env: tuple[Variable, ...]
-    keeps_contract: bool
+    env: tuple[Variable, ...]  # of every rank
+    contract: tuple[Variable, ...]  # torchrun's variables that are equal on all ranks; not for standalone hosts
+    starter_env: tuple[Variable, ...]  # of the engine's own processes
+    keeps_contract: bool  # the engine sets torchrun's variables itself
     limits: Limits
-    compatibility: Sourced[str] | None  # AWS's closed libraries that the compatibility layer stands for
-    openmpi: OpenMpi | None
+    compatibility: Sourced[str] | None  # AWS's closed libraries that our compatibility layer replaces
+    openmpi: OpenMpi | None  # Open MPI of the planning host, for the mpirun engine
+    preparation: tuple[Sourced[str], ...]  # sentences: what each host does before the ranks start
     hosts: tuple[HostPlan, ...]
 
     def host(self, name: str) -> HostPlan:
@@ -80,22 +78,27 @@ class Plan:
 
 
 def first_host(config: JobConfig) -> str:
-    """The host that carries rank 0: the leader, unless it stands outside the world of ranks."""
+    """The host of rank 0: the leader, unless the leader is a standalone host."""
     return next(
         (host for host in config.resources.hosts if host not in config.launch.outside), config.resources.hosts[0]
     )
 
 
 def offline(config: JobConfig) -> Meeting:
-    """The meeting that a plan without a run assumes."""
+    """The meeting that a plan made offline assumes."""
     first = first_host(config)
-    # A single host needs no name service; its own name may not resolve.
+    # On a single host ranks need no name, and its name may not resolve.
     address = config.control.addresses.get(first, first if len(config.resources.hosts) > 1 else "127.0.0.1")
     return Meeting(
         Sourced(address, "leader" if first == config.resources.hosts[0] else f"{first} carries rank 0"),
         Sourced(ASSUMED_MASTER_PORT, "assumed; chosen at the gate"),
         Sourced(ASSUMED_MASTER_PORT + 1, "assumed; chosen at the gate"),
     )
+
+
+def _rank(rank: int, local_rank: int, sagemaker: sagemaker_env.SageMakerEnvironment) -> list[Variable]:
+    own = env.rank_contract(rank, local_rank)
+    return [*own, env.data_parallel(local_rank)] if sagemaker.data_parallel else own
 
 
 def _host(
@@ -107,11 +110,12 @@ def _host(
     nic: Sourced[str],
 ) -> HostPlan:
     ranks = tuple(
-        RankPlan(rank, local, tuple(env.rank_contract(rank, local)) if host.joined else ())
+        RankPlan(rank, local, tuple(_rank(rank, local, sagemaker)) if host.joined else ())
         for local, rank in enumerate(host.ranks)
     )
     variables = (
         *sagemaker.host(host),
+        *simple_sagemaker_env.of_host(config, host),
         *env.host_contract(host),
         *env.defaults(nic, machine, host.slots.value, config.environ),
     )
@@ -120,28 +124,56 @@ def _host(
 
 
 def _python_path(config: JobConfig) -> list[Variable]:
-    """The code folder on the module path of a job's script: scripts in subfolders rely on it, as under the toolkit."""
-    if config.entry.kind == "bundled" or config.entry.source == "command line":
+    """PYTHONPATH with the code folder, for a job's script, as under AWS's toolkit: scripts in subfolders rely on it."""
+    if config.entry.kind == "bundled" or not (config.request.from_job or config.request.code):
         return []
     before = config.environ.get("PYTHONPATH", "")
     return [Variable("PYTHONPATH", f"{config.code}:{before}" if before else config.code, "code folder")]
 
 
+def _preparation(config: JobConfig) -> tuple[Sourced[str], ...]:
+    own, request, out = config.hyperparameters.own, config.request, []
+    if named := own.args_file if request.from_job else request.args_file:
+        folder = config.code if request.from_job or request.code else config.entry.cwd
+        text = f"read the program's arguments from {named} in {folder}"
+        text += ", once the code is there" if config.entry.kind == "pending" else ""
+        out.append(Sourced(text, f"hyperparameter {groups.ARGS_FILE}" if request.from_job else "--args-file"))
+    source = settings.EXTRACT.name if own.extract is None else f"hyperparameter {groups.EXTRACT}"
+    channels = config.setup.extract if config.setup is not None else ()
+    out += [Sourced(f"unpack the archives of channel {each.name} in {each.folder}", source) for each in channels]
+    return tuple(out)
+
+
+def _wanted(config: JobConfig, cluster: Cluster, machine: Machine, programs: Programs, meeting: Meeting) -> Wanted:
+    """What the engine has to start."""
+    return Wanted(
+        hosts=tuple(RankHost(host.name, host.slots.value, at) for at, host in enumerate(cluster.members)),
+        world_size=cluster.world_size,
+        leader=cluster.leader.name,
+        alone=cluster.nnodes == 1,
+        programs=programs,
+        master_addr=meeting.master_addr.value,
+        master_port=meeting.master_port.value,
+        engine_port=meeting.engine_port.value,
+        interface=interface(config, machine).value,
+        openmpi=machine.openmpi,
+        options=config.launch.engine_options,
+        per_host=config.launch.per_host,
+        simulated=bool(config.control.addresses),
+    )
+
+
 def make(
     config: JobConfig, cluster: Cluster, machine: Machine, programs: Programs, meeting: Meeting | None = None
 ) -> Plan:
-    """The plan of one attempt. The same input gives the same plan on every host.
+    """The plan of one attempt. Every host makes the same plan from the same input.
 
-    `machine` describes the host that plans; a plan for other hosts takes its CPUs and GPUs for theirs.
+    `machine` is the planning host. The plan assumes that the other hosts have as many CPUs and GPUs.
     """
     meeting = meeting or offline(config)
     nic = interface(config, machine)
-    launch, openmpi = config.launch, machine.openmpi
-    wanted = Wanted(
-        cluster, programs, meeting, nic.value, openmpi, launch.engine_options,
-        per_host=launch.per_host, simulated=bool(config.control.addresses),
-    )  # fmt: skip
-    pieces = STARTERS[launch.engine.value](wanted)
+    launch = config.launch
+    pieces = STARTERS[launch.engine.value](_wanted(config, cluster, machine, programs, meeting))
     sagemaker = sagemaker_env.SageMakerEnvironment(config, machine, nic.value)
     contract = env.shared_contract(cluster, meeting.master_addr, meeting.master_port, meeting.attempt, launch.restarts)
     return Plan(
@@ -154,13 +186,14 @@ def make(
         argv=config.entry.argv(programs.python),
         cwd=config.entry.cwd,
         interface=nic,
-        env=(*sagemaker.shared(), *_python_path(config)),
+        env=(*sagemaker.shared(), *simple_sagemaker_env.shared(config), *_python_path(config)),
         contract=tuple(contract),
         starter_env=tuple(Variable(k, v, launch.engine.value) for k, v in pieces.environ.items()),
         keeps_contract=pieces.keeps_contract,
         limits=config.limits,
         compatibility=launch.compatibility,
-        openmpi=openmpi if launch.engine.value.needs_openmpi else None,
+        openmpi=machine.openmpi if launch.engine.value.needs_openmpi else None,
+        preparation=_preparation(config),
         hosts=tuple(_host(h, config, machine, sagemaker, pieces, nic) for h in cluster.hosts),
     )
 
@@ -173,11 +206,11 @@ CONTRACT = frozenset(
 )
 
 
-OURS = ("RESTART_COUNT", "MAX_RESTARTS")
+OURS = ("RESTART_COUNT", "MAX_RESTARTS")  # the hub counts attempts, torchrun does not
 
 
 def contract_names(plan: Plan, host: HostPlan, rank: RankPlan) -> list[str]:
-    """The variables of one rank that torchrun computes itself when it is the engine. Attempts are the hub's to count."""
+    """The names of those variables of a rank that torchrun sets itself if it is the engine."""
     names = plan.environ(host, rank)
     theirs = [name for name in names if name.startswith("TORCHELASTIC_") and not name.endswith(OURS)]
     return [name for name in names if name in CONTRACT] + theirs

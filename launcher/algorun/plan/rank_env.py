@@ -1,14 +1,14 @@
-"""The environment of a rank, each variable with its source: torchrun's contract and defaults. Pure.
+"""The environment of a rank, each variable with its source: torchrun's variables, and defaults for libraries. Pure.
 
-The contract (RANK, LOCAL_RANK, WORLD_SIZE, .., MASTER_ADDR, MASTER_PORT) is the same for every engine. What SageMaker
-adds, SM_*, is in sagemaker_env.
+torchrun's variables (RANK, LOCAL_RANK, WORLD_SIZE, .., MASTER_ADDR, MASTER_PORT: the contract) are the same under every
+engine. SageMaker's variables, SM_*, are in sagemaker_env.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from algorun.common.fast_dataclasses import dataclass
 from algorun.job.values import Sourced
 from algorun.machine import cuda_driver
 from algorun.machine.probe import Machine
@@ -18,7 +18,7 @@ from .cluster import Cluster, Host
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """One environment variable and where its value came from."""
+    """One environment variable and the source of its value."""
 
     name: str
     value: str
@@ -41,7 +41,7 @@ def shared_contract(
         Variable("SM_MASTER_ADDR", master.value, master.source),
         Variable("SM_MASTER_PORT", str(port.value), port.source),
         Variable("TORCHELASTIC_RESTART_COUNT", str(attempt), "attempt"),
-        Variable("TORCHELASTIC_MAX_RESTARTS", str(restarts), "restarts are the hub's"),
+        Variable("TORCHELASTIC_MAX_RESTARTS", str(restarts), "restarts"),
         Variable("TORCHELASTIC_RUN_ID", "algorun", torchrun),
         Variable("TORCHELASTIC_USE_AGENT_STORE", "False", "no agent store"),
     ]
@@ -57,8 +57,13 @@ def host_contract(host: Host) -> list[Variable]:
     ]
 
 
+def data_parallel(local_rank: int) -> Variable:
+    """What AWS's smddprun tells a rank of a job for smdistributed.dataparallel; transformers' Trainer reads it there."""
+    return Variable("SMDATAPARALLEL_LOCAL_RANK", str(local_rank), "smddprun's name")
+
+
 def rank_contract(rank: int, local_rank: int) -> list[Variable]:
-    """The part of torchrun's contract that each rank has of its own."""
+    """The part of torchrun's contract that differs from rank to rank."""
     return [
         Variable("RANK", str(rank), "order of hosts and slots"),
         Variable("LOCAL_RANK", str(local_rank), "slot"),
@@ -67,16 +72,16 @@ def rank_contract(rank: int, local_rank: int) -> list[Variable]:
 
 
 def defaults(interface: Sourced[str], machine: Machine, slots: int, environ: Mapping[str, str]) -> list[Variable]:
-    """Network and thread settings. A value that the user has set stays, and the plan says so."""
+    """Network and thread settings. A value that the user has set is kept; its source says so."""
     threads = max(1, machine.cpus.value // slots)
     wishes: Iterable[Variable] = (
         Variable("NCCL_SOCKET_IFNAME", interface.value, interface.source),
         Variable("GLOO_SOCKET_IFNAME", interface.value, interface.source),
         Variable("TP_SOCKET_IFNAME", interface.value, interface.source),
         Variable("OMP_NUM_THREADS", str(threads), f"{machine.cpus.value} CPUs / {slots} slots"),
-        Variable("PYTHONUNBUFFERED", "1", "lines leave a rank when they are printed"),
+        Variable("PYTHONUNBUFFERED", "1", "printed lines appear at once"),
     )
-    if machine.efa_devices:  # looked for, where AWS's launchers know instance types by name
+    if machine.efa_devices:  # AWS's launchers decide by the name of the instance type instead
         source = f"EFA device {machine.efa_devices[0]}"
         wishes = (*wishes, Variable("FI_PROVIDER", "efa", source), Variable("RDMAV_FORK_SAFE", "1", source))
     kept = "set in the environment: kept"
@@ -85,7 +90,7 @@ def defaults(interface: Sourced[str], machine: Machine, slots: int, environ: Map
 
 
 def _driver(machine: Machine, environ: Mapping[str, str]) -> list[Variable]:
-    """The image's own libcuda first, where the kernel's driver is too old for torch."""
+    """LD_LIBRARY_PATH with the image's own libcuda, if the kernel's driver is too old for torch."""
     found = machine.nvidia
     path = cuda_driver.with_compat(found, machine.torch_cuda, environ.get("LD_LIBRARY_PATH", ""))
     if not path or machine.visible.hidden:

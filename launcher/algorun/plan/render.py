@@ -1,25 +1,25 @@
-"""Text for people: the rank map, a plan. Pure."""
+"""A plan and the rank map as text for people. Pure."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
 
-from algorun import __version__
+from algorun.common import __version__
+from algorun.common.fast_dataclasses import replace
+from algorun.common.secret_names import is_secret
 from algorun.machine import openmpi
 
 from .plan import HostPlan, Plan
 from .rank_env import Variable
 
-SHOWN_VALUE = 100  # characters of a variable's value in a table; --json has all of it
-SOURCE_COLUMN = 60  # where sources begin; longer values push theirs out
-SECRET_WORDS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "ACCESS_KEY", "API_KEY", "PRIVATE_KEY")
+SHOWN_VALUE = 100  # characters of a variable's value; `plan --json` has the whole value
+SOURCE_COLUMN = 60  # column in which sources begin; after a longer value, further right
 
 
 def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
-    """Columns of equal width, the last one as wide as it is."""
+    """Rows in aligned columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
     return "\n".join(
         indent + "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]).rstrip()
@@ -27,17 +27,11 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
     )
 
 
-def is_secret(name: str) -> bool:
-    """True for names whose values never reach a plan, a failure file or a line of the launcher's. A tokenizer is none."""
-    plain = name.upper().replace("-", "_").replace("TOKENIZ", "")
-    return any(word in plain for word in SECRET_WORDS)
-
-
 def redacted(plan: Plan) -> Plan:
-    """The plan as it may be shown: `***` in place of every value that a secret's variable has, wherever it stands."""
+    """The plan for showing: the values of secret variables are replaced by `***` everywhere."""
     variables = (*plan.env, *(v for host in plan.hosts for v in host.env))
     found = {v.value for v in variables if is_secret(v.name) and v.value}
-    # SM_HPS, SM_USER_ARGS and SM_TRAINING_ENV hold them as JSON strings.
+    # SM_HPS, SM_USER_ARGS and SM_TRAINING_ENV contain them as JSON strings.
     secrets = sorted(found | {json.dumps(value)[1:-1] for value in found}, key=len, reverse=True)
 
     def clean(text: str) -> str:
@@ -61,10 +55,10 @@ def ranks(host: HostPlan) -> str:
 
 
 def rank_map(plan: Plan, most: int = 16) -> str:
-    """Who runs which ranks, a line per host (of a large cluster the first ones)."""
+    """The ranks of each host, a line per host; at most the first `most` hosts."""
     alone = not any(host.joined for host in plan.hosts)
-    mode = "one process per host" if plan.per_host else f"world_size {plan.world_size}"
-    mode += ", each alone" if alone else ""
+    mode = "one rank per host" if plan.per_host else f"world_size {plan.world_size}"
+    mode = "one process per host, without ranks" if alone else mode
     head = (
         f"algorun {__version__}  engine {plan.engine.value} ({plan.engine.source})  "
         f"nnodes {plan.nnodes}  {mode}  interface {plan.interface.value}"
@@ -98,10 +92,13 @@ def plan_text(plan: Plan) -> str:
     parts += [f"\nevery rank, in {plan.cwd}:\n    {shlex.join(plan.argv)}", _variables(shared)]
     if plan.starter_env:
         parts.append(f"\nthe engine's own environment:\n{_variables(plan.starter_env)}")
+    if plan.preparation:
+        lines = "\n".join(f"    {each.value}".ljust(SOURCE_COLUMN) + f"  # {each.source}" for each in plan.preparation)
+        parts.append(f"\nbefore the ranks start, every host will:\n{lines}")
     if plan.openmpi:
         parts.append(f"\n{plan.openmpi}")
     elif plan.engine.value.needs_openmpi:
-        parts.append(f"\nno mpirun here: the plan takes Open MPI {openmpi.ASSUMED}'s options")
+        parts.append(f"\nno mpirun here: the plan has options of Open MPI {openmpi.ASSUMED}")
     for host in plan.hosts:
         parts.append(f"\n{host.host}: slots {host.slots.value} ({host.slots.source})")
         if host.starter:

@@ -1,1 +1,1 @@
-"""The user's code: fetched, unpacked and installed, in a process of its own."""
+"""Fetches, unpacks and installs the user's code, in a process of its own."""

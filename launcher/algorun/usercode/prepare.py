@@ -1,7 +1,7 @@
-"""Prepares a host for the user's program: `python -I -m algorun.usercode.prepare SETUP RESULT`, a program of its own.
+"""Fetches and installs the user's code, and unpacks channels: `python -I -m algorun.usercode.prepare SETUP RESULT`.
 
-The supervisor runs it, so that a slow download or an endless installation stops when the job does, and so that what
-pip prints is in the log. RESULT gets {"source": sha256, "error": text, "fix": text}.
+The supervisor runs it as a process, so that it can end a slow download with the job and log pip's output. SETUP is a
+`Setup` as JSON. The file RESULT gets {"source": SHA-256 of the archive or "", "error": message or ""}.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from algorun import codec
-from algorun.errors import ExitCode, UserError, exit_code
+from algorun.common import codec
+from algorun.common.errors import ExitCode, UserError, exit_code
 from algorun.job.paths import write_aside
 from algorun.job.usercode import REQUIREMENTS, Setup, has_files, is_package
 
@@ -27,49 +27,72 @@ REPOSITORY = re.compile(
 
 
 def _say(text: str) -> None:
-    sys.stdout.buffer.write(f"{text}\n".encode(errors="backslashreplace"))  # not every path is Unicode text
+    sys.stdout.buffer.write(f"{text}\n".encode(errors="backslashreplace"))  # a path may hold bytes that are not UTF-8
     sys.stdout.flush()
 
 
 def package_index(arn: str) -> str:
-    """The address of a CodeArtifact repository with its token, for pip's environment. Raises UserError."""
+    """The URL of a CodeArtifact repository, with its token, for PIP_INDEX_URL. Raises UserError."""
     found = REPOSITORY.fullmatch(arn)
     if found is None:
         raise UserError(
-            "CA_REPOSITORY_ARN", f"{arn!r} is no repository", allowed="arn:..:codeartifact:..:repository/DOMAIN/NAME"
+            "CA_REPOSITORY_ARN",
+            f"{arn!r} is not a CodeArtifact repository",
+            allowed="arn:..:codeartifact:..:repository/DOMAIN/NAME",
         )
     try:
         import boto3
-
+    except ImportError:
+        raise UserError(
+            "boto3", "is not installed, but CA_REPOSITORY_ARN needs a token of AWS", fix="pip install boto3"
+        ) from None
+    try:
         client = boto3.client("codeartifact", region_name=found["region"])
         domain = {"domain": found["domain"], "domainOwner": found["owner"]}
         token = client.get_authorization_token(**domain)["authorizationToken"]
         name = found["repository"]
         address = client.get_repository_endpoint(**domain, repository=name, format="pypi")["repositoryEndpoint"]
     except Exception as error:
-        raise UserError("CA_REPOSITORY_ARN", f"CodeArtifact does not answer: {type(error).__name__}") from None
+        raise UserError(
+            "CA_REPOSITORY_ARN",
+            f"{arn!r}: no token of CodeArtifact: {type(error).__name__}",
+            fix="give the job credentials and a network route to CodeArtifact; allow its role "
+            "codeartifact:GetAuthorizationToken, GetRepositoryEndpoint and ReadFromRepository",
+        ) from None
     return re.sub(r"^(https?://)", rf"\1aws:{token}@", address.rstrip("/") + "/simple/")
 
 
 def _pip(words: list[str], code: Path, environ: Mapping[str, str], what: str) -> None:
-    """Runs pip in the code folder, where a requirement may be a relative path.
+    """Runs `pip install` in the code folder: requirements may be relative paths. Raises UserError if pip fails.
 
-    -I: a json.py of the user's must not stand in for pip's own.
+    -I: pip must not import a json.py of the user's folder. `what` is shown in the log.
     """
     argv = [sys.executable, "-I", "-m", "pip", "install", "--disable-pip-version-check", *words]
     _say(f"installing {what}")
     environ = dict(environ)
-    if environ.get("CA_REPOSITORY_ARN"):  # in the environment, not on the command line that others can read
+    if environ.get("CA_REPOSITORY_ARN"):  # a token in the environment; every process could read a command line
         environ["PIP_INDEX_URL"] = package_index(environ["CA_REPOSITORY_ARN"])
     done = subprocess.run(argv, cwd=code, env=environ, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
         raise UserError(
-            f"pip install {' '.join(words)}", f"exit {exit_code(done.returncode)}", fix="see pip's own lines"
+            f"pip install {' '.join(words)}",
+            f"failed with exit code {exit_code(done.returncode)}",
+            fix="see pip's lines in the log",
         )
 
 
 def prepare(setup: Setup, environ: Mapping[str, str]) -> str:
-    """Fetches, then installs; returns the SHA-256 of the fetched archive. Raises UserError."""
+    """Fetches, installs, then unpacks. Returns the SHA-256 of fetched code, "" if none was fetched. Raises UserError."""
+    source = _prepare_code(setup, environ) if setup.code else ""
+    if setup.extract:
+        from .extract import extract  # few jobs need it
+
+        for channel in setup.extract:
+            extract(channel, _say)
+    return source
+
+
+def _prepare_code(setup: Setup, environ: Mapping[str, str]) -> str:
     code, source = Path(setup.code), ""
     if setup.uri and not has_files(code):
         _say(f"fetching {setup.uri}")
@@ -83,7 +106,7 @@ def prepare(setup: Setup, environ: Mapping[str, str]) -> str:
 
 
 def main() -> int:
-    """The program."""
+    """Returns the exit code: 0, or 64 with the error in RESULT."""
     setup: Setup = codec.from_json(Setup, json.loads(sys.argv[1]))
     try:
         result = {"source": prepare(setup, os.environ), "error": ""}

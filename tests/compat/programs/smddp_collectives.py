@@ -1,6 +1,7 @@
 """Every collective of the library's documentation, and those of torch beside them, over the backend `smddp`."""
 
 import json
+import os
 from datetime import timedelta
 
 import torch
@@ -89,7 +90,8 @@ def of_torch():
     into, mine, of_all, at_0, given = torch.zeros(size), torch.zeros(1), empty(), empty(), torch.zeros(1)
     dist.all_gather_into_tensor(into, own())
     dist.reduce_scatter_tensor(mine, torch.arange(size) + 1.0)
-    dist.all_to_all(of_all, list(torch.arange(size).float().split(1)))
+    if not torch.__version__.startswith("2.10."):  # its Gloo has all_to_all_single alone
+        dist.all_to_all(of_all, list(torch.arange(size).float().split(1)))
     dist.gather(own(), at_0 if rank == 0 else None)
     dist.scatter(given, list(torch.arange(size).float().split(1)) if rank == 0 else None)
     objects = [None] * size
@@ -124,6 +126,14 @@ def refusal(call):
     return "nothing"
 
 
+def without_local_rank():
+    own = os.environ.pop("LOCAL_RANK")
+    try:
+        return refusal(sdp.get_local_rank)
+    finally:
+        os.environ["LOCAL_RANK"] = own
+
+
 def refused():
     module = torch.nn.Linear(1, 1)
     return {
@@ -132,6 +142,7 @@ def refused():
         "monitored_barrier": refusal(dist.monitored_barrier),
         "split_group": refusal(lambda: dist.split_group(split_ranks=[list(range(size))])),
         "accumulation": refusal(lambda: DistributedDataParallel(module, gradient_accumulation_steps=2)),
+        "local rank": without_local_rank(),
         "group": refusal(lambda: sdp.init_process_group(group=sdp.new_group([0, 1]))),
     }
 

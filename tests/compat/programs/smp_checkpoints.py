@@ -63,8 +63,10 @@ def resume(path, partial, order, tag=None):
         reference(batch(number)).square().mean().backward()
         steady.step()
     options = {"partial": partial == "parts", "tag": tag}
-    if order == "elsewhere" and smp.rank():  # the disk of another host, without the files
+    if order == f"not on rank {smp.rank()}":  # the disk of another host, without the files
         path += "-elsewhere"
+    if order == "older on rank 1" and smp.rank():
+        path += "-older"
     content = smp.resume_from_checkpoint(path, **options) if order == "first" else None
     both = Both(seed=5, rate=0.01)
     if order != "first":

@@ -5,9 +5,11 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 import smdistributed.modelparallel.torch as smp
 from tests.compat.smp_runs import say
+from tests.train import short_collectives
 
 AXES = ("mp", "pp", "dp", "rdp", "tp")
 WORLD_RANK, MP_RANK, DP_RANK = smp.RankType.WORLD_RANK, smp.RankType.MP_RANK, smp.RankType.DP_RANK
@@ -60,6 +62,28 @@ def messages():
     # Every rank gathers its own length.
     found["lengths"] = [len(text) for text in smp.allgather("x" * rank * 1000, smp.WORLD)]
     return found
+
+
+def meanings():
+    """What a message keeps of tensors, large ones too: what pickle keeps with torch.save."""
+    if smp.rank() == 0:
+        layer, head = nn.Linear(64, 64), nn.Linear(64, 64, bias=False)
+        head.weight = layer.weight
+        rows = torch.arange(1000.0)
+        thing = {"model": nn.Sequential(layer, head), "views": [rows, rows[500:]], "edges": torch.eye(64).to_sparse()}
+        smp.send(thing, 1, WORLD_RANK)
+        return None
+    got = smp.recv_from(0, WORLD_RANK)
+    layer, head = got["model"]
+    rows, view = got["views"]
+    rows[500] = -1.0
+    return {
+        "parameters": [isinstance(each, nn.Parameter) and each.requires_grad for each in (layer.weight, layer.bias)],
+        "counted": len(list(got["model"].parameters())),
+        "tied": head.weight is layer.weight,
+        "one storage": view[0].item() == -1.0,
+        "sparse": got["edges"].is_sparse and torch.equal(got["edges"].to_dense(), torch.eye(64)),
+    }
 
 
 def waits():
@@ -126,12 +150,7 @@ def lone():
 
 
 if sys.argv[1] == "patience":
-    import datetime
-
-    from algorun_train.ranks import join
-    from smdistributed.modelparallel.torch import meeting
-
-    join.COLLECTIVE_TIMEOUT = meeting.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=1)
+    short_collectives.meet(3)
 before_init = refused(smp.rank)
 smp.init()
 smp.init()

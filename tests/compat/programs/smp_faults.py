@@ -64,10 +64,14 @@ def train_step(model, inputs, labels, own=None):
     if what == "two calls":
         output = output + model(inputs)
     loss = own[0](output, labels) if own else functional.cross_entropy(output, labels)
+    if what == "broken loss":
+        raise RuntimeError("a loss that the script cannot compute")
     if what == "not a number":
         loss = functional.cross_entropy(output, labels, reduction="none")
     if what == "loss.backward":
         loss.backward()
+    if (what == "no backward" and steps > 1) or (what == "backward" and steps == 1):
+        return loss
     model.backward(loss)
     if what == "two backward":
         model.backward(loss)
@@ -88,7 +92,14 @@ if what == "lambda":  # the last rank uses its own
     own = (lambda output, labels: functional.cross_entropy(output, labels) + smp.rank(), threading.Lock())
 if what == "lambda with a tensor":
     own = ((lambda kept: lambda output, labels: functional.cross_entropy(output, labels, kept))(weight),)
+steps = 1
 loss = train_step(model, *batch, own=own).reduce_mean()
+if what in ("no backward", "backward"):
+    steps = 2
+    train_step(model, *batch)
+if what == "lambda of one rank":
+    own = (lambda output, labels: functional.cross_entropy(output, labels), threading.Lock())
+    train_step(model, *batch, **({"own": own} if smp.rank() == 0 else {}))
 if what == "lambda":
     train_step(model, *batch, own=own)
     print("loss", loss.item() - functional.cross_entropy(nn.Sequential(*layers)(batch[0]), batch[1]).item())

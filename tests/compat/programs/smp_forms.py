@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 import smdistributed.modelparallel.torch as smp
-from tests.compat.smp_runs import say
+from tests.compat.smp_runs import say, staged_model
 
 BATCH, MICROBATCHES = 8, 2
 WORDS = set(sys.argv[1:])
@@ -140,7 +140,7 @@ say(
         "outputs": max(outputs, default=0.0),
         "parameters": max(differences.values()),
         "worst": max(differences, key=differences.get),
-        "forms": model.staged.forms.total,
+        "forms": staged_model(model).signatures.total,
     }
 )
 smp.barrier()

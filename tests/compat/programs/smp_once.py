@@ -5,12 +5,12 @@ import torch
 from torch import nn
 
 import smdistributed.modelparallel.torch as smp
-from smdistributed.modelparallel.torch import wire
+from algorun_train.ranks import object_channel, packing
 from tests.compat.smp_runs import say
 from tests.train.parallel.one_queue import listened
 
 LAYERS = 4
-wire.SMALL = wire.TOGETHER = 0  # every tensor travels by itself, as a large one on a GPU does
+packing.SMALL = object_channel.TOGETHER = 0  # every tensor travels by itself, as a large one on a GPU does
 passes = [0] * LAYERS
 
 

@@ -2,7 +2,6 @@
 `other model`: rank 1's model has another layer by then, so it cannot be cut as rank 0's.
 """
 
-import datetime
 import sys
 import time
 
@@ -10,13 +9,11 @@ import torch
 from torch import nn
 
 import smdistributed.modelparallel.torch as smp
-from algorun_train.ranks import join
-from smdistributed.modelparallel.torch import meeting
-from tests.compat.smp_runs import say
+from tests.compat.smp_runs import say, staged_model
+from tests.train import short_collectives
 
 COLLECTIVE_S, SEARCH_S = 3, 4
 (what,) = sys.argv[1:]
-join.COLLECTIVE_TIMEOUT = meeting.COLLECTIVE_TIMEOUT = datetime.timedelta(seconds=COLLECTIVE_S)
 searched = []
 
 
@@ -28,6 +25,7 @@ class Layer(nn.Linear):
         return super().forward(x).tanh()
 
 
+short_collectives.meet(COLLECTIVE_S)
 smp.init()
 torch.manual_seed(0)
 model = smp.DistributedModel(nn.Sequential(*(Layer(8, 8) for _ in range(4))))
@@ -49,4 +47,4 @@ try:
 except Exception as error:
     say(f"{type(error).__name__}: {error}")
 else:
-    say(model.staged.forms.total)
+    say(staged_model(model).signatures.total)

@@ -7,6 +7,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 import smdistributed.modelparallel.torch as smp
+from tests.compat.programs.smp_both import refused
 from tests.compat.smp_runs import say
 
 torch.set_num_threads(1)
@@ -32,11 +33,11 @@ def train_step(model, inputs):
 
 smp.init()
 torch.manual_seed(smp.dp_rank())
-model = smp.DistributedModel(net())
+model = smp.DistributedModel(net(), overlapping_allreduce=what != "left")
 plain = [net() for _ in BATCHES]
 optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
 mine = BATCHES[smp.dp_rank()]
-seen = []
+seen, said = [], []
 if what == "hook":
     mine = max(BATCHES)
     state = smp.get_dp_process_group()
@@ -46,8 +47,11 @@ if what == "hook":
         return allreduce_hook(group, bucket)
 
     model.register_comm_hook(state, hook)
+    said.append(refused(model.register_comm_hook, state, hook))
     context = model.join(enable=False)
 else:
+    if what == "left":
+        said.append(refused(model.register_comm_hook, None, allreduce_hook))
     context = model.join(divide_by_initial_world_size=what != "left", throw_on_early_termination=what == "throw")
 with context:
     for number in range(mine):
@@ -76,6 +80,7 @@ say(
             [(b - plain[0].get_buffer(n)).abs().max().item() for n, b in model.local_named_buffers()], default=0
         ),
         "seen": seen,
+        "said": said,
     }
 )
 smp.barrier()

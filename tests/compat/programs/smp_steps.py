@@ -4,9 +4,11 @@ Writes output/data/smp.json on rank 0: the largest difference of parameters and 
 """
 
 import argparse
+import collections
 import json
 import os
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -18,6 +20,16 @@ from tests.train.parallel.model_zoo import library
 BATCH, STEPS = 8, 4
 
 
+class Counted(nn.Linear):
+    """Counts its passes on this rank, those that compute activations again among them."""
+
+    passes: ClassVar = collections.Counter()
+
+    def forward(self, x):
+        self.passes[self.out_features] += not x.is_meta
+        return super().forward(x)
+
+
 class Convnet(nn.Module):
     """The convnet of AWS's MNIST script, small."""
 
@@ -26,13 +38,16 @@ class Convnet(nn.Module):
         self.conv1 = nn.Conv2d(1, 4, 3)
         self.conv2 = nn.Conv2d(4, 8, 3, bias=False)  # a bias has no gradient here, and Adam makes steps of noise
         self.norm = nn.BatchNorm2d(8)
-        self.fc1, self.fc2 = nn.Linear(8 * 5 * 5, 16), nn.Linear(16, 10)
+        self.fc1, self.fc2 = Counted(8 * 5 * 5, 16), Counted(16, 12)
+        self.last = nn.Sequential(nn.ReLU(), Counted(12, 10))
 
     def forward(self, x):
         x = functional.relu(self.conv1(x))
         x = functional.max_pool2d(functional.relu(self.norm(self.conv2(x))), 2)
         x = functional.relu(self.fc1(torch.flatten(x, 1)))
-        return functional.log_softmax(self.fc2(x), dim=1)
+        if options.checkpointing:  # fc1 is marked before the model is wrapped, these where they are called
+            return functional.log_softmax(smp.checkpoint_sequential(self.last, smp.checkpoint(self.fc2, x)), dim=1)
+        return functional.log_softmax(self.last(self.fc2(x)), dim=1)
 
 
 class Named(nn.Module):
@@ -185,7 +200,9 @@ losses, parameters = [], list(plain.parameters())
 gradients = nothing()  # of each replica; added up at the end, as replicas do: Adam makes much of another rounding
 for number, shards in enumerate(batches(1), 1):
     mine = shards[smp.dp_rank()] if smp.pp_rank() == 0 else tuple(torch.zeros_like(each) for each in shards[0])
+    before = collections.Counter(Counted.passes)
     output, told = train_step(model, *mine)
+    seen["passes"] = dict(Counted.passes - before)
     losses.append(told["loss"].reduce_mean().item())
     assert output.concat().shape[0] == len(shards[0][0])
     assert told["rank"] == [smp.get_mp_group()[-1]] * microbatches  # where the function was run
@@ -222,7 +239,7 @@ state = model.state_dict()
 names = list(state)
 whole = max((state[name] - value).abs().max().item() for name, value in plain.named_parameters())
 everything = smp.allgather(
-    {"difference": difference, "evaluation": evaluation, "whole": whole, "losses": losses, "local": sorted(local),
+    {"difference": difference, "evaluation": evaluation, "whole": whole, "losses": losses, "local": sorted(local), "modules": [name for name, _ in model.local_named_modules()],
      "place": [smp.pp_rank(), smp.dp_rank()], "total": total.reduce_sum().item(), **seen}, smp.WORLD)  # fmt: skip
 if smp.rank() == 0:
     folder = Path(os.environ["SAGEMAKER_BASE_DIR"], "output", "data")

@@ -61,7 +61,9 @@ def before():
     for group in (*both.optimizer.param_groups, *both.whole_optimizer.param_groups):
         group["lr"] = 0.02  # as a scheduler does meanwhile
     both.train([2, 3])
-    return found | {"same": both.same()}
+    found |= {"same": both.same(), "outside": refused(both.model.backward, torch.ones(()))}
+    held = both.model.cpu().get_module().state_dict()
+    return found | {"on the cpu": equal(dict(held), dict(both.whole.state_dict()))}
 
 
 def local():

@@ -9,7 +9,7 @@ import sys
 import torch
 
 import smdistributed.modelparallel.torch as smp
-from tests.compat.smp_runs import say
+from tests.compat.smp_runs import say, staged_model
 from tests.train.parallel.model_zoo import library
 
 transformers = library("transformers")
@@ -86,7 +86,12 @@ plain.train()
 smp.save_checkpoint(FOLDER, tag="here", partial=True, model=model, optimizer=optimizer)
 kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 norms += [train(number) for number in range(3, 5)]
-found = {"norms": max(norms), "evaluation": evaluation, "weights": apart(), "forms": model.staged.forms.total}
+found = {
+    "norms": max(norms),
+    "evaluation": evaluation,
+    "weights": apart(),
+    "forms": staged_model(model).signatures.total,
+}
 smp.resume_from_checkpoint(FOLDER, tag="here", partial=True)
 back = model.state_dict()
 say(found | {"back": all(torch.equal(back[name], tensor) for name, tensor in kept.items())})

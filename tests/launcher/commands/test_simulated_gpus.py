@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from algorun.commands.simulated_gpus import give_out
-from algorun.errors import UserError
+from algorun.common.errors import UserError
 from algorun.machine import probe
 
 
@@ -30,7 +30,7 @@ def given(*args, **named) -> tuple:
 def test_every_host_has_a_gpu_of_its_own_for_each_rank(gpus, hosts, slots, expected, tmp_path):
     root = machine(tmp_path, gpus)
     found = give_out({}, hosts, slots, root=root)
-    assert (found.visible, found.said) == (expected, "")
+    assert (found.visible, found.why_cpu) == (expected, "")
     counts = [probe.gpus({"CUDA_VISIBLE_DEVICES": visible}, root).value for visible in found.visible]
     assert counts == [slots] * hosts  # SM_NUM_GPUS
 
@@ -47,7 +47,7 @@ def test_the_names_of_cuda_visible_devices_stay_as_they_are(tmp_path):
 def test_mig_slices_are_for_one_rank_alone(tmp_path):
     """A process sees the first slice of its variable; NCCL refuses two slices of one GPU, and names tell no GPU."""
     root = machine(tmp_path, 1)
-    said = "the simulated hosts compute on the CPU: of MIG slices a process sees one, and NCCL takes two slices of a GPU for the same GPU"
+    said = "the simulated hosts compute on the CPU: a process sees only one MIG slice, and NCCL cannot tell two slices of a GPU apart"
     assert given({"CUDA_VISIBLE_DEVICES": "MIG-a,MIG-b"}, 2, 1, root=root) == (["", ""], said)
     (tmp_path / "proc/driver/nvidia/capabilities/gpu0/mig/gi1/ci0").mkdir(parents=True)
     assert given({}, 2, 1, root=root) == (["", ""], said)
@@ -61,7 +61,7 @@ def test_mig_slices_are_for_one_rank_alone(tmp_path):
     [
         (
             "7,0",
-            "'7,0' names '7', which is no GPU of this machine; allowed: 0 to 1, or UUIDs of nvidia-smi -L, each once",
+            "'7,0' names '7', which is not a GPU of this machine; allowed: 0 to 1, or UUIDs of nvidia-smi -L, each once",
         ),
         ("0,0", "'0,0' names a GPU twice; allowed: 0 to 1"),
     ],
@@ -88,13 +88,13 @@ def test_a_choice_that_leaves_some_gpus_is_used_as_run_does_and_one_line_names_t
         folder.mkdir(parents=True)
         (folder / "information").write_text(f"GPU UUID: \t GPU-{number}\nDevice Minor: \t {number}\n")
     warning = (
-        f"CUDA_VISIBLE_DEVICES: {ignored.split(',')[0]} in {value!r} is no GPU of this machine, which has 4; CUDA ignores "
+        f"CUDA_VISIBLE_DEVICES: {ignored.split(',')[0]} in {value!r} is not a GPU of this machine, which has 4; CUDA ignores "
         f"{ignored}; fix: 0 to 3, or UUIDs of nvidia-smi -L; unset it for all GPUs; CUDA_VISIBLE_DEVICES= (empty) for a job "
         "on the CPU"
     )
     assert give_out({"CUDA_VISIBLE_DEVICES": value}, 2, 1, root=root) == (["3", "1"], "", warning)
     few = give_out({"CUDA_VISIBLE_DEVICES": value}, 3, 1, root=root)
-    assert few.said.endswith("there are 2 (CUDA_VISIBLE_DEVICES)")
+    assert few.why_cpu.endswith("there are 2 (CUDA_VISIBLE_DEVICES)")
     assert few.warning == warning
 
 
@@ -108,13 +108,13 @@ def test_too_few_gpus_mean_the_cpu_on_every_host_and_one_line_says_why(tmp_path)
     root = machine(tmp_path, 1)
     found = give_out({}, 2, 2, root=root)
     assert found.visible == ["", ""]
-    assert found.said == (
-        "the simulated hosts compute on the CPU: 2 hosts x 2 ranks need 4 GPUs, and there is 1 (/dev/nvidia*)"
+    assert found.why_cpu == (
+        "the simulated hosts compute on the CPU: 2 hosts x 2 ranks need 4 GPUs, but there is 1 (/dev/nvidia*)"
     )
     assert [probe.gpus({"CUDA_VISIBLE_DEVICES": visible}, root).value for visible in found.visible] == [0, 0]
     found = give_out({"CUDA_VISIBLE_DEVICES": "0,-1,0"}, 3, 1, root=root)
     assert found.visible == [""] * 3
-    assert found.said.endswith("3 hosts x 1 rank need 3 GPUs, and there is 1 (CUDA_VISIBLE_DEVICES)")
+    assert found.why_cpu.endswith("3 hosts x 1 rank need 3 GPUs, but there is 1 (CUDA_VISIBLE_DEVICES)")
 
 
 @pytest.mark.parametrize("chosen", ["", " ", "-1"])
@@ -139,7 +139,7 @@ def test_bundled_programs_take_the_cpu_where_torch_is_built_without_cuda(tmp_pat
     for wrong in ("7", "0,0", "9"):
         assert give_out({"CUDA_VISIBLE_DEVICES": wrong}, 2, 2, cpu_torch=True, root=root).visible == ["", ""]
     assert given({"CUDA_VISIBLE_DEVICES": "-1"}, 2, 2, cpu_torch=True, root=root) == (["", ""], "")
-    assert give_out({}, 2, 2, cpu_torch=True, root=machine(tmp_path / "none", 0)).said == ""
+    assert give_out({}, 2, 2, cpu_torch=True, root=machine(tmp_path / "none", 0)).why_cpu == ""
 
 
 @pytest.mark.parametrize("value", ["", "-1", "0", "0,0", "7", "GPU-dead"])

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.failure import SHOWN, Failure, last_words
+from algorun.control.failure import SHOWN, Failure, last_words, with_others
+from algorun.control.failure_reports import failure_to_blame
 from algorun.control.rank_failures import RankFailures
-from algorun.control.root_choice import choose, with_others
 from algorun.outcome.report import full_text
 
 ROOT = Failure("exception", "algo-2", 1, "ValueError: bad", rank=3, traceback="Traceback ..\nValueError: bad")
@@ -19,13 +19,13 @@ LOST = Failure("lost", "algo-2", 66, "host lost: connection closed")
 
 
 def test_a_vanished_peer_is_never_the_root():
-    assert choose([(1.0, PEER), (1.9, ROOT)]) is ROOT
-    assert choose([(1.0, PEER), (1.5, LOST)]) is LOST
+    assert failure_to_blame([(1.0, PEER), (1.9, ROOT)]) is ROOT
+    assert failure_to_blame([(1.0, PEER), (1.5, LOST)]) is LOST
 
 
 def test_the_earliest_of_equals_is_the_root():
     other = Failure("exit", "algo-1", 7, "no message", rank=1)
-    assert choose([(2.0, ROOT), (1.0, other)]) is other
+    assert failure_to_blame([(2.0, ROOT), (1.0, other)]) is other
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ REFUSED = (
     ],
 )
 def test_harmless_warnings_are_no_evidence(returncode, tail, evidence, message):
-    ranks = RankFailures("algo-1", bundled=False)
+    ranks = RankFailures("algo-1")
     ranks.begin({0: 0})
     failure = ranks.exited(0.0, 0, returncode, tail)
     assert (failure.traceback, failure.message) == (evidence, message)

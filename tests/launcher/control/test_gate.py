@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from algorun.common.fast_dataclasses import replace
 from algorun.control.actions import Conclude
 from algorun.control.failure import Failure
 from algorun.control.hub import State as HubState

@@ -272,7 +272,7 @@ def test_a_hang_found_this_way_is_followed_by_another_attempt():
     abort(ranks, 0, 1, 2)
     ranks.pass_time(VERDICT_S)
     assert verdict(ranks).kind == "budget"
-    assert "the last: hang: rank 3 on algo-2" in verdict(ranks).message
+    assert "the last failure: hang: rank 3 on algo-2" in verdict(ranks).message
 
 
 @pytest.mark.parametrize("asked", [False, True])

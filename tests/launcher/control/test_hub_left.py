@@ -183,7 +183,7 @@ def test_another_attempt_follows_and_begins_with_all_ranks():
     job.settle()
     assert all(begun == [0, 1] for begun in job.begun.values())
     raises(job, 0)
-    assert "the last: exception: rank 0 on algo-1" in verdict(job).message
+    assert "the last failure: exception: rank 0 on algo-1" in verdict(job).message
 
 
 WAIT = Frame("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")

@@ -39,7 +39,10 @@ def test_the_last_failure_is_named_once_the_budget_is_spent():
     fail(job, "algo-1", 7)
     (failure,) = {v.failure for v in job.verdicts.values()}
     assert (failure.kind, failure.code) == ("budget", 68)
-    assert "1 of 1 restarts spent; the last: exit: rank 0 on algo-1, exit 7, attempt 2/2" in failure.headline()
+    assert (
+        "no restart is left (1 of 1 used); the last failure: exit: rank 0 on algo-1, exit 7, attempt 2/2"
+        in failure.headline()
+    )
 
 
 def test_three_attempts_without_a_newer_checkpoint_are_the_last():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from algorun.control.failure import Failure
 from algorun.control.hub import Hub
 from algorun.control.messages import End, Heartbeat, Hello, Verdict
+from algorun.control.rivals import Looks
 from algorun.job.settings import Limits
 from tests.conftest import examples
 
@@ -136,6 +137,17 @@ def test_a_leader_that_was_told_waits_for_late_hosts_that_nobody_else_has_told()
     assert hub.finished
 
 
+def test_the_first_name_judges_by_the_hello_of_a_leader_that_does_not_answer():
+    hub = Hub(0.0, ["algo-1", "algo-2"], Limits())
+    hub.hello(0.0, hello("algo-1", ["algo-1", "algo-2"]))
+    hub.hello(1.0, hello("algo-2", ["algo-2", "algo-1"]))
+    assert [(host, type(message)) for host, message in hub.rivals_asked(1.1, set())] == [
+        ("algo-1", End),
+        ("algo-2", End),
+    ]
+    assert hub.verdict.failure.headline().startswith("mismatch: algo-2, exit 64: hosts differs: ")
+
+
 def test_a_rival_that_has_gone_is_not_judged():
     hub = Hub(0.0, ["a", "b"], Limits())
     hub.hello(0.0, hello("a", ["a", "b"]))
@@ -151,3 +163,26 @@ def test_what_answers_for_a_missing_host_cannot_end_a_job_well(verdict):
     hub.hello(0.0, hello("a", ["a", "b"]))
     assert hub.ended_by_rival(1.0, "b", verdict) == []
     assert hub.verdict is None
+
+
+def test_a_look_is_over_once_every_host_has_answered_or_cannot():
+    looks = Looks()
+    looks.begin(["algo-2", "algo-3", "algo-4"])
+    looks.unreachable("algo-2")
+    looks.leads("algo-3")
+    assert not looks.complete
+    looks.gone("algo-4")
+    assert looks.complete
+    looks.unreachable("algo-3")
+    assert looks.answered == {"algo-3"}, "it has answered over a connection that is still there"
+    looks.gone("algo-3")
+    assert not looks.answered, "its connection has ended: it no longer waits for a verdict"
+
+
+def test_looks_become_rarer():
+    looks, pauses = Looks(), []
+    for _ in range(8):
+        pauses.append(looks.pause_s)
+        looks.begin([])
+        assert looks.complete
+    assert pauses == [1.5, 3.0, 6.0, 12.0, 24.0, 48.0, 60.0, 60.0]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun import __version__
+from algorun.common.fast_dataclasses import fields
 from algorun.control import proof, wire
 from algorun.control.failure import Failure, RankLeft
 from algorun.control.hang import Frame, Stack

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,8 +15,11 @@ from algorun.host import stacks, step_counter
 from tests.conftest import ROOT, clean_environ
 
 LIMIT_S = 90
+GLOO = "[Gloo] Rank "
 # How a dump ends: with the main thread's outermost frame, or cut short by faulthandler.
 WHOLE = re.compile(r"( in <module>|^ *\.\.\.)\n\Z", re.MULTILINE)
+
+USER = "from torch.optim.optimizer import step\n"  # how the scripts of tests begin
 
 
 def eventually(condition, what="", limit_s=LIMIT_S):
@@ -88,9 +93,36 @@ class RankProcesses:
 
     def close(self) -> None:
         for process in self.started:
-            try:
-                os.killpg(process.pid, 9)
-            except ProcessLookupError:
-                pass
+            _kill(process)
             process.communicate(timeout=LIMIT_S)
         self.board.close()
+
+
+def ended(process):
+    """The output of a process, which has to end with 0."""
+    out, _ = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0, out
+    return out
+
+
+def without_gloo(text):
+    """A program's output without what Gloo writes of itself on torch 2.10."""
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(GLOO))
+
+
+def line(process, expected):
+    """Asserts that this is the next line of a process. It is ended if it writes another one, or none in time."""
+    late = threading.Timer(LIMIT_S, _kill, (process,))
+    late.start()
+    text = process.stdout.readline()
+    while text.startswith(GLOO):
+        text = process.stdout.readline()
+    late.cancel()
+    if text.strip() != expected:
+        _kill(process)  # it may wait for a word of the test, which would wait for its last one
+        raise AssertionError(text + process.stdout.read())
+
+
+def _kill(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, 9)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, algorun, clean_environ
+from tests.conftest import FAILS_ALONE, ROOT, algorun, clean_environ
 
 HOSTILE = [
     "json",
@@ -39,7 +39,7 @@ def job(base: Path, code: dict[str, str], program: str, **hyperparameters: str) 
     (base / "input" / "config" / "hyperparameters.json").write_text(
         json.dumps({"sagemaker_program": json.dumps(program), **hyperparameters})
     )
-    return {"SAGEMAKER_BASE_DIR": str(base)}
+    return {"SAGEMAKER_BASE_DIR": str(base), **FAILS_ALONE}
 
 
 def failure(base: Path) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
 from algorun.job.config import Request, read
 from algorun.job.settings import Limits
 from algorun.plan import cluster
@@ -53,11 +53,11 @@ def test_an_explicit_wish_beats_the_environment_beats_the_job(request_, environ,
     ("raw", "environ", "says"),
     [
         ({"sagemaker_mpi_enabled": "true", "sagemaker_torch_distributed_enabled": "true"}, {}, "are both true"),
-        ({"sagemaker_parameter_server_enabled": "true"}, {}, "parameter servers are not offered"),
+        ({"sagemaker_parameter_server_enabled": "true"}, {}, "parameter servers are not supported"),
         ({"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "0"}, {}, "'0' is not a whole number|0 is not a whole"),
         ({}, {"ALGORUN_SLOTS": "0"}, "ALGORUN_SLOTS: '0' is not a whole number from 1"),
         ({}, {"ALGORUN_SLOTS": "many"}, "ALGORUN_SLOTS: 'many'"),
-        ({}, {"ALGORUN_ENGINE": "slurm"}, "'slurm' is no engine; allowed: native, torchrun, mpirun"),
+        ({}, {"ALGORUN_ENGINE": "slurm"}, "'slurm' is not an engine; allowed: native, torchrun, mpirun"),
         ({}, {"ALGORUN_GATE_S": "-1"}, "ALGORUN_GATE_S: '-1' is not a positive number"),
         ({}, {"ALGORUN_GATE_S": "nan"}, "not a positive number"),
         ({}, {"ALGORUN_CONTROL_PORT": "70000"}, "ALGORUN_CONTROL_PORT"),
@@ -168,7 +168,7 @@ def test_limits_come_from_the_environment():
     [("eth0", ("eth0", "lo"), "eth0"), ("ethwe", ("eth0", "lo"), "eth0"), ("", ("eth0", "lo"), "eth0")],
 )
 def test_an_interface_that_does_not_exist_falls_back_to_the_default_route(name, known, expected):
-    from dataclasses import replace
+    from algorun.common.fast_dataclasses import replace
 
     config = job("script")
     config = replace(config, input=replace(config.input, resources=replace(config.resources, interface=name)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
 from algorun.job.engine import Engine
 from algorun.job.hyperparameter_groups import Hyperparameters, OwnKeys
 

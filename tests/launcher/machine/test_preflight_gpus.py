@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 
 import pytest
 
 from algorun.commands import doctor_gpus
+from algorun.common.fast_dataclasses import replace
 from algorun.job.values import Sourced
 from algorun.machine import preflight_gpus, program_output
 from algorun.machine.efa import Plugin
@@ -51,18 +51,18 @@ def test_a_good_machine_has_nothing_to_say():
         ),
         (
             chosen("0,0"), 1,
-            ("fail", "CUDA_VISIBLE_DEVICES: '0,0' names a GPU twice, and CUDA then shows none; fix: 0 to 1, or UUIDs of "
+            ("fail", "CUDA_VISIBLE_DEVICES: '0,0' names a GPU twice, so CUDA shows no GPU at all; fix: 0 to 1, or UUIDs of "
              f"nvidia-smi -L; unset it for all GPUs; {ON_CPU}"),
         ),
         (
             replace(GOOD, nvidia=replace(CARDS, library="")), 1,
-            ("warn", "NVIDIA driver: 2 GPUs (/dev/nvidia*), and no libcuda.so.1 that programs could load; fix: docker run --gpus "
+            ("warn", "NVIDIA driver: 2 GPUs (/dev/nvidia*), but programs find no libcuda.so.1; fix: docker run --gpus "
              f"all with NVIDIA's container toolkit, or the driver's libraries; {ON_CPU}"),
         ),
         (
             replace(GOOD, nvidia=replace(CARDS, driver="470.256.02")), 1,
             ("warn", "NVIDIA driver: 470.256.02 is too old for torch with CUDA 12.8, which needs 525 or newer; fix: a newer driver "
-             f"on the host, or an image with the package cuda-compat on a data-center GPU; {ON_CPU}"),
+             f"on the host, or (data-center GPUs only) an image with the package cuda-compat; {ON_CPU}"),
         ),
         (
             replace(GOOD, torch_cuda="none", packages={"torch": "2.13.0+cpu"}), 1,
@@ -71,19 +71,19 @@ def test_a_good_machine_has_nothing_to_say():
         ),
         (
             replace(GOOD, nvidia=replace(CARDS, slices=(0, 7))), 1,
-            ("warn", "GPUs: 1 GPU in 7 MIG slices: a process sees one of them; fix: one rank per host, or GPUs without MIG "
+            ("warn", "GPUs: 1 GPU in 7 MIG slices: a process sees only one slice; fix: one rank per host, or GPUs without MIG "
              "(nvidia-smi -mig 0)"),
         ),
         (
             P5, 2,
-            ("warn", "EFA: rdmap79s0, rdmap80s0 .. can be used, but no network plugin of NCCL: NCCL between hosts goes over TCP, "
+            ("warn", "EFA: rdmap79s0, rdmap80s0 .. can be opened, but NCCL finds no network plugin: between hosts it uses TCP, "
              "at a fraction of the bandwidth; fix: build the image with EFA_INSTALLER_VERSION (docs/image.md)"),
         ),
         (
             replace(P5, nccl_plugin=Plugin("", "/opt/x/libnccl-net-ofi.so", "aws-ofi")), 2,
-            ("warn", "EFA: rdmap79s0, rdmap80s0 .. can be used, but no network plugin of NCCL for NCCL_NET_PLUGIN=aws-ofi: NCCL "
-             "between hosts goes over TCP, at a fraction of the bandwidth; fix: NCCL_NET_PLUGIN=/opt/x/libnccl-net-ofi.so, "
-             "which is there"),
+            ("warn", "EFA: rdmap79s0, rdmap80s0 .. can be opened, but NCCL finds no network plugin for NCCL_NET_PLUGIN=aws-ofi: "
+             "between hosts it uses TCP, at a fraction of the bandwidth; fix: NCCL_NET_PLUGIN=/opt/x/libnccl-net-ofi.so, "
+             "a file of this image"),
         ),
     ],
 )  # fmt: skip
@@ -95,7 +95,7 @@ def test_a_choice_that_leaves_some_gpus_is_a_warning():
     (found,) = examine(chosen("1,9"), slots=1)
     assert found[0] == "warn"
     assert found[1].startswith(
-        "CUDA_VISIBLE_DEVICES: '9' in '1,9' is no GPU of this machine, which has 2; CUDA ignores '9'; fix: 0"
+        "CUDA_VISIBLE_DEVICES: '9' in '1,9' is not a GPU of this machine, which has 2; CUDA ignores '9'; fix: 0"
     )
 
 
@@ -115,7 +115,7 @@ def test_slices_of_gpus_that_are_not_visible_do_not_count(value, warned):
     cards = replace(CARDS, slices=(0, 7), uuids=("GPU-aa11", "GPU-bb22"))
     found = replace(GOOD, nvidia=cards, visible=visible(value, 2, cards.uuids))
     assert [text for _, text in examine(found) if "MIG" in text] == (
-        ["GPUs: 1 GPU in 7 MIG slices: a process sees one of them; fix: one rank per host, or GPUs without MIG (nvidia-smi -mig 0)"]
+        ["GPUs: 1 GPU in 7 MIG slices: a process sees only one slice; fix: one rank per host, or GPUs without MIG (nvidia-smi -mig 0)"]
         if warned else []
     )  # fmt: skip
 
@@ -139,7 +139,11 @@ H100 = "0, NVIDIA H100 80GB HBM3, 81559, {used}, {mode}, {mig}"
         ),
         (H100.format(used=4, mode="Exclusive_Process", mig="[N/A]"), "warn", "compute mode Exclusive_Process"),
         (H100.format(used=4, mode="Prohibited", mig="[N/A]"), "fail", "compute mode Prohibited"),
-        (H100.format(used=4, mode="Default", mig="Enabled"), "warn", "divided into MIG slices: a process sees one"),
+        (
+            H100.format(used=4, mode="Default", mig="Enabled"),
+            "warn",
+            "divided into MIG slices: a process sees only one",
+        ),
         ("0, Tesla T4, [N/A], [N/A], Default, [N/A]", "ok", "Tesla T4, [N/A] of [N/A] MiB in use"),
     ],
 )
@@ -194,9 +198,9 @@ def test_doctor_has_torch_s_words_where_it_sees_no_gpu(tools):
     [
         (Answer(late=True), "no GPU: no answer within 20 s"),
         (Answer(code=-11), "no GPU: its process was ended by signal 11"),
-        (Answer(("half",), code=134), "no GPU: its process left with 134"),
-        (Answer(), "no GPU: its process said nothing"),
-        (Answer(("0",)), "no GPU, and no error"),
+        (Answer(("half",), code=134), "no GPU: its process exited with 134"),
+        (Answer(), "no GPU: its process printed nothing"),
+        (Answer(("0",)), "no GPU, and shows no error"),
         (Answer(("libcudart.so.12: cannot open shared object file",)), "no GPU: libcudart.so.12: cannot open shared object file"),
     ],
 )  # fmt: skip
@@ -228,17 +232,17 @@ def test_doctor_asks_torch_in_the_environment_of_a_rank(tools, monkeypatch):
     assert tools["environ"]["LD_LIBRARY_PATH"] == "/usr/local/cuda/compat:/usr/local/nvidia/lib"
     newer = doctor(replace(GOOD, nvidia=replace(older, driver="535.183.01")))
     assert newer[1][2].endswith(
-        "has 570.124.06 (not used: the driver is new enough, or a GPU is a GeForce, a TITAN or unknown)"
+        "has 570.124.06 (not used: the driver is new enough, or a GPU is a GeForce, a TITAN or of unknown model)"
     )
 
 
 def test_doctor_on_a_container_that_was_given_no_gpu(tools):
     found = doctor(replace(machine(), nvidia=Nvidia(driver="570.124.06"), torch_cuda="12.8"))
     assert found[-1][:2] == ("warn", "NVIDIA driver")
-    assert "570.124.06, but no GPU can be seen (/dev/nvidia*)" in found[-1][2]
+    assert "570.124.06, but no GPU is visible (/dev/nvidia*)" in found[-1][2]
 
 
 def test_doctor_leaves_hidden_gpus_alone(tools):
     assert doctor(chosen("-1"))[-1] == (
-        "ok", "CUDA_VISIBLE_DEVICES", "'-1': all GPUs are hidden, jobs compute on the CPU",
+        "ok", "CUDA_VISIBLE_DEVICES", "'-1' hides all GPUs: jobs compute on the CPU",
     )  # fmt: skip

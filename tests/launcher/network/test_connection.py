@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 
+from algorun.common.event_loop import Loop
 from algorun.control.messages import Stop
-from algorun.event_loop import Loop
 from algorun.network.connection import Connection
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
+from algorun.common.fast_dataclasses import replace
 from algorun.control.failure import SHOWN, Failure
 from algorun.machine.failure_snapshot import Evidence
 from algorun.machine.probe import Folder
@@ -40,7 +39,7 @@ def test_a_kill_by_the_kernel_names_peak_and_limit():
     told = explain(KILLED, OOM)
     assert told.message == "killed by the kernel: out of memory"
     assert told.hint == (
-        "out of memory: the kernel killed it (peak 7.9 GiB of a limit of 8.0 GiB); "
+        "out of memory: the kernel killed 1 process (peak 7.9 GiB of a limit of 8.0 GiB); "
         "use a smaller batch, fewer DataLoader workers, or a larger instance"
     )
     assert told.text().splitlines()[-1] == f"hint: {told.hint}"
@@ -52,12 +51,12 @@ def test_a_kill_by_somebody_else_has_no_hint():
 
 def test_a_shell_passes_its_childs_kill_on():
     told = explain(Failure("exit", "algo-1", 137, "Killed", 0, "Killed\n"), OOM)
-    assert told.hint.startswith("out of memory: the kernel killed it")
+    assert told.hint.startswith("out of memory: the kernel killed 1 process")
 
 
 def test_an_engine_that_the_kernel_killed_is_explained():
     told = explain(Failure("engine", "algo-1", 1, "torchrun ended with 137 before its ranks"), OOM)
-    assert told.hint.startswith("out of memory: the kernel killed it")
+    assert told.hint.startswith("out of memory: the kernel killed 1 process")
 
 
 def test_a_segfault_beside_a_kill_for_memory_is_a_segfault():
@@ -74,7 +73,7 @@ def test_a_segfault_beside_a_kill_for_memory_is_a_segfault():
     ],
 )
 def test_a_childs_kill_is_explained_where_the_kernel_counted_one(words):
-    assert hint(raised(words), OOM).startswith("out of memory: the kernel killed it (peak 7.9 GiB")
+    assert hint(raised(words), OOM).startswith("out of memory: the kernel killed 1 process (peak 7.9 GiB")
     assert hint(raised(words)) == ""
 
 
@@ -98,9 +97,9 @@ ROWS = [
         ("RuntimeError: unable to allocate shared memory(shm) for file </torch_10_1>: No space left on device (28)", SMALL_SHM,
          "shared memory: /dev/shm has 0 MiB free of 64 MiB"),
         ("OSError: [Errno 122] Disk quota exceeded", CALM, "disk quota"),
-        ("OSError: [Errno 30] Read-only file system: '/opt/ml/input/data/train/x'", CALM, "the inputs cannot be written"),
+        ("OSError: [Errno 30] Read-only file system: '/opt/ml/input/data/train/x'", CALM, "the input folders are read-only"),
         ("OSError: [Errno 30] Read-only file system", replace(CALM, folders=(replace(ROOMY, writable=False),)),
-         "cannot be written: /opt/ml/model"),
+         "not writable: /opt/ml/model"),
         ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 64. GiB\nMemoryError", CALM,
          "out of memory (a limit of 8.0 GiB)"),
         ("RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you "
@@ -116,15 +115,15 @@ ROWS = [
         ("torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered", CALM, "this GPU's memory has failed"),
         ("torch.AcceleratorError: CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously "
          "reported at some other API call", CALM, "an index is out of range"),
-        ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", CALM, "a GPU kernel has crashed"),
-        ("RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered", CALM, "a GPU kernel has crashed"),
-        ("torch.AcceleratorError: CUDA error: misaligned address", CALM, "a GPU kernel has crashed"),
-        ("torch.AcceleratorError: CUDA error: unspecified launch failure", CALM, "a GPU kernel has crashed"),
-        (NCCL + "Cuda failure 700 'an illegal memory access was encountered'", CALM, "a GPU kernel has crashed"),
-        ("RuntimeError: CUDA driver error: an illegal memory access was encountered", CALM, "a GPU kernel has crashed"),
-        ("CUDA error (flash_fwd_launch_template.h:188): an illegal memory access was encountered", CALM, "a GPU kernel has crashed"),
+        ("torch.AcceleratorError: CUDA error: an illegal memory access was encountered", CALM, "a GPU kernel crashed"),
+        ("RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered", CALM, "a GPU kernel crashed"),
+        ("torch.AcceleratorError: CUDA error: misaligned address", CALM, "a GPU kernel crashed"),
+        ("torch.AcceleratorError: CUDA error: unspecified launch failure", CALM, "a GPU kernel crashed"),
+        (NCCL + "Cuda failure 700 'an illegal memory access was encountered'", CALM, "a GPU kernel crashed"),
+        ("RuntimeError: CUDA driver error: an illegal memory access was encountered", CALM, "a GPU kernel crashed"),
+        ("CUDA error (flash_fwd_launch_template.h:188): an illegal memory access was encountered", CALM, "a GPU kernel crashed"),
         ("after cudaDeviceSynchronize: cudaErrorIllegalAddress: an illegal memory access was encountered", CALM,
-         "a GPU kernel has crashed"),
+         "a GPU kernel crashed"),
         ("io.cpp:9:3: runtime error: load of misaligned address 0x7ff for type 'int', which requires 4 byte alignment", CALM, ""),
         ("PermissionError: illegal memory access by the sandboxed plugin", CALM, ""),
         ("torch.AcceleratorError: CUDA error: system not yet initialized", CALM, "the GPUs of this host are not ready"),
@@ -136,18 +135,18 @@ ROWS = [
          "the GPUs of this host are not ready"),
         ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040). Please update your GPU driver by "
          "downloading and installing a new version", CALM, "this host's NVIDIA driver is older"),
-        ("RuntimeError: Found no NVIDIA driver on your system.", CALM, "no GPU can be used here"),
-        ("AssertionError: Torch not compiled with CUDA enabled", CALM, "this is a torch without CUDA"),
-        ("torch.AcceleratorError: CUDA error: invalid device ordinal", CALM, "there are more ranks"),
-        ("RuntimeError: No CUDA GPUs are available", CALM, "no GPU can be used here"),
+        ("RuntimeError: Found no NVIDIA driver on your system.", CALM, "no GPU is usable here"),
+        ("AssertionError: Torch not compiled with CUDA enabled", CALM, "this torch is built without CUDA"),
+        ("torch.AcceleratorError: CUDA error: invalid device ordinal", CALM, "this host has more ranks"),
+        ("RuntimeError: No CUDA GPUs are available", CALM, "no GPU is usable here"),
         ("torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device", CALM,
          "this torch has no code"),
-        ("torch.distributed.DistBackendError: NCCL error in: .. unhandled system error\nncclSystemError: ..", CALM, "NCCL_DEBUG=INFO"),
-        ("OSError: [Errno 98] Address already in use", CALM, "another process has that port"),
+        ("torch.distributed.DistBackendError: NCCL error in: .. unhandled system error\nncclSystemError: ..", CALM, "set NCCL_DEBUG=INFO"),
+        ("OSError: [Errno 98] Address already in use", CALM, "another process uses that port"),
         ("ModuleNotFoundError: No module named 'einops'", CALM, "name its package in requirements.txt"),
-        ("OSError: [Errno 24] Too many open files: 'x'", CALM, "docker run --ulimit nofile=65536"),
-        ("PermissionError: [Errno 13] Permission denied: '/opt/ml/input/data/x'", CALM, "the inputs cannot be written"),
-        ("socket.gaierror: [Errno -3] Temporary failure in name resolution", CALM, "without a way to the Internet"),
+        ("OSError: [Errno 24] Too many open files: 'x'", CALM, "too many open files: docker run --ulimit nofile=65536"),
+        ("PermissionError: [Errno 13] Permission denied: '/opt/ml/input/data/x'", CALM, "the input folders are read-only"),
+        ("socket.gaierror: [Errno -3] Temporary failure in name resolution", CALM, "no Internet access"),
         ("botocore.exceptions.NoCredentialsError: Unable to locate credentials", CALM, "no AWS credentials"),
         ("error: GPU cuda:0 cannot be used: CUDA error: out of memory; fix: nvidia-smi names the processes", CALM, ""),
         ("ValueError: bad", CALM, ""),
@@ -171,7 +170,7 @@ def test_what_the_watchdog_of_nccl_says_of_the_gpu_is_explained():
         "Rank 1] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was "
         "encountered\nCUDA kernel errors might be asynchronously reported at some other API call\n"
     )
-    assert hint(Failure("signal", "algo-1", 134, "ended by the signal", 0, tail)).startswith("a GPU kernel has crashed")
+    assert hint(Failure("signal", "algo-1", 134, "ended by the signal", 0, tail)).startswith("a GPU kernel crashed")
 
 
 def test_source_lines_and_old_log_lines_do_not_count():

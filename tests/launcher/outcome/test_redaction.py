@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from algorun.common.fast_dataclasses import replace
+from algorun.common.secret_names import is_secret
 from algorun.control.failure import Failure
 from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.request import Request
 from algorun.outcome import redaction
-from algorun.plan.render import is_secret
 from tests.conftest import job
 
 KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\n-----END KEY-----"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from algorun import codec
-from algorun.errors import UserError
+from algorun.common import codec
+from algorun.common.errors import UserError
 from algorun.job.engine import Engine
 from algorun.plan.engines.registry import STARTERS
 
@@ -21,9 +21,9 @@ def test_every_engine_can_be_planned():
 
 
 def test_an_unknown_engine_is_refused():
-    with pytest.raises(UserError, match=r"--engine: 'slurm' is no engine; allowed: native, torchrun, mpirun"):
+    with pytest.raises(UserError, match=r"--engine: 'slurm' is not an engine; allowed: native, torchrun, mpirun"):
         Engine.of("--engine", "slurm")
-    with pytest.raises(ValueError, match="'slurm' is none of native, torchrun, mpirun"):
+    with pytest.raises(ValueError, match="'slurm' is not one of native, torchrun, mpirun"):
         codec.from_json(Engine, "slurm")
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun import codec
-from algorun.errors import UserError
+from algorun.common import codec
+from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import replace
+from algorun.job import channels
 from algorun.job.config import Request
 from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.paths import Paths
@@ -31,7 +32,7 @@ def made(tree: str, gpus: int = 0, openmpi: OpenMpi | None = None, **environ: st
     base = Paths(Path("/opt/ml"))  # so that golden files hold wherever the tests lie
     config = replace(
         config,
-        input=replace(config.input, paths=base),
+        input=replace(config.input, paths=base, channels=channels.of_training(config.input.described, base)),
         code=str(base.code),
         entry=replace(config.entry, cwd=str(base.code)),
     )
@@ -84,7 +85,7 @@ def test_a_plan_without_mpirun_is_our_image_s():
     """A laptop plans for SageMaker; a run there would say what to install."""
     here, there = made("mpi"), made("mpi", openmpi=OPEN_MPI[4])
     assert here.hosts == there.hosts
-    assert "no mpirun here: the plan takes Open MPI 4's options" in render.plan_text(here)
+    assert "no mpirun here: the plan has options of Open MPI 4" in render.plan_text(here)
 
 
 @pytest.mark.parametrize("openmpi", OPEN_MPI.values())
@@ -164,6 +165,44 @@ def test_what_the_user_has_set_stays_and_the_plan_says_so():
         "set in the environment: kept",
     )
     assert found["GLOO_SOCKET_IFNAME"].value == "eth0"
+
+
+DATA_PARALLEL = {"sagemaker_distributed_dataparallel_enabled": "true"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "environ", "wanted"),
+    [
+        (DATA_PARALLEL, {}, ["0", "1"]),
+        ({}, {"SM_FRAMEWORK_PARAMS": json.dumps(DATA_PARALLEL)}, ["0", "1"]),
+        ({"sagemaker_mpi_enabled": "true"}, {"SM_FRAMEWORK_PARAMS": json.dumps(DATA_PARALLEL)}, [None, None]),
+        ({}, {"SM_FRAMEWORK_PARAMS": "["}, [None, None]),
+        ({}, {"SM_FRAMEWORK_PARAMS": "[" * 40_000}, [None, None]),
+        ({}, {}, [None, None]),
+    ],
+    ids=["job", "environment", "the job wins", "no JSON", "nested too deep", "neither"],
+)
+def test_ranks_of_a_data_parallel_job_have_the_librarys_local_rank(raw, environ, wanted):
+    script = job("script", **environ)
+    config = replace(script, input=replace(script.input, hyperparameters=Hyperparameters.parse(raw)))
+    ranks = cluster.resolve(config.resources.hosts, {host: Sourced(2, "") for host in config.resources.hosts})
+    shown = plan.make(config, ranks, machine(), PROGRAMS)
+    host = shown.hosts[0]
+    assert [shown.environ(host, rank).get("SMDATAPARALLEL_LOCAL_RANK") for rank in host.ranks] == wanted
+
+
+def test_framework_parameters_of_the_environment_stay_where_no_job_has_any():
+    given = {"sagemaker_mpi_enabled": True}
+    shown = made("script", SM_FRAMEWORK_PARAMS=json.dumps(given | {"api_token": "secret"}))
+    found = next(v for v in shown.env if v.name == "SM_FRAMEWORK_PARAMS")
+    assert (json.loads(found.value), found.source) == (given, "set in the environment: kept")
+    environ = shown.environ(shown.hosts[0], shown.hosts[0].ranks[0])
+    assert json.loads(environ["SM_TRAINING_ENV"])["additional_framework_parameters"] == given
+
+
+def test_a_wrong_framework_parameter_of_the_environment_is_named_as_one():
+    with pytest.raises(UserError, match="^sagemaker_distributed_dataparallel_enabled in SM_FRAMEWORK_PARAMS: 'maybe'"):
+        made("script", SM_FRAMEWORK_PARAMS=json.dumps({"sagemaker_distributed_dataparallel_enabled": "maybe"}))
 
 
 @pytest.mark.parametrize("secret", ["hunter2", 'hünter"2', "back\\slash"])

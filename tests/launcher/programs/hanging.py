@@ -1,7 +1,6 @@
-"""Trains with DDP until a rank sleeps or is frozen: `hanging.py RANK sleep|freeze`; in a second attempt nothing does."""
+"""Trains with DDP until a rank sleeps: `hanging.py RANK`."""
 
 import os
-import signal
 import sys
 import time
 
@@ -13,9 +12,7 @@ rank = dist.get_rank()
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(60):
-    if step == 7 and rank == int(sys.argv[1]) and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        if sys.argv[2] == "freeze":
-            os.kill(os.getpid(), signal.SIGSTOP)
+    if step == 7 and rank == int(sys.argv[1]):
         time.sleep(1000)
     optimizer.zero_grad()
     model(torch.ones(2, 4)).sum().backward()

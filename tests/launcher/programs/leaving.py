@@ -12,6 +12,7 @@ import os
 import sys
 import time
 from datetime import timedelta
+from types import ModuleType
 
 MODE, RANK, WORLD = sys.argv[1], int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 STEPS, LAST = 20, 60
@@ -25,9 +26,16 @@ import torch.distributed as dist  # noqa: E402
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=3 if MODE == "early" else 1800))
 store = dist.distributed_c10d._get_default_store()
+# An optimizer loads torch's compiler, which takes 1.4 s of CPU, to tell it not to compile these functions.
+sys.modules["torch._dynamo"] = compiler = ModuleType("torch._dynamo")
+compiler.disable = lambda function, *_, **__: function
+compiler.graph_break = lambda: None
 weight = torch.nn.Parameter(torch.zeros(1))
 optimizer = torch.optim.SGD([weight], lr=0.1)
 if MODE == "work":
+    # The group exists on this rank as soon as its own connections stand: a peer may still be connecting to others.
+    store.set(f"connected-{RANK}", "")
+    store.wait([f"connected-{rank}" for rank in range(WORLD)])
     dist.destroy_process_group()
 for step in range(1, LAST + 1):
     weight.grad = torch.ones(1)

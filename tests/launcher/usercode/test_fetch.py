@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from algorun.errors import UserError
+from algorun.common import STAGE
+from algorun.common.errors import UserError
+from algorun.common.free_ports import free_ports
 from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.paths import Paths
-from algorun.job.usercode import STAGE, Setup, has_files, is_package, wished
-from algorun.network.addresses import free_ports
+from algorun.job.usercode import Setup, has_files, is_package, wished
 from algorun.usercode.fetch import fetch
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
@@ -106,7 +107,7 @@ def test_a_prefix_is_a_folder(account, endpoint, tmp_path, monkeypatch):
     [
         ("absent.tar.gz", BUCKET, "S3 answers 404; fix: check bucket and key"),
         ("x.tar.gz", "no-such-bucket-here", "S3 answers (404|NoSuchBucket); fix: check bucket and key"),
-        ("", BUCKET, "names no object"),
+        ("", BUCKET, "is not an S3 object"),
         ("absent/", BUCKET, "does not exist"),
         ("evil/", BUCKET, r"object '../../out.py' would lie outside"),
         ("text.tar.gz", BUCKET, "is not a tar file"),
@@ -255,7 +256,7 @@ def test_what_counts_as_a_package(files, program, expected, tmp_path):
 
 
 def test_a_setup_goes_to_the_program_as_json():
-    from algorun import codec
+    from algorun.common import codec
 
     setup = Setup("s3://b/k", "/opt/ml/code", "train.py", "eu-west-1")
     assert codec.from_json(Setup, json.loads(json.dumps(codec.to_json(setup)))) == setup

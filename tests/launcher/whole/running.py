@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
@@ -40,16 +39,18 @@ class Running:
             *map(str, program),
         ]
         with open(self.log, "w") as out:
-            self.process = subprocess.Popen(
-                argv, cwd=folder, env=clean_environ(ALGORUN_TEST=marker, **environ), stdout=out, stderr=out,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored in a shell's background
-            )  # fmt: skip
+            environ = clean_environ(ALGORUN_TEST=marker, **environ)
+            self.process = subprocess.Popen(argv, cwd=folder, env=environ, stdout=out, stderr=out)
 
     def wait_for(self, text, count, timeout=60):
         deadline = time.monotonic() + timeout
-        while self.log.read_text().count(text) < count:
-            assert time.monotonic() < deadline, self.log.read_text()
-            assert self.process.poll() is None, self.log.read_text()
+        while True:
+            ended = self.process.poll() is not None  # first: what it printed at its end is in the log then
+            log = self.log.read_text()
+            if log.count(text) >= count:
+                return
+            assert not ended, log
+            assert time.monotonic() < deadline, log
             time.sleep(0.02)
 
     def supervisor(self, host):

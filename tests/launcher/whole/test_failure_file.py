@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.conftest import algorun
+from tests.conftest import FAILS_ALONE, algorun
 
 from .running import simulate
 
@@ -30,7 +30,7 @@ def says(tmp_path):
 
 
 def test_what_the_script_wrote_opens_the_failure_of_every_host(says, tmp_path, nothing_left):
-    done = simulate("native", says, 3, 255, 60, folder=tmp_path, marker=nothing_left)
+    done = simulate("native", says, 3, 255, 60, folder=tmp_path, marker=nothing_left, **FAILS_ALONE)
     assert done.code == 255, done.text
     assert done.failure("algo-1") == done.failure("algo-2")
     assert done.failure("algo-1").splitlines() == [
@@ -54,7 +54,18 @@ def test_a_job_that_succeeds_keeps_what_the_script_wrote(says, tmp_path, nothing
 def test_what_the_script_wrote_in_an_earlier_attempt_is_that_attempts(says, tmp_path, nothing_left):
     says.write_text(SAYS.replace("sys.exit(", "os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and sys.exit("))
     done = algorun(
-        "simulate", "-j", "2x2", "--restarts", "1", str(says), "3", "9", "1", cwd=tmp_path, ALGORUN_TEST=nothing_left
+        "simulate",
+        "-j",
+        "2x2",
+        "--restarts",
+        "1",
+        str(says),
+        "3",
+        "9",
+        "1",
+        cwd=tmp_path,
+        ALGORUN_TEST=nothing_left,
+        **FAILS_ALONE,
     )
     assert done.code == 0, done.text
     first = (done.folder / "algo-1" / "output" / "data" / "failure-attempt-1.txt").read_text()
@@ -74,7 +85,7 @@ def test_secrets_of_the_job_are_in_nothing_that_the_launcher_writes(tmp_path, no
     )
     done = algorun(
         "simulate", "-j", "2x1", "--restarts", "1", str(tmp_path / "train.py"), "--db_password", "hunter2", cwd=tmp_path,
-        ALGORUN_TEST=nothing_left, AWS_SECRET_ACCESS_KEY="wJalrXUtnFEMI",
+        ALGORUN_TEST=nothing_left, AWS_SECRET_ACCESS_KEY="wJalrXUtnFEMI", **FAILS_ALONE,
     )  # fmt: skip
     assert done.code == 68, done.text
     assert "argument --db_password: invalid int value: '***'" in done.last
@@ -120,13 +131,14 @@ def test_a_full_output_disk_still_takes_the_failure(end, small_disk, tmp_path, n
         "try:\n    for number in itertools.count(): open(f'file-{number}', 'w').close()\nexcept OSError: pass\n"
         f"{end}\n"
     )
-    done = algorun("run", "train.py", cwd=tmp_path, ALGORUN_TEST=nothing_left, SAGEMAKER_BASE_DIR=str(tmp_path / "ml"))
+    environ = {"ALGORUN_TEST": nothing_left, "SAGEMAKER_BASE_DIR": str(tmp_path / "ml"), **FAILS_ALONE}
+    done = algorun("run", "train.py", cwd=tmp_path, **environ)
     assert done.code == 1, done.text
     status = os.statvfs(small_disk)
     assert status.f_bavail * status.f_frsize <= 8192, "what was kept and not needed is all that is free"
     lines = (small_disk / "failure").read_text().splitlines()
     assert lines[0].startswith("ex"), lines
-    assert lines[-1].startswith(f"hint: disk full: {small_disk} has 0 MiB free of 8 MiB and room for no more files; ")
+    assert lines[-1].startswith(f"hint: disk full: {small_disk} has 0 MiB free of 8 MiB and no free inodes; ")
     assert (small_disk / "message").read_text() == (small_disk / "failure").read_text()
     assert not list(small_disk.glob(".*"))
     assert "No space left on device" in done.out

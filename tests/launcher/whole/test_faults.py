@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.conftest import ENGINES, ours
+from tests.conftest import ENGINES, FAILS_ALONE, ours
 
 from .running import PROGRAMS, Running, simulate
 
@@ -49,7 +49,7 @@ def test_a_failing_rank_ends_all_hosts_with_one_root_cause(engine, mode, code, f
 def test_a_failure_carries_its_hosts_hint_to_every_host(tmp_path, nothing_left):
     script = tmp_path / "train.py"
     script.write_text("import os, time\nif os.environ['RANK'] == '3':\n    import no_such_module\ntime.sleep(60)\n")
-    done = simulate("native", script, folder=tmp_path, marker=nothing_left)
+    done = simulate("native", script, folder=tmp_path, marker=nothing_left, **FAILS_ALONE)
     assert done.code == 1, done.text
     texts = [done.failure(host).splitlines() for host in ("algo-1", "algo-2")]
     assert texts[0] == texts[1]
@@ -102,7 +102,7 @@ def test_nothing_of_the_launcher_stays_in_the_temporary_folder(engine, tmp_path,
         if kill:
             job.supervisor("algo-1").kill()
         job.end()
-        deadline = time.monotonic() + 3
+        deadline = time.monotonic() + 30
         while os.listdir(temporary) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert os.listdir(temporary) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 
 import pytest
 
@@ -17,25 +18,31 @@ LIMIT = {"ALGORUN_HANG_S": "4"}
 
 def simulate(*words, folder, marker, engine="native", slots=1, **environ):
     return algorun(
-        "simulate", "-j", f"2x{slots}", "--engine", engine, *map(str, words), cwd=folder, ALGORUN_TEST=marker, **LIMIT, **environ
+        "simulate", "-j", f"2x{slots}", "--engine", engine, *map(str, words), cwd=folder, ALGORUN_TEST=marker, **LIMIT | environ
     )  # fmt: skip
 
 
+def hanging(engine, slots, folder, marker):
+    return simulate(HANGING, slots, folder=folder, marker=marker, engine=engine, slots=slots)
+
+
 @pytest.mark.parametrize(
-    ("engine", "slots", "others"),
+    ("begun", "slots", "others"),
     [
-        ("native", 2, "3 others wait"),
-        ("torchrun", 1, "1 other waits"),
-        pytest.param("mpirun", 1, "1 other waits", marks=needs_mpi),
+        pytest.param(partial(hanging, "native", 2), 2, "3 others wait", id="native-2"),
+        pytest.param(partial(hanging, "native", 1), 1, "1 other waits", id="native-1"),
+        pytest.param(partial(hanging, "torchrun", 1), 1, "1 other waits", id="torchrun-1"),
+        pytest.param(partial(hanging, "mpirun", 1), 1, "1 other waits", id="mpirun-1", marks=needs_mpi),
     ],
+    indirect=["begun"],
 )
-def test_a_sleeping_rank_is_named_with_its_line_on_every_host(engine, slots, others, tmp_path, nothing_left):
-    done = simulate(HANGING, slots, "sleep", folder=tmp_path, marker=nothing_left, engine=engine, slots=slots)
+def test_a_sleeping_rank_is_named_with_its_line_on_every_host(begun, slots, others):
+    done = begun
     assert done.code == 67, done.text
     (failure,) = {done.failure(host) for host in ("algo-1", "algo-2")}
     named = rf"hang: rank {slots} on algo-2, exit 67, attempt 1, step 7: no step for \d+ s after step 7: "
     assert re.match(named, failure)
-    assert f"at hanging.py:19: time.sleep(1000) while {others} in backward (" in failure
+    assert f"at hanging.py:16: time.sleep(1000) while {others} in backward (" in failure
     assert failure.rstrip().endswith("hint: the stacks of all ranks are in output/data, stacks-rank-*.txt")
     for rank, host in enumerate(["algo-1"] * slots + ["algo-2"] * slots):
         kept = (done.folder / host / "output" / "data" / f"stacks-rank-{rank:05d}.txt").read_text()
@@ -43,26 +50,68 @@ def test_a_sleeping_rank_is_named_with_its_line_on_every_host(engine, slots, oth
         assert "hanging.py" in kept
 
 
-def test_a_frozen_rank_is_named(tmp_path, nothing_left):
-    done = simulate(HANGING, 1, "freeze", folder=tmp_path, marker=nothing_left)
-    assert done.code == 67, done.text
-    assert "hang: rank 1 on algo-2, exit 67, attempt 1, step 7: " in done.err
-    assert "the process does not answer (stopped, or held in the kernel)" in done.err
+# Two ranks that wait for each other in every step, as in a collective, without a torch that takes seconds to load.
+WAITING = """
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from torch.optim.optimizer import step
+
+attempt, rank = os.environ["TORCHELASTIC_RESTART_COUNT"], int(os.environ["RANK"])
+for number in range(20):
+    if number == 7 and rank == 1 and attempt == "0":
+        if sys.argv[1] == "freeze":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(1000)
+    Path(f"{attempt}-{rank}-{number}").touch()
+    while not Path(f"{attempt}-{1 - rank}-{number}").exists():
+        time.sleep(0.01)
+    step()
+print("trained", flush=True)
+"""
 
 
-def test_a_hang_is_followed_by_another_attempt(tmp_path, nothing_left):
-    done = simulate("--restarts", 1, HANGING, 1, "sleep", folder=tmp_path, marker=nothing_left)
-    assert done.code == 0, done.text
-    assert done.last == "ok nnodes=2 world_size=2 restarts=1"
-    assert done.out.count("trained") == 2
+def waiting(folder, marker, how, *options):
+    """Runs the script WAITING."""
+    write_light_torch(folder)
+    (folder / "waiting.py").write_text(WAITING)
+    return simulate(*options, "waiting.py", how, folder=folder, marker=marker)
 
 
-def test_a_rank_without_steps_is_only_warned_of(tmp_path, nothing_left):
-    (tmp_path / "silent.sh").write_text("sleep 12\n")
-    done = simulate("silent.sh", folder=tmp_path, marker=nothing_left, slots=2)
-    assert done.code == 0, done.text
-    assert "warning: rank 2, 3: no output for 4 s, and no steps of an optimizer to go by" in done.out
-    assert done.out.count("no output for 4 s") == 2, "once on each host"
+def frozen(folder, marker):
+    return waiting(folder, marker, "freeze")
+
+
+@pytest.mark.parametrize("begun", [frozen], indirect=True)
+def test_a_frozen_rank_is_named(begun):
+    assert begun.code == 67, begun.text
+    assert "hang: rank 1 on algo-2, exit 67, attempt 1, step 7: " in begun.err
+    assert "the process does not answer (stopped, or held in the kernel)" in begun.err
+
+
+def restarted(folder, marker):
+    return waiting(folder, marker, "sleep", "--restarts", 1)
+
+
+@pytest.mark.parametrize("begun", [restarted], indirect=True)
+def test_a_hang_is_followed_by_another_attempt(begun):
+    assert begun.code == 0, begun.text
+    assert begun.last == "ok nnodes=2 world_size=2 restarts=1"
+    assert begun.out.count("trained") == 2
+
+
+def silent(folder, marker):
+    (folder / "silent.sh").write_text("sleep 6\n")
+    return simulate("silent.sh", folder=folder, marker=marker, slots=2, ALGORUN_HANG_S="2")
+
+
+@pytest.mark.parametrize("begun", [silent], indirect=True)
+def test_a_rank_without_steps_is_only_warned_of(begun):
+    assert begun.code == 0, begun.text
+    assert "warning: rank 2, 3: no output for 2 s, and no steps of an optimizer to go by" in begun.out
+    assert begun.out.count("no output for 2 s") == 2, "once on each host"
 
 
 def test_off_means_never(tmp_path, nothing_left):
@@ -85,12 +134,20 @@ print("evaluated", flush=True)
 """
 
 
-@pytest.mark.parametrize(("call", "batches", "code"), [("algorun.should_stop()", 70, 0), ("pass", 300, 67)])
-def test_should_stop_is_a_sign_of_life_where_no_steps_are_made(call, batches, code, tmp_path, nothing_left):
-    write_light_torch(tmp_path)
-    (tmp_path / "evaluate.py").write_text(EVALUATION.format(call=call, batches=batches))
-    done = simulate("evaluate.py", folder=tmp_path, marker=nothing_left)
-    assert done.code == code, done.text
+def evaluating(call, batches, folder, marker):
+    write_light_torch(folder)
+    (folder / "evaluate.py").write_text(EVALUATION.format(call=call, batches=batches))
+    return simulate("evaluate.py", folder=folder, marker=marker, ALGORUN_HANG_S="3")
+
+
+@pytest.mark.parametrize(
+    ("begun", "code"),
+    [(partial(evaluating, "algorun.should_stop()", 50), 0), (partial(evaluating, "pass", 300), 67)],
+    ids=["should_stop", "silent"],
+    indirect=["begun"],
+)
+def test_should_stop_is_a_sign_of_life_where_no_steps_are_made(begun, code):
+    assert begun.code == code, begun.text
 
 
 # Rank 0 of two waits in a collective whose watchdog ends it, with the words of torch 2.10 to 2.13; rank 1 never comes.
@@ -125,13 +182,18 @@ os.abort()
 """
 
 
-def test_a_time_out_of_nccl_names_the_rank_that_was_waited_for(tmp_path, nothing_left):
-    write_light_torch(tmp_path)
-    (tmp_path / "train.py").write_text(WATCHDOG)
-    done = algorun(
-        "simulate", "-j", "2x1", "train.py", cwd=tmp_path, ALGORUN_TEST=nothing_left, ALGORUN_BLAME_S="0.1",
+def timed_out(folder, marker):
+    write_light_torch(folder)
+    (folder / "train.py").write_text(WATCHDOG)
+    return algorun(
+        "simulate", "-j", "2x1", "train.py", cwd=folder, ALGORUN_TEST=marker, ALGORUN_BLAME_S="0.1",
         PYTHONFAULTHANDLER="1",  # its dump of five stacks follows these words
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("begun", [timed_out], indirect=True)
+def test_a_time_out_of_nccl_names_the_rank_that_was_waited_for(begun):
+    done = begun
     assert done.code == 67, done.text
     (failure,) = {done.failure(host) for host in ("algo-1", "algo-2")}
     lines = failure.splitlines()

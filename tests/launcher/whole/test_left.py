@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.conftest import ENGINES
+from tests.launcher.inside.rank_processes import write_light_torch
 
 from .running import PROGRAMS, simulate
 
@@ -39,6 +40,29 @@ def test_all_ranks_that_ran_out_of_data_are_counted(tmp_path, nothing_left):
     assert done.code == 1, done.text
     named = r"left: rank [23] on algo-2 left with 0 after step 20(, as did 1 other,)? while [23] ranks still trained"
     assert re.match(named, done.failure("algo-1")), done.failure("algo-1")
+
+
+ALONE = """
+import os
+import time
+from torch.optim.optimizer import step
+
+for number in range(1, 61):
+    step()
+    if number == 20 and os.environ["RANK"] == "3":
+        os._exit(0)
+    time.sleep(0.01)
+time.sleep(2)  # outlasts the leaver's blame window
+print("trained", flush=True)
+"""
+
+
+def test_ranks_that_never_met_end_on_their_own(tmp_path, nothing_left):
+    write_light_torch(tmp_path)
+    (tmp_path / "alone.py").write_text(ALONE)
+    done = simulate("native", "alone.py", folder=tmp_path, marker=nothing_left)
+    assert (done.code, done.last) == (0, "ok nnodes=2 world_size=4"), done.text
+    assert done.out.count("trained") == 3
 
 
 @pytest.mark.parametrize("engine", ENGINES)

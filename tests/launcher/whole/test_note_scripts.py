@@ -14,7 +14,7 @@ import torch
 from algorun.commands.simulate import _free_port
 from tests.conftest import ENGINES, needs_mpi
 
-from .test_usercode import Cluster, tree
+from .code_folders import Cluster, tree
 
 NOTE = Path(__file__).parents[1] / "programs" / "note"
 # What every framework estimator sends along.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from algorun import codec
+from algorun.common import codec
 from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import openmpi
 from tests.conftest import MACHINE_PATH, MPI, algorun, needs_mpi
@@ -31,7 +31,7 @@ class Environment:
     def __init__(self, python: str) -> None:
         self.python = python
         self.path = f"{os.path.dirname(python)}:{MACHINE_PATH}"
-        code = "import json, os; from algorun import codec; from algorun.machine import probe; print(json.dumps(codec.to_json(probe.openmpi(os.environ))))"
+        code = "import json, os; from algorun.common import codec; from algorun.machine import probe; print(json.dumps(codec.to_json(probe.openmpi(os.environ))))"
         done = subprocess.run(
             [python, "-c", code], env={**os.environ, "PATH": self.path}, capture_output=True, text=True, timeout=LIMIT_S
         )
@@ -139,7 +139,7 @@ def test_without_mpirun_one_error_says_what_to_install(tmp_path, nothing_left):
                    PATH=str(tmp_path), ALGORUN_TEST=nothing_left)  # fmt: skip
     assert done.code == 64
     assert (
-        "engine mpirun: there is no mpirun on PATH or beside the interpreter; allowed: Open MPI 4.1 or 5; "
+        "engine mpirun: mpirun is neither on PATH nor beside the Python interpreter; allowed: Open MPI 4.1 or 5; "
         "fix: pip install openmpi, or apt-get install openmpi-bin"
     ) in done.last
     (failure,) = {done.failure(host) for host in ("algo-1", "algo-2")}

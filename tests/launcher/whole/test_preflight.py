@@ -27,7 +27,7 @@ job = config.read(wish, dict(os.environ))
 programs = Programs(sys.executable, os.path.dirname(inside.__file__))
 sys.exit(run.execute(job, probe.look(dict(os.environ), sys.argv[1]), programs))
 """
-FOUND_S = 10.0  # 0.5 s where nothing else runs; far below the gate's limit of 30 s
+FOUND_S = 30.0  # 0.5 s where nothing else runs; far below the gate's limit of 55 s
 
 
 def start(
@@ -43,7 +43,7 @@ def start(
     script.write_text("print('trained')\n")
     addresses = ",".join(f"{name}=127.0.0.{number}" for number, name in enumerate(hosts, 1))
     environ = clean_environ(
-        SAGEMAKER_BASE_DIR=str(base), ALGORUN_ADDRESSES=addresses, ALGORUN_CONTROL_PORT=str(port), ALGORUN_GATE_S="30"
+        SAGEMAKER_BASE_DIR=str(base), ALGORUN_ADDRESSES=addresses, ALGORUN_CONTROL_PORT=str(port), ALGORUN_GATE_S="55"
     )
     del environ["CUDA_VISIBLE_DEVICES"]
     environ |= more
@@ -78,7 +78,7 @@ def test_efa_without_memory_to_pin_is_found_at_once_and_on_every_host(tmp_path, 
     said = [process.communicate(timeout=60)[0] for process in running]
     assert [process.returncode for process in running] == [69, 69], said
     expected = (
-        "preflight: algo-2, exit 69: memlock: 65536 bytes may be pinned, and efa_0 needs all memory; "
+        "preflight: algo-2, exit 69: memlock: limited to 65536 bytes; EFA (efa_0) needs it unlimited; "
         "fix: docker run --ulimit memlock=-1\n"
     )
     assert [(tmp_path / host / "output" / "failure").read_text() for host in hosts] == [expected] * 2
@@ -89,7 +89,7 @@ def test_one_host_with_too_little_to_pin_is_warned_and_trains(tmp_path, root):
     process = start(tmp_path, "algo-1", ["algo-1"], _free_port(), root)
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 0, said
-    assert said.count("algorun: warning: memlock: 65536 bytes may be pinned") == 1
+    assert said.count("algorun: warning: memlock: limited to 65536 bytes") == 1
     assert "trained" in said
 
 
@@ -115,9 +115,7 @@ def test_a_user_s_script_on_gpus_without_a_driver_is_warned_and_runs(tmp_path, r
     process = start(tmp_path, "algo-1", ["algo-1"], _free_port(), root)
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 0, said
-    assert (
-        said.count("warning: NVIDIA driver: 2 GPUs (/dev/nvidia*), and no libcuda.so.1 that programs could load;") == 1
-    )
+    assert said.count("warning: NVIDIA driver: 2 GPUs (/dev/nvidia*), but programs find no libcuda.so.1;") == 1
     assert "trained" in said
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 from algorun.commands.simulate import _free_port
-from tests.conftest import clean_environ
+from tests.conftest import FAILS_ALONE, clean_environ
+from tests.launcher.common.test_archives import archive, member
+from tests.launcher.whole.test_usercode import tarball
 
 HOSTS = ("algo-1", "algo-2", "algo-3")
 COUNTS = """
@@ -24,7 +27,7 @@ if "fail" in sys.argv and out["host"] == "algo-3":
 """
 
 
-def run(tmp_path: Path, marker: str, *words: str) -> list[int]:
+def run(tmp_path: Path, marker: str, *words: str, described: object = None, **environ: str) -> list[int]:
     """The hosts of a Processing job, as `entrypoint=["algorun", "run", ..]` starts them; each has its shard of the data."""
     (tmp_path / "count.py").write_text(COUNTS)
     port = str(_free_port())
@@ -32,15 +35,20 @@ def run(tmp_path: Path, marker: str, *words: str) -> list[int]:
     for index, host in enumerate(HOSTS):
         base = tmp_path / host
         for folder in ("config", "processing/input", "processing/output"):
-            (base / folder).mkdir(parents=True)
-        described = {"current_host": host, "hosts": HOSTS, "network_interface_name": "lo"}
-        (base / "config" / "resourceconfig.json").write_text(json.dumps(described))
-        (base / "config" / "processingjobconfig.json").write_text('{"ProcessingJobArn": "arn:aws:sagemaker:..:x"}')
+            (base / folder).mkdir(parents=True, exist_ok=True)
+        resources = {"current_host": host, "hosts": HOSTS, "network_interface_name": "lo"}
+        (base / "config" / "resourceconfig.json").write_text(json.dumps(resources))
+        config = described or {"ProcessingJobArn": "arn:aws:sagemaker:..:x"}
+        (base / "config" / "processingjobconfig.json").write_text(json.dumps(config))
         for number in range(index, 7, len(HOSTS)):  # S3DataDistributionType=ShardedByS3Key
             (base / "processing" / "input" / f"part-{number}").touch()
         addresses = ",".join(f"{name}=127.0.0.{place}" for place, name in enumerate(HOSTS, 1))
         env = clean_environ(
-            ALGORUN_TEST=marker, ALGORUN_ADDRESSES=addresses, ALGORUN_CONTROL_PORT=port, SAGEMAKER_BASE_DIR=str(base)
+            ALGORUN_TEST=marker,
+            ALGORUN_ADDRESSES=addresses,
+            ALGORUN_CONTROL_PORT=port,
+            SAGEMAKER_BASE_DIR=str(base),
+            **environ,
         )
         argv = [sys.executable, "-I", "-m", "algorun", "run", *words]
         children.append(
@@ -67,9 +75,58 @@ def test_ranks_are_derived_as_in_training(tmp_path, nothing_left):
 
 
 def test_a_failure_is_the_exit_message_of_every_host(tmp_path, nothing_left):
-    assert run(tmp_path, nothing_left, "--share-nothing", "count.py", "fail") == [1, 1, 1]
+    assert run(tmp_path, nothing_left, "--share-nothing", "count.py", "fail", **FAILS_ALONE) == [1, 1, 1]
     texts = {(tmp_path / host / "output" / "message").read_text() for host in HOSTS}
     assert len(texts) == 1
     text = texts.pop()
     assert text.startswith("exception: rank 2 on algo-3, exit 1, attempt 1: ValueError: a shard that cannot be read")
     assert text == (tmp_path / "algo-1" / "output" / "failure").read_text()
+
+
+def test_a_command_line_for_simple_sagemaker_runs_as_it_is_written(tmp_path, nothing_left):
+    """The variables and folders that it names are there on every host, and the data is unpacked."""
+    inputs = [{"InputName": "train", "S3Input": {"LocalPath": "/opt/ml/processing/input", "S3InputMode": "File"}}]
+    for host in HOSTS:
+        (tmp_path / host / "processing" / "input").mkdir(parents=True)
+        archive(tmp_path / host / "processing" / "input" / "a.tar.gz", member("images/x.jpg", host))
+    command = (
+        "CODE_DIR=`pwd` && cd $SSM_INSTANCE_STATE && "
+        "cat $SM_CHANNEL_TRAIN/images/x.jpg > seen && echo $SSM_NUM_NODES $SSM_HOST_RANK $CODE_DIR >> seen && "
+        "cp seen $SSM_OUTPUT/"
+    )
+    words = ("--share-nothing", "/bin/bash", "-c", command)
+    assert (
+        run(tmp_path, nothing_left, *words, described={"ProcessingInputs": inputs}, ALGORUN_EXTRACT='["train"]')
+        == [0] * 3
+    )
+    for rank, host in enumerate(HOSTS):
+        folder = tmp_path / host / "processing"
+        assert os.listdir(folder / "state") == [host]
+        assert (folder / "state" / host / "seen").read_text() == f"{host}3 {rank} {tmp_path}\n"
+        assert (folder / "output" / "seen").is_file()
+
+
+def test_code_and_arguments_come_from_an_archive(tmp_path, nothing_left):
+    """As algorun's client starts a Processing job: the code is an input, long arguments lie in it."""
+    program = "import json, os, sys\nprint(json.dumps([len(sys.argv[2]), os.getcwd()]), file=open('seen', 'w'))\n"
+    args = json.dumps(["--text", "x" * 3000])
+    for host in HOSTS:
+        folder = tmp_path / host / "processing" / "input" / "code"
+        folder.mkdir(parents=True)
+        tarball(folder / "code.tar.gz", {"main.py": program, ".algorun/args.json": args})
+    archive_path = "/opt/ml/processing/input/code/code.tar.gz"
+    words = (
+        "--share-nothing",
+        "--code",
+        archive_path,
+        "--args-file",
+        ".algorun/args.json",
+        "--cwd",
+        "state",
+        "main.py",
+    )
+    assert run(tmp_path, nothing_left, *words) == [0, 0, 0]
+    for host in HOSTS:
+        state = tmp_path / host / "processing" / "state" / host
+        assert json.loads((state / "seen").read_text()) == [3000, str(state)]
+        assert (tmp_path / host / "code" / "main.py").is_file()

@@ -13,7 +13,8 @@ import psutil
 import pytest
 import torch
 
-from tests.conftest import ENGINES, algorun
+from tests.conftest import ENGINES, FAILS_ALONE, algorun
+from tests.train.training_runs import Ranks
 
 from .running import PROGRAMS, Running
 
@@ -23,7 +24,7 @@ AGAIN = str(PROGRAMS / "again.py")
 def simulate(engine, *words, folder, marker, restarts, layout="2x2", **environ):
     return algorun(
         "simulate", "-j", layout, "--engine", engine, "--restarts", str(restarts), *map(str, words), cwd=folder,
-        ALGORUN_TEST=marker, **environ,
+        ALGORUN_TEST=marker, **FAILS_ALONE, **environ,
     )  # fmt: skip
 
 
@@ -48,14 +49,16 @@ def test_attempts_follow_each_other_until_one_succeeds(engine, tmp_path, nothing
 
 @pytest.mark.parametrize(
     ("restarts", "words", "why"),
-    [(1, (9, 0), "1 of 1 restarts spent"), (50, (9, 0), "no newer checkpoint in 3 attempts")],
+    [(1, (9, 0), "no restart is left (1 of 1 used)"), (50, (9, 0), "no newer checkpoint in 3 attempts")],
 )
 def test_a_failure_that_stays_ends_with_68_and_its_traceback(restarts, words, why, tmp_path, nothing_left):
     done = simulate("native", AGAIN, *words, folder=tmp_path, marker=nothing_left, restarts=restarts)
     assert done.code == 68, done.text
     failures = {done.failure(host) for host in ("algo-1", "algo-2")}
     (failure,) = failures
-    assert failure.startswith(f"budget: algo-1, exit 68: {why}; the last: exception: rank 0 on algo-1, exit 1, attempt")
+    assert failure.startswith(
+        f"budget: algo-1, exit 68: {why}; the last failure: exception: rank 0 on algo-1, exit 1, attempt"
+    )
     assert "ValueError: bad batch in attempt" in failure.splitlines()[-1]
 
 
@@ -66,7 +69,7 @@ def test_newer_checkpoints_allow_more_than_three_attempts(tmp_path, nothing_left
 
 
 def test_a_stop_in_a_later_attempt_ends_with_0_and_no_further_attempt(tmp_path, nothing_left):
-    job = Running("native", "--restarts", "5", AGAIN, 1, 3, folder=tmp_path, marker=nothing_left)
+    job = Running("native", "--restarts", "5", AGAIN, 1, 3, folder=tmp_path, marker=nothing_left, **FAILS_ALONE)
     job.wait_for("attempt 2/6 follows", 1)
     job.process.send_signal(signal.SIGTERM)
     assert job.end() == 0
@@ -74,45 +77,55 @@ def test_a_stop_in_a_later_attempt_ends_with_0_and_no_further_attempt(tmp_path, 
     assert "attempt 3/6" not in job.log.read_text()
 
 
-def test_a_failure_beside_a_lost_host_says_why_there_is_no_restart(tmp_path, nothing_left):
-    program = tmp_path / "train.py"
-    program.write_text(
+def beside_a_lost_host(folder, marker):
+    (folder / "train.py").write_text(
         "import os, sys, time\n"
         "print('up', flush=True)\n"
         "if os.environ['RANK'] == '0':\n    raise ValueError('bad record 17')\n"
         "time.sleep(60)\n"
     )
     job = Running(
-        "native", "--restarts", "3", program, folder=tmp_path, marker=nothing_left, layout="3x1", ALGORUN_BLAME_S="5",
-    )  # fmt: skip
+        "native", "--restarts", "3", "train.py", folder=folder, marker=marker, layout="3x1", ALGORUN_BLAME_S="3"
+    )
     job.wait_for("ValueError: bad record 17", 1)
     job.supervisor("algo-2").kill()
     assert job.end() == 1, job.log.read_text()
-    assert job.failure("algo-1") == job.failure("algo-3")
-    lines = job.failure("algo-1").splitlines()
+    return job
+
+
+@pytest.mark.parametrize("begun", [beside_a_lost_host], indirect=True)
+def test_a_failure_beside_a_lost_host_says_why_there_is_no_restart(begun):
+    assert begun.failure("algo-1") == begun.failure("algo-3")
+    lines = begun.failure("algo-1").splitlines()
     assert lines[0] == "exception: rank 0 on algo-1, exit 1, attempt 1/4: ValueError: bad record 17"
     assert lines[-2:] == [
         "no restart: algo-2 was lost",
         "also: lost: algo-2, exit 66: host lost: connection closed",
     ]
-    assert "no restart: algo-2 was lost" in job.log.read_text()
+    assert "no restart: algo-2 was lost" in begun.log.read_text()
 
 
-def test_an_attempt_that_a_stop_forestalls_is_said_not_to_have_started(tmp_path, nothing_left):
-    stubborn = tmp_path / "stubborn.py"  # its other ranks outlast the end of the first attempt, and hold up the next
-    stubborn.write_text(
+def forestalled(folder, marker):
+    """A stop while ranks outlast the end of the first attempt, and hold up the next."""
+    (folder / "stubborn.py").write_text(
         "import os, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "print('up', flush=True)\n"
         "sys.exit('no data') if os.environ['RANK'] == '3' else time.sleep(60)\n"
     )
-    job = Running("native", "--restarts", "2", stubborn, folder=tmp_path, marker=nothing_left, ALGORUN_KILL_S="3")
+    job = Running(
+        "native", "--restarts", "2", "stubborn.py", folder=folder, marker=marker, ALGORUN_KILL_S="3", **FAILS_ALONE
+    )
     job.wait_for("attempt 2/3 follows", 1)
     job.supervisor("algo-2").send_signal(signal.SIGTERM)
     assert job.end() == 0, job.log.read_text()
-    lines = job.log.read_text().splitlines()
-    assert lines.count("algorun: attempt 2/3 was not started: SIGTERM on algo-2") == 1
-    assert lines[-1] == "stopped nnodes=2 world_size=4 why=SIGTERM on algo-2"
+    return job.log.read_text().splitlines()
+
+
+@pytest.mark.parametrize("begun", [forestalled], indirect=True)
+def test_an_attempt_that_a_stop_forestalls_is_said_not_to_have_started(begun):
+    assert begun.count("algorun: attempt 2/3 was not started: SIGTERM on algo-2") == 1
+    assert begun[-1] == "stopped nnodes=2 world_size=4 why=SIGTERM on algo-2"
 
 
 def test_a_rank_whose_first_thread_has_ended_is_gone_before_the_next_attempt(tmp_path, nothing_left):
@@ -133,7 +146,7 @@ def test_a_rank_whose_first_thread_has_ended_is_gone_before_the_next_attempt(tmp
         "sys.exit('no data')\n"
     )
     done = simulate(
-        "native", program, folder=tmp_path, marker=nothing_left, restarts=1, layout="1x2", ALGORUN_RESTART_S="3"
+        "native", program, folder=tmp_path, marker=nothing_left, restarts=1, layout="1x2", ALGORUN_RESTART_S="30"
     )
     assert done.code == 0, done.text
     assert done.last == "ok nnodes=1 world_size=2 restarts=1"
@@ -152,11 +165,11 @@ def test_a_budget_that_is_none_is_refused(word, tmp_path):
     assert f"--restarts: {word!r} is not a whole number from 0 to 1000" in done.err
 
 
-SMALL = ["--width", "16", "--depth", "1", "--epochs", "6", "--batch-size", "8", "--image-size", "8"]
+SMALL = ["--width", "16", "--depth", "1", "--epochs", "3", "--batch-size", "8", "--image-size", "8"]
 
 
-def weights(job_folder):
-    (file,) = (job_folder / "algo-1" / "model").glob("*.pt")
+def weights(host):
+    (file,) = (host / "model").glob("*.pt")
     return torch.load(file, weights_only=True)
 
 
@@ -170,14 +183,15 @@ def flattened(value, name=""):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """The weights of a run that nobody disturbs, by its layout."""
+    """The weights of ranks that nobody disturbs and no launcher starts, by their layout."""
 
     @functools.cache
     def run(layout):
         folder = tmp_path_factory.mktemp("undisturbed")
-        done = simulate("native", "ddp", *SMALL, folder=folder, marker=str(folder), restarts=0, layout=layout)
-        assert done.code == 0, done.text
-        return weights(folder / "algorun-simulate")
+        hosts, slots = map(int, layout.split("x"))
+        with Ranks(folder, hosts, slots, SMALL) as ranks:
+            assert ranks.codes() == [0] * hosts * slots, ranks.text()
+        return weights(folder / "host0")
 
     return run
 
@@ -195,7 +209,7 @@ def trainer(job, rank):
 @pytest.mark.parametrize(("layout", "world"), [("2x1", 2), ("2x2", 4)], ids=["2x1", "2x2"])
 def test_ddp_comes_out_bit_identical_after_a_killed_rank(layout, world, engine, undisturbed, tmp_path, nothing_left):
     """Restarted and resumed under any engine against never interrupted: every weight is equal."""
-    words = ["--restarts", "3", "ddp", *SMALL, "--checkpoint-interval-s", "0.2"]
+    words = ["--restarts", "3", "ddp", *SMALL, "--checkpoint-interval-s", "0.1"]
     job = Running(engine, *words, folder=tmp_path, marker=nothing_left, layout=layout)
     job.wait_for("checkpoint: ", 2)
     os.kill(trainer(job, world - 1).pid, signal.SIGKILL)
@@ -206,7 +220,9 @@ def test_ddp_comes_out_bit_identical_after_a_killed_rank(layout, world, engine, 
     assert "resumed: " in text
     assert text.strip().splitlines()[-1].startswith(f"ok nnodes=2 world_size={world}")
     assert "restarts=1" in text.splitlines()[-1], f"{time.monotonic() - killed_at:.1f} s"
-    ours, theirs = (dict(flattened(state)) for state in (weights(tmp_path / "algorun-simulate"), undisturbed(layout)))
+    ours, theirs = (
+        dict(flattened(state)) for state in (weights(tmp_path / "algorun-simulate" / "algo-1"), undisturbed(layout))
+    )
     assert ours.keys() == theirs.keys()
     assert len(ours) > 5
     for name, tensor in ours.items():

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from algorun.common.free_ports import free_ports
 from tests.conftest import CONTRACT, ENGINES, clean_environ, needs_mpi, ours
 
 from .running import PROGRAMS, Running, simulate
@@ -51,10 +52,10 @@ def contract(environ):
 def oracle(tmp_path_factory):
     """What bare torchrun gives to four ranks on two nodes."""
     bare = tmp_path_factory.mktemp("bare")
-    nodes = []
+    nodes, port = [], free_ports("127.0.0.1", 1)[0]
     for node in (0, 1):
         argv = [sys.executable, "-m", "torch.distributed.run", "--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2",
-                "--rdzv-backend=static", "--master-addr=127.0.0.1", "--master-port=29731",
+                "--rdzv-backend=static", "--master-addr=127.0.0.1", f"--master-port={port}",
                 str(PROGRAMS / "environment.py"), "a b", str(bare)]  # fmt: skip
         nodes.append(subprocess.Popen(argv, env=clean_environ(), stdin=subprocess.DEVNULL))
     assert [node.wait(60) for node in nodes] == [0, 0]

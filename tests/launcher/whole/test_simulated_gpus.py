@@ -56,7 +56,7 @@ def test_a_simulation_runs_on_any_number_of_gpus(gpus, expected, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert visible(tmp_path, 2) == expected
     said = (
-        "algorun: the simulated hosts compute on the CPU: 2 hosts x 1 rank need 2 GPUs, and there is 1 (/dev/nvidia*)\n"
+        "algorun: the simulated hosts compute on the CPU: 2 hosts x 1 rank need 2 GPUs, but there is 1 (/dev/nvidia*)\n"
     )
     assert done.stdout.count(said) == (gpus == 1)
     assert ("on the CPU" in done.stdout) == (gpus == 1)
@@ -67,7 +67,7 @@ def test_names_of_gpus_that_are_not_there_are_one_warning(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert visible(tmp_path, 1) == ["1"]
     assert (done.stdout + done.stderr).count("algorun: warning: CUDA_VISIBLE_DEVICES: ") == 1
-    assert "'7' in '1,7,8' is no GPU of this machine, which has 2; CUDA ignores '7', '8'; fix: " in done.stdout
+    assert "'7' in '1,7,8' is not a GPU of this machine, which has 2; CUDA ignores '7', '8'; fix: " in done.stdout
 
 
 def test_the_bundled_ddp_trains_on_a_gpu_machine_whose_torch_has_no_cuda(tmp_path):

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.conftest import ENGINES, needs_mpi, ours
+from tests.conftest import ENGINES, commands, needs_mpi
 
 from .running import PROGRAMS, Running
 
@@ -38,15 +38,23 @@ def test_ctrl_c_stops_a_simulation(tmp_path, nothing_left):
 @pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.03, 0.1, 0.2])
 def test_a_stop_while_the_hosts_start_reaches_all_of_them(delay_s, tmp_path, nothing_left):
     """Also the one that is just being started, and those that do not listen yet."""
-    job = Running("native", PROGRAMS / "faulty.py", "stop", folder=tmp_path, marker=nothing_left, layout="3x1")
+    job = Running(
+        "native",
+        PROGRAMS / "faulty.py",
+        "stop",
+        folder=tmp_path,
+        marker=nothing_left,
+        layout="3x1",
+        ALGORUN_LEAVE_S="40",
+    )
     deadline = time.monotonic() + 30
-    while not any("run" in process.cmdline() for process in ours(nothing_left)):
+    while not any("run" in words for words in commands(nothing_left)):
         assert time.monotonic() < deadline
     time.sleep(delay_s)
     begun = time.monotonic()
     job.process.send_signal(signal.SIGTERM)
     assert job.end() == 0, job.log.read_text()
-    assert time.monotonic() - begun < 8, "a leader that hears nothing of its followers waits for 10 s"
+    assert time.monotonic() - begun < 30, "a leader that hears nothing of its followers waits for 40 s"
     assert "stopped nnodes=3" in job.log.read_text()
 
 
@@ -55,12 +63,10 @@ def test_a_stop_while_the_engine_starts_reaches_the_ranks_it_starts_later(engine
     """torchrun and mpirun take seconds until their ranks are there; the stop is then seconds old."""
     program = tmp_path / "late.py"
     program.write_text("import signal, time\nsignal.sigwait([signal.SIGTERM])\n")
-    job = Running(engine, program, folder=tmp_path, marker=nothing_left, layout="1x2", ALGORUN_GRACE_S="30")
+    job = Running(engine, program, folder=tmp_path, marker=nothing_left, layout="1x2", ALGORUN_GRACE_S="300")
     job.wait_for("leader", 1)
     job.supervisor("algo-1").send_signal(signal.SIGTERM)
-    started = time.monotonic()
-    assert job.end() == 0, job.log.read_text()
-    assert time.monotonic() - started < 25
+    assert job.end() == 0, job.log.read_text()  # long before the grace has passed
     assert "outlasted the grace" not in job.log.read_text()
 
 

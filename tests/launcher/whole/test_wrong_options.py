@@ -11,9 +11,11 @@ import time
 import pytest
 
 from algorun.host import entrypoint_options
-from tests.conftest import algorun, clean_environ, ours
+from algorun.inside import rsh
+from tests.conftest import algorun, clean_environ, commands, needs_mpi
 
 from .running import Running
+from .supervisors import by_hand
 
 WRONG = {
     "ddp": (["ddp", "--lr", "-1"], "option --lr: '-1' from the command line is not allowed; allowed: a number above 0"),
@@ -63,15 +65,23 @@ def test_options_of_a_good_job_are_no_news(tmp_path, nothing_left):
     assert "world_size 4" in done.out
 
 
-def test_options_that_wait_for_a_dead_disk_leave_the_word_to_the_ranks(tmp_path, nothing_left):
+def dead_disk(folder, marker):
     """A pipe that nobody writes into stands for the disk; the ranks wait for it as well, until the stop."""
-    os.mkfifo(tmp_path / "options.toml")
+    os.mkfifo(folder / "options.toml")
     begun = time.monotonic()
-    running = Running("native", "ddp", "--config", tmp_path / "options.toml", folder=tmp_path, marker=nothing_left)
+    # Ranks that wait for the disk already save nothing until the grace has passed.
+    options = ("ddp", "--config", folder / "options.toml")
+    running = Running("native", *options, folder=folder, marker=marker, ALGORUN_GRACE_S="1")
     running.wait_for("node_rank", 1)
-    assert time.monotonic() - begun >= entrypoint_options.LIMIT_S
+    seconds = time.monotonic() - begun
     running.process.send_signal(signal.SIGTERM)
     running.end()
+    return seconds
+
+
+@pytest.mark.parametrize("begun", [dead_disk], indirect=True)
+def test_options_that_wait_for_a_dead_disk_leave_the_word_to_the_ranks(begun):
+    assert begun >= entrypoint_options.LIMIT_S
 
 
 def test_a_stop_does_not_wait_for_the_check(tmp_path, nothing_left):
@@ -80,12 +90,12 @@ def test_a_stop_does_not_wait_for_the_check(tmp_path, nothing_left):
     program = ("ddp", "--config", tmp_path / "options.toml")
     running = Running("native", *program, folder=tmp_path, marker=nothing_left, layout="1x2")
     deadline = time.monotonic() + 30
-    while not any("algorun_train.jobs.check" in process.cmdline() for process in ours(nothing_left)):
+    while not any("algorun_train.jobs.check" in words for words in commands(nothing_left)):
         assert time.monotonic() < deadline
     begun = time.monotonic()
     running.process.send_signal(signal.SIGTERM)
     assert running.end() == 0, running.log.read_text()
-    assert time.monotonic() - begun < entrypoint_options.LIMIT_S / 2
+    assert time.monotonic() - begun < entrypoint_options.LIMIT_S * 0.8
     assert "stopped nnodes=1" in running.log.read_text()
 
 
@@ -97,3 +107,28 @@ def test_options_are_checked_without_torch(program, tmp_path):
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == ("0 set()\n", "")
+
+
+@needs_mpi
+def test_a_daemon_waits_until_the_options_are_checked_on_its_host(tmp_path, nothing_left):
+    """mpirun asks for the second host's daemon as soon as the leader has checked its options."""
+    folders = [tmp_path / "leader", tmp_path / "follower"]
+    for folder in folders:
+        folder.mkdir()
+    (folders[0] / "options.toml").write_text("size = 10\n")
+    os.mkfifo(folders[1] / "options.toml")  # the check reads it to its end, which comes when the test closes it
+    slow = os.open(folders[1] / "options.toml", os.O_RDWR)
+
+    def check_once_mpirun_has_asked(_):
+        deadline = time.monotonic() + 30
+        while not any(rsh.__file__ in words for words in commands(nothing_left)):
+            assert time.monotonic() < deadline
+        time.sleep(0.5)  # for its request, which takes milliseconds
+        (folders[1] / "file.toml").write_text("size = 10\n")
+        os.replace(folders[1] / "file.toml", folders[1] / "options.toml")  # for the rank
+        os.close(slow)
+
+    program = ["mpi-basics", "--config", "options.toml"]
+    programs = [["--engine", "mpirun", "--slots", "1", "--cwd", folder, *program] for folder in folders]
+    codes, outs, _ = by_hand(tmp_path, nothing_left, programs, meanwhile=check_once_mpirun_has_asked)
+    assert codes == [0, 0], outs

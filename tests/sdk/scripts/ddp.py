@@ -43,3 +43,4 @@ if rank == 0:
     facts.save_model(total=total.item(), weight=weight.tolist())
 dist.destroy_process_group()
 print(f"rank {rank} of {world_size} done")
+facts.leave()

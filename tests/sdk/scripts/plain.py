@@ -25,3 +25,4 @@ if rank == 0:
     facts.save_model(total=total.item(), lr=arguments.lr)
 dist.destroy_process_group()
 print(f"rank {rank} of {len(hosts)} done")
+facts.leave()

@@ -16,3 +16,4 @@ facts.write(rank, world_size=world_size, total=total.item(), local_rank=dist.get
 if rank == 0:
     facts.save_model(total=total.item())
 print(f"rank {rank} of {world_size} done")
+facts.leave()

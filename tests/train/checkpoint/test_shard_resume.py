@@ -1,4 +1,4 @@
-"""Checkpoints of several parts over several ranks: on any disks, after any loss, all ranks go on from the same one."""
+"""Checkpoints of several shards on several ranks: on any disks, after any loss, all ranks resume from the same one."""
 
 import json
 import os
@@ -138,7 +138,7 @@ def test_two_ranks_of_each_stage_on_a_shared_disk_and_a_torn_part(tmp_path):
     assert begin == 2
     assert same(held, straight(4))
     assert any(
-        "step-00000003 is torn on rank 1's host: part-0001-of-0002.pt differs from its checksum" in s for s in said
+        "step-00000003 is damaged on rank 1's host: part-0001-of-0002.pt differs from its checksum" in s for s in said
     )
     assert any(
         "step-00000003 is not complete and is passed over: no undamaged copy of shard 1 of 2 (from 0)" in s

@@ -11,7 +11,7 @@ from algorun_train.checkpoint.optimizer_state import load_named_state, named_sta
 from algorun_train.checkpoint.shard_reader import ShardReader
 from algorun_train.checkpoint.shard_saver import ShardSaver, on_cpu
 from algorun_train.checkpoint.shards import FORMAT, Save, ShardStore, model_state
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.models.gpt import build
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World

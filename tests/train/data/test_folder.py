@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
+from algorun_train.common.errors import UserError
 from algorun_train.data import image_data
 from algorun_train.data.folder import decode, list_images
 from algorun_train.data.sampler import Batching
-from algorun_train.errors import UserError
 from algorun_train.options import folders, option_parser
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.ranks.communicator import Communicator
@@ -79,7 +79,8 @@ def test_learns_and_its_artifact_gives_the_reported_accuracy(alone, channels, tm
     summary = json.loads((tmp_path / "alone" / "output" / "data" / "summary.json").read_text())
     assert summary["accuracy"] > 0.8
 
-    from algorun_train.models.image_models import ModelSpec, build
+    from algorun_train.models.image_models import build
+    from algorun_train.models.image_spec import ModelSpec
 
     described = json.loads((tmp_path / "alone" / "model" / "model.json").read_text())
     model = build(ModelSpec(**{k: described[k] for k in ModelSpec.__dataclass_fields__}), 0).eval()

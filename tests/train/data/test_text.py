@@ -8,10 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from algorun_train.common.errors import UserError
 from algorun_train.data import corpus, text
 from algorun_train.data.batch import IGNORED
 from algorun_train.data.sampler import Batching
-from algorun_train.errors import UserError
 from algorun_train.options.folders import Folders
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World
@@ -155,7 +155,7 @@ LOADS = """
 import os, sys
 from pathlib import Path
 from algorun_train.data import text
-from algorun_train.errors import guarded, leave
+from algorun_train.common.errors import guarded, leave
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
 from algorun_train.options.folders import Folders

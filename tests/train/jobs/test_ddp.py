@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from algorun.inside.stop_agreement import Verdict
+from algorun_train.common.errors import UserError
 from algorun_train.data import digits
-from algorun_train.errors import UserError
 from tests.train.training_runs import ROOT, SMALL, clean_environ, epochs, once, write_images
 
 

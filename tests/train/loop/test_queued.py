@@ -20,10 +20,10 @@ from algorun_train.options import folders, option_parser
 from algorun_train.options.folders import Folders
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.parallel.cut.any_module import cut
-from algorun_train.parallel.grid import Grid
-from algorun_train.parallel.model_stages import ModelStages
-from algorun_train.parallel.options import RunOptions
+from algorun_train.parallel.layout.grid import Grid
+from algorun_train.parallel.model.model_stages import ModelStages
 from algorun_train.parallel.run import process_groups, shared_weights
+from algorun_train.parallel.run.options import RunOptions
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.device_copies import ReadBack, to_device

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
+from algorun_train.loop.progress import Position
 from algorun_train.loop.sinks import JSONL, Sinks
-from algorun_train.progress import Position
 
 LINES = [
     {"kind": "step", "epoch": 1, "step": 4},

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.models.gpt import BYTES, GptSpec, build
 
 SPEC = GptSpec(context=16, width=32, depth=3, heads=4)

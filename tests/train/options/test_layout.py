@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_parameters import MpParameters, parse
 from algorun_train.options.pipeline_layout import PER_RANK, lay_out
 from algorun_train.parallel import schedules
-from algorun_train.parallel.grid import Grid
+from algorun_train.parallel.layout.grid import Grid
 
 
 def laid_out(world, wishes=None, **options):

@@ -6,16 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.options.job_options import PipelineJobOptions
-from algorun_train.options.mp_parameters import (
+from algorun_train.options.mp_parameter_names import (
     FLAGS_WITHOUT_EFFECT,
     NUMBERS_WITHOUT_EFFECT,
     ONLY_DEFAULT,
-    MpParameters,
-    apply,
-    parse,
+    TRANSLATED,
 )
+from algorun_train.options.mp_parameters import MpParameters, apply, merged, parse
 
 DEFAULTS = {"pp": 1, "microbatches": 1, "schedule": "1f1b", "optimize": "memory", "placement": "cluster"}
 
@@ -82,7 +81,7 @@ def test_what_has_no_effect_here_is_accepted_with_any_value_of_its_kind(form):
     ("key", "neutral", "fix"), [(key, *row) for key, row in ONLY_DEFAULT.items()], ids=ONLY_DEFAULT
 )
 def test_what_cannot_be_had_is_refused_by_name(key, neutral, fix, form):
-    other = not neutral if isinstance(neutral, bool) else neutral + 1
+    other = not neutral if isinstance(neutral, bool) else 2 if isinstance(neutral, int) else "another"
     with pytest.raises(UserError) as caught:
         parse(form({key: other}))
     assert str(caught.value) == (
@@ -164,6 +163,68 @@ def test_without_them_nothing_changes_and_replicas_are_allowed():
 def test_two_wishes_that_differ_are_refused(own, given, message):
     with pytest.raises(UserError, match=f"^{message}$"):
         apply(PipelineJobOptions(mp_parameters=json.dumps(given), **own))
+
+
+@pytest.mark.parametrize("form", [json.dumps, pairs], ids=["json", "pairs"])
+@pytest.mark.parametrize(
+    ("script", "job", "wanted"),
+    [
+        ({"partitions": 2, "ddp": True}, {}, {"partitions": 2, "ddp": True}),
+        ({}, {"partitions": 2}, {"partitions": 2}),
+        ({"microbatches": 4, "optimize": "speed"}, {"microbatches": 2}, {"microbatches": 2, "optimize": "speed"}),
+        ({"pipeline_parallel_degree": 1, "ddp": True}, {"partitions": 2}, {"partitions": 2, "ddp": True}),
+        ({"fp16": True}, {"fp16": False}, {"fp16": False}),
+        ({"memory_weight": 0.2}, {"optimize": "memory"}, {"optimize": "memory"}),
+        ({"optimize": "memory"}, {"memory_weight": 0.2}, {"optimize": "memory", "memory_weight": 0.2}),
+        ({"auto_partition": False, "default_partition": 1}, {"auto_partition": True}, {"auto_partition": True}),
+        (
+            {"auto_partition": False, "default_partition": 1},
+            {"partitions": 2},
+            {"auto_partition": False, "default_partition": 1, "partitions": 2},
+        ),
+    ],
+    ids=["script", "job", "both", "two names", "refused", "its weight", "our weight", "automatic", "manual"],
+)
+def test_the_jobs_parameters_win_over_those_of_the_script(script, job, wanted, form):
+    assert json.loads(merged(script, form(job))) == wanted
+
+
+def test_a_parameter_of_the_script_that_json_cannot_hold_is_refused_by_name():
+    with pytest.raises(UserError, match=r"^mp_parameters: partitions = .*; allowed: a whole number of at least 1; .*"):
+        parse(merged({"partitions": object}, ""))
+
+
+def test_every_parameter_has_its_value_or_awss_default():
+    """Defaults: "Parameters for modelparallel" of sagemaker-python-sdk, and AWS's guide to sharded data parallelism."""
+    given = {"partitions": 2, "prescaled_batch": "true", "sdp_reduce_bucket_size": "1e6", "bf16": True}
+    asked = parse(json.dumps(given))
+    wanted = {"partitions": 2, "pipeline_parallel_degree": 2, "microbatches": 1, "prescaled_batch": True, "bf16": True,
+              "fp16": False, "tensor_parallel_degree": 1, "ddp": False, "optimize": "memory", "memory_weight": 0.8,
+              "placement_strategy": "cluster", "pipeline": "interleaved", "skip_tracing": False, "auto_partition": True,
+              "default_partition": 0, "active_microbatches": 4, "deterministic_server": False, "fp16_params": False,
+              "activation_loading_horizon": 4, "sdp_hierarchical_allgather": True, "sdp_gradient_clipping": 1.0,
+              "sdp_reduce_bucket_size": 10**6, "sdp_param_persistence_threshold": 10**6,
+              "sdp_max_live_parameters": 10**9, "checkpoint_attentions": False, "contiguous": True}  # fmt: skip
+    assert {key: asked.value(key) for key in wanted} == wanted
+    assert all(
+        asked.value(key) is not None
+        for key in (*ONLY_DEFAULT, *FLAGS_WITHOUT_EFFECT, *NUMBERS_WITHOUT_EFFECT, *TRANSLATED)
+    )
+    with pytest.raises(KeyError):
+        asked.value("partitons")
+
+
+@pytest.mark.parametrize(
+    ("given", "optimize", "weight"),
+    [
+        ({"optimize": "memory", "memory_weight": 0.2}, "memory", 0.2),
+        ({"optimize": "speed"}, "speed", 0.2),
+        ({"memory_weight": "0.3"}, "memory", 0.3),
+    ],
+)
+def test_optimize_is_what_the_job_gave_whatever_the_weight(given, optimize, weight):
+    asked = parse(json.dumps(given))
+    assert (asked.value("optimize"), asked.value("memory_weight")) == (optimize, weight)
 
 
 values = st.recursive(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.jobs import skeleton
 from algorun_train.options import option_parser
 from algorun_train.options.job_options import DdpJobOptions, PipelineJobOptions

@@ -1,5 +1,6 @@
 """Models that the cut is tried on: small ones of our own, and the usual libraries' where those are installed."""
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -15,12 +16,15 @@ NEED_TORCHVISION = ("torchvision", "timm", "vit_pytorch")
 
 
 def declare_torchvision() -> None:
-    """Lets PyPI's torchvision be imported beside a CPU build of torch.
+    """Lets torchvision be imported beside a torch that it does not fit, such as PyPI's beside a CPU build.
 
-    Its compiled part wants CUDA there and does not load, and then its import fails on two operators that no model of
-    it uses. Declared, they are found.
+    Its compiled part does not load there, and then its import fails on two operators that no model of it uses. Declared,
+    they are found. A compiled part that does load declares them itself, and ends the process if they are there already.
     """
     global _operators
+    with contextlib.suppress(OSError):
+        for compiled in (APART / "torchvision").glob("_C*.so"):
+            torch.ops.load_library(compiled)
     if not hasattr(torch.ops.torchvision, "nms"):
         _operators = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):

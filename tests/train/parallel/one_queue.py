@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -66,25 +66,17 @@ def listened(moves: bool) -> Iterator[Queue]:
             tensor.detach().fill_(1)  # torch asks "are all shapes known?" and waits for a one
         return _Done()
 
-    def isend(
-        tensor: torch.Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: Any = None
-    ) -> Any:
-        return one(SEND, "isend", tensor, dst, group, group_dst)
+    def watched(kind: str, name: str) -> Callable[..., Any]:
+        """torch's function `name` for one message, whose other end is called dst or src."""
+        end = "dst" if kind == SEND else "src"
 
-    def irecv(
-        tensor: torch.Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: Any = None
-    ) -> Any:
-        return one(RECEIVE, "irecv", tensor, src, group, group_src)
+        def call(tensor: torch.Tensor, peer: int | None = None, group: Any = None, tag: int = 0, **named: Any) -> Any:
+            return one(kind, name, tensor, named.get(end, peer), group, named.get(f"group_{end}"))
 
-    def send(
-        tensor: torch.Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: Any = None
-    ) -> Any:
-        return one(SEND, "send", tensor, dst, group, group_dst)
+        return call
 
-    def recv(
-        tensor: torch.Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: Any = None
-    ) -> Any:
-        return one(RECEIVE, "recv", tensor, src, group, group_src)
+    isend, irecv = watched(SEND, "isend"), watched(RECEIVE, "irecv")
+    send, recv = watched(SEND, "send"), watched(RECEIVE, "recv")
 
     def batch(operations: Sequence[dist.P2POp]) -> Any:
         queue.append([(SEND if each.op is isend else RECEIVE, each.group_peer) for each in operations])
@@ -93,15 +85,16 @@ def listened(moves: bool) -> Iterator[Queue]:
                 return real["batch_isend_irecv"](operations)
             return [each.op(each.tensor, group=each.group, **_end(each, isend)) for each in operations]
 
-    def all_reduce(tensor: torch.Tensor, *args: Any, **named: Any) -> Any:
-        queue.append([(ALL, -1)])
-        return real["all_reduce"](tensor, *args, **named)
+    def collective(name: str) -> Callable[..., Any]:
+        def call(*args: Any, **named: Any) -> Any:
+            queue.append([(ALL, -1)])
+            return real[name](*args, **named)
 
-    def broadcast(tensor: torch.Tensor, *args: Any, **named: Any) -> Any:
-        queue.append([(ALL, -1)])
-        return real["broadcast"](tensor, *args, **named)
+        return call
 
-    spies = dict(zip(NAMES, (isend, irecv, send, recv, batch, all_reduce, broadcast), strict=True))
+    spies = dict(
+        zip(NAMES, (isend, irecv, send, recv, batch, collective("all_reduce"), collective("broadcast")), strict=True)
+    )
     with contextlib.ExitStack() as stack:
         for name, spy in spies.items():
             for module in (dist, distributed_c10d):

@@ -10,18 +10,19 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleInterleavedZeroBubble
 from torch.nn.parallel import DistributedDataParallel
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.parallel.cut.any_module import cut
 from algorun_train.parallel.cut.uncut_model import UncutModel
-from algorun_train.parallel.grid import Grid
-from algorun_train.parallel.model_stages import ModelStages
-from algorun_train.parallel.options import RunOptions
+from algorun_train.parallel.layout.grid import Grid
+from algorun_train.parallel.model.model_stages import ModelStages
+from algorun_train.parallel.model.segments import TensorSpec
 from algorun_train.parallel.run import gradient_sum, process_groups
 from algorun_train.parallel.run.gradient_sum import GradientSum, buckets_of
+from algorun_train.parallel.run.options import RunOptions
 from algorun_train.parallel.run.pipeline import Pipeline
-from algorun_train.parallel.segments import TensorSpec
 from algorun_train.ranks.communicator import Communicator
-from tests.train.parallel.pipeline_cases import PER_MICROBATCH, ByHand, batch, furthest, layered, loss_of, made
+from tests.train.parallel.pipeline_cases import PER_MICROBATCH, furthest
+from tests.train.parallel.pipeline_models import ByHand, batch, layered, loss_of, made
 
 PARTS = 4
 
@@ -207,7 +208,7 @@ def replicas_of_a_whole_model(comm: Communicator) -> dict[str, Any]:
     model = made("gpt")
     with torch.no_grad():
         example = inputs[:PER_MICROBATCH]
-        cutting = UncutModel(model, example, TensorSpec.of(model(example)))
+        cutting = UncutModel(model, example, (TensorSpec.of(model(example)),))
     pipeline = Pipeline(ModelStages(cutting, (0,)), place, RunOptions(microbatches=PARTS), loss_of)
     pipeline.train()
     pipeline.step(*mine)

@@ -1,44 +1,21 @@
 """A cut model computes what the whole computes, and what can't be cut is refused by name."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
-from algorun_train.errors import UserError
-from algorun_train.parallel.cut.any_module import Cut, cut
-from algorun_train.parallel.cut.found_cut import packed, unpacked
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.cut.any_module import cut
+from algorun_train.parallel.cut.found_cut import packed
 from tests.train import split_runs
 from tests.train.parallel import model_zoo
+from tests.train.parallel.cut_checks import Sums, check, elsewhere, linears, names
+from tests.train.training_runs import by_itself
 
 
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
-
-
-def names(cutting):
-    return [segment.name for segment in cutting.segments]
-
-
-def elsewhere(cutting, model, example):
-    """The cut as a rank has it that did not search."""
-    told = Cut(model, example, unpacked(packed(cutting.found), model, example))
-    assert (told.segments, told.output, told.refused) == (cutting.segments, cutting.output, cutting.refused)
-    return told
-
-
-def check(model, example, begins=None, **options):
-    """Cuts, runs one stage per segment (or stages at `begins`), compares with the whole; returns the cutting."""
-    cutting = elsewhere(cut(model, example, **{"stages": 2, **options}), model, example)
-    begins = begins or list(range(len(cutting.segments)))
-    stages = split_runs.cut_at(cutting, begins)
-    split_runs.assert_equal(split_runs.whole(model, example), split_runs.split(stages, model, cutting.example))
-    return cutting
 
 
 @pytest.mark.parametrize(
@@ -185,112 +162,6 @@ def test_any_structure_and_type_of_tensors_may_cross():
     assert [spec.dtype for spec in cutting.output] == [torch.float32, torch.int64]
 
 
-class Sums(nn.Module):
-    """Made of parts by name; `order` is its forward."""
-
-    def __init__(self, order, **parts) -> None:
-        super().__init__()
-        self.order = order
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-    def forward(self, x):
-        return self.order(self, x)
-
-
-def linears(*names):
-    return {name: nn.Linear(4, 4) for name in names}
-
-
-def test_a_module_that_is_called_twice_is_no_unit():
-    model = Sums(lambda s, x: s.c(s.act(s.b(s.act(s.a(x))))), act=nn.Tanh(), **linears("a", "b", "c"))
-    cutting = check(model, torch.randn(2, 4), finest=True)
-    assert names(cutting) == ["a", "b", "c"]
-
-
-def test_weights_of_a_module_that_is_called_twice_stay_together():
-    model = Sums(lambda s, x: s.c(s.b(s.a(s.b(x)))), **linears("a", "b", "c"))
-    cutting = check(model, torch.randn(2, 4))
-    assert names(cutting) == ["a", "c"]
-    with pytest.raises(UserError, match=r"can be cut into 2 at most.*fix: ask for fewer|b\.weight"):
-        cut(model, torch.randn(2, 4), stages=3)
-
-
-def test_a_shared_weight_is_in_each_stage_that_uses_it_and_nowhere_else():
-    parts = linears("a", "b", "c", "d")
-    parts["c"].weight = parts["a"].weight
-    model = Sums(lambda s, x: s.d(s.c(s.b(s.a(x)))), **parts)
-    cutting = check(model, torch.randn(2, 4))
-    assert names(cutting) == ["a", "b", "c", "d"]
-    assert ["a.weight" in segment.parameters for segment in cutting.segments] == [True, False, True, False]
-    stages = split_runs.cut_at(cutting, [0, 1, 2, 3])
-    assert [sorted(stage.state_dict()) for stage in stages] == [
-        ["a.bias", "a.weight", "c.weight"], ["b.bias", "b.weight"], ["a.weight", "c.bias", "c.weight"],
-        ["d.bias", "d.weight"],
-    ]  # fmt: skip
-    for stage in (stages[0], stages[2]):
-        assert dict(stage.named_parameters())["a.weight"] is model.a.weight
-
-
-def test_a_weight_used_outside_of_its_module_is_in_both_stages():
-    model = Sums(lambda s, x: functional.linear(s.b(s.a(x)), s.a.weight.t()), **linears("a", "b"))
-    cutting = check(model, torch.randn(2, 4))
-    assert [segment.parameters for segment in cutting.segments] == [
-        ("a.weight", "a.bias"), ("a.weight", "b.weight", "b.bias"),
-    ]  # fmt: skip
-
-
-def test_a_weight_that_a_module_gets_as_an_argument_is_in_both_stages():
-    class Given(nn.Module):
-        def forward(self, x, weight):
-            return functional.linear(x, weight)
-
-    model = Sums(lambda s, x: s.given(s.b(s.a(x)), s.a.weight), given=Given(), **linears("a", "b"))
-    cutting = check(model, torch.randn(2, 4))
-    assert [segment.parameters for segment in cutting.segments if segment.name in ("a", "given")] == [
-        ("a.weight", "a.bias"), ("a.weight",),
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.InstanceNorm1d])
-def test_a_norm_with_statistics_that_is_called_on_both_sides_stays_in_one_stage(kind):
-    norm = kind(4, affine=True, track_running_stats=True)
-    model = Sums(lambda s, x: s.d(s.norm(s.c(s.b(s.norm(s.a(x)))))), norm=norm, **linears("a", "b", "c", "d"))
-    cutting = cut(model, torch.randn(2, 4, 4), stages=2)
-    assert names(cutting) == ["a", "d"]
-    assert all("norm.running_mean" in reason for reason in cutting.refused.values())
-
-
-def test_a_block_that_is_called_again_and_again_is_in_each_stage_and_never_cut():
-    block = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
-    model = Sums(lambda s, x: s.c(s.block(s.b(s.block(s.a(s.block(x)))))), block=block, **linears("a", "b", "c"))
-    cutting = check(model, torch.randn(2, 4), finest=True)
-    assert names(cutting) == ["a", "b", "c"]
-    assert ["block.0.weight" in segment.parameters for segment in cutting.segments] == [True, True, False]
-
-
-def test_a_buffer_that_is_written_to_cannot_be_shared_between_stages():
-    class Counting(nn.Module):
-        def __init__(self, count):
-            super().__init__()
-            self.register_buffer("count", count)
-
-        def forward(self, x):
-            self.count.add_(x.detach().mean())
-            return x * self.count.clone()
-
-    count = torch.zeros(())
-    parts = {"first": Counting(count), "second": Counting(count)}
-    model = Sums(lambda s, x: s.c(s.second(s.b(s.first(s.a(x))))), **parts, **linears("a", "b", "c"))
-    cutting = cut(model, torch.randn(2, 4), stages=3)
-    assert names(cutting) == ["a", "first", "c"]
-    assert set(cutting.refused) == {"b", "second"}
-    reason = "first.count = second.count is written to on both sides of it"
-    assert set(cutting.refused.values()) == {reason}
-    with pytest.raises(UserError, match=rf"4 stages.*b: {reason}.*fix: ask for fewer stages"):
-        cut(model, torch.randn(2, 4), stages=4)
-
-
 def test_a_boundary_whose_shape_depends_on_the_data_is_refused():
     class Pick(nn.Module):
         def forward(self, x):
@@ -389,102 +260,6 @@ def test_a_forward_may_name_its_device():
     check(Sums(order, **linears("a", "b", "c")), torch.randn(2, 4), stages=3)
 
 
-def test_weights_loaded_into_a_stage_are_the_models():
-    model = model_zoo.Glued()
-    stage = cut(model, torch.randn(2, 8, 6), stages=2).stage(1, 3)
-    stage.load_state_dict({name: torch.full_like(value, 0.5) for name, value in stage.state_dict().items()})
-    assert model.blocks[0].up.weight.mean().item() == 0.5
-    with pytest.raises(RuntimeError, match="Missing key"):
-        stage.load_state_dict({})
-
-
-def test_several_stages_of_one_process_take_turns_over_microbatches():
-    model = model_zoo.Glued()
-    cutting = cut(model, torch.randn(2, 8, 6), stages=4)
-    stages = split_runs.cut_at(cutting, [0, 1, 3, 4])
-    batches = [torch.randn(2, 8, 6) for _ in range(3)]
-    for stage in stages:
-        stage.eval()
-    model.eval()
-    model.zero_grad()
-    sum(model(batch).square().sum() for batch in batches).backward()
-    expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    model.zero_grad()
-    kept = {}
-    values = dict(enumerate(batches))
-    for number, stage in enumerate(stages):  # all microbatches through a stage before the next stage's turn
-        for turn in range(3):
-            entry = values[turn].detach().requires_grad_(number > 0)
-            values[turn] = stage(entry)
-            kept[number, turn] = entry, values[turn]
-    for turn in (1, 2, 0):
-        gradient = None
-        for number in reversed(range(4)):
-            entry, output = kept[number, turn]
-            (output.square().sum() if gradient is None else output).backward(gradient)
-            gradient = entry.grad
-    for name, parameter in model.named_parameters():
-        if name in expected:
-            torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("where", ["around a stage", "within the model"])
-def test_activation_checkpointing(where):
-    model, example = model_zoo.Glued(), torch.randn(2, 8, 6)
-    expected = split_runs.whole(model, example)
-    if where == "within the model":
-
-        class Checkpointed(model_zoo.Glued):
-            def forward(self, x):
-                x = self.embed(x)
-                x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1) + self.positions
-                for block in self.blocks:
-                    x = checkpoint(block, x, use_reentrant=False)
-                return self.head(x.mean(dim=1) * self.scale)
-
-        same = Checkpointed()
-        same.load_state_dict(model.state_dict())
-        model = same
-    cutting = cut(model, example, stages=2)
-    stages = split_runs.cut_at(cutting, [0, 2, 4])
-    if where == "around a stage":
-        stages = [lambda *args, stage=stage: checkpoint(stage, *args, use_reentrant=False) for stage in stages]
-    split_runs.assert_equal(expected, split_runs.split(stages, model, [example]))
-
-
-def test_autocast_decides_what_crosses():
-    model, example = (
-        nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 8), nn.Linear(8, 4)),
-        torch.randn(3, 4),
-    )
-    with torch.autocast("cpu", torch.bfloat16):
-        cutting = cut(model, example, stages=4)
-        received = example
-        for number, segment in enumerate(cutting.segments):
-            assert [received.dtype] == [spec.dtype for spec in segment.entry]
-            received = cutting.stage(number, number + 1)(received)
-        assert torch.equal(received, model(example))
-    assert [segment.entry[0].dtype for segment in cutting.segments][1] == torch.bfloat16
-    assert cutting.output[0].dtype == torch.bfloat16
-
-
-def test_frozen_weights_do_not_stop_the_gradients_behind_them():
-    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
-    model[0].requires_grad_(False)
-    model[2].requires_grad_(False)
-    check(model, torch.randn(3, 4), stages=4)
-
-
-def test_a_stage_that_is_entered_in_another_order_says_so():
-    def order(s, x):
-        return s.c(s.b(s.a(x))) if s.a.training else s.c(s.a(x))
-
-    model = Sums(order, **linears("a", "b", "c"))
-    cutting = cut(model, torch.randn(2, 4), stages=2)
-    assert names(cutting) == ["a", "c"]
-    assert "unit b was not reached" in cutting.refused["b"]
-
-
 @pytest.mark.parametrize(
     ("build", "words"),
     [
@@ -506,9 +281,9 @@ def test_stage_numbers_are_checked():
             cutting.stage(begin, end)
 
 
-def test_transformers_imports_as_a_script_does_it():
+def test_transformers_imports_as_a_script_does_it(tmp_path):
     """Without the operators that model_zoo declares: no torchvision may be found that does not fit this torch."""
     pytest.importorskip("transformers", reason="transformers is not installed")
-    script = "from transformers import GPT2LMHeadModel; print(GPT2LMHeadModel.__name__)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout == "GPT2LMHeadModel\n", done.stderr
+    script = tmp_path / "script.py"
+    script.write_text("from transformers import GPT2LMHeadModel; print(GPT2LMHeadModel.__name__)")
+    assert by_itself(tmp_path, script) == (0, "GPT2LMHeadModel\n")

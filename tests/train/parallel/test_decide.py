@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.options.for_parallel import partition_options
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_parameters import MpParameters
 from algorun_train.options.pipeline_layout import lay_out
-from algorun_train.parallel.model_partitioner import ModelPartitioner
+from algorun_train.parallel.planning.model_partitioner import ModelPartitioner
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World
 

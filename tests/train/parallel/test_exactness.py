@@ -6,7 +6,7 @@ from dataclasses import asdict
 import pytest
 import torch
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.parallel.schedules import SCHEDULES, rules
 from tests.train.parallel.pipeline_cases import Case
 from tests.train.training_runs import ROOT, Ranks

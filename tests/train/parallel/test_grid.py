@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun_train.errors import UserError
-from algorun_train.parallel.grid import PLACEMENTS, Grid, grid
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.layout.grid import PLACEMENTS, Grid, grid
 
 grids = st.builds(Grid, st.integers(1, 9), st.integers(1, 9), st.sampled_from(PLACEMENTS))
 

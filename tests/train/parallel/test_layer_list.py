@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.parallel.cut.layer_list import cut_at_layers, untie
 from tests.train import split_runs
 from tests.train.parallel import model_zoo

@@ -1,36 +1,29 @@
 """Models that look at their masks before their layers are cut between these, whatever the next batch's mask is."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.parallel.cut import value_dependence
 from algorun_train.parallel.cut.any_module import cut
 from algorun_train.parallel.cut.layer_list import cut_at_layers
-from algorun_train.parallel.options import RunOptions
+from algorun_train.parallel.model.trees import arguments, leaves, mapped
 from algorun_train.parallel.partition.profiling import entries, profile
+from algorun_train.parallel.run.options import RunOptions
 from algorun_train.parallel.run.stage import Stage
-from algorun_train.parallel.trees import arguments, leaves, mapped
 from tests.train import split_runs
 from tests.train.parallel import model_zoo
 from tests.train.training_runs import TRANSFORMERS, load_once
 
-load_once(*TRANSFORMERS)
+from .masked_models import LENGTH, ROWS, WAYS, Masked, branch, mask
 
-ROWS, LENGTH = 3, 6
+load_once(*TRANSFORMERS)
 
 
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
-
-
-def mask(*lengths):
-    return model_zoo.padded(ROWS, LENGTH, list(lengths))
 
 
 def copied(example):
@@ -82,92 +75,6 @@ def test_transformers_are_cut_at_every_layer_with_a_mask(make, stack, attention,
     by_layers = cut_at_layers(model, given | {"attention_mask": short})
     assert [segment.name for segment in by_layers.segments] == [f"{stack}.{i}" for i in range(4)]
     check(by_layers, model, examples, [0, 2])
-
-
-class Masked(nn.Module):
-    """Gives its mask to `way` before the layers; they get what comes of it."""
-
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(8, 8)
-
-        def forward(self, x, weights=None):
-            x = self.linear(x).tanh()
-            return x if weights is None else x * weights
-
-    def __init__(self, way, extra=None) -> None:
-        super().__init__()
-        self.way, self.extra = way, extra
-        self.embed, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
-        self.layers = nn.ModuleList(self.Layer() for _ in range(4))
-
-    def forward(self, x, mask):
-        x = self.embed(x)
-        weights = self.way(self, mask, x)
-        for layer in self.layers:
-            x = layer(x, weights)
-        return self.head(x)
-
-
-def branch(model, mask, x):
-    return None if mask.all() else mask.unsqueeze(-1)
-
-
-def share(model, mask, x):
-    return mask.unsqueeze(-1) / mask.sum().item()
-
-
-def longest(model, mask, x):
-    weights = torch.zeros(x.shape[:2], device=x.device)
-    weights[:, : mask.long().sum(-1).max()] = 1
-    return weights.unsqueeze(-1)
-
-
-def places(model, mask, x):
-    row, column = mask.nonzero(as_tuple=True)
-    weights = torch.zeros(x.shape[:2], device=x.device)
-    weights[row, column] = 0.5
-    return weights.unsqueeze(-1)
-
-
-def listed(model, mask, x):
-    return torch.tensor(mask.tolist(), dtype=x.dtype, device=x.device).unsqueeze(-1)
-
-
-def in_place(model, mask, x):
-    mask.mul_(2) if mask.dtype != torch.bool else mask.logical_not_()
-    return mask.unsqueeze(-1) if (mask == 0).any() else None
-
-
-def by_module(model, mask, x):
-    return model.extra(mask)
-
-
-def counted(model, mask, x):
-    return mask.unsqueeze(-1) / model.extra(mask)
-
-
-class Weights(nn.Module):
-    def forward(self, mask):
-        return None if mask.all() else mask.unsqueeze(-1)
-
-
-class Count(nn.Module):
-    def forward(self, mask):
-        return mask.sum().item()
-
-
-class Lists(nn.Module):
-    def forward(self, mask):
-        return {"rows": mask.tolist()}
-
-
-def by_lists(model, mask, x):
-    return torch.tensor(model.extra(mask)["rows"], dtype=x.dtype, device=x.device).unsqueeze(-1)
-
-
-WAYS = [branch, share, longest, places, listed, in_place, (by_module, Weights), (counted, Count), (by_lists, Lists)]
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8, torch.float32], ids=str)
@@ -324,29 +231,3 @@ def test_stages_of_a_pipeline_take_turns_over_other_masks(recompute):
         model(*part).square().sum().backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(found[name], parameter.grad, rtol=1e-6, atol=1e-6, msg=name)
-
-
-CASES = [
-    "bert sdpa 2 1f1b full",
-    "bert sdpa 2 zero-bubble padded",
-    "bert eager 4 gpipe padded layers",
-    "bert-tokens sdpa 4 1f1b full",
-    "gpt2 sdpa 4 1f1b full layers",
-    "gpt2 eager 2 1f1b padded",
-    "llama sdpa 2 interleaved padded layers",
-    "llama eager 4 1f1b full",
-]
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.replace(" ", "-"))
-def test_a_pipeline_trains_and_evaluates_as_the_unsplit_model_whichever_microbatch_is_padded(case, ranks):
-    model_zoo.library("transformers")  # or the test is skipped
-    count = int(case.split()[2])
-    run = ranks(1, count, *case.split(), program=str(Path(__file__).parents[1] / "programs" / "masks.py"))
-    assert run.codes() == [0] * count, "\n".join(run.text(rank) for rank in range(count))
-    rows = [json.loads(run.text(rank).splitlines()[-1]) for rank in range(count)]
-    for told in rows:
-        assert len(told["gradients"]) == len(told["weights"]) == 4
-        assert max(told["gradients"] + told["weights"]) < 5e-7
-        assert max(told["evaluation"], default=0.0) < 5e-6  # of a sum over four microbatches
-    assert sorted(len(told["evaluation"]) for told in rows) == [0] * (count - 1) + [4]

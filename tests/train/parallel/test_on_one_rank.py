@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.options.for_parallel import partition_options
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_parameters import MpParameters
 from algorun_train.options.pipeline_layout import lay_out
 from algorun_train.parallel.cut.any_module import Cut, cut
 from algorun_train.parallel.cut.found_cut import packed, unpacked
-from algorun_train.parallel.model_partitioner import ModelPartitioner
+from algorun_train.parallel.planning.model_partitioner import ModelPartitioner
 from tests.train import split_runs
 from tests.train.thread_communicator import as_ranks
 
@@ -203,6 +203,7 @@ def test_a_rank_that_never_comes_is_not_waited_for_as_long_as_a_search(ranks):
 def test_ranks_wait_for_a_search_longer_than_for_a_collective_and_its_errors_end_all(ranks):
     run = ranks(1, 2, program=str(Path(__file__).parents[1] / "programs" / "cut_once.py"))
     assert run.codes() == [1, 1], run.text()
-    assert [run.text(rank).splitlines()[0] for rank in range(2)] == ["7", "7"]
+    own = [[line for line in run.text(rank).splitlines() if not line.startswith("[Gloo]")] for rank in range(2)]
+    assert [lines[0] for lines in own] == ["7", "7"]  # torch 2.10 writes a line when it has connected the ranks
     assert "ValueError: this model does not run" in run.text(0)
     assert "RuntimeError: rank 0 failed: ValueError: this model does not run" in run.text(1)

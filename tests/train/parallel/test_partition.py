@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.parallel.partition.costs import SegmentProfile
 from algorun_train.parallel.partition.layers_to_stages import MIB
 from algorun_train.parallel.partition.memory import MemoryModel, moments_of, preallocated

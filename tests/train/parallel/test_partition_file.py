@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from algorun_train.errors import UserError
-from algorun_train.parallel.model_hash import model_hash
+from algorun_train.common.errors import UserError
 from algorun_train.parallel.partition.costs import SegmentProfile
 from algorun_train.parallel.partition.partition_file import Job, read, reuse, write
+from algorun_train.parallel.planning.model_hash import model_hash
 from tests.conftest import examples
 from tests.train.parallel.shapes import Costs, chosen
 

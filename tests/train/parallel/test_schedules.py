@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.parallel import schedules
 from algorun_train.parallel.run import torch_schedules
 from algorun_train.parallel.schedules import Action

@@ -15,9 +15,9 @@ import torch
 from algorun_train.checkpoint.shard_reader import ShardReader
 from algorun_train.checkpoint.shard_saver import ShardSaver, shard_state
 from algorun_train.checkpoint.shards import ShardStore
-from algorun_train.errors import guarded, leave
+from algorun_train.common.errors import guarded, leave
+from algorun_train.loop.progress import Position, Progress
 from algorun_train.models.gpt import GptSpec, build
-from algorun_train.progress import Position, Progress
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.ranks import devices
 from algorun_train.ranks.devices import choose_device, find, hidden_on_purpose
 from algorun_train.ranks.world import World

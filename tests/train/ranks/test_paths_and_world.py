@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.options.folders import find_folders
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.ranks.devices import choose_device

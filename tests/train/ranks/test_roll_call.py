@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.ranks import join
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.roll_call import Place, agree, disagreement, one_gpu_each
@@ -22,7 +22,7 @@ CPUS = [Place(rank, "algo-2", "cpu") for rank in (2, 3)]
 PROGRAM = """
 import os, sys, types
 import torch
-from algorun_train import errors
+from algorun_train.common import errors
 from algorun_train.ranks import devices, join
 from algorun_train.ranks.world import read_world
 

@@ -1,4 +1,4 @@
-"""Collects a model whose stages are on several ranks on rank 0."""
+"""Collects a model's tensors on rank 0 if its stages are on several ranks."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ from algorun_train.ranks.communicator import Communicator
 def on_leader(comm: Communicator, sources: Sequence[int], state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors of the ranks `sources`, on rank 0's CPU; {} on all other ranks. Call it on all ranks.
 
-    Tensors travel one by one, so that a rank needs memory for its own stages and one tensor only. A name that several
-    ranks hold travels once.
+    Tensors travel one by one, so a source rank needs memory for its own stages and one tensor only. If several ranks
+    hold a name, the first of them sends it.
     """
     mine = state if comm.rank in sources else {}
     rows = comm.gather([(name, tensor.dtype, tensor.shape) for name, tensor in mine.items()])

@@ -1,13 +1,12 @@
 """Checkpoints of a data parallel job: rank 0 writes the state of the whole model, and sends it to all ranks on resume."""
 
 import time
-from collections.abc import Callable
 from dataclasses import asdict
 
 import torch
 
-from algorun_train.errors import UserError
-from algorun_train.progress import Progress
+from algorun_train.common.errors import UserError
+from algorun_train.loop.progress import Progress
 from algorun_train.ranks.communicator import Communicator
 
 from .single_file import SingleFileStore
@@ -17,8 +16,8 @@ from .state_file import FORMAT, Identity, State, compatible, does_not_fit, read_
 def model_and_optimizer_state(
     identity: Identity, progress: Progress, model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> State:
-    """All that a job needs to resume. Learning rate, order of samples and random numbers are not in it: they are
-    functions of the position and the seed."""
+    """Everything that a job needs to resume. Learning rate, order of samples and random numbers follow from the position
+    and the seed, so they are not saved."""
     return {
         "format": FORMAT,
         "identity": identity,
@@ -46,13 +45,13 @@ class DdpCheckpoints:
         self._store, self._identity, self._model, self._optimizer = store, identity, model, optimizer
         self._comm = comm
 
-    def restore(self, say: Callable[[object], None] | None = None) -> Progress | None:
+    def restore(self) -> Progress | None:
         """Loads the newest undamaged checkpoint of rank 0's folder into model and optimizer; None if there is none.
 
         All ranks get rank 0's copy, so hosts may share a folder or have one each. Raises UserError, the same on all
-        ranks, if another job wrote the checkpoint or it cannot be read. `say`: prints on rank 0 by default.
+        ranks, if another job wrote the checkpoint or it cannot be read.
         """
-        say = say or self._comm.say
+        say = self._comm.say
         found = self._store.newest(lambda text: say(f"warning: {text}")) if self._comm.is_leader else None
         folder = self._comm.from_leader(lambda: str(found[0]) if found else "")
         packed = self._comm.bytes_from_leader(found[1] if found else None)
@@ -72,11 +71,12 @@ class DdpCheckpoints:
         return progress
 
     def save(self, progress: Progress) -> None:
-        """Writes a checkpoint; the ranks wait until it is on rank 0's disk. Raises RuntimeError if that fails."""
+        """Writes a checkpoint; all ranks wait until it is on rank 0's disk. If that fails, rank 0 raises the error and the other
+        ranks a RuntimeError that names it."""
         begin = time.perf_counter()
         state = model_and_optimizer_state(self._identity, progress, self._model, self._optimizer)
         folder = self._comm.from_leader(lambda: str(self._store.save(progress.position.step, state)))
         self._comm.say(f"checkpoint: {folder} seconds: {time.perf_counter() - begin:.2f}")
 
     def finish(self) -> None:
-        """Does nothing: `save` has written everything when it returns."""
+        """Does nothing: `save` returns when everything is written."""

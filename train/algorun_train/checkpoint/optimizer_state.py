@@ -1,13 +1,11 @@
 """An optimizer's state by parameter name, so that it can be loaded for any subset of a model's parameters."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 
 Named = Iterable[tuple[str, torch.nn.Parameter]]
-# Any: an optimizer keeps tensors and numbers, and torch does not type them
-NamedState = dict[str, dict[str, Any]]  # {parameter: {"exp_avg": tensor, "step": tensor or number, ..}}
+NamedState = dict[str, dict[str, object]]  # {parameter: {"exp_avg": tensor, "step": tensor or number, ..}}
 
 
 def named_state(optimizer: torch.optim.Optimizer, parameters: Named) -> NamedState:
@@ -22,15 +20,15 @@ def named_state(optimizer: torch.optim.Optimizer, parameters: Named) -> NamedSta
     }
 
 
-def load_named_state(optimizer: torch.optim.Optimizer, parameters: Named, state: Mapping[str, dict[str, Any]]) -> None:
-    """Gives the optimizer the state that `named_state` has returned, on the devices and in the types of the parameters.
+def load_named_state(optimizer: torch.optim.Optimizer, parameters: Named, state: NamedState) -> None:
+    """Loads a state that `named_state` returned. Tensors move to the devices and types of their parameters.
 
-    A parameter that `state` does not name starts without state. Raises ValueError for a tensor whose shape differs from
-    its parameter's.
+    A parameter that `state` does not name starts without state. Raises ValueError if a tensor has another shape than its
+    parameter.
     """
     names = {id(parameter): name for name, parameter in parameters}
     own = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    loaded: dict[int, dict[str, Any]] = {}
+    loaded: dict[int, dict[str, object]] = {}
     for index, parameter in enumerate(own):
         name = names.get(id(parameter))
         if name is None or name not in state:

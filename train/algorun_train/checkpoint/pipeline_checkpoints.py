@@ -1,15 +1,15 @@
-"""Checkpoints of a pipeline job. Written by any number of stages, read into any other number.
+"""Checkpoints of a pipeline job: written by any number of stages, read into any other number.
 
 `PipelineCheckpoints.save` writes one: a shard for each stage, each complete or absent (`shards.ShardStore.write`).
 `PipelineCheckpoints.restore` reads one into the stages of this job (`shard_reader.ShardReader`).
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from algorun_train.progress import Progress
+from algorun_train.loop.progress import Progress
 from algorun_train.ranks.communicator import Communicator
 
 from .shard_reader import ShardReader
@@ -36,7 +36,7 @@ class RankStages:
     count: int
     stages: Sequence[SavedStage]
     is_writer: bool
-    """True on one replica: the others hold the same weights"""
+    """whether this replica writes: one does, because all replicas hold the same weights"""
 
 
 class PipelineCheckpoints:
@@ -57,15 +57,14 @@ class PipelineCheckpoints:
         self._comm = comm
         self._saver = ShardSaver(store, comm, comm.say)
 
-    def restore(self, say: Callable[[object], None] | None = None) -> Progress | None:
+    def restore(self) -> Progress | None:
         """Loads the newest complete checkpoint of all ranks' folders into this rank's stages; None if there is none.
 
-        Raises UserError, the same on all ranks, if another job wrote it or it lacks a weight. `say`: prints on rank 0
-        by default.
+        Raises UserError, the same on all ranks, if another job wrote it or it lacks a weight.
         """
         modules = [stage.module for stage in self._held.stages]
         names = {name for module in modules for name in module.state_dict()}
-        reader = ShardReader(self._store, self._comm, say or self._comm.say)
+        reader = ShardReader(self._store, self._comm, self._comm.say)
         restored = reader.newest(self._identity, names.__contains__)
         if restored is None:
             return None
@@ -73,9 +72,9 @@ class PipelineCheckpoints:
         return restored.progress
 
     def save(self, progress: Progress) -> None:
-        """Begins to write a checkpoint; training may change the weights as soon as this returns.
+        """Starts to write a checkpoint. Training may change the weights as soon as this returns.
 
-        Raises the error of the save before, as `finish` does.
+        Raises the error of the previous save, as `finish` does.
         """
         states = {
             stage.index: shard_state(
@@ -86,5 +85,6 @@ class PipelineCheckpoints:
         self._saver.save(progress.position.step, self._held.count, states)
 
     def finish(self) -> None:
-        """Waits until all ranks have written the last checkpoint. Raises the error of a rank that could not."""
+        """Waits until all ranks have written the last checkpoint. Raises if one could not: on that rank its own error,
+        elsewhere a RuntimeError that names the rank."""
         self._saver.finish()

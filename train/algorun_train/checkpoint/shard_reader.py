@@ -1,11 +1,11 @@
-"""Reads one checkpoint of shards on all ranks, for any number of stages, on whichever hosts the shards are."""
+"""Reads a checkpoint of shards on all ranks, into any number of stages; each shard may be on any host."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from algorun_train.progress import Progress
+from algorun_train.loop.progress import Progress
 from algorun_train.ranks.communicator import Communicator
 
 from .optimizer_state import NamedState, load_named_state
@@ -19,7 +19,7 @@ Wants = Callable[[str], bool]  # whether this rank needs the parameter or buffer
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What this rank needs of a checkpoint. `folder` is its path on rank 0."""
+    """The tensors of a checkpoint that this rank needs. `folder` is the checkpoint's path on rank 0."""
 
     folder: str
     progress: Progress
@@ -53,7 +53,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A complete checkpoint: `ranks[number]` hold its shard of that number, `own` are this rank's by number."""
+    """A complete checkpoint. `ranks[n]` are the ranks that hold shard n; `own` are this rank's shards, by number."""
 
     save: Save
     folder: str
@@ -63,12 +63,12 @@ class _Candidate:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """A shard without the values of its tensors: what all ranks must know to receive the tensors that they need."""
+    """A shard without the values of its tensors. All ranks need it to receive the tensors that they want."""
 
     identity: Identity
     progress: Progress
     tensors: list[tuple[TensorPath, torch.dtype, torch.Size]]
-    numbers: list[tuple[str, str, float]]  # parameter, key and value of optimizer state that is no tensor
+    numbers: list[tuple[str, str, float]]  # parameter, key and value of all optimizer state except tensors
 
 
 class ShardReader:
@@ -78,12 +78,13 @@ class ShardReader:
         self._store, self._comm, self._say = store, comm, say
 
     def newest(self, identity: Identity, wants: Wants) -> Restored | None:
-        """The newest complete, undamaged checkpoint of all ranks' folders; of it what this rank `wants`. None without one.
+        """Reads the newest complete, undamaged checkpoint in all ranks' folders. Returns the parameters and buffers that this
+        rank `wants`; None if there is no such checkpoint.
 
-        Call it on all ranks: they agree on one checkpoint. A shard that is damaged or missing is reported, and an older
-        checkpoint is tried. One rank reads each shard and sends it tensor by tensor to the ranks that want it, so a rank
-        needs memory for one shard beside what it keeps. Raises UserError, the same on all ranks, for another job's
-        checkpoint.
+        Call it on all ranks: all read the same checkpoint. If a shard is damaged or missing, a warning names it, and the
+        next older checkpoint is tried. Each shard is read by one rank, which sends it tensor by tensor to the ranks that
+        want it. So a rank needs memory for its own tensors and for one shard. Raises UserError, the same on all ranks, if
+        another job wrote the checkpoint.
         """
         found = self._comm.gather(self._store.found())
         for text in dict.fromkeys(text for _, warnings in found for text in warnings):
@@ -108,9 +109,10 @@ class ShardReader:
         return self._comm.from_leader(lambda: str(self._store.root / save.folder))
 
     def _readers(self, candidate: _Candidate) -> list[int] | None:
-        """For each shard a rank whose copy is undamaged; None if some shard has no undamaged copy.
+        """For each shard the rank that is to read it, because its copy is undamaged; None if some shard has no such copy.
 
-        One copy of each shard is checked first, on ranks in turn. Only if it is damaged the other copies are checked.
+        First one copy of each shard is checked; the ranks share this work. Only if it is damaged, the other copies are
+        checked.
         """
         save, ranks, own, rank = candidate.save, candidate.ranks, candidate.own, self._comm.rank
         readers = [ranks[number][number % len(ranks[number])] for number in range(save.shards)]
@@ -121,7 +123,7 @@ class ShardReader:
         if not damaged:
             return readers
         for n, fault in damaged.items():
-            self._say(f"warning: checkpoint {candidate.folder} is torn on rank {readers[n]}'s host: {fault}")
+            self._say(f"warning: checkpoint {candidate.folder} is damaged on rank {readers[n]}'s host: {fault}")
         others = self._comm.gather(
             {n: self._store.fault(own[n]) for n in damaged if rank in ranks[n] and rank != readers[n]}
         )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from algorun_train.progress import Progress
+from algorun_train.loop.progress import Progress
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
@@ -17,17 +17,16 @@ from .shards import Save, ShardStore, holders, lacking, newest_complete
 from .state_file import FORMAT, Identity, State
 
 MODEL, OPTIMIZER = "model", "optimizer"  # keys of a shard's state
-LONGEST_WRITE_S = (
-    COLLECTIVE_TIMEOUT.total_seconds() * 0.9
-)  # a rank that waits for its disk gives up before its peers do
-LEAST_STEP_S = 1e-3  # between the times of two saves, also if the clock was set back
+# A rank that waits for its disk gives up before its peers' collectives time out.
+LONGEST_WRITE_S = COLLECTIVE_TIMEOUT.total_seconds() * 0.9
+LEAST_STEP_S = 1e-3  # between the recorded times of two saves, even if the clock was set back
 
 
 class ShardSaver:
-    """Copies state to the host's memory at once, and writes it in a thread that takes part in no collective.
+    """Copies the state to the host's memory, then writes it in a thread. The thread takes part in no collective.
 
-    Whether all ranks have written a checkpoint is known at the next `save` or at `finish`; only then older checkpoints
-    are removed.
+    The ranks learn at the next `save` or at `finish` whether all have written the checkpoint. Only then they remove older
+    checkpoints.
     """
 
     def __init__(self, store: ShardStore, comm: Communicator, say: Callable[[object], None]) -> None:
@@ -38,10 +37,10 @@ class ShardSaver:
         self._seconds = 0.0
 
     def save(self, step: int, shards: int, states: Mapping[int, State]) -> None:
-        """Begins to write this rank's shards of a checkpoint: {number of the shard: state}, maybe none. Call it on all ranks.
+        """Starts to write this rank's shards of a checkpoint. Call it on all ranks.
 
-        `shards` counts those of all ranks. Tensors may change as soon as this returns. Raises the error of the save
-        before, as `finish` does.
+        `states` are this rank's shards by number; it may be empty. `shards` counts the shards of all ranks. The tensors may
+        change as soon as this returns. Raises the error of the previous save, as `finish` does.
         """
         newest = self.finish()
         time_of_save = self._comm.from_leader(lambda: max(time.time(), newest + LEAST_STEP_S))
@@ -51,11 +50,11 @@ class ShardSaver:
         self._thread.start()
 
     def finish(self) -> float:
-        """Waits until all ranks have written the last checkpoint, then removes older ones. Call it on all ranks, and once
-        before a job ends.
+        """Waits until all ranks have written the last checkpoint, then removes older ones. Call it on all ranks, also once
+        before the job ends.
 
-        Returns the time (rank 0's clock) of the newest checkpoint; 0 without one. A rank that could not write raises its
-        own error, all others raise a RuntimeError that names that rank.
+        Returns the time of the newest checkpoint by rank 0's clock; 0 if there is none. If a rank could not write, it
+        raises its own error, and all other ranks raise a RuntimeError that names it.
         """
         begun = time.monotonic()
         if self._thread is not None:
@@ -100,9 +99,9 @@ def shard_state(
     optimizer: torch.optim.Optimizer,
     without: Collection[str] = (),
 ) -> State:
-    """The state of one shard: of the stage `module`, whose parameters have the names of the uncut model.
+    """The state of one shard: weights and optimizer state of the stage `module`, by the uncut model's names.
 
-    `without`: names of shared weights that another shard holds. `optimizer` may be for more than this stage.
+    `without`: names of shared weights that another shard holds. `optimizer` may have parameters of other stages too.
     """
     named = ((name, parameter) for name, parameter in module.named_parameters() if name not in without)
     return {
@@ -115,11 +114,11 @@ def shard_state(
     }
 
 
-def on_cpu(value: Any, known: dict[Any, torch.Tensor] | None = None) -> Any:  # Any: whatever a state holds
-    """A copy of nested dictionaries and lists in which every tensor is a copy in the host's memory.
+def on_cpu(value: Any, known: dict[object, torch.Tensor] | None = None) -> Any:  # Any: whatever a state holds
+    """A copy of a state: dictionaries, lists, and every tensor in the host's memory.
 
-    A tensor under several names, such as tied weights, is copied once, and a file then holds it once. `known` are the
-    copies so far.
+    A tensor with several names, such as tied weights, is copied once, so the file holds it once. `known` are the copies
+    made so far.
     """
     known = {} if known is None else known
     if isinstance(value, torch.Tensor):

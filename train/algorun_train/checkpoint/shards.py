@@ -1,4 +1,4 @@
-"""Checkpoints of several shards, as `pipeline` writes them: one shard for each stage. The shards need not be on one disk.
+"""Checkpoints of several shards, as `pipeline` writes them: one shard for each stage. The shards may be on several disks.
 
     step-00001000/part-0000-of-0002.pt      weights and optimizer state of one stage, by the uncut model's names
     step-00001000/part-0000-of-0002.json    manifest: {"format", "step", "written", "size", "sha256"} of it
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import torch
 
-from algorun_train.files import sync_folder, write, write_json
+from algorun_train.common.files import sync_folder, write, write_json
 
 from .state_file import FORMAT, State, read_state, unusable
 
@@ -62,7 +62,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class ShardStore:
-    """The shards in this rank's folder `root`. The newest `keep` complete checkpoints stay."""
+    """The shards in this rank's folder `root`. The newest `keep` complete checkpoints are kept."""
 
     root: Path
     keep: int
@@ -71,12 +71,12 @@ class ShardStore:
         return self.root / shard.save.folder / shard.file
 
     def write(self, save: Save, number: int, state: State) -> Shard:
-        """Writes `state` as shard `number` of a checkpoint. A reader finds it complete, with its manifest, or not at all."""
+        """Writes `state` as shard `number` of a checkpoint, its manifest last. A shard without a manifest does not count."""
         path = self.path(Shard(save, number, 0, ""))
         path.parent.mkdir(parents=True, exist_ok=True)
         sync_folder(self.root)
         manifest = path.with_suffix(".json")
-        manifest.unlink(missing_ok=True)  # of an earlier run: it must not describe the new file
+        manifest.unlink(missing_ok=True)  # an earlier run's manifest must not describe the new file
         written = write(path, lambda file: torch.save(state, file))
         promise = {"format": FORMAT, "step": save.step, "written": save.written}
         write_json(manifest, promise | {"size": written.size, "sha256": written.sha256})
@@ -93,7 +93,7 @@ class ShardStore:
         return shards, warnings
 
     def fault(self, shard: Shard) -> str | None:
-        """What is damaged in the file of `shard`, in words; None if it is as it was written. Reads the whole file."""
+        """How the file of `shard` is damaged, in words; None if it is not. Reads the whole file."""
         try:
             with self.path(shard).open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -105,7 +105,7 @@ class ShardStore:
         return None if digest == shard.sha256 else f"{shard.file} differs from its checksum"
 
     def read(self, shard: Shard) -> State:
-        """The state of a shard; its tensors are on the CPU. Raises UserError for a file that `write` has not written."""
+        """The state of a shard; its tensors are on the CPU. Raises UserError for a file that `write` did not write."""
         path = self.path(shard)
         try:
             with path.open("rb") as file:
@@ -114,9 +114,9 @@ class ShardStore:
             raise unusable(str(path), f"{error.strerror}") from None
 
     def prune(self, kept: Collection[Save]) -> None:
-        """Removes all other shards of this folder, and the unfinished files of killed writers.
+        """Removes the shards of all checkpoints except `kept`, and the unfinished files of killed writers.
 
-        Call it only while no rank writes. Ranks that share the folder may prune at the same time.
+        Call it only while no rank writes. Ranks that share the folder may call it at the same time.
         """
         for path in [*self._files("*.json"), *self._files("*.pt")]:
             try:
@@ -146,7 +146,7 @@ class ShardStore:
 
 
 def _described(manifest: Path) -> Shard:
-    """The shard that a manifest describes. Raises one of NO_MANIFEST for a file that is no manifest of its shard."""
+    """The shard that a manifest describes. Raises one of NO_MANIFEST if the file is not a valid manifest."""
     read = json.loads(manifest.read_text())
     names = FILE.fullmatch(manifest.name)
     folder = FOLDER.fullmatch(manifest.parent.name)
@@ -183,8 +183,8 @@ def newest_complete(rows: Sequence[Sequence[Shard]], keep: int) -> list[Save]:
 def model_state(root: Path) -> dict[str, torch.Tensor]:
     """The uncut model's state dict from a folder that holds all shards of a checkpoint: the newest undamaged one.
 
-    For a user's own program: `model.load_state_dict(model_state(Path("checkpoints")))`. Hosts without a shared disk hold
-    some shards each: give a copy of the S3 prefix to which all hosts sync, or copy their folders into one.
+    For a user's own program: `model.load_state_dict(model_state(Path("checkpoints")))`. Without a shared disk each host
+    holds only some shards: use a copy of the S3 prefix to which all hosts sync, or copy the hosts' folders into one.
     Raises UserError if no checkpoint is complete and undamaged.
     """
     store = ShardStore(root, 1)

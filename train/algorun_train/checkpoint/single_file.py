@@ -4,8 +4,9 @@
     step-00001000/manifest.json    {"format", "step", "written", "files": {"state.pt": {"size", "sha256"}}}
     latest                         the name of the newest folder
 
-One rename makes a folder appear, complete. A folder can be damaged later: a full disk, or a copy to S3 that was
-interrupted (S3 has no rename). So size and hash are checked before a checkpoint is used; the newest undamaged one wins.
+A folder appears complete: it is written under another name and renamed. It can be damaged later, for example by an
+interrupted copy to S3, which has no rename. So size and hash are checked before a checkpoint is used, and the newest
+undamaged one is used.
 """
 
 import json
@@ -16,11 +17,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 
-from algorun_train.files import sync_folder, write, write_json, write_text
+from algorun_train.common.files import sync_folder, write, write_json, write_text
 
 from .state_file import FORMAT, State
 
@@ -29,13 +30,13 @@ STATE, MANIFEST, LATEST = "state.pt", "manifest.json", "latest"
 
 @dataclass(frozen=True, slots=True)
 class SingleFileStore:
-    """The checkpoints below `root`, of which the newest `keep` stay. Only rank 0 calls `save` and `newest`."""
+    """The checkpoints below `root`; the newest `keep` are kept. Call `save` and `newest` on rank 0 only."""
 
     root: Path
     keep: int
 
     def save(self, step: int, state: State) -> Path:
-        """Writes `state` as the checkpoint of `step`; returns its folder. Raises OSError, and leaves nothing behind then."""
+        """Writes `state` as the checkpoint of `step`; returns its folder. Raises OSError; then no unfinished file is left."""
         self.root.mkdir(parents=True, exist_ok=True)
         folder = self.root / f"step-{step:08d}"
         aside = self.root / f".{folder.name}.{os.getpid()}.tmp"
@@ -66,7 +67,7 @@ class SingleFileStore:
 
     def _by_age(self) -> Iterator[Path]:
         """The folder that `latest` names, then the others, newest first by the time they were written."""
-        # A folder with shards (shards.py) is of a job in pipeline stages: never read and never removed here.
+        # A folder with shards (shards.py) belongs to a job in stages: it is neither read nor removed here.
         folders = [f for f in self.root.glob("step-*") if f.is_dir() and not any(f.glob("part-*"))]
         try:
             pointed = (self.root / LATEST).read_text().strip()
@@ -77,12 +78,25 @@ class SingleFileStore:
     def _prune(self, newest: Path) -> None:
         for folder in [f for f in self._by_age() if f != newest][self.keep - 1 :]:
             shutil.rmtree(folder, ignore_errors=True)
-        for torn in self.root.glob(".step-*.tmp"):  # a writer that was killed
+        for torn in self.root.glob(".step-*.tmp"):  # left by a writer that was killed
             shutil.rmtree(torn, ignore_errors=True)
 
 
-def _manifest(folder: Path) -> dict[str, Any]:  # Any: JSON that the callers check
-    manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+class _File(TypedDict):
+    size: int
+    sha256: str
+
+
+class _Manifest(TypedDict):
+    format: int
+    step: int
+    written: float
+    files: dict[str, _File]
+
+
+def _manifest(folder: Path) -> _Manifest:
+    """The manifest as `save` wrote it. A damaged file may hold other values: callers catch KeyError and TypeError."""
+    manifest: _Manifest = json.loads((folder / MANIFEST).read_text())
     return manifest
 
 
@@ -94,7 +108,7 @@ def _written(folder: Path) -> float:
 
 
 def _verified(folder: Path) -> bytes:
-    """The bytes of the state. Raises an error for a folder that is not as it was written."""
+    """The bytes of the state. Raises an error if the folder is damaged or is no checkpoint."""
     promised = _manifest(folder)["files"][STATE]
     data = (folder / STATE).read_bytes()
     if len(data) != promised["size"]:

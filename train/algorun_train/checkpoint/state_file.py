@@ -1,18 +1,21 @@
 """The file format of a checkpoint's state: `torch.save` of a dictionary, read back without executing anything in it."""
 
 import io
+from collections.abc import Mapping
 from typing import Any, BinaryIO
 
 import torch
 
-from algorun_train.errors import UserError
-from algorun_train.progress import Position, Progress
+from algorun_train.common.errors import UserError
+from algorun_train.loop.progress import Position, Progress
 
 FORMAT = 1
 # A state holds tensors, numbers, texts, lists and dictionaries. Any: torch.load gives no types, and whoever reads a value
 # checks it.
 State = dict[str, Any]
-Identity = dict[str, Any]  # what a checkpoint and the job that resumes it must have in common: JSON values by name
+Identity = Mapping[
+    str, object
+]  # what a checkpoint and the job that resumes it must have in common: JSON values by name
 
 
 def unpack(data: bytes, where: str) -> State:
@@ -23,7 +26,7 @@ def unpack(data: bytes, where: str) -> State:
 def read_state(file: BinaryIO, where: str) -> State:
     """Reads a state; its tensors are on the CPU. Nothing in the file is executed (weights_only).
 
-    Raises UserError, with `where` as the name of the file, for everything that is no state of this FORMAT.
+    Raises UserError, which names the file as `where`, if the file is not a state of this FORMAT.
     """
     try:
         state = torch.load(file, map_location="cpu", weights_only=True)
@@ -36,8 +39,8 @@ def read_state(file: BinaryIO, where: str) -> State:
     return state
 
 
-def read_progress(position: dict[str, Any], losses: list[Any]) -> Progress:
-    """The progress that a state holds. Raises TypeError or ValueError for values that no job writes."""
+def read_progress(position: dict[str, int], losses: list[float]) -> Progress:
+    """The progress in a state. Raises TypeError or ValueError for values that no job writes: a file may hold anything."""
     if not all(type(value) is int and value >= 0 for value in position.values()):
         raise ValueError(f"position {position}")
     if not isinstance(losses, list) or not all(type(loss) is float for loss in losses):
@@ -62,7 +65,7 @@ def does_not_fit(where: str, error: Exception) -> UserError:
 
 
 def compatible(saved: Identity, own: Identity, where: str) -> None:
-    """Raises UserError if the checkpoint is of another model, other data or another order of samples."""
+    """Raises UserError if the checkpoint belongs to another model, other data or another order of samples."""
     differing = [k for k in {**own, **saved} if saved.get(k) != own.get(k)]
     if differing:
         values = "; ".join(f"{k} is {saved.get(k)!r} there, {own.get(k)!r} here" for k in differing[:4])

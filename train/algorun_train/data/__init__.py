@@ -1,8 +1,8 @@
-"""From the channels, or from data that is embedded, to batches on a rank's device.
+"""Reads the channels, or the embedded data, into batches on a rank's device.
 
-- `batch`: what the training loop wants of data, whatever it is (`Source`, `Batch`)
-- `image_data`: images as a `Source`, and where they are loaded; `folder` reads image folders, `images` decodes and
-  caches, `augment` changes them, `digits` is the embedded data
-- `text`: text as a `Source`, and where it is loaded; `corpus` reads the channels
+- `batch`: `Source` and `Batch`, through which the training loop sees all data
+- `image_data`: images as a `Source`, and how they are loaded. `folder` reads image folders, `images` decodes and caches,
+  `augment` changes images at random, `digits` is the embedded data
+- `text`: text as a `Source`, and how it is loaded; `corpus` reads the channels
 - `sampler`: which samples each replica takes at each step
 """

@@ -1,4 +1,4 @@
-"""Random changes to images, decided by (seed, epoch, sample) alone: equal on every layout, with nothing to save."""
+"""Random changes to images. They depend on (seed, epoch, sample) only: equal for any number of ranks, and nothing to save."""
 
 from functools import lru_cache
 
@@ -10,11 +10,12 @@ from algorun_train.ranks.device_copies import to_device
 
 from .sampler import Indices
 
-REACH = 1 / 8  # of the side, in either direction: one pixel of the 8 x 8 digits
+REACH = 1 / 8  # largest shift, as a share of the side; one pixel for the 8 x 8 digits
 
 
 def bits(seed: int, epoch: int, count: int) -> NDArray[np.uint64]:
-    """64 well-mixed bits for each of `count` samples: splitmix64's finalizer (Steele, Lea, Flood 2014) of a counter."""
+    """64 random bits for each of `count` samples, uint64 [count]: a counter through splitmix64's finalizer (Steele, Lea, Flood
+    2014)."""
     x = np.arange(count, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     x += np.uint64((seed * 0xD1342543DE82EF95 + (epoch + 1) * 0xBF58476D1CE4E5B9) % 2**64)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -23,11 +24,11 @@ def bits(seed: int, epoch: int, count: int) -> NDArray[np.uint64]:
 
 
 class Augment:
-    """Shifts (edges repeated) and flips square uint8 images [B, S, S, 3], on whatever device they are.
+    """Shifts and flips square images, uint8 [B, S, S, 3], on their own device. A shift repeats the edge.
 
-    There are few different shifts, so each is a row of a table made once, and which of them a sample gets is drawn for
-    a whole epoch at a time: a batch costs two look-ups and a gather, a third of what drawing for each batch costs.
-    The host sends two numbers per sample; the B x S x S places that they stand for are computed on the device.
+    There are few different shifts: each is a row of a table that is made once. The rows of all samples are drawn once per
+    epoch. So a batch costs two look-ups and a gather, a third of the time of drawing for each batch. The host sends two
+    numbers per sample; the device computes the B x S x S places of the pixels from them.
     """
 
     def __init__(self, kind: str, seed: int, samples: int, side: int) -> None:
@@ -42,7 +43,7 @@ class Augment:
         self._tables = lru_cache(maxsize=2)(self._on_device)
 
     def _choices(self, seed: int, epoch: int, samples: int) -> NDArray[np.int64]:
-        """For each sample the number of its row in either table, [2, samples]."""
+        """[2, samples]: for each sample its row in the table of rows and in the table of columns."""
         random = bits(seed, epoch, samples)
         low, high = random & np.uint64(0xFFFFFFFF), random >> np.uint64(32)
         return np.stack([low % len(self._rows), high % len(self._columns)]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""What the training loop wants of data, whatever it is: counts, batches, and what samples are called."""
+"""`Source` and `Batch`: the interface between the training loop and all kinds of data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ import torch
 
 from .sampler import Batching, Step
 
-IGNORED = -100  # label where nothing counts: cross_entropy's own default for ignore_index
+IGNORED = -100  # label of a sample that does not count: cross_entropy's default for ignore_index
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One rank's share of one pass: inputs and labels [B, ..], labels IGNORED in samples that do not count. The first
-    `valid` samples do."""
+    """One rank's share of one pass: inputs [B, ..] and labels [B, ..]. The first `valid` samples count; the labels of the
+    others are IGNORED."""
 
     inputs: torch.Tensor
     labels: torch.Tensor
@@ -22,11 +22,11 @@ class Batch:
 
 
 class Source(Protocol):
-    """Both splits, equal on all ranks."""
+    """The training and the validation split. Both are equal on all ranks."""
 
     @property
     def unit(self) -> str:
-        """What samples are called, in the plural: images, sequences."""
+        """The name of samples in log lines, in the plural: images, sequences."""
         ...
 
     @property
@@ -38,13 +38,14 @@ class Source(Protocol):
     def training(
         self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
     ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
-        """Steps from `done` samples of `epoch` to the end of the last epoch, with this rank's batch for each pass."""
+        """Yields each step with this rank's batches, one for each pass: from `done` samples of `epoch` to the end of epoch
+        `epochs` - 1."""
         ...
 
     def evaluation(self, batching: Batching) -> Iterator[Batch]:
-        """This rank's share of the validation split; all ranks get the same number of batches."""
+        """Yields this rank's share of the validation split. All ranks get the same number of batches."""
         ...
 
     def without_inputs(self) -> "Source":
-        """The same batches for ranks that need the labels and shapes only: the inputs may hold anything."""
+        """The same batches with any values as inputs, for ranks that need only labels and shapes."""
         ...

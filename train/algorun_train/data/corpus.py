@@ -1,4 +1,4 @@
-"""The bytes of a text channel, or of the embedded text, equal on all hosts."""
+"""Reads the bytes of a text channel, or of the embedded text, and checks that all hosts have the same."""
 
 import hashlib
 import os
@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.ranks.communicator import Communicator
 
 ALLOWED = "a folder of text files (UTF-8 or any other bytes without zeros), at any depth"
 LARGEST = 4 * 2**30  # bytes; every rank holds the whole text in memory
-EMBEDDED = 2 * 2**20  # bytes: 8,000 sequences of 256, and no more to wait for
-LOOKED_AT = 8192  # bytes at the beginning of a file in which a zero means that it is no text, as grep and git take it
+EMBEDDED = 2 * 2**20  # bytes: 8,000 sequences of 256; more would only take longer
+CHECKED = 8192  # bytes: a zero among the first ones means that a file is no text, as for grep and git
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Corpus:
 
 
 def from_channel(channel: str, root: Path, comm: Communicator) -> Corpus:
-    """All text files below `root`, one after the other in the order of their names.
+    """The contents of all text files below `root`, joined in the order of their names.
 
-    UserError, the same on all ranks, for a channel without text, and for hosts whose files differ.
+    Raises UserError, the same on all ranks, if the channel has no text, or if the hosts' files differ.
     """
     where = f"channel '{channel}' at {root}"
 
@@ -43,9 +43,9 @@ def from_channel(channel: str, root: Path, comm: Communicator) -> Corpus:
 
 
 def embedded(comm: Communicator) -> Corpus:
-    """The first modules of Python's standard library, so that a first run needs no download.
+    """The first modules of Python's standard library: a first run needs no download.
 
-    UserError, the same on all ranks, where there are none or hosts have different Pythons.
+    Raises UserError, the same on all ranks, if the modules are missing or the hosts have different Pythons.
     """
     root = Path(sysconfig.get_path("stdlib"))
     where = f"the embedded text, Python {platform.python_version()}'s modules at {root},"
@@ -68,7 +68,9 @@ def _modules(where: str, root: Path) -> list[str]:
         names.append(file.name)
         size += file.stat().st_size
     if not size:
-        raise UserError(f"no channel 'train' is given, and {where} are not there; fix: give a channel of text files")
+        raise UserError(
+            f"no channel 'train' is given, and {where} cannot be used: there are none; fix: give a channel of text files"
+        )
     return names
 
 
@@ -101,7 +103,7 @@ def _text(where: str, root: Path, name: str) -> bytes:
         raise UserError(
             f"{where}: {name} cannot be read: {error.strerror}; fix: check the file, on every host"
         ) from None
-    if b"\0" in text[:LOOKED_AT]:
+    if b"\0" in text[:CHECKED]:
         raise UserError(f"{where}: {name} is no text: it has zeros in it; allowed: {ALLOWED}; fix: remove the file")
     return text
 
@@ -109,7 +111,7 @@ def _text(where: str, root: Path, name: str) -> bytes:
 def _read(
     names: list[str], read: Callable[[str], bytes], differs: Callable[[str], UserError], comm: Communicator
 ) -> Corpus:
-    """This host's files of rank 0's names, all with rank 0's content."""
+    """Reads the files `names` on this host and checks that their contents equal rank 0's. `differs` makes the error."""
     texts = comm.on_all(lambda: [read(name) for name in names])
     mine = [hashlib.sha256(text).digest() for text in texts]
     theirs = comm.from_leader(lambda: mine)

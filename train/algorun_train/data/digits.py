@@ -1,5 +1,5 @@
-"""The embedded data: 1,797 real handwritten digits of 8 x 8 pixels (E. Alpaydin, C. Kaynak, UCI 1998), shipped inside
-scikit-learn, so that a first run needs no download."""
+"""The embedded images: 1,797 handwritten digits of 8 x 8 pixels (E. Alpaydin, C. Kaynak, UCI 1998). scikit-learn brings them,
+so a first run needs no download."""
 
 import gzip
 import importlib.util
@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 from .sampler import Indices
 
@@ -18,10 +18,10 @@ HELD_OUT = 0.2
 
 
 def load() -> tuple[NDArray[np.uint8], Indices]:
-    """Images [1797, 8, 8, 3] of 0..255 and labels [1797]; UserError without scikit-learn.
+    """Images, uint8 [1797, 8, 8, 3], and labels, int64 [1797]. Raises UserError without scikit-learn.
 
-    Read from the package's file: importing sklearn.datasets for it takes a second of CPU on every rank. Three equal
-    channels, so that weights trained here fit image folders and the other way round.
+    Reads the package's file directly: importing sklearn.datasets takes a second of CPU on every rank. The three colour
+    channels are equal, so a model trained on digits also fits image folders, and the reverse.
     """
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:

@@ -1,4 +1,4 @@
-"""Image folders: `class/*.png`, `.jpg`, `.jpeg`, at any depth below the class, in any size and colour mode."""
+"""Image folders: `class/*.png`, `*.jpg`, `*.jpeg`, at any depth below the class folder, in any size and colour mode."""
 
 import os
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 ALLOWED = "class/*.png, class/*.jpg or class/*.jpeg, with two classes or more"
@@ -17,7 +17,7 @@ ALLOWED = "class/*.png, class/*.jpg or class/*.jpeg, with two classes or more"
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The images of one channel: files relative to `root`, sorted by class and name, and their class numbers."""
+    """The images of one channel. `files` are relative to `root`, sorted by class and name; `labels` are their class numbers."""
 
     channel: str
     root: str
@@ -35,7 +35,7 @@ class Listing:
 
 
 def list_images(channel: str, root: Path) -> Listing:
-    """Names only, no file is opened. UserError for a channel that cannot be read or is no image folder."""
+    """Lists the images of a channel without opening one. Raises UserError if the folder cannot be read or is no image folder."""
     where = f"channel '{channel}' at {root}"
     try:
         names = sorted(e.name for e in os.scandir(root) if e.is_dir() and not e.name.startswith("."))
@@ -69,7 +69,7 @@ def _images_below(where: str, root: Path, name: str) -> Iterable[str]:
 
 
 def same_classes(train: Listing, validation: Listing) -> None:
-    """UserError when the two channels differ in their classes: the model's outputs would mean different things."""
+    """Raises UserError if the two channels have different classes: the model's outputs would mean different things."""
     here, there = set(train.classes), set(validation.classes)
     if here == there:
         return
@@ -85,7 +85,7 @@ def same_classes(train: Listing, validation: Listing) -> None:
 
 
 def check_header(listing: Listing, index: int) -> None:
-    """Opens the file and reads its header, not its pixels. UserError when that fails."""
+    """Reads the header of an image file, not its pixels. Raises UserError if that fails."""
     try:
         with Image.open(listing.path(index)):
             pass
@@ -94,7 +94,7 @@ def check_header(listing: Listing, index: int) -> None:
 
 
 def decode(listing: Listing, index: int, side: int) -> NDArray[np.uint8]:
-    """The image as [side, side, 3] of 0..255: cropped to a square around its middle, then resized (bilinear)."""
+    """The image as uint8 [side, side, 3]: cropped to a square around its middle, then resized (bilinear). Raises UserError."""
     try:
         with Image.open(listing.path(index)) as file:
             image: Image.Image = file

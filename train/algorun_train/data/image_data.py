@@ -1,4 +1,4 @@
-"""From the channels (or the embedded digits) to batches on the device."""
+"""Images as a `Source`: loads the channels or the embedded digits, and makes batches on the device."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.options.folders import Folders
 from algorun_train.options.job_options import ModelOptions
 from algorun_train.ranks.communicator import Communicator
@@ -26,8 +26,8 @@ FOLDER_HELD_OUT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ImageData:
-    """Both splits of images, ready: a `Source` of batches [B, 3, S, S] in -1..1 with labels [B]. `source` says in words
-    where they come from."""
+    """Both splits of images: a `Source` of batches with inputs [B, 3, S, S] in -1..1 and labels [B]. `source` says for the
+    log where the images come from."""
 
     train: Images
     validation: Images
@@ -52,7 +52,7 @@ class ImageData:
     def training(
         self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
     ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
-        """As `Source` has it; decoding runs ahead across epochs."""
+        """See `Source`. Decoding runs ahead, also into the next epoch."""
 
         def passes() -> Iterator[tuple[Step, Piece]]:
             for number in range(epoch, epochs):
@@ -70,14 +70,14 @@ class ImageData:
                 batches = []
 
     def evaluation(self, batching: Batching) -> Iterator[Batch]:
-        """As `Source` has it."""
+        """See `Source`."""
         order = np.arange(self.validation_count)
         pieces = (piece for step in walk(order, 0, batching) for piece in step.pieces)
         for piece, pixels in self.validation.batches(pieces, lambda piece: piece.indices):
             yield self._batch(pixels, self.validation.labels, piece)
 
     def without_inputs(self) -> "ImageData":
-        """As `Source` has it: no file is decoded, nothing augmented."""
+        """See `Source`. No file is decoded and no image augmented."""
         train, validation = (Unread(split.labels, self.side, self.device) for split in (self.train, self.validation))
         nothing = Augment("none", 0, len(train.labels), self.side)
         return replace(self, train=train, validation=validation, augment=nothing)
@@ -91,7 +91,7 @@ class ImageData:
 
 
 def load(config: ModelOptions, paths: Folders, comm: Communicator) -> ImageData:
-    """Both splits, equal on all ranks. UserError, the same on all ranks, for anything wrong with a channel."""
+    """Loads both splits, equal on all ranks. Raises UserError, the same on all ranks, if a channel cannot be used."""
     if paths.train is None:
         if paths.validation is not None:
             raise UserError("channel 'validation' is given without 'train'; fix: give both, or train alone, or neither")
@@ -108,7 +108,7 @@ def load(config: ModelOptions, paths: Folders, comm: Communicator) -> ImageData:
         return train, validation
 
     train, validation = comm.from_leader(look)
-    train = replace(train, root=str(root))  # rank 0's names, this host's folder
+    train = replace(train, root=str(root))  # the names are rank 0's, the folder is this host's
     if validation:
         validation = replace(validation, root=str(other))
         source = f"{root} and {other}"

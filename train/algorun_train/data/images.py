@@ -1,7 +1,7 @@
-"""Where images come from, decoded: from memory when they fit, else from files by a pool of threads.
+"""Decoded images: from memory if they fit there, else from files that a pool of threads decodes.
 
-Threads, not processes: Pillow decodes and resizes without holding the interpreter's lock, errors arrive as they are,
-and nothing passes through /dev/shm, which has 64 MB in many containers.
+Threads, not processes: Pillow releases the interpreter's lock while it decodes and resizes, errors keep their type, and no
+data passes through /dev/shm, which has only 64 MB in many containers.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from .folder import Listing, check_header, decode
 from .sampler import Indices
 
 R = TypeVar("R")
-BATCHES_AHEAD = 3  # enough to cover one slow file; more would only hold memory
+BATCHES_AHEAD = 3  # enough to hide one slow file; more would only take memory
 SCANNED_PER_RANK = 20_000  # about two seconds of header checks; further corrupt files are found when decoded
 MAX_THREADS = 8
 
@@ -32,12 +32,12 @@ class Images(Protocol):
     labels: torch.Tensor
 
     def batches(self, requests: Iterable[R], indices: Callable[[R], Indices]) -> Iterator[tuple[R, torch.Tensor]]:
-        """Each request with its images, uint8 [B, H, W, 3], in the order of the requests."""
+        """Yields each request with its images, uint8 [B, H, W, 3], in the order of the requests."""
         ...
 
 
 class InMemory:
-    """All images decoded, on the training device: a batch is one gather."""
+    """All images, decoded, on the training device. A batch is one gather."""
 
     def __init__(self, pixels: torch.Tensor, labels: torch.Tensor) -> None:
         self.pixels, self.labels = pixels, labels
@@ -48,7 +48,7 @@ class InMemory:
 
 
 class Unread:
-    """Labels of images that nobody decodes: the batches are zeros of the right shape, without memory of their own."""
+    """Labels without images: the batches are zeros of the right shape, which take no memory."""
 
     def __init__(self, labels: torch.Tensor, side: int, device: torch.device) -> None:
         self.labels = labels
@@ -91,15 +91,15 @@ class OnDisk:
 
 
 def default_threads(local_world_size: int) -> int:
-    """This rank's share of the CPUs it may use."""
+    """The number of threads for this rank: its share of the CPUs that the process may use."""
     return min(max(len(os.sched_getaffinity(0)) // local_world_size, 1), MAX_THREADS)
 
 
 def open_folder(listing: Listing, side: int, threads: int, cache_mb: int, comm: Communicator) -> InMemory | OnDisk:
-    """The images of a listing. A corrupt file is a UserError on all ranks.
+    """The images of a listing. Call it on all ranks. Raises UserError, the same on all ranks, for a corrupt file.
 
-    Small channels (at most `cache_mb` MiB decoded) are decoded once, each rank its share, and handed round; of larger
-    ones the headers are checked, again each rank its share.
+    If the decoded images need at most `cache_mb` MiB, each rank decodes its share now and sends it to the others. If they
+    need more, each rank checks the headers of its share.
     """
     count, size = len(listing.files), side * side * 3
     if count * size > cache_mb * 2**20:

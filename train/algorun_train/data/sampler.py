@@ -1,8 +1,10 @@
-"""Which samples each rank takes at each step. Pure; the order depends on seed and epoch, not on the layout of ranks.
+"""Which samples each replica takes at each step. Pure. The order depends on seed and epoch, not on the number of ranks.
 
-The order of an epoch is one permutation. A step takes the next `global_batch` samples of it, and the ranks share these
-slice by slice. So the same samples form a step whether 4 ranks take 32 each or one rank takes 128, an epoch can be
-taken up again after any number of samples, with any number of ranks, and every sample comes exactly once.
+The order of an epoch is one permutation. A step takes its next `global_batch` samples, and each replica a slice of them.
+Therefore:
+- the same samples form a step, whether 4 replicas take 32 each or one takes 128;
+- an epoch can be resumed after any number of samples, with any number of replicas;
+- every sample is taken exactly once.
 """
 
 from collections.abc import Iterator
@@ -16,8 +18,8 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How many samples a step takes: `batch` per replica and pass, in `accumulation` passes, for replica number `replica`
-    of `replicas`."""
+    """How a step takes samples: `batch` per replica and pass, in `accumulation` passes. This is replica number `replica`
+    (from 0) of `replicas`."""
 
     batch: int
     accumulation: int
@@ -31,7 +33,7 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one rank computes in one pass: always `batch` indices, of which the first `valid` count."""
+    """What one replica computes in one pass: always `batch` indices; the first `valid` of them count."""
 
     indices: Indices
     valid: int
@@ -39,7 +41,8 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One optimizer step: samples [begin, end) of the epoch's order, over all ranks; `pieces` are this rank's."""
+    """One optimizer step: samples [begin, end) of the epoch's order, over all replicas. `pieces` are this replica's, one for
+    each pass."""
 
     epoch: int
     begin: int
@@ -52,20 +55,20 @@ class Step:
 
 
 def permutation(count: int, seed: int, epoch: int) -> Indices:
-    """The order of `count` samples in `epoch`. RandomState's streams are frozen for all numpy versions (NEP 19)."""
+    """The order of `count` samples in `epoch`. RandomState gives the same numbers in all versions of numpy (NEP 19)."""
     return np.random.RandomState([seed, epoch]).permutation(count)
 
 
 def steps_in(samples: int, global_batch: int) -> int:
-    """Steps that `samples` samples need; the last one may be short."""
+    """The number of steps for `samples` samples; the last one may be short."""
     return -(-samples // global_batch)
 
 
 def take(order: Indices, begin: int, batching: Batching, epoch: int = 0) -> Step:
     """The step that starts after `begin` samples of `order`.
 
-    Short pieces at the end of an epoch are filled up with repeated samples that do not count, so that shapes never
-    change and every rank takes part in every collective, even with nothing left to do.
+    Short pieces at the end of an epoch are filled with repeated samples that do not count. So shapes never change, and a
+    replica takes part in every collective even if no samples are left for it.
     """
     batch, end = batching.batch, min(begin + batching.global_batch, len(order))
     pieces = []
@@ -80,13 +83,13 @@ def take(order: Indices, begin: int, batching: Batching, epoch: int = 0) -> Step
 
 
 def walk(order: Indices, begin: int, batching: Batching, epoch: int = 0) -> Iterator[Step]:
-    """All steps of an epoch from `begin` samples on."""
+    """Yields the steps of an epoch, from the one that starts after `begin` samples."""
     for at in range(begin, len(order), batching.global_batch):
         yield take(order, at, batching, epoch)
 
 
 def held_out(labels: Indices, share: float) -> tuple[Indices, Indices]:
-    """Indices for training and validation: of each class the same `share` is held out. Always the same split."""
+    """Indices for training and for validation. The same `share` of each class is held out; the split is always the same."""
     random, hold = np.random.RandomState(0), []
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)

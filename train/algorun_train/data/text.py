@@ -1,4 +1,4 @@
-"""Text as sequences of bytes: a model sees `context` of them, and is asked at each for the one that follows."""
+"""Text as a `Source`: sequences of `context` bytes; at each byte the model predicts the next one."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.options.folders import Folders
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.device_copies import to_device
@@ -20,10 +20,10 @@ HELD_OUT = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Both splits, ready: a `Source` of batches with inputs [B, T] and labels [B, T], the inputs moved on by one.
+    """Both splits of text: a `Source` of batches with inputs [B, T] and labels [B, T]. A label is the byte after its input.
 
-    A sample is a whole sequence: its loss is the mean over its T bytes, and so is its accuracy. `train` and
-    `validation` are uint8 [count, T + 1]; `source` says in words where they come from, `checksum` tells texts apart.
+    A sample is a sequence: its loss and its accuracy are means over its T bytes. `train` and `validation` are uint8
+    [count, T + 1]. `source` says for the log where the text comes from; `checksum` differs for different texts.
     """
 
     train: torch.Tensor
@@ -47,34 +47,36 @@ class Text:
     def training(
         self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
     ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
-        """As `Source` has it."""
+        """See `Source`."""
         for number in range(epoch, epochs):
             order = permutation(self.train_count, seed, number)
             for step in walk(order, done if number == epoch else 0, batching, number):
                 yield step, tuple(self._batch(self.train, piece) for piece in step.pieces)
 
     def evaluation(self, batching: Batching) -> Iterator[Batch]:
-        """As `Source` has it."""
+        """See `Source`."""
         for step in walk(np.arange(self.validation_count), 0, batching):
             for piece in step.pieces:
                 yield self._batch(self.validation, piece)
 
     def without_inputs(self) -> "Text":
-        """As `Source` has it; here inputs and labels are the same bytes."""
+        """See `Source`. Inputs and labels are the same bytes here, so nothing is saved without the inputs."""
         return self
 
     def _batch(self, split: torch.Tensor, piece: Piece) -> Batch:
         tokens = to_device(split[torch.from_numpy(piece.indices)], self.device).long()
-        labels = tokens[:, 1:].clone()  # never a view, which it would be of a single sequence: inputs stay as they are
+        labels = tokens[
+            :, 1:
+        ].clone()  # a copy: for a single sequence it could be a view, and the next line would change the inputs
         labels[piece.valid :].fill_(IGNORED)
         return Batch(tokens[:, :-1].contiguous(), labels, piece.valid)
 
 
 def load(context: int, paths: Folders, comm: Communicator) -> Text:
-    """Both splits, equal on all ranks, cut into sequences of `context` bytes that do not overlap.
+    """Loads both splits, equal on all ranks, as sequences of `context` bytes that do not overlap.
 
-    Without a validation channel the last tenth of the sequences is held out. UserError, the same on all ranks, for
-    anything wrong with a channel, and for one that is too short.
+    Without a validation channel the last tenth of the sequences is held out. Raises UserError, the same on all ranks, if
+    a channel cannot be used or is too short.
     """
     if paths.train is None:
         if paths.validation is not None:
@@ -93,7 +95,8 @@ def load(context: int, paths: Folders, comm: Communicator) -> Text:
 
 
 def sequences(text: bytes, context: int, least: int, source: str) -> torch.Tensor:
-    """uint8 [count, context + 1]: the text cut up, what is left at its end dropped. UserError for fewer than `least`."""
+    """The text as sequences, uint8 [count, context + 1]; a shorter rest at the end is dropped. Raises UserError if there are
+    fewer than `least`."""
     size = context + 1
     count = len(text) // size
     if count < least:

@@ -1,13 +1,13 @@
 """Checks the options of an entrypoint without torch: `echo RANKS | python -m algorun_train.jobs.check ENTRYPOINT --option value ..`.
 
-The launcher runs it while its hosts meet: a wrong option is then one error of the job, not an error of every rank after
-seconds of imports. A line of stdin tells the number of ranks; if stdin ends without one, rules that depend on that number
-are not checked.
+The launcher runs it while its hosts meet. So a wrong option is one error of the job, instead of an error on every rank after
+seconds of imports. Stdin has one line with the number of ranks. If stdin ends without that line, the rules that depend on
+the number are not checked.
 """
 
 import sys
 
-from algorun_train.errors import UserError, guarded
+from algorun_train.common.errors import UserError, guarded
 from algorun_train.options import option_parser
 
 
@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
     name, *words = argv
     if "--help" in words or "-h" in words:
         return 0
-    match name:  # each imports only its own options: a start waits for this program
+    match name:  # each case imports only its own options, because the start of a job waits for this program
         case "ddp":
             from algorun_train.options.job_options import DdpJobOptions
 

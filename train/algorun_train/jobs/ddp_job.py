@@ -1,17 +1,18 @@
-"""What the job `ddp` does differently: an image classifier, the same on all ranks, each with its share of the batch."""
+"""The job `ddp`: an image classifier, complete on every rank; each rank computes its share of the batch."""
 
 import os
 import shutil
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 
 from algorun.inside.stop_flag import StopFlag
 from algorun_train.checkpoint.ddp_checkpoints import DdpCheckpoints
 from algorun_train.checkpoint.single_file import SingleFileStore
+from algorun_train.checkpoint.state_file import Identity
+from algorun_train.common.errors import UserError
 from algorun_train.data import image_data
 from algorun_train.data.sampler import Batching
-from algorun_train.errors import UserError
 from algorun_train.loop.data_parallel_steps import DataParallelSteps
 from algorun_train.loop.optimizer import build_optimizer
 from algorun_train.models.image_models import build, specify
@@ -46,14 +47,14 @@ class DdpJob(TrainingJob):
         store = SingleFileStore(context.folders.checkpoints, options.keep_checkpoints)
         self.checkpoints = DdpCheckpoints(store, self._identity(), self._model, self._optimizer, self._comm)
 
-    def _identity(self) -> dict[str, Any]:  # Any: JSON
-        """What a checkpoint and the job that resumes it share. Ranks, batch, epochs and rates may differ."""
+    def _identity(self) -> Identity:
+        """What a checkpoint and the job that resumes it have in common. Ranks, batch, epochs and learning rate may differ."""
         shapes = {key: value for key, value in self._spec.as_dict().items() if key != "dropout"}
         order = {"optimizer": self.options.optimizer, "seed": self.options.seed}
         return shapes | order | {"class_names": list(self.source.classes), "training_images": self.source.train_count}
 
     def start_from_scratch(self) -> None:
-        """--init-from: rank 0 reads the weights; DDP sends rank 0's weights to all ranks when the stepper is made."""
+        """Option --init-from: rank 0 reads the weights. `make_stepper` creates DDP, which sends them to all ranks."""
         if weights := self.options.init_from:
             self._comm.say(self._comm.from_leader(lambda: start_from(self._model, weights)))
 
@@ -76,7 +77,7 @@ class DdpJob(TrainingJob):
     def model_state(self) -> dict[str, torch.Tensor]:
         return self._model.state_dict()
 
-    def description(self) -> dict[str, Any]:
+    def description(self) -> Mapping[str, object]:
         return self._spec.as_dict() | {"class_names": list(self.source.classes)}
 
 

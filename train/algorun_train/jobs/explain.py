@@ -1,4 +1,4 @@
-"""Option --explain: measures the schedule in one early step and the memory in the next, beside what was planned."""
+"""Option --explain: measures the schedule in one early step and the memory in the next, and compares both with the plan."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from algorun_train.common.files import write_text
 from algorun_train.data.batch import Batch
-from algorun_train.files import write_text
 from algorun_train.loop.pipeline_steps import PipelineSteps
 from algorun_train.parallel import draw, schedules
-from algorun_train.parallel.layout import Layout
+from algorun_train.parallel.layout.layout import Layout
 from algorun_train.parallel.partition.costs import Partition
 from algorun_train.parallel.run.live_memory import peak_bytes
 from algorun_train.parallel.schedules import Span, Timeline
 
-TIMED_STEP = 4  # of a run, from 1: the first steps allocate buffers
-WEIGHED_STEP = 5  # not the timed one: counting what autograd keeps takes time
+TIMED_STEP = 4  # of the run, from 1; earlier steps allocate buffers
+MEMORY_STEP = 5  # after the timed step: counting autograd's tensors takes time
 SVG, TRACE = "schedule.svg", "schedule-trace.json"
 MIB = 2**20
 
 
 class ExplainedSteps:
-    """A stepper that measures two steps of another one, at the same time on all ranks."""
+    """A stepper that calls another stepper and measures two of its steps, at the same time on all ranks."""
 
     def __init__(
         self,
@@ -35,13 +35,13 @@ class ExplainedSteps:
         folder: Path,
         recompute: bool = False,
     ) -> None:
-        """`partition` is what was planned, if anything was; rank 0 draws the measured step into `folder`."""
+        """`partition` has the planned costs; None if nothing was planned. Rank 0 draws the measured step into `folder`."""
         self._stepper, self._layout, self._partition, self._folder = stepper, layout, partition, folder
         self._comm, self._recompute = stepper.comm, recompute
         self._count = itertools.count(1)
 
     def finish(self) -> None:
-        """Says if the run was too short for a measurement."""
+        """Prints a line if the run was too short to be measured."""
         if next(self._count) <= TIMED_STEP:
             self._comm.say(f"schedule: not measured, no {SVG}: the run made fewer than {TIMED_STEP} steps")
 
@@ -55,18 +55,18 @@ class ExplainedSteps:
         return self._stepper.evaluate(batch)
 
     def step(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
-        """As `Stepper` has it."""
+        """See `Stepper`."""
         turn = next(self._count)
         if turn == TIMED_STEP:
-            return self._timed(batches, total, rate, number)
-        if turn == WEIGHED_STEP:
-            return self._weighed(batches, total, rate, number)
+            return self._measure_time(batches, total, rate, number)
+        if turn == MEMORY_STEP:
+            return self._measure_memory(batches, total, rate, number)
         return self._stepper.step(batches, total, rate, number)
 
-    def _timed(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
+    def _measure_time(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
         pipeline = self._stepper.pipeline
         if self._comm.world.distributed:
-            dist.barrier(group=pipeline.axes.pp_group)  # zero of all ranks' clocks: hosts have different ones
+            dist.barrier(group=pipeline.axes.pp_group)  # the common zero of time: hosts have different clocks
         pipeline.recorder.start()
         losses = self._stepper.step(batches, total, rate, number)
         rows = self._comm.gather(pipeline.recorder.stop())
@@ -89,7 +89,7 @@ class ExplainedSteps:
             f"{self._folder / SVG} and {self._folder / TRACE}"
         )
 
-    def _weighed(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
+    def _measure_memory(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
         pipeline, device = self._stepper.pipeline, self._comm.device
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)

@@ -1,7 +1,7 @@
-"""MPI in three exercises, each with its result checked: `mpirun -np 6 python -m algorun_train.jobs.mpi_basics`.
+"""Three exercises with MPI whose results are checked: `mpirun -np 6 python -m algorun_train.jobs.mpi_basics`.
 
-Point to point (a token goes round the ring), broadcast (a table from rank 0), and gather, average, broadcast (one step
-of synchronous data parallel training by hand). Needs mpi4py and any number of ranks from 1 up.
+1. Point to point: a token goes round a ring of all ranks. 2. Broadcast: rank 0 sends a list of numbers to all. 3. Gather,
+average, broadcast: one step of synchronous data parallel training by hand. Needs mpi4py; any number of ranks.
 """
 
 import os
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from algorun_train.errors import UserError, guarded
+from algorun_train.common.errors import UserError, guarded
 from algorun_train.loop.summary import write_summary
 from algorun_train.options import folders, option_parser
 from algorun_train.options.option_parser import option
@@ -25,12 +25,12 @@ STARTED_BY_MPI = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
 
 
 class WrongResult(Exception):
-    """An exercise gave another value than arithmetic says it must."""
+    """The result of an exercise is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MpiBasicsOptions:
-    """Options of `mpi-basics`: `size` numbers per rank travel in each exercise."""
+    """The options of `mpi-basics`."""
 
     size: int = option(1000, "numbers per rank and message", at_least=1)
 
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
             write_summary(folder, {"checks": len(results)})
         world.Barrier()
     except Exception:
-        # After one rank's exception the others would wait in a receive for ever.
+        # Without an abort the other ranks would wait for this one for ever.
         traceback.print_exc()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -99,13 +99,13 @@ def broadcast(world: "MPI.Comm", size: int) -> str:
 
 
 def gather_average_broadcast(world: "MPI.Comm", size: int) -> str:
-    """Every rank's gradient goes to rank 0, their mean comes back."""
+    """Every rank sends its gradient to rank 0, which sends back the mean."""
     gradient = [float(world.rank + i) for i in range(size)]
     gathered = world.gather(gradient, root=0)
     mean = [sum(column) / world.size for column in zip(*gathered, strict=True)] if gathered else None
     mean = world.bcast(mean, root=0)
     middle = (world.size - 1) / 2
-    # Sums of whole numbers and their halves are exact in floating point: equality is the right test.
+    # Floating point adds whole numbers and halves exactly, so the values must be equal.
     expect(f"the mean gradient at rank {world.rank}", mean, [middle + i for i in range(size)])
     return f"the mean of {world.size} gradients starts with {mean[0]}"
 

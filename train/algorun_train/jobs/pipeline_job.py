@@ -1,9 +1,8 @@
-"""What the job `pipeline` does differently: a model in stages, cut and partitioned once, with a shard of each checkpoint
-for each stage."""
+"""The job `pipeline`: a model in stages. It is cut and partitioned once, and each stage writes a shard of a checkpoint."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -20,19 +19,19 @@ from algorun_train.options.for_parallel import partition_options, run_options
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_parameters import MpParameters
 from algorun_train.options.pipeline_layout import lay_out
-from algorun_train.parallel.layout import Layout
-from algorun_train.parallel.model_partitioner import PARTITION, ModelPartitioner
+from algorun_train.parallel.layout.layout import Layout
 from algorun_train.parallel.partition.costs import Partition
+from algorun_train.parallel.planning.model_partitioner import PARTITION, ModelPartitioner
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.schedules import find
 from algorun_train.ranks.world import read_world
-from algorun_train.user_pipeline import with_target
 
 from . import pipeline_task
 from .explain import ExplainedSteps
 from .pipeline_task import PipelineTask
 from .skeleton import JobContext, TrainingJob, joined_job, numerics, train
+from .user_pipeline import with_target
 
 
 def run(options: PipelineJobOptions, asked: MpParameters, stop: StopFlag) -> None:
@@ -47,9 +46,9 @@ def run(options: PipelineJobOptions, asked: MpParameters, stop: StopFlag) -> Non
 
 @dataclass(frozen=True, slots=True)
 class ModelInStages:
-    """This rank's stages of the model, and how they came about.
+    """This rank's stages of the model, and the decisions behind them.
 
-    `first_names`: for each name in the uncut model's state dict, in its order, the first name of the same tensor.
+    `first_names`: {name: first name of the same tensor} for the uncut model's state dict, in its order.
     `weights`: the number of the uncut model's weights.
     """
 
@@ -63,9 +62,9 @@ class ModelInStages:
 def _stages(
     options: PipelineJobOptions, asked: MpParameters, layout: Layout, context: JobContext
 ) -> tuple[PipelineTask, ModelInStages | None]:
-    """Loads the data, builds the model and partitions it. No stages with --profile-only.
+    """Loads the data, builds the model and partitions it. With --profile-only there are no stages.
 
-    The uncut model lives only in this function: the memory of the other ranks' stages is free for training.
+    The uncut model exists only in this function. Afterwards the memory of the other ranks' stages is free.
     """
     comm = context.comm
     task, model = pipeline_task.load(options, context.folders, comm)
@@ -133,20 +132,19 @@ class PipelineJob(TrainingJob):
             self._explained.finish()
 
     def model_state(self) -> dict[str, torch.Tensor]:
-        """The uncut model's state dict, in its order, tied weights under all of their names."""
+        """The uncut model's state dict on rank 0, in its order; tied weights have all of their names. {} on other ranks."""
         ranks = self._stages.layout.grid.pipelines[0]
         state = collect.on_leader(self._context.comm, ranks, self._stages.pipeline.state_dict())
         if not self._context.comm.is_leader:
             return {}
         return {name: state[first] for name, first in self._stages.first_names.items()}
 
-    def description(self) -> dict[str, Any]:  # Any: JSON
+    def description(self) -> Mapping[str, object]:
         return self._task.description
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:
-    """The names of the model's state dict in its order, each with the first name of the same tensor: tied weights have
-    several names."""
+    """{name: first name of the same tensor} for the model's state dict, in its order. Tied weights have several names."""
     firsts: dict[tuple[int, torch.Size], str] = {}
     return {
         name: firsts.setdefault((tensor.data_ptr(), tensor.shape), name) if tensor.numel() else name

@@ -1,11 +1,12 @@
-"""What the job `pipeline` can train: a GPT on text, or a ViT on images."""
+"""The models and data of the job `pipeline`: a GPT on text, or a ViT on images."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
+from algorun_train.checkpoint.state_file import Identity
 from algorun_train.data import image_data, text
 from algorun_train.data.batch import Source
 from algorun_train.models import gpt
@@ -19,27 +20,27 @@ GPT_WIDTH, GPT_DEPTH = 128, 8
 
 @dataclass(frozen=True, slots=True)
 class PipelineTask:
-    """Data, and what describes the model.
+    """The data, and what the job says about the model.
 
-    `identity` is what a checkpoint and the job that resumes it share, `description` what the artifact says about its
-    model. `sample` and `label` are input and target of one sample, zeros; `lines` are for the log.
+    `identity`: what a checkpoint and the job that resumes it have in common. `description`: what the artifact says about
+    the model. `sample` and `label`: input and target of one sample, all zeros. `lines`: lines for the log.
     """
 
     source: Source
-    identity: dict[str, Any]  # Any: JSON, here and below
-    description: dict[str, Any]
+    identity: Identity
+    description: Mapping[str, object]
     sample: torch.Tensor
     label: torch.Tensor
     lines: tuple[str, ...]
 
     def example(self, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and labels of `samples` samples, with an axis for them in front."""
+        """Inputs [samples, ..] and labels [samples, ..]: an example batch."""
         return self.sample.expand(samples, *self.sample.shape).clone(), self.label.expand(samples, *self.label.shape)
 
 
 def load(options: PipelineJobOptions, folders: Folders, comm: Communicator) -> tuple[PipelineTask, nn.Module]:
-    """The task, and the model on the CPU with weights drawn from the seed, the same on all ranks. Raises UserError for
-    unusable data or sizes that do not fit each other."""
+    """The task, and the model on the CPU. Its weights are drawn from the seed, so they are equal on all ranks. Raises
+    UserError if the data cannot be used, or if sizes do not fit each other."""
     return _gpt(options, folders, comm) if options.model == "gpt" else _vit(options, folders, comm)
 
 

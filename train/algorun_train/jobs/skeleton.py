@@ -1,30 +1,30 @@
-"""What all training jobs do, in order: join the ranks, resume, train, write the artifact. `TrainingJob` is what differs."""
+"""What all training jobs do, in order: join the ranks, resume, train, write the artifact. A `TrainingJob` adds what differs."""
 
 import contextlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
 from algorun.inside.stop_agreement import Agreement
 from algorun.inside.stop_flag import StopFlag
 from algorun_train.checkpoint import artifact
+from algorun_train.common.files import writable
 from algorun_train.data.batch import Source
 from algorun_train.data.sampler import Batching
-from algorun_train.files import writable
 from algorun_train.loop.learning_rate import learning_rate_schedule
 from algorun_train.loop.metrics import EpochReport, StepReport, per_s
+from algorun_train.loop.progress import Position, Progress
 from algorun_train.loop.sinks import Sinks
 from algorun_train.loop.stepper import Stepper
 from algorun_train.loop.summary import clear_summary, write_summary
 from algorun_train.loop.training_loop import LoopSetup, Outcome, TrainingLoop
 from algorun_train.options.folders import Folders, find_folders
 from algorun_train.options.job_options import TrainOptions
-from algorun_train.progress import Position, Progress
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import World
@@ -40,14 +40,14 @@ class JobContext:
 
 
 class Checkpoints(Protocol):
-    """How a job saves and resumes: DdpCheckpoints, PipelineCheckpoints. Call all methods on all ranks."""
+    """Saves and resumes a job. Implementations: DdpCheckpoints, PipelineCheckpoints. Call all methods on all ranks."""
 
     def restore(self) -> Progress | None:
         """Loads the newest checkpoint; None if there is none."""
         ...
 
     def save(self, progress: Progress) -> None:
-        """Writes, or begins to write, a checkpoint."""
+        """Writes a checkpoint, or starts to write it."""
         ...
 
     def finish(self) -> None:
@@ -56,7 +56,7 @@ class Checkpoints(Protocol):
 
 
 class TrainingJob(ABC):
-    """What differs between the jobs. `train` calls the methods in the order in which they stand here, on all ranks."""
+    """What differs between the jobs. `train` calls the methods on all ranks, in the order of this class."""
 
     options: TrainOptions
     source: Source  # of this rank's batches
@@ -64,7 +64,7 @@ class TrainingJob(ABC):
     checkpoints: Checkpoints
 
     def start_from_scratch(self) -> None:  # noqa: B027 (most jobs have nothing to do)
-        """Called if no checkpoint was loaded: weights from elsewhere, if the job asks for them."""
+        """Loads weights from elsewhere if the options ask for it. Called only if no checkpoint was loaded."""
 
     @abstractmethod
     def introduction(self) -> list[str]:
@@ -79,10 +79,10 @@ class TrainingJob(ABC):
 
     @abstractmethod
     def model_state(self) -> dict[str, torch.Tensor]:
-        """The trained model's state dict on rank 0; anything on the other ranks."""
+        """The trained model's state dict on rank 0. The other ranks' results are not used."""
 
     @abstractmethod
-    def description(self) -> dict[str, Any]:  # Any: JSON
+    def description(self) -> Mapping[str, object]:
         """What the artifact says about its model."""
 
 
@@ -137,7 +137,7 @@ def train(job: TrainingJob, context: JobContext) -> None:
 
 @contextlib.contextmanager
 def _reports(context: JobContext, start: Position) -> Iterator[Callable[[StepReport | EpochReport], None]]:
-    """Where the loop sends its reports: rank 0's log and files; the other ranks drop theirs."""
+    """A function for the loop's reports: on rank 0 it writes them to the log and to files, on other ranks it does nothing."""
     if not context.comm.is_leader:
         yield lambda report: None
         return
@@ -147,7 +147,7 @@ def _reports(context: JobContext, start: Position) -> Iterator[Callable[[StepRep
 
 
 def _make_folders(folders: Folders) -> None:
-    """Makes the folders that a job writes to. Raises UserError if one cannot be written."""
+    """Creates the folders that a job writes to. Raises UserError if it cannot write to one of them."""
     written = ((folders.checkpoints, "checkpoint"), (folders.model, "model"), (folders.output, "output"))
     for folder, name in written:
         writable(folder, f"{name} folder", f"--{name}-dir with a folder that can be written")
@@ -155,7 +155,7 @@ def _make_folders(folders: Folders) -> None:
 
 
 def set_numerics(options: TrainOptions) -> None:
-    """Sets how exactly torch computes in this process. Call it before the first tensor is made."""
+    """Sets torch's precision and determinism in this process. Call it before the first tensor is made."""
     if options.matmul_precision:
         torch.set_float32_matmul_precision(options.matmul_precision)
     if options.deterministic:
@@ -164,7 +164,7 @@ def set_numerics(options: TrainOptions) -> None:
 
 
 def numerics(options: TrainOptions, device: torch.device) -> str:
-    """How exactly torch computes, in words."""
+    """torch's precision and device, for the log."""
     matmul = f", matrix products in {options.matmul_precision} precision" if options.matmul_precision else ""
     return f"{options.precision}{matmul} on {device.type}"
 
@@ -178,10 +178,10 @@ def _rate_line(options: TrainOptions, peak: float) -> str:
 
 
 def _write_results(job: TrainingJob, folders: Folders, state: dict[str, torch.Tensor], outcome: Outcome) -> str:
-    """Writes artifact and summary (rank 0); returns a line that says where."""
+    """Writes the artifact and the summary, on rank 0. Returns the line for the log that names their folders."""
     counted: dict[str, float] = {"epochs": outcome.position.epoch, "steps": outcome.position.step}
     validation = {"val_loss": outcome.val_loss, "val_accuracy": outcome.val_accuracy}
-    file = artifact.write_model(folders.model, state, job.description() | validation | counted)
+    file = artifact.write_model(folders.model, state, {**job.description(), **validation, **counted})
     figures: dict[str, float] = {
         "loss": outcome.val_loss,
         "accuracy": outcome.val_accuracy,

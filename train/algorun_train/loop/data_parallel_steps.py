@@ -1,4 +1,4 @@
-"""Steps of data parallel training: every rank holds the model and computes its share of the batch (Li et al. 2020)."""
+"""Steps of data parallel training: each rank has the complete model and computes its share of the batch (Li et al. 2020)."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from .stepper import draws_random_numbers, seed_step
 
 
 class DataParallelSteps:
-    """A stepper that trains `model` on all ranks; weights and gradients stay equal on all of them."""
+    """A stepper that trains `model` on all ranks; its weights and gradients stay equal on all ranks."""
 
     def __init__(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, comm: Communicator, options: TrainOptions
@@ -38,10 +38,10 @@ class DataParallelSteps:
     def warm_up(self, image_size: int, batch: int) -> None:
         """One pass over `batch` black images of `image_size` x `image_size` pixels, before the first step. No weight changes.
 
-        DDP rearranges its buckets after its first backward pass, and with more than two ranks their arrangement decides
-        the order of additions. Without this pass the first step of a resumed run would use another arrangement than
-        the same step of an uninterrupted run, and differ in the last bits. The pass also compiles and allocates, so the
-        first step takes no longer than the others.
+        DDP rearranges its buckets after the first backward pass. With more than two ranks the arrangement decides the order
+        of additions. Without this pass a resumed run would begin with another arrangement than an uninterrupted run has at
+        that step, and the results would differ in the last bits. The pass also compiles and allocates, so the first step
+        takes no longer than the others.
         """
         # The memory format is that of real batches (image_data): torch.compile compiles for one format.
         images = torch.zeros(batch, image_size, image_size, 3, device=self._comm.device).permute(0, 3, 1, 2)
@@ -57,15 +57,15 @@ class DataParallelSteps:
         self.model.eval()
 
     def step(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
-        """As `Stepper` has it. The gradient is the exact mean over the `total` samples, also in a short last step: DDP
-        averages over ranks, so each rank scales its sum of losses by ranks / total."""
+        """See `Stepper`. The gradient is the exact mean over the `total` samples, also in a short last step: DDP averages
+        over the ranks, so each rank scales its sum of losses by ranks / total."""
         if self._random:
             seed_step(self._seed, number, self._comm.rank)
         set_learning_rate(self.optimizer, rate)
         scale = self._comm.size / total
         losses = torch.zeros((), device=self._comm.device)
         for turn, batch in enumerate(batches, start=1):
-            # Only the last pass exchanges gradients: they add up until then.
+            # Gradients add up over the passes; only the last pass exchanges them.
             with contextlib.nullcontext() if turn == len(batches) else self._no_sync():
                 loss = self._loss(batch.inputs, batch.labels)
                 (loss * scale).backward()
@@ -77,12 +77,14 @@ class DataParallelSteps:
         return losses
 
     def evaluate(self, batch: Batch) -> torch.Tensor:
-        """As `Stepper` has it."""
+        """See `Stepper`."""
         with torch.no_grad(), self._precision():
             logits = self.model(batch.inputs)
             loss = functional.cross_entropy(logits, batch.labels, ignore_index=IGNORED, reduction="sum")
         right = (logits.argmax(dim=1) == batch.labels).sum()
-        counted = torch.full_like(loss, batch.valid, dtype=torch.float64)  # made on the device: no copy to wait for
+        counted = torch.full_like(
+            loss, batch.valid, dtype=torch.float64
+        )  # made on the device, so the host waits for no copy
         return torch.stack([loss.double(), right.double(), counted])
 
     def _loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

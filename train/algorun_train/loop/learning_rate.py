@@ -1,5 +1,8 @@
-"""The learning rate's way: option --lr -> LearningRateSchedule -> the training loop asks for each step's rate ->
-`Stepper.step(rate=..)` -> `set_learning_rate`. The optimizer itself is built without a rate."""
+"""The learning rate of each step.
+
+Option --lr becomes a `LearningRateSchedule`. Before each step the training loop asks it for the rate and passes the rate
+to `Stepper.step`, which calls `set_learning_rate`. The optimizer itself is built without a rate.
+"""
 
 from dataclasses import dataclass
 
@@ -10,7 +13,7 @@ from algorun_train.options.job_options import TrainOptions
 
 @dataclass(frozen=True, slots=True)
 class LearningRateSchedule:
-    """Rises linearly from `start` to `peak` over `warmup` epochs, and is multiplied by `gamma` after every epoch."""
+    """The rate rises linearly from `start` to `peak` over `warmup` epochs; after every epoch it is multiplied by `gamma`."""
 
     start: float
     peak: float

@@ -1,4 +1,4 @@
-"""Measures training: sums up losses, samples and seconds without waiting for the device, and computes means on demand."""
+"""Measures training: adds up losses, samples and seconds without waiting for the device, and computes means on request."""
 
 import math
 import resource
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import torch
 
-from algorun_train.errors import TrainingError
+from algorun_train.common.errors import TrainingError
 from algorun_train.ranks.communicator import Communicator
 
 
 @dataclass(slots=True)
 class Window:
-    """Sums over some steps. `loss` and `waited_s` (seconds without data) are this rank's, `samples` those of all ranks.
+    """Sums over some steps. `loss` and `waited_s` (seconds spent waiting for data) are this rank's; `samples` counts all ranks'.
 
-    `carried` of the samples were trained by an earlier run, before this one resumed.
+    `carried` counts the samples among them that an earlier run trained, before this one resumed.
     """
 
     steps: int = 0
@@ -35,8 +35,8 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Means of a window over all ranks. `data_wait` is a share 0..1 of the time; the memory is that of the rank that needs
-    most."""
+    """Means of a window over all ranks. `data_wait` is a share of the time, 0..1; `peak_memory_mib` is the largest of all
+    ranks'."""
 
     loss: float
     samples_per_s: float
@@ -54,11 +54,12 @@ class Meter:
         self._loss = torch.zeros((), dtype=torch.float64, device=comm.device)
 
     def start(self) -> None:
-        """Starts the clock of training anew: the time since the last `fold` was an evaluation or a checkpoint."""
+        """Restarts the clock. Call it after an evaluation or a checkpoint, whose time does not count as training."""
         self._since = time.perf_counter()
 
     def add(self, loss: torch.Tensor, samples: int, waited_s: float) -> None:
-        """Counts one step: this rank's sum of losses (on the device), the samples of all ranks, seconds without data."""
+        """Counts one step. `loss` is this rank's sum of losses, a scalar on the device; `samples` counts all ranks'; `waited_s` are
+        the seconds that this rank waited for data."""
         self._loss += loss
         self._open.steps += 1
         self._open.samples += samples
@@ -75,7 +76,7 @@ class Meter:
         self._loss.zero_()
 
     def read(self, window: Window) -> Reading:
-        """The means of a window, the same on all ranks. Call it on all ranks. Raises TrainingError if the loss is not finite."""
+        """The means of a window, equal on all ranks. Call it on all ranks. Raises TrainingError if the loss is not finite."""
         rows = self._comm.exchange([window.loss, window.waited_s, self._memory_mib()])
         loss = sum(row[0] for row in rows) / max(window.samples, 1)
         if not math.isfinite(loss):

@@ -1,4 +1,4 @@
-"""The reports of training and their lines in the log. The lines are an interface: users' regular expressions read them.
+"""The reports of training and their lines in the log. Users' regular expressions read these lines, so they must not change.
 
     train_loss: ([0-9\\.]+)    val_loss : ([0-9\\.]+)    val_accuracy: ([0-9\\.]+)    images_per_s: ([0-9\\.]+)
     sequences_per_s: ([0-9\\.]+)    learning_rate: ([0-9\\.]+)    data_wait: ([0-9\\.]+)    peak_memory_mib: ([0-9\\.]+)
@@ -8,7 +8,6 @@
 
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +16,8 @@ class Pace:
 
     unit: str  # what samples are called: images, sequences
     samples_per_s: float
-    data_wait: float  # share of the time, 0..1, that ranks waited for data (mean over ranks)
-    peak_memory_mib: float  # of the rank that needed most: on the GPU, else resident on the host
+    data_wait: float  # share of the time, 0..1, in which a rank waited for data; the mean over all ranks
+    peak_memory_mib: float  # the largest of all ranks: of a GPU, or without GPUs of a process
     eta_s: float
 
     def __str__(self) -> str:
@@ -66,21 +65,22 @@ class EpochReport:
         )
 
 
-def record(report: StepReport | EpochReport) -> dict[str, Any]:  # Any: texts and numbers, for JSON
+def record(report: StepReport | EpochReport) -> dict[str, str | int | float]:
     """The report as one flat JSON object; "kind" is "step" or "epoch"."""
     flat = asdict(report)
-    pace: dict[str, Any] = flat.pop("pace")
-    speed = {per_s(pace.pop("unit")): pace.pop("samples_per_s")}
+    pace: dict[str, str | int | float] = flat.pop("pace")
+    del pace["unit"]
+    speed = {per_s(report.pace.unit): pace.pop("samples_per_s")}
     return {"kind": "step" if isinstance(report, StepReport) else "epoch"} | flat | speed | pace
 
 
 def per_s(unit: str) -> str:
-    """The name of the speed in lines, records, curves and the summary: `images_per_s`."""
+    """The name of the speed in log lines, records, curves and the summary, such as `images_per_s`."""
     return f"{unit}_per_s"
 
 
 def clock(seconds: float) -> str:
-    """h:mm:ss, or `?` while it is unknown."""
+    """A duration as h:mm:ss; `?` if it is not finite."""
     if not math.isfinite(seconds):
         return "?"
     whole = round(seconds)

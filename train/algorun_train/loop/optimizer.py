@@ -7,7 +7,7 @@ from torch import nn
 
 from algorun_train.options.job_options import TrainOptions
 
-NO_RATE_YET = 0.0  # a forgotten `set_learning_rate` shows: nothing trains
+NO_RATE_YET = 0.0  # if a stepper forgets `set_learning_rate`, nothing trains, and a test sees it
 
 
 def build_optimizer(options: TrainOptions, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:

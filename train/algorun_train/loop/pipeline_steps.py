@@ -16,8 +16,8 @@ from .stepper import draws_random_numbers, seed_step
 def sample_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """The sum of the losses of a microbatch's samples, a scalar.
 
-    Images: logits [B, classes], labels [B]. Text: logits [B, T, vocabulary], labels [B, T]; the loss of a sequence is the
-    mean over its T tokens. Samples with IGNORED labels add nothing.
+    Images: logits [B, classes], labels [B]. Text: logits [B, T, vocabulary], labels [B, T]; a sequence's loss is the mean
+    over its T tokens. Samples whose labels are IGNORED add nothing.
     """
     tokens = labels.numel() // len(labels)
     logits = logits.flatten(0, -2).float()
@@ -25,7 +25,7 @@ def sample_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 def sample_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """float64 [sum of losses, right answers]. A sequence adds the share of its tokens that are right."""
+    """float64 [sum of losses, number of right answers]. A sequence adds the share of its tokens that are right."""
     tokens = labels.numel() // len(labels)
     right = (logits.argmax(dim=-1) == labels).sum() / tokens
     return torch.stack([sample_losses(logits, labels).double(), right.double()])
@@ -48,7 +48,8 @@ class PipelineSteps:
         self.pipeline.eval()
 
     def step(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
-        """As `Stepper` has it, with one batch. Returns this pipeline's losses on its rank with the last stage, else 0."""
+        """See `Stepper`; `batches` has one batch. Returns the sum of this pipeline's losses on the rank with the last stage,
+        and 0 on its other ranks."""
         if self._random:
             seed_step(self._seed, number, self.comm.rank)
         set_learning_rate(self.optimizer, rate)
@@ -61,7 +62,7 @@ class PipelineSteps:
         return losses
 
     def evaluate(self, batch: Batch) -> torch.Tensor:
-        """As `Stepper` has it; zeros on ranks without the last stage."""
+        """See `Stepper`. Returns zeros on ranks without the last stage."""
         scores = self.pipeline.evaluate(batch.inputs, batch.labels, sample_scores)
         if scores is None:
             return torch.zeros(3, dtype=torch.float64, device=self.comm.device)

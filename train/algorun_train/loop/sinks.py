@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from algorun_train.files import write_text
-from algorun_train.progress import Position
+from algorun_train.common.files import write_text
 
 from .metrics import EpochReport, StepReport, per_s, record
+from .progress import Position
 
 JSONL = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
@@ -15,8 +15,8 @@ SCALARS = ("train_loss", "val_loss", "val_accuracy", "learning_rate", *SPEEDS, "
 
 
 class Sinks:
-    """Writes reports. `start` is where the run resumes: reports of later steps in an existing file are removed, since
-    they come again."""
+    """Writes reports. `start` is where the run resumes: an existing file may have reports of later steps. These are
+    removed, because the run writes them again."""
 
     def __init__(self, folder: Path, start: Position) -> None:
         file, resumed_at = folder / JSONL, start.step
@@ -48,11 +48,12 @@ class Sinks:
 
 
 def _is_before(start: Position, line: str) -> bool:
-    """Whether a line is of a step or epoch before `start`. An epoch counts once it is evaluated, which is after its last step."""
+    """Whether a line reports a step or an epoch before `start`. An epoch counts only if its evaluation was before `start`,
+    not only its last step."""
     try:
         report = json.loads(line)
         if report["kind"] == "epoch":
             return bool(report["epoch"] <= start.epoch)
         return bool(report["step"] <= start.step)
     except (ValueError, KeyError, TypeError):
-        return False  # a line that a kill has cut short
+        return False  # a kill cut the line short

@@ -1,4 +1,4 @@
-"""What the training loop asks of a way of computing steps, and what such ways have in common."""
+"""`Stepper`: the interface through which the training loop computes steps, and helpers that all steppers use."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -10,29 +10,30 @@ from algorun_train.data.batch import Batch
 
 
 class Stepper(Protocol):
-    """A way of computing steps: DataParallelSteps, PipelineSteps. Call all methods on all ranks."""
+    """Computes steps. Implementations: DataParallelSteps, PipelineSteps. Call all methods on all ranks."""
 
     def train(self) -> None:
-        """Training mode, for `step`."""
+        """Sets training mode; call it before `step`."""
         ...
 
     def eval(self) -> None:
-        """Evaluation mode, for `evaluate`."""
+        """Sets evaluation mode; call it before `evaluate`."""
         ...
 
     def step(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
-        """One optimizer step at learning rate `rate`, the `number`-th of the job (from 1).
+        """Makes optimizer step `number` of the job (from 1) at learning rate `rate`.
 
-        `batches` holds this rank's batch of each accumulation pass, `total` counts the samples of all ranks. Returns the
-        sum of this rank's losses, a scalar on the device. The device is not waited for.
+        `batches` are this rank's batches, one for each accumulation pass. `total` counts the samples of all ranks. Returns
+        the sum of this rank's losses, a scalar on the device, without waiting for the device.
         """
         ...
 
     def evaluate(self, batch: Batch) -> torch.Tensor:
-        """float64 [sum of losses, right answers, samples counted], on the device.
+        """Evaluates this rank's batch. Returns float64 [sum of losses, number of right answers, number of samples], on the
+        device.
 
-        Over all ranks each sample counts once: if several ranks compute a batch together, one of them returns its
-        figures and the others return zeros.
+        Each sample counts once over all ranks: if several ranks compute a batch together, one of them returns its numbers
+        and the others return zeros.
         """
         ...
 
@@ -43,5 +44,5 @@ def draws_random_numbers(modules: Sequence[nn.Module]) -> bool:
 
 
 def seed_step(seed: int, number: int, rank: int) -> None:
-    """Seeds torch's generators for one step. They depend on (seed, step, rank) only, so a checkpoint need not keep them."""
+    """Seeds torch's generators for one step from (seed, step, rank) only, so a checkpoint need not save their state."""
     torch.manual_seed(((seed * 1_000_003 + number) * 65_537 + rank) % 2**63)

@@ -1,12 +1,12 @@
-"""`summary.json` in the output folder: the figures of a finished run, in the order in which a launcher shows them.
+"""`summary.json` in the output folder: the figures of a finished run. A launcher shows them in the order of the file.
 
-The file is absent while a run trains, and after a stop on request.
+The file does not exist while a run trains, nor after a stop on request.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from algorun_train.files import write_json
+from algorun_train.common.files import write_json
 
 SUMMARY = "summary.json"
 

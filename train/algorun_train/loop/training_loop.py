@@ -1,5 +1,7 @@
-"""The training loop: epochs of steps, reports, evaluations, checkpoints and the common stop. It knows neither the model nor
-how ranks share the work: a `Stepper` does."""
+"""The training loop: epochs of steps, reports, evaluations, checkpoints and the common stop.
+
+The loop knows neither the model nor how ranks share the work: its `Stepper` does.
+"""
 
 import math
 import time
@@ -12,20 +14,20 @@ from algorun.inside.stop_agreement import Agreement
 from algorun_train.data.batch import Batch, Source
 from algorun_train.data.sampler import Batching, Step, steps_in
 from algorun_train.options.job_options import TrainOptions
-from algorun_train.progress import Position, Progress
 from algorun_train.ranks.communicator import Communicator
 
 from .learning_rate import LearningRateSchedule
 from .meter import Meter, Reading, Window
 from .metrics import EpochReport, Pace, StepReport
+from .progress import Position, Progress
 from .stepper import Stepper
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How training ended. `stopped`: on request, before the last epoch was finished; loss and accuracy are then NaN.
+    """How training ended. If it was `stopped` on request before the end of the last epoch, loss and accuracy are NaN.
 
-    `val_accuracy` is 0..1. `samples_per_s` counts the samples of all ranks and the time of training steps.
+    `val_accuracy` is 0..1. `samples_per_s`: the samples of all ranks, divided by the seconds spent in training steps.
     """
 
     stopped: bool
@@ -37,7 +39,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class LoopSetup:
-    """What the loop works with. It calls `save` and `report` on all ranks, with the same arguments."""
+    """Everything that the loop uses. It calls `save` and `report` on all ranks, with the same arguments."""
 
     options: TrainOptions
     comm: Communicator
@@ -51,7 +53,7 @@ class LoopSetup:
 
 
 class TrainingLoop:
-    """One run from `start` (None: from scratch) to the end of the last epoch, or to a stop. The same calls on all ranks."""
+    """One run from `start` (None: from scratch) to the end of the last epoch, or to a stop. Make and run it on all ranks."""
 
     def __init__(self, setup: LoopSetup, start: Progress | None) -> None:
         self._setup, self._comm = setup, setup.comm
@@ -69,7 +71,7 @@ class TrainingLoop:
         self._meter.epoch.samples = self._meter.epoch.carried = self._position.samples
 
     def run(self) -> Outcome:
-        """Trains; all ranks return the same. Raises TrainingError, on all ranks, if the loss is not a finite number."""
+        """Trains. Returns the same on all ranks. Raises TrainingError, on all ranks, if the loss is not a finite number."""
         setup, at = self._setup, self._position
         stream = setup.data.training(at.epoch, at.samples, self._epochs, setup.options.seed, setup.batching)
         evaluated = None
@@ -81,7 +83,7 @@ class TrainingLoop:
             if evaluated is None:
                 return self._stopped()
             self._finish_epoch(reading, *evaluated)
-        if evaluated is None:  # the checkpoint is of a finished run: evaluate, train nothing
+        if evaluated is None:  # resumed from a finished run: nothing to train, only evaluate
             evaluated = self._evaluate()
             if evaluated is None:
                 return self._stopped()
@@ -91,7 +93,7 @@ class TrainingLoop:
         return Outcome(False, self._position, *evaluated, samples_per_s)
 
     def _train_epoch(self, stream: Iterator[tuple[Step, tuple[Batch, ...]]]) -> bool:
-        """Trains to the end of the epoch; False if all ranks agreed to stop before."""
+        """Trains to the end of the epoch. Returns False if all ranks agreed to stop earlier."""
         setup, meter = self._setup, self._meter
         setup.stepper.train()
         meter.start()
@@ -112,7 +114,7 @@ class TrainingLoop:
         return True
 
     def _evaluate(self) -> tuple[float, float] | None:
-        """Mean loss and accuracy over the validation split, each sample once; None if all ranks agreed to stop."""
+        """Mean loss and accuracy over the validation split; each sample counts once. None if all ranks agreed to stop."""
         begin, setup = time.perf_counter(), self._setup
         setup.stepper.eval()
         sums = torch.zeros(3, dtype=torch.float64, device=self._comm.device)
@@ -128,7 +130,7 @@ class TrainingLoop:
         return loss / counted, right / counted
 
     def _agree(self) -> bool:
-        """Saves if all ranks agreed on it; False if all agreed to stop."""
+        """Asks all ranks whether to save or stop, and saves if they agreed to either. Returns False for a stop."""
         verdict = self._setup.agreement.poll(save_due=time.monotonic() >= self._next_save)
         if verdict.save or verdict.stop:
             self._save()

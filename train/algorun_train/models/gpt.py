@@ -5,21 +5,21 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 from .transformer import Block
 
-BYTES = 256  # the vocabulary of text without a tokenizer
-HIDDEN = 4  # width of the MLP over the model's
-STD = 0.02  # of all weights at the start, as in GPT-2
+BYTES = 256  # the vocabulary: one token for each value of a byte
+HIDDEN = 4  # width of the MLP as a multiple of the model's
+STD = 0.02  # standard deviation of the initial weights, as in GPT-2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GptSpec:
-    """Everything that decides the shapes of a GPT's weights. UserError where sizes do not fit each other."""
+    """Everything that decides the shapes of a GPT's weights. Raises UserError if sizes do not fit each other."""
 
     vocabulary: int = BYTES
-    context: int = 128  # the most tokens of a sequence
+    context: int = 128  # the largest number of tokens in a sequence
     width: int = 128
     depth: int = 4
     heads: int = 4
@@ -63,7 +63,7 @@ class Embedding(nn.Module):
 
 
 class GPT(nn.Module):
-    """Embedding, blocks, norm, head."""
+    """Embedding, blocks, norm, head: tokens [B, T] to logits [B, T, vocabulary]."""
 
     def __init__(self, spec: GptSpec) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class GPT(nn.Module):
         self.norm = nn.LayerNorm(spec.width)
         self.head = nn.Linear(spec.width, spec.vocabulary, bias=False)
         for name, parameter in self.named_parameters():
-            if name.endswith(("attention.out.weight", "mlp.2.weight")):  # what blocks add up, 2 x depth times
+            if name.endswith(("attention.out.weight", "mlp.2.weight")):  # the 2 x depth layers whose outputs add up
                 nn.init.normal_(parameter, std=STD * (2 * spec.depth) ** -0.5)
             elif parameter.dim() > 1:
                 nn.init.normal_(parameter, std=STD)

@@ -1,4 +1,4 @@
-"""Weights to start from: all must fit but the classifier head, which may have other classes."""
+"""Weights to start from. All must fit the model, except the head: it may be for other classes."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 HEAD = "head."
 
 
 def start_from(model: nn.Module, path: Path) -> str:
-    """Copies the weights of `path` (model.pt, or a folder holding it) into `model`; returns what was done, in words.
+    """Copies the weights in `path` (a .pt file, or a folder with model.pt) into `model`. Returns a line for the log.
 
-    UserError for a file that cannot be read, and for tensors missing, left over or of another shape outside the head.
+    Raises UserError if the file cannot be read, or if tensors outside the head are missing, unknown or of another shape.
     """
     where = f"option --init-from: {path}"
     weights = _read(where, path / "model.pt" if path.is_dir() else path)

@@ -1,4 +1,4 @@
-"""What the vision transformer and the GPT share: attention and the pre-norm block (Xiong et al. 2020)."""
+"""Attention and the pre-norm block (Xiong et al. 2020), which the vision transformer and the GPT share."""
 
 import torch
 from torch import nn
@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 class Attention(nn.Module):
-    """Multi-head self-attention over tokens [B, N, W]; `causal`: each token sees itself and those before it."""
+    """Multi-head self-attention over tokens [B, N, W]. With `causal` a token sees only itself and the tokens before it."""
 
     def __init__(self, width: int, heads: int, dropout: float, causal: bool) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then an MLP of `hidden` times the width, each added to what came in."""
+    """Attention, then an MLP of `hidden` times the width; each adds its output to its input, [B, N, W]."""
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float, causal: bool = False) -> None:
         super().__init__()

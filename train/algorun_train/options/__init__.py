@@ -1,1 +1,1 @@
-"""The options of the bundled jobs: command line, TOML file and AWS's names, read into frozen dataclasses."""
+"""The options of the bundled jobs, read into frozen dataclasses from a command line, a TOML file and AWS's names."""

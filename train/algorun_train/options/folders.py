@@ -1,4 +1,4 @@
-"""The folders that a training job reads and writes. Pure: environment and existence of folders are passed in."""
+"""The folders that a training job reads and writes. Pure: callers pass the environment and a test for folders."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ def base_folder(environ: Mapping[str, str], is_dir: Callable[[Path], bool]) -> P
 
 
 def output_folder(environ: Mapping[str, str], is_dir: Callable[[Path], bool]) -> Path:
-    """The folder of metrics and summary: SM_OUTPUT_DATA_DIR, else output/data of SageMaker's folder, else ./output/data."""
+    """The folder of metrics and summary: SM_OUTPUT_DATA_DIR, else output/data in SageMaker's folder, else ./output/data."""
     if environ.get("SM_OUTPUT_DATA_DIR"):
         return Path(environ["SM_OUTPUT_DATA_DIR"])
     base = base_folder(environ, is_dir)
@@ -33,7 +33,7 @@ def output_folder(environ: Mapping[str, str], is_dir: Callable[[Path], bool]) ->
 
 
 def find_folders(options: TrainOptions, environ: Mapping[str, str], is_dir: Callable[[Path], bool]) -> Folders:
-    """The folders of a job. An option wins over an SM_* variable, a variable over SageMaker's folder, that over ./output."""
+    """The folders of a job. For each: its option, else its SM_* variable, else SageMaker's folder, else ./output."""
 
     def from_environ(*names: str) -> Path | None:
         return next((Path(environ[name]) for name in names if environ.get(name)), None)

@@ -1,10 +1,11 @@
-"""Job options as the options of the library `algorun_train.parallel`, which knows none of ours."""
+"""Converts the options of a job into those of the library `algorun_train.parallel`, which does not know jobs."""
 
 from __future__ import annotations
 
-from algorun_train.parallel.layout import Layout
-from algorun_train.parallel.options import PartitionOptions, RunOptions
+from algorun_train.parallel.layout.layout import Layout
 from algorun_train.parallel.partition.memory import moments_of
+from algorun_train.parallel.planning.options import PartitionOptions
+from algorun_train.parallel.run.options import RunOptions
 
 from .job_options import PipelineJobOptions
 from .mp_parameters import MpParameters
@@ -13,7 +14,7 @@ MIB = 2**20
 
 
 def partition_options(config: PipelineJobOptions, wishes: MpParameters, by_layers: bool = False) -> PartitionOptions:
-    """How the job's model is cut and partitioned. `by_layers`: only between the layers of its longest list."""
+    """How the job's model is cut and partitioned. `by_layers`: cut only between the layers of its longest list."""
     return PartitionOptions(
         optimize=config.optimize,
         limit_bytes=None if config.memory_limit_mb is None else round(config.memory_limit_mb * MIB),

@@ -8,7 +8,7 @@ reported before any rank starts.
 from dataclasses import dataclass
 from pathlib import Path
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 from .option_parser import option
 
@@ -39,7 +39,7 @@ class TrainOptions:
     compile: bool = option(False, "compile the model with torch.compile")
     deterministic: bool = option(False, "refuse operations without a deterministic form (slower on GPUs)")
     log_interval: int = option(50, "optimizer steps between progress lines", at_least=1)
-    resume: str = option("auto", "auto goes on from the newest checkpoint, if any", choices=("auto", "never"))
+    resume: str = option("auto", "auto resumes from the newest checkpoint, if there is one", choices=("auto", "never"))
     checkpoint_interval_s: float = option(
         300.0, "seconds between checkpoints; 0: at a stop or the end only", at_least=0
     )
@@ -91,29 +91,36 @@ class PipelineJobOptions(ModelOptions):
     context: int = option(128, "bytes of text that the gpt sees at once", at_least=1)
     tied: bool = option(False, "the gpt's head has the weights of its embedding, as in GPT-2")
     pp: int | None = option(
-        None, "ranks that one pipeline lies on, a divisor of all; 2, or 1 alone", at_least=1, aliases=("partitions",)
+        None,
+        "ranks per pipeline, a divisor of the number of ranks; by default the smallest divisor from 2",
+        at_least=1,
+        aliases=("partitions",),
     )
-    chunks: int | None = option(None, "stages per rank; 1, or 2 where the schedule wants several", at_least=1)
+    chunks: int | None = option(None, "stages per rank; by default 1, or 2 if the schedule needs several", at_least=1)
     schedule: str = option(
         "1f1b",
         "order of forward and backward passes; the last three are experimental",
         choices=("1f1b", "gpipe", "simple", "interleaved", "zero-bubble", "zbv", "dualpipev"),
     )
-    microbatches: int | None = option(None, "parts of a batch, a divisor of it; up to 4 per rank", at_least=1)
+    microbatches: int | None = option(
+        None, "microbatches per batch, a divisor of --batch-size; by default up to 4 per rank", at_least=1
+    )
     placement: str = option(
         "cluster", "ranks next to each other form a pipeline (cluster), or hold equal stages (spread)",
         choices=("cluster", "spread"),
     )  # fmt: skip
-    optimize: str = option("speed", "what the partition makes small: the step, or memory", choices=("speed", "memory"))
+    optimize: str = option(
+        "speed", "what the partition minimises: seconds per step, or memory", choices=("speed", "memory")
+    )
     memory_limit_mb: float | None = option(None, "MiB that a rank may need; a partition over it is refused", above=0)
-    partition: Path | None = option(None, "partition file to use; made where it does not exist")
+    partition: Path | None = option(None, "partition file to use; written if it does not exist")
     profile_only: bool = option(False, "profile, write the partition file and leave")
     recompute: bool = option(False, "compute activations again in the backward pass: less memory, more time")
-    explain: bool = option(False, "show the planned schedule before, write the measured one after the run")
-    mp_parameters: str | None = option(None, "options as AWS's model parallel library has them, a JSON object")
+    explain: bool = option(False, "show the planned schedule and memory, then measure both in early steps")
+    mp_parameters: str | None = option(None, "options in the form of AWS's model parallel library, a JSON object")
 
     def __post_init__(self) -> None:
-        ModelOptions.__post_init__(self)  # super() fails here: `slots=True` creates the class a second time
+        ModelOptions.__post_init__(self)  # not super(): `slots=True` creates the class a second time, and super() fails
         for name, only, why in (
             ("accumulation", 1, "a pipeline accumulates over its microbatches; fix: a larger --batch-size"),
             ("compile", False, "not for stages of a pipeline; fix: --compile False, or the entrypoint ddp"),

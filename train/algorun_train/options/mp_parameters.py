@@ -1,7 +1,7 @@
 """AWS's options of a pipeline, translated: `mp_parameters` of its model parallel library, as the SageMaker guide lists them.
 
-A parameter that has a counterpart here is translated. A parameter that asks for the default of both is accepted. Every
-other parameter is refused by name.
+A parameter with a counterpart here is translated. A parameter whose value is the default of both is accepted. Every other
+parameter is refused by name.
 """
 
 import contextlib
@@ -11,46 +11,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.parallel.schedules import ALIASES
 
 from .job_options import PipelineJobOptions
+from .mp_parameter_names import (
+    FLAGS_WITHOUT_EFFECT,
+    NUMBERS_WITHOUT_EFFECT,
+    ONLY_DEFAULT,
+    PLACEMENTS,
+    SCHEDULES,
+    TRANSLATED,
+)
 
 Given = Mapping[str, object]  # what the job wrote: JSON values by parameter name, not checked yet
 
-SCHEDULES = {"interleaved": "1f1b", "simple": "gpipe"}  # AWS's "interleaved" puts backward passes first: 1F1B here
-# Parameters with one accepted value, and what to use instead of any other value.
-ONLY_DEFAULT: dict[str, tuple[bool | int, str]] = {
-    "horovod": (False, "TensorFlow only; use ddp"),
-    "tensor_parallel_degree": (1, "there is no tensor parallelism here; use more partitions"),
-    "sharded_data_parallel_degree": (1, "there is no sharded data parallelism here; use more partitions"),
-    "shard_optimizer_state": (False, "the optimizer's state is not sharded here; use more partitions"),
-    "fp16": (False, "use bf16"),
-    "offload_activations": (False, "use recompute True beside mp_parameters, or smp.set_activation_checkpointing"),
-    "contiguous": (True, "stages are always contiguous"),
-}
-# Parameters that change nothing here, whatever their value: they belong to tensor parallelism, sharded data parallelism
-# or offloading, each of which is refused, or they ask for what is always so. Values must still have the right type.
-FLAGS_WITHOUT_EFFECT = (
-    "prescaled_batch",  # is about the ranks of a tensor parallel group, and such a group is one rank here
-    "delayed_parameter_initialization",  # saves host memory; the computation stays the same
-    "deterministic_server",  # the order of a schedule is always the same on all ranks
-    "sdp_hierarchical_allgather",
-    "fp16_params",  # is about the modules that tensor parallelism distributes, and there are none
-    "skip_tracing",  # models are cut without a tracer
-)
-NUMBERS_WITHOUT_EFFECT = (
-    "activation_loading_horizon",
-    "sdp_reduce_bucket_size",
-    "sdp_param_persistence_threshold",
-    "sdp_max_live_parameters",
-    "sdp_gradient_clipping",
-)
-PLACEMENTS = ("cluster", "spread")
-TRANSLATED = (
-    "partitions", "pipeline_parallel_degree", "microbatches", "pipeline", "optimize", "placement_strategy", "ddp",
-    "auto_partition", "default_partition", "active_microbatches", "bf16", "memory_weight",
-)  # fmt: skip
+DEGREES = {"partitions", "pipeline_parallel_degree"}
+WEIGHTS = {"speed": 0.2, "memory": 0.8}  # AWS's default of memory_weight, by `optimize`
 AWS_NAMES = {"pp": "partitions"}  # of our options, in messages that can be about either
 LONGEST = 200  # characters of a value in a message
 BOOLEANS = {"true": True, "false": False}
@@ -60,10 +37,10 @@ BOOLEANS = {"true": True, "false": False}
 class MpParameters:
     """What mp_parameters ask for. Without arguments: a job without mp_parameters.
 
-    `options` are options of PipelineJobOptions by name. The other fields can only be checked once the number of ranks
-    or the model is known: `ddp` (several pipelines side by side are allowed), `auto_partition` (no partition file is
-    needed), `default_partition` (the stage of units that the partition file does not name), and
-    `active_microbatches` (the largest number of microbatches in flight on a rank).
+    `options` are options of PipelineJobOptions by name, `given` are all parameters as the job wrote them. The other
+    fields can only be checked once the number of ranks or the model is known: `ddp` (several pipelines side by side are
+    allowed), `auto_partition` (no partition file is needed), `default_partition` (the stage of units that the partition
+    file does not name), and `active_microbatches` (the largest number of microbatches in flight on a rank).
     """
 
     options: dict[str, str | int] = field(default_factory=dict)
@@ -71,6 +48,34 @@ class MpParameters:
     auto_partition: bool = True
     default_partition: int | None = None
     active_microbatches: int | None = None
+    given: Given = field(default_factory=dict, compare=False)
+
+    def value(self, key: str) -> object:
+        """A parameter as AWS's library holds it: what the job gave, else the default. KeyError for an unknown one."""
+        if key in ONLY_DEFAULT:
+            return ONLY_DEFAULT[key][0]  # anything else is refused
+        if key in FLAGS_WITHOUT_EFFECT:
+            return _flag(self.given, key, FLAGS_WITHOUT_EFFECT[key])
+        if key in NUMBERS_WITHOUT_EFFECT:
+            return _or(_number(self.given, key), NUMBERS_WITHOUT_EFFECT[key])
+        if key not in TRANSLATED:
+            raise KeyError(key)
+        partitions, optimize = int(self.options.get("pp", 1)), str(self.given.get("optimize") or "memory")
+        known = {
+            "partitions": partitions,
+            "pipeline_parallel_degree": partitions,
+            "microbatches": self.options.get("microbatches", 1),
+            "pipeline": self.given.get("pipeline") or "interleaved",
+            "optimize": optimize,
+            "placement_strategy": self.given.get("placement_strategy") or "cluster",
+            "ddp": self.ddp,
+            "auto_partition": self.auto_partition,
+            "default_partition": _or(self.default_partition, 0),
+            "active_microbatches": _or(self.active_microbatches, partitions + 2),
+            "bf16": self.options.get("precision") == "bf16",
+            "memory_weight": _or(_number(self.given, "memory_weight", 1), WEIGHTS[optimize]),
+        }
+        return known[key]
 
     def named(self, option: str, value: object) -> str:
         """An option with its value, under the name that the job used: ours, or AWS's."""
@@ -79,8 +84,12 @@ class MpParameters:
 
     @property
     def fewer_stages(self) -> str:
-        """The fix to name in an error when a model cannot be cut into so many stages."""
+        """The fix in an error about a model that cannot be cut into so many stages."""
         return "fewer partitions" if self.options else "fewer stages (a smaller --pp or --chunks)"
+
+
+def _or(value: int | float | None, default: int | float) -> int | float:
+    return default if value is None else value
 
 
 def _refused(key: str, value: object, allowed: str, fix: str) -> UserError:
@@ -181,7 +190,7 @@ def _read_value(text: str) -> object:
 
 
 def _check_names(given: Given) -> None:
-    """UserError for an unknown parameter, and for a value that cannot be had here."""
+    """Raises UserError for an unknown parameter, and for a value that is not supported."""
     for key, value in given.items():
         if key in ONLY_DEFAULT:
             default, instead = ONLY_DEFAULT[key]
@@ -196,11 +205,11 @@ def _check_names(given: Given) -> None:
 
 
 def parse(text: str) -> MpParameters:
-    """Reads mp_parameters: a JSON object, or key=value pairs. Raises UserError for a text that cannot be read, and for a
-    parameter that is unknown or cannot be had here."""
+    """Reads mp_parameters: a JSON object, or key=value pairs. Raises UserError for a text that cannot be read, for an unknown
+    parameter, and for a value that is not supported."""
     given = _read_text(text.strip())
     _check_names(given)
-    degrees = {_count(given, "partitions"), _count(given, "pipeline_parallel_degree")} - {None}
+    degrees = {_count(given, name) for name in DEGREES} - {None}
     if len(degrees) > 1:
         raise _refused("partitions", given["partitions"], str(given["pipeline_parallel_degree"]), "give one of the two")
     degree = degrees.pop() if degrees else None
@@ -221,12 +230,28 @@ def parse(text: str) -> MpParameters:
     if default is not None and default >= (degree or 1):
         raise _refused("default_partition", default, f"0 .. {(degree or 1) - 1}", "name a partition that exists")
     return MpParameters(
-        options, _flag(given, "ddp", default=False), auto, default, _count(given, "active_microbatches")
+        options, _flag(given, "ddp", default=False), auto, default, _count(given, "active_microbatches"), given
     )
 
 
+def merged(script: Given, job: str) -> str:
+    """The parameters of a script's own smp.init(..) with those of its job, which win; as a text for `parse`.
+
+    A parameter of the script goes as well if the job gives another that it would override, or that leaves it no meaning.
+    Raises UserError for a text of the job that cannot be read.
+    """
+    theirs = _read_text(job.strip()) if job.strip() else {}
+    replaced = DEGREES if DEGREES & theirs.keys() else set()  # two names of one parameter
+    if "optimize" in theirs:
+        replaced = replaced | {"memory_weight"}
+    if "auto_partition" in theirs and _flag(theirs, "auto_partition", default=True):
+        replaced = replaced | {"default_partition"}
+    kept = {key: value for key, value in script.items() if key not in replaced}
+    return json.dumps({**kept, **theirs}, default=repr)
+
+
 def apply(options: PipelineJobOptions) -> tuple[PipelineJobOptions, MpParameters]:
-    """The options of a job with those that its mp_parameters ask for.
+    """The options of a job after its mp_parameters are applied, and the mp_parameters.
 
     Raises UserError if an option and mp_parameters ask for different things.
     """
@@ -245,7 +270,7 @@ def apply(options: PipelineJobOptions) -> tuple[PipelineJobOptions, MpParameters
 
 
 def _runnable(options: dict[str, str | int]) -> dict[str, Any]:  # Any: `replace` takes every field's own type
-    """The options with a schedule that torch accepts: with fewer microbatches than stages 1F1B and GPipe run the same
-    order, and torch's 1F1B refuses."""
+    """The options with a schedule that torch accepts. With fewer microbatches than stages torch refuses 1F1B; GPipe then
+    has the same order."""
     few = int(options["microbatches"]) < int(options["pp"])
     return options | {"schedule": "gpipe"} if few and options["schedule"] == "1f1b" else options

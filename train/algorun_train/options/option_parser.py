@@ -1,19 +1,20 @@
 """Reads a frozen dataclass from a command line and a TOML file, with errors that name the option and the fix.
 
 SageMaker turns hyperparameters into `--key value` pairs: always two elements, booleans as `True`/`False`, one-letter
-keys as `-k value`, None and "" as an empty element. `-` and `_` are equal in keys. People also write `--key=value` and
-a bare `--flag`; both work. An empty value means "not set": the default holds.
+keys as `-k value`, None and "" as an empty element. In keys `-` and `_` are equal. `--key=value` and a bare `--flag` work
+too. An empty value means "not set": the option keeps its default.
 """
 
 import dataclasses
 import math
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 T = TypeVar("T")
 TRUE, FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
@@ -21,7 +22,7 @@ TRUE, FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What an option means and allows; bounds are inclusive except `above`."""
+    """What an option means, and which values it allows. Bounds are inclusive, except `above`."""
 
     help: str
     above: float | None = None
@@ -31,8 +32,18 @@ class Rule:
     aliases: tuple[str, ...] = ()
 
 
-def option(default: Any, text: str, **rule: Any) -> Any:
-    """A dataclass field with a `Rule`."""
+class _Limits(TypedDict, total=False):
+    """The fields of `Rule` that an option may give by name."""
+
+    above: float
+    at_least: float
+    at_most: float
+    choices: tuple[str, ...]
+    aliases: tuple[str, ...]
+
+
+def option(default: T, text: str, **rule: Unpack[_Limits]) -> T:
+    """A field of an options dataclass: its default, and its `Rule` with `text` as the help."""
     return dataclasses.field(default=default, metadata={"rule": Rule(text, **rule)})
 
 
@@ -41,7 +52,7 @@ class _Option:
     name: str
     kind: type
     optional: bool
-    default: Any
+    default: object
     rule: Rule
 
     @property
@@ -76,16 +87,16 @@ def _options(cls: type) -> dict[str, _Option]:
 
 
 def read(cls: type[T], argv: list[str]) -> T:
-    """The options of `argv` over those of the file named by `--config`, over the defaults, as one `cls`.
+    """Reads one `cls`. An option of `argv` wins over the file that `--config` names, and the file over the default.
 
-    Raises UserError for an unknown option (with the nearest known one), a value that is not allowed, a missing or
-    broken file, and an option given twice with different values.
+    Raises UserError for an unknown option (the text names the nearest known one), a value that is not allowed, a missing
+    or broken file, and an option that is given twice with different values.
     """
     options = _options(cls)
     names = {alias: o for o in options.values() for alias in (o.name, *o.rule.aliases)}
     given = _pairs(argv, names)
     file = given.pop("config", None)
-    values: dict[str, Any] = {}
+    values: dict[str, object] = {}
     if file:
         values |= _from_file(Path(file), names)
     for key, text in given.items():
@@ -95,8 +106,8 @@ def read(cls: type[T], argv: list[str]) -> T:
     return cls(**values)
 
 
-def from_values(cls: type[T], values: dict[str, Any], source: str) -> T:
-    """As `read`, of values that `source`, a call, was given by name; None is the default."""
+def from_values(cls: type[T], values: Mapping[str, object], source: str) -> T:
+    """As `read`, for values that a call was given by name. None means the default; errors name the call as `source`."""
     names = {o.name: o for o in _options(cls).values()}
     found = {key: _convert(_find(key, names, source), str(value), source) for key, value in values.items()
              if value is not None}  # fmt: skip
@@ -142,8 +153,8 @@ def _find(key: str, names: dict[str, _Option], source: str) -> _Option:
     raise UserError(f"unknown option {dashes}{key.replace('_', '-')} from {source}; fix: {hint}")
 
 
-def _from_file(path: Path, names: dict[str, _Option]) -> dict[str, Any]:
-    import tomllib  # few jobs need it, and every start would wait for it
+def _from_file(path: Path, names: dict[str, _Option]) -> dict[str, object]:
+    import tomllib  # few jobs need it, and its import would delay every start
 
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -151,7 +162,7 @@ def _from_file(path: Path, names: dict[str, _Option]) -> dict[str, Any]:
         raise UserError(
             f"option --config: {path} cannot be read: {error.strerror}; fix: give a readable TOML file"
         ) from None
-    except (ValueError, RecursionError) as error:  # TOML's own, UTF-8's, and that of brackets in brackets
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, or brackets nested too deeply
         raise UserError(
             f"option --config: {path} is not valid TOML: {error}; fix: write lines such as lr = 0.001"
         ) from None
@@ -168,8 +179,8 @@ def _from_file(path: Path, names: dict[str, _Option]) -> dict[str, Any]:
     return values
 
 
-def _convert(known: _Option, text: str, source: str) -> Any:
-    """The value of `text`; None where it is empty and the option has a default to fall back on."""
+def _convert(known: _Option, text: str, source: str) -> object:
+    """The value of `text`; None if it is empty, which means the default."""
     if text == "" or (text == "None" and known.optional):
         return None
     rule = known.rule
@@ -191,7 +202,7 @@ def _convert(known: _Option, text: str, source: str) -> Any:
     return value
 
 
-def _parse(kind: type, text: str) -> Any:
+def _parse(kind: type, text: str) -> Any:  # Any: an object of the type `kind`
     if kind is bool:
         if text.lower() in TRUE | FALSE:
             return text.lower() in TRUE
@@ -218,7 +229,7 @@ def _example(known: _Option) -> str:
 
 
 def answer_help(cls: type, program: str, argv: list[str]) -> bool:
-    """Prints the options where `argv` asks for them; True if it did."""
+    """Prints all options if `argv` asks for help. Returns whether it did."""
     if "--help" not in argv and "-h" not in argv:
         return False
     print(help_text(cls, program))
@@ -226,7 +237,7 @@ def answer_help(cls: type, program: str, argv: list[str]) -> bool:
 
 
 def help_text(cls: type, program: str) -> str:
-    """All options of `cls` with default, allowed values and meaning, one a line."""
+    """All options of `cls`, one per line: default, meaning, allowed values."""
     rows = [("--config", "", "a TOML file with options; the command line wins over it")]
     for known in _options(cls).values():
         aliases = [("-" if len(a) == 1 else "--") + a.replace("_", "-") for a in known.rule.aliases]

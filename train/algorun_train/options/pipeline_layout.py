@@ -1,18 +1,18 @@
-"""How a pipeline job is laid out on its ranks, from options and the number of ranks. Pure, so equal on all of them."""
+"""Decides how a pipeline job is laid out, from its options and the number of ranks. Pure, so all ranks decide the same."""
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.parallel import schedules
-from algorun_train.parallel.grid import grid
-from algorun_train.parallel.layout import Layout
+from algorun_train.parallel.layout.grid import grid
+from algorun_train.parallel.layout.layout import Layout
 
 from .job_options import PipelineJobOptions, divisors
 from .mp_parameters import MpParameters
 
-PER_RANK = 4  # microbatches per rank of a pipeline: with 4 P of them its idle share is below a fifth
+PER_RANK = 4  # microbatches per rank of a pipeline, at most, by default: the bubble is then below a fifth
 
 
 def lay_out(config: PipelineJobOptions, wishes: MpParameters, world_size: int, torch: str = "") -> Layout:
-    """The layout of a job under this version of torch. UserError with the rule that the options break."""
+    """The layout of a job under this version of torch. Raises UserError, which names the rule that the options break."""
     pp = config.pp or next((n for n in range(2, world_size + 1) if world_size % n == 0), 1)
     shape = grid(world_size, pp, config.placement, wishes.named("pp", pp))
     if shape.dp > 1 and not wishes.ddp:
@@ -35,7 +35,9 @@ def lay_out(config: PipelineJobOptions, wishes: MpParameters, world_size: int, t
     if config.recompute:
         schedules.check_recompute(name)
     stages = pp * chunks
-    schedules.rules(name, pp, stages, stages, torch)  # first whether the stages fit: so many microbatches always do
+    schedules.rules(
+        name, pp, stages, stages, torch
+    )  # checks the number of stages: as many microbatches as stages are always allowed
     counts = [n for n in range(1, config.batch_size + 1) if config.batch_size % n == 0]
     microbatches = config.microbatches
     if microbatches is None:
@@ -52,7 +54,7 @@ def lay_out(config: PipelineJobOptions, wishes: MpParameters, world_size: int, t
 
 
 def _active(wishes: MpParameters, name: str, pp: int, chunks: int, microbatches: int) -> None:
-    """AWS's limit on microbatches in flight: kept by the schedule, or refused."""
+    """Raises UserError if the schedule has more microbatches in flight than AWS's `active_microbatches` allows."""
     if wishes.active_microbatches is None or pp == 1:
         return
     most = max(schedules.in_flight_by_stage(schedules.orders(name, pp, chunks, microbatches)))

@@ -1,1 +1,1 @@
-"""The ranks of a job: who they are, which device each has, how they join and move small data."""
+"""The ranks of a job: their numbers, their devices, how they join, and how they exchange small data."""

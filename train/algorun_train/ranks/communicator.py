@@ -1,18 +1,19 @@
-"""The communicator of a job: collectives for small values, bytes and work that one rank does for all.
+"""The communicator of a job: collectives for small values and bytes, and for work that one rank does for all ranks.
 
-Gradients and activations take other ways: DistributedDataParallel, and the groups of a pipeline.
+Gradients and activations do not pass through it: DistributedDataParallel and the process groups of a pipeline move them.
 """
 
 import datetime
-import pickle
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 import torch
 import torch.distributed as dist
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
+from .object_channel import ObjectChannel, gathered_rows
+from .packing import Packing, cannot_be_sent
 from .world import World
 
 T = TypeVar("T")
@@ -20,25 +21,26 @@ CHUNK = 64 * 2**20  # bytes per broadcast of a checkpoint: bounds the second cop
 
 
 class Communicator:
-    """All ranks of a job, joined; `device` is the one that this rank computes on. `join.enter` makes it.
+    """All ranks of a job, joined; this rank computes on `device`. `join.enter` creates it.
 
-    All collectives have to be called on all ranks, in the same order. They move CPU tensors, so that a GPU's queue of
-    work is not waited for. Without a process group (one process, no launcher) each returns its own input. A rank that
-    does not come within `join.COLLECTIVE_TIMEOUT` is a RuntimeError of torch's on the others.
+    Call every collective on all ranks, in the same order. Collectives move CPU tensors, so they do not wait for the work
+    that is queued on a GPU. Without a process group (one process, no launcher) a collective returns its own input. If a
+    rank does not call one within `join.COLLECTIVE_TIMEOUT`, torch raises RuntimeError on the other ranks.
     """
 
     def __init__(self, world: World, device: torch.device) -> None:
         self.world, self.device = world, device
         self.rank, self.size = world.rank, world.world_size
         self.is_leader = world.rank == 0
+        self._packing = Packing(device, cannot_be_sent("a value for other ranks"))
 
     def say(self, text: object) -> None:
-        """Prints on rank 0. May be called on any rank; no collective."""
+        """Prints `text` on rank 0; on other ranks it does nothing. Not a collective."""
         if self.is_leader:
             print(text, flush=True)
 
     def exchange(self, values: list[float]) -> list[list[float]]:
-        """Every rank's `values`: row r holds those of rank r, as float64. All ranks give equally many."""
+        """The `values` of all ranks as float64: row r is rank r's. All ranks give the same number of values."""
         if not self.world.distributed:
             return [values]
         mine = torch.tensor(values, dtype=torch.float64)
@@ -46,52 +48,56 @@ class Communicator:
         dist.all_gather(list(rows.unbind()), mine)
         return rows.tolist()
 
+    def meet(self) -> None:
+        """Returns once all ranks have called it."""
+        self.exchange([0.0])
+
     def from_leader(self, work: Callable[[], T], limit: datetime.timedelta | None = None) -> T:
-        """`from_rank`, with rank 0 as the one that works."""
+        """`from_rank` with rank 0 as the source."""
         return self.from_rank(0, work, limit)
 
     def from_rank(self, source: int, work: Callable[[], T], limit: datetime.timedelta | None = None) -> T:
-        """Runs `work` on rank `source` and returns its result, which has to be picklable, on all ranks.
+        """Runs `work` on rank `source` and returns its result on all ranks. The result must be picklable.
 
-        All ranks meet first, within COLLECTIVE_TIMEOUT. Then the others wait for the result, for up to `limit`, by default
-        COLLECTIVE_TIMEOUT; if rank `source` dies, they fail at once.
+        First all ranks meet, within COLLECTIVE_TIMEOUT. Then the other ranks wait for the result, for up to `limit` (by
+        default COLLECTIVE_TIMEOUT). If rank `source` dies, they fail at once.
 
         Raises:
-            UserError: on all ranks, where `work` raises one.
-            Exception: any other error of `work` on rank `source`, and a RuntimeError that names it on the others.
+            UserError: on all ranks, if `work` raises one.
+            Exception: for any other error of `work`: that error on rank `source`, a RuntimeError with its text elsewhere.
         """
         if not self.world.distributed:
             return work()
-        if limit:  # a rank that never comes must not be waited for as long: making a group would
-            self.exchange([0.0])
-        # The time limit is that of a process group.
+        if limit:  # within COLLECTIVE_TIMEOUT: `new_group` would wait up to `limit` for a rank that never comes
+            self.meet()
+        # torch has no time-out for one collective, only for a process group.
         group = dist.new_group(backend="gloo", timeout=limit) if limit else None
-        outcome: list[Any] = [None, None, None]  # torch fills it: the result, a UserError's text, another error's text
+        mine: tuple[T | None, str | None, str | None] | None = None  # result, UserError's text, another error's text
         failure: Exception | None = None
         if self.rank == source:
             try:
-                outcome[0] = work()
+                mine = work(), None, None
             except UserError as error:
-                outcome[1] = str(error)
+                mine = None, str(error), None
             except Exception as error:
-                outcome[2], failure = f"{type(error).__name__}: {error}", error
-        dist.broadcast_object_list(outcome, src=source, group=group, device=torch.device("cpu"))
+                mine, failure = (None, None, f"{type(error).__name__}: {error}"), error
+        result, refused, failed = ObjectChannel(group, self._packing).share(mine, source, self.rank)
         if group is not None:
+            self.meet()  # a rank that leaves the group breaks the connections of ranks that still connect to it
             dist.destroy_process_group(group)
         if failure is not None:
             raise failure
-        if outcome[1] is not None:
-            raise UserError(outcome[1])
-        if outcome[2] is not None:
-            raise RuntimeError(f"rank {source} failed: {outcome[2]}")
-        result: T = outcome[0]
-        return result
+        if refused is not None:
+            raise UserError(refused)
+        if failed is not None:
+            raise RuntimeError(f"rank {source} failed: {failed}")
+        return cast(T, result)
 
     def on_all(self, work: Callable[[], T]) -> T:
         """Runs `work` on every rank and returns its result on that rank.
 
         Raises:
-            UserError: on all ranks, where `work` raises one on any: that of the lowest such rank.
+            UserError: on all ranks, if `work` raises one on any rank; the lowest such rank's error.
         """
         result: list[T] = []
         message = None
@@ -104,25 +110,22 @@ class Communicator:
         return result[0]
 
     def gather(self, value: T) -> list[T]:
-        """Every rank's `value`, which has to be picklable, by rank."""
+        """The `value` of every rank, in the order of ranks. The values must be picklable."""
         if not self.world.distributed:
             return [value]
-        payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        payload = torch.frombuffer(bytearray(self._packing.pack(value).data), dtype=torch.uint8)
         sizes = [int(row[0]) for row in self.exchange([float(len(payload))])]
-        return [pickle.loads(pickled.numpy().tobytes()) for pickled in self.gather_bytes(payload, sizes)]
+        return [self._packing.unpack(packed.numpy().tobytes()) for packed in self.gather_bytes(payload, sizes)]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
-        """Every rank's tensor, by rank: uint8 `[sizes[rank]]`, on the CPU. `sizes` is the same on all ranks."""
+        """The tensor of every rank, in the order of ranks: uint8 `[sizes[rank]]`, on the CPU. All ranks give the same `sizes`."""
         if not self.world.distributed:
             return [mine]
-        padded = torch.zeros(max(sizes), dtype=torch.uint8)
-        padded[: len(mine)] = mine
-        rows = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(rows, padded)
+        rows = gathered_rows(mine, max(sizes), None)
         return [row[:size] for row, size in zip(rows, sizes, strict=True)]
 
     def bytes_from_leader(self, data: bytes | None) -> bytes | None:
-        """Rank 0's bytes, or its None, on every rank. The other ranks give None."""
+        """Rank 0's `data` (bytes or None) on every rank. The other ranks pass None."""
         if not self.world.distributed:
             return data
         size = int(self.exchange([-1.0 if data is None else float(len(data))])[0][0])
@@ -133,7 +136,7 @@ class Communicator:
         return data if data is not None else flat.numpy().tobytes()
 
     def broadcast(self, flat: torch.Tensor, source: int) -> None:
-        """Fills `flat` (uint8 `[bytes]`, on the CPU, equally long on all ranks) with that of rank `source`, in place."""
+        """Overwrites `flat` with that of rank `source`: uint8 `[bytes]` on the CPU, of the same length on all ranks."""
         if self.world.distributed:
             for begin in range(0, len(flat), CHUNK):
                 dist.broadcast(flat[begin : begin + CHUNK], src=source)

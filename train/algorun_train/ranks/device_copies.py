@@ -1,7 +1,7 @@
-"""Small data between host and device, without the host waiting for the work that is queued on a GPU.
+"""Copies of small data between the host's memory and a GPU that do not wait for the work that is queued on the GPU.
 
-A GPU works through a queue that the host fills ahead of it. A copy from ordinary memory, or one whose result the host
-needs at once, makes the host wait until the queue is empty, and then the GPU waits for the host to fill it again.
+The host fills a queue of work ahead of the GPU. Two kinds of copies make the host wait until that queue is empty: copies
+from ordinary (not pinned) memory, and copies whose result the host needs at once. Then the GPU waits for new work.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ About = TypeVar("About")
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """`tensor` on `device`. Where it is there already, it is `tensor` itself.
+    """`tensor` on `device`; `tensor` itself if it is there already.
 
-    For a GPU a copy in pinned memory is sent, so `tensor` may be changed at once. torch does not use the pinned memory
-    again before the GPU has it (CachingHostAllocator). A tensor that requires a gradient keeps it, and is waited for.
+    A copy to a GPU goes through pinned memory, so the caller may change `tensor` at once. torch reuses the pinned memory
+    only after the GPU has read it (CachingHostAllocator). For a tensor that requires a gradient the host waits for the
+    copy, and the gradient flows through it.
     """
     if device.type != "cuda" or tensor.device.type != "cpu" or tensor.requires_grad or tensor.layout != torch.strided:
         return tensor.to(device)
@@ -26,24 +27,24 @@ def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 
 def host_buffer(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Host memory to fill and to send to `device` once, by `.to(device, non_blocking=True)`: pinned for a GPU."""
+    """An empty tensor on the host, pinned if `device` is a GPU. Fill it, then call `.to(device, non_blocking=True)` once."""
     return torch.empty(shape, dtype=dtype, pin_memory=device.type == "cuda")
 
 
 class ReadBack(Generic[About]):
-    """Reads the numbers of a GPU one turn late, when they have arrived, so that the host need not wait for them.
+    """Reads a GPU's numbers one turn late: by then they have arrived, and the host does not wait for the GPU.
 
-    Numbers on the CPU are read at once. Each call of `turn` is a turn; ranks that take turns equally often read the
-    numbers of the same turn.
+    Each call of `turn` is one turn. Numbers on the CPU are returned in the same turn. Ranks that have made the same
+    number of calls read the numbers of the same turn.
     """
 
     def __init__(self) -> None:
         self._sent: tuple[torch.Tensor, torch.cuda.Event, About] | None = None
 
     def turn(self, table: torch.Tensor, about: About) -> tuple[list[float], About] | None:
-        """Sends `table`, `[numbers]` on any device, to the host; returns the last turn's numbers and its `about`.
+        """Sends `table` (`[numbers]`, on any device) to the host. Returns the numbers and the `about` of the turn before.
 
-        None in the first turn. For a table on the CPU it returns this turn's.
+        Returns None in the first turn. If `table` is on the CPU, returns its own numbers and this `about`.
         """
         if table.device.type == "cpu":
             return table.tolist(), about
@@ -61,7 +62,7 @@ def _on_its_way(table: torch.Tensor) -> torch.Tensor:
 
 
 def _event() -> torch.cuda.Event:
-    """When the device has come to this place in its queue."""
+    """An event that occurs when the device reaches this place in its queue."""
     event = torch.cuda.Event()
     event.record()
     return event

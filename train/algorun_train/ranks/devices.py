@@ -1,4 +1,4 @@
-"""Which device a rank computes on, and whether it can: decided before the ranks join."""
+"""Chooses the device that a rank computes on, and checks that it can be used, before the ranks join."""
 
 import ctypes
 import os
@@ -8,23 +8,23 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 from .world import World
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-NONE_ON_PURPOSE = ("", "none", "void", "nodevfiles")  # the last is what Slurm sets for a job without GPUs
-GIVEN = "NVIDIA_VISIBLE_DEVICES"  # what NVIDIA's container toolkit gives to a container
+NONE_ON_PURPOSE = ("", "none", "void", "nodevfiles")  # Slurm sets the last one for a job without GPUs
+GIVEN = "NVIDIA_VISIBLE_DEVICES"  # the GPUs that NVIDIA's container toolkit gives to a container
 GIVEN_NONE = ("", "none", "void")
-CUDA_ON_CPU = "ALGORUN_CUDA_ON_CPU"  # compat/smdistributed/cuda_on_cpu.py: the user has named the CPU
-NONE_LEFT = "No CUDA GPUs are available"  # torch, where the driver works and shows no GPU
+CUDA_ON_CPU = "ALGORUN_CUDA_ON_CPU"  # cuda_on_cpu.py: the user has chosen the CPU
+NONE_LEFT = "No CUDA GPUs are available"  # torch's error if the driver works and shows no GPU
 ON_CPU = f"{VISIBLE}= (empty) for training on the CPU"
 GIB = 2**30
 MOSTLY_FREE = 0.9  # of a GPU's memory: the rest is the driver's and this process's own context (0.6 of 79 GiB, H100)
 
 
 def device_files(dev: str = "/dev") -> list[str]:
-    """NVIDIA's GPUs by their device files, such as /dev/nvidia0."""
+    """The device files of NVIDIA's GPUs on this host, such as /dev/nvidia0."""
     try:
         names = os.listdir(dev)
     except OSError:
@@ -33,7 +33,7 @@ def device_files(dev: str = "/dev") -> list[str]:
 
 
 def driver_library() -> bool:
-    """True where the driver's libcuda.so.1 can be loaded."""
+    """Whether the driver's library, libcuda.so.1, can be loaded."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -42,10 +42,11 @@ def driver_library() -> bool:
 
 
 def hidden_on_purpose(environ: Mapping[str, str]) -> bool:
-    """True where the user has chosen the CPU: CUDA_VISIBLE_DEVICES is empty, negative or a word for none.
+    """Whether the user has chosen the CPU: CUDA_VISIBLE_DEVICES is empty, negative or a word for none.
 
-    NVIDIA_VISIBLE_DEVICES of void, none or nothing counts too, if the driver's library is absent: a privileged container
-    sees the device files even then. With the library the word means nothing: CDI sets `void` and gives GPUs.
+    NVIDIA_VISIBLE_DEVICES with the value void, none or "" counts too, but only without the driver's library: a privileged
+    container sees the device files even if it gets no GPU. With the library the value says nothing: CDI sets `void` and
+    still gives GPUs.
     """
     if environ.get(CUDA_ON_CPU, "0") not in ("", "0"):
         return True
@@ -58,9 +59,10 @@ def hidden_on_purpose(environ: Mapping[str, str]) -> bool:
 
 
 def choose_device(world: World, gpus: int, one_visible: bool, visible: str = "") -> str:
-    """`cuda:<local rank>` where there are GPUs, else `cpu`. `one_visible`: each rank was given a single GPU to see.
+    """`cuda:<local rank>` if this host has GPUs, else `cpu`. Pure.
 
-    Raises UserError for a rank without a GPU on a host that has some.
+    `gpus` counts the GPUs that torch can use. `one_visible`: CUDA_VISIBLE_DEVICES, whose value is `visible`, names one GPU
+    for this rank alone; then it is `cuda:0`. Raises UserError if the host has GPUs, but none for this local rank.
     """
     if gpus == 0:
         return "cpu"
@@ -77,10 +79,10 @@ def choose_device(world: World, gpus: int, one_visible: bool, visible: str = "")
 
 
 def find(world: World, environ: Mapping[str, str], warn: Callable[[str], None], dev: str = "/dev") -> torch.device:
-    """This rank's device, made the current one. `warn` hears of a GPU that others use too.
+    """This rank's device. A GPU becomes torch's current device. `warn` gets a text if other processes use the GPU too.
 
-    Raises UserError, with the driver's words, where the host has GPUs that this process cannot use. A host without
-    NVIDIA's device files, and one whose GPUs the user has hidden, train on the CPU.
+    The device is the CPU if the host has no device files of NVIDIA's, or if the user has hidden the GPUs. Raises UserError,
+    with the driver's own text, if the host has GPUs that this process cannot use.
     """
     gpus, refused = count(environ, dev)
     if refused:
@@ -93,10 +95,10 @@ def find(world: World, environ: Mapping[str, str], warn: Callable[[str], None], 
 
 
 def count(environ: Mapping[str, str], dev: str = "/dev") -> tuple[int, str]:
-    """The GPUs that torch can use here. Where there are none and should be some: 0, and why, with the driver's words."""
+    """The number of GPUs that torch can use, and "". If there should be some and torch can use none: 0, and the reason."""
     files = device_files(dev)
     with warnings.catch_warnings():
-        if files:  # the error has torch's words, and more
+        if files:  # `_unusable` reports the same, with a fix
             warnings.filterwarnings("ignore", "CUDA initialization", UserWarning)
         gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus == 0 and files and not hidden_on_purpose(environ):
@@ -105,7 +107,7 @@ def count(environ: Mapping[str, str], dev: str = "/dev") -> tuple[int, str]:
 
 
 def _unusable(files: list[str], environ: Mapping[str, str]) -> str:
-    """Why none of this host's GPUs can be used, and what to do."""
+    """The error text if none of this host's GPUs can be used."""
     have = f"this host has {len(files)} GPU{'s' * (len(files) > 1)} ({files[0]}{', ..' * (len(files) > 1)})"
     if torch.version.cuda is None and torch.version.hip is None:
         return (
@@ -126,7 +128,7 @@ def _unusable(files: list[str], environ: Mapping[str, str]) -> str:
 
 
 def _words() -> str:
-    """What torch and the driver say when they are told to start."""
+    """The error of torch and the driver when CUDA is started."""
     try:
         torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
@@ -135,12 +137,12 @@ def _words() -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """An error without the C++ frames and the advice that torch adds below."""
+    """The first line of an error. The lines below it are C++ frames and advice that torch adds."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def _take(device: torch.device, warn: Callable[[str], None]) -> None:
-    """Starts CUDA on this rank's GPU. UserError where another process has it for itself, or all of its memory."""
+    """Starts CUDA on this rank's GPU. UserError if another process uses it exclusively, or has taken all of its memory."""
     try:
         torch.cuda.set_device(device)
         free, total = torch.cuda.mem_get_info(device)
@@ -157,7 +159,7 @@ def _take(device: torch.device, warn: Callable[[str], None]) -> None:
 
 
 def identity(device: torch.device) -> str:
-    """The UUID of a GPU; "" for the CPU, and where it is all zeros: a virtual GPU's may not be known."""
+    """The UUID of a GPU. "" for the CPU, and if the UUID is all zeros, as that of a virtual GPU may be."""
     if device.type != "cuda":
         return ""
     uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))

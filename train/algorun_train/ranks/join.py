@@ -1,4 +1,4 @@
-"""How a process joins the other ranks: its device, the roll call, the process group."""
+"""Joins this process to the other ranks: finds its device, answers the roll call, makes the process group."""
 
 import contextlib
 import datetime
@@ -9,24 +9,24 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 from . import devices
 from .communicator import Communicator
 from .roll_call import Place, agree, disagreement, host_name, one_gpu_each
 from .world import World
 
-# Longer than any honest pause between two collectives (compilation of the first step, a checkpoint to slow storage);
-# short enough that a lost peer is noticed by ranks which no launcher watches.
+# Longer than any normal pause between two collectives, such as compiling the first step or saving to slow storage. Short
+# enough that ranks without a launcher notice a lost peer.
 COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=15)
-BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # of the group that is made for ranks on such devices
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}  # of the process group, by the ranks' kind of device
 
 
 def enter(world: World) -> Communicator:
-    """Joins the ranks, unless that is done. Gloo carries CPU tensors, NCCL those on GPUs, in one group. On all ranks.
+    """Joins the ranks, or uses torch's process group if it exists. Call it on all ranks.
 
-    Raises UserError, equal on all ranks, where a rank cannot use its GPU, or their devices differ; and where the group
-    that is there has no backend for CPU tensors.
+    One group carries CPU tensors with Gloo and GPU tensors with NCCL. Raises UserError, the same on all ranks, if a rank
+    cannot use its GPU, if the ranks' devices differ, or if an existing group has no backend for CPU tensors.
     """
     device, error = torch.device("cpu"), ""
     try:
@@ -43,6 +43,9 @@ def enter(world: World) -> Communicator:
     place = Place(world.rank, host_name(), str(device), gpu, error)
     if not dist.is_initialized():
         _join(world, place)
+        # Gloo connects ranks pair by pair, and torch has no barrier behind that: a rank that left now, be it by an error,
+        # would break the connections of ranks that still connect to it, and with rank 0 the store would go.
+        comm.meet()
     elif dist.get_backend() == "nccl":
         raise UserError(
             'torch.distributed has the backend "nccl" alone; allowed: one for CPU tensors beside it; '
@@ -54,7 +57,7 @@ def enter(world: World) -> Communicator:
 
 
 def _join(world: World, place: Place) -> None:
-    """Makes the process group, once all ranks have said that their devices are of one kind."""
+    """Makes the process group after the roll call: all ranks have devices of one kind."""
     store, rank, size = next(dist.rendezvous("env://", world.rank, world.world_size, timeout=COLLECTIVE_TIMEOUT))
     store.set_timeout(COLLECTIVE_TIMEOUT)
     agree(store, size, place)
@@ -70,6 +73,6 @@ def _warn(text: str) -> None:
 def joined(world: World) -> Iterator[Communicator]:
     """The communicator of all ranks. The process group ends with the block, unless an error leaves it."""
     yield enter(world)
-    # Not in a `finally`: leaving the group in order needs peers that are still there, and after an error they are not.
+    # Not in a `finally`: destroying the group needs all peers, and after an error some may have ended.
     if world.distributed:
         dist.destroy_process_group()

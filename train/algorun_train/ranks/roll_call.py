@@ -1,6 +1,6 @@
-"""Before a process group: every rank says which device it has, and all of them go on or all raise the same error.
+"""The roll call before a process group is made: every rank reports its device; all ranks continue, or all raise the same error.
 
-Ranks on CPUs would make a group of Gloo's, ranks on GPUs one of NCCL's, and each would wait for the others for ever.
+Without it, ranks on CPUs would make a group for Gloo and ranks on GPUs one for NCCL, and wait for each other for ever.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ from dataclasses import asdict, dataclass
 
 import torch.distributed as dist
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 MOST_HOSTS = 4  # named in an error
-HEARD_S = 10.0  # rank 0 may hold the store: how long it waits for the others to read the error before it leaves
-PAUSE_S = 0.05  # until a rank looks again for the verdict, or a newer call
+HEARD_S = 10.0  # rank 0 may host the store: the longest wait for the others to read the error before it ends
+PAUSE_S = 0.05  # between two looks for the verdict or a newer call
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One rank's answer. `gpu` is the UUID of its GPU, "" where ranks may share one; `error` says why it has no device."""
+    """One rank's answer. `gpu` is the UUID of its GPU, or "" if ranks may share one. `error` says why it has no device."""
 
     rank: int
     host: str
@@ -35,21 +35,22 @@ class Place:
 
 
 def host_name(environ: Mapping[str, str] = os.environ) -> str:
-    """This host as SageMaker names it, else as it names itself."""
+    """SageMaker's name of this host, else its own host name."""
     return environ.get("SM_CURRENT_HOST") or socket.gethostname()
 
 
 def one_gpu_each(backends: str, environ: Mapping[str, str]) -> bool:
-    """True where ranks of one host must not share a GPU: NCCL refuses it, Gloo does not.
+    """Whether each rank of a host needs a GPU of its own: NCCL refuses a shared one, Gloo does not.
 
-    `backends` is torch's `cpu:gloo,cuda:nccl`. NCCL_HOSTID changes what NCCL takes for one host.
+    `backends` has torch's form, such as `cpu:gloo,cuda:nccl`. False if NCCL_HOSTID is set: NCCL then decides by it, not by
+    the host, which ranks are on one host.
     """
     shared = environ.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") not in ("", "0")  # NCCL 2.30 and later
     return "cuda:nccl" in backends.split(",") and not shared and not environ.get("NCCL_HOSTID")
 
 
 def disagreement(places: Iterable[Place]) -> str:
-    """What keeps these ranks from training together, "" where nothing does. Pure."""
+    """The error that keeps these ranks from training together; "" if there is none. Pure."""
     ranks = sorted(places, key=lambda place: place.rank)
     if refused := [place for place in ranks if place.error]:
         return _errors(refused)
@@ -71,7 +72,7 @@ def disagreement(places: Iterable[Place]) -> str:
 
 
 def _errors(refused: list[Place]) -> str:
-    """The error of the first rank, who has the same, and who has another."""
+    """The error of the first refused rank, the ranks with the same error, and the ranks with another one."""
     first = refused[0].error
     others = [place for place in refused if place.error != first]
     text = f"{_hosts(place for place in refused if place.error == first)}: {first}"
@@ -98,11 +99,11 @@ def _numbers(ranks: list[int]) -> str:
 
 
 def agree(store: dist.Store, size: int, mine: Place) -> None:
-    """To be called on all `size` ranks. Raises UserError, equal on all of them, where they cannot train together.
+    """Holds the roll call. Call it on all `size` ranks. Raises UserError, the same on all ranks, if they cannot train together.
 
-    Waits as long as the store does for ranks that have not come. The store may still hold answers of ranks
-    that torchrun has ended since, under the same TORCHELASTIC_RESTART_COUNT. So rank 0 calls the roll under a name
-    that is new, and the verdict goes to those who have answered this call.
+    Waits for missing ranks up to the store's own time-out. The store may still hold answers of earlier ranks that
+    torchrun has ended, under the same TORCHELASTIC_RESTART_COUNT. So rank 0 gives each roll call a new name, and its
+    verdict counts only for ranks that have answered that call.
     """
     ours = dist.PrefixStore("algorun-devices", store)
     error = _ask(ours, size, mine) if mine.rank == 0 else _answer(ours, mine, store.timeout)  # type: ignore[attr-defined]  # torch's stub lacks it
@@ -111,20 +112,20 @@ def agree(store: dist.Store, size: int, mine: Place) -> None:
 
 
 def _ask(ours: dist.Store, size: int, mine: Place) -> str:
-    """Rank 0 hears all others and tells them the verdict. Returns it."""
+    """Rank 0 reads all answers, decides, and publishes the verdict. Returns the error, or ""."""
     call = uuid.uuid4().hex
     ours.set("call", call)
     answers = [json.loads(ours.get(f"{call}/{rank}")) for rank in range(1, size)]
     error = disagreement([mine, *(Place(**answer["place"]) for answer in answers)])
     ours.set(f"{call}/verdict", json.dumps({"error": error, "heard": [answer["by"] for answer in answers]}))
     if error and size > 1:
-        with contextlib.suppress(RuntimeError):  # one that has ended meanwhile needs no word
+        with contextlib.suppress(RuntimeError):  # a rank that has ended will not read it
             ours.wait([f"{call}/heard {rank}" for rank in range(1, size)], datetime.timedelta(seconds=HEARD_S))
     return error
 
 
 def _answer(ours: dist.Store, mine: Place, patience: datetime.timedelta) -> str:
-    """Another rank answers the latest call until its answer is heard. Returns the verdict."""
+    """Another rank answers the latest call until the verdict counts its answer. Returns the error, or ""."""
     by, answered = uuid.uuid4().hex, ""
     until = time.monotonic() + patience.total_seconds()
     while time.monotonic() < until:
@@ -137,6 +138,6 @@ def _answer(ours: dist.Store, mine: Place, patience: datetime.timedelta) -> str:
             if by in verdict["heard"]:
                 ours.set(f"{call}/heard {mine.rank}", "1")
                 return str(verdict["error"])
-        time.sleep(PAUSE_S)  # a wait of the store's could miss a newer call, and torch warns of each that times out
+        time.sleep(PAUSE_S)  # `store.wait` could miss a newer call, and torch prints a warning for each time-out
     waited_ms = patience / datetime.timedelta(milliseconds=1)
     raise dist.DistStoreError(f"wait timeout after {waited_ms:.0f}ms, keys: /algorun-devices/{answered}/verdict")

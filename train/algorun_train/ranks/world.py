@@ -1,9 +1,9 @@
-"""This process's place among the ranks, read from torchrun's environment variables."""
+"""The numbers of this process among the ranks, read from torchrun's environment variables."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -17,14 +17,14 @@ class World:
     local_rank: int = 0
     local_world_size: int = 1
     distributed: bool = False
-    """whether a launcher has set them; without one there is one process and no process group"""
+    """whether a launcher has set them; if not, there is one process and no process group"""
 
 
 def read_world(environ: Mapping[str, str]) -> World:
-    """The numbers of this process; rank 0 of 1 where neither RANK nor WORLD_SIZE is set.
+    """The numbers of this process; rank 0 of 1 if neither RANK nor WORLD_SIZE is set.
 
     Raises:
-        UserError: where only some of torchrun's variables are set, one is no whole number, or they contradict each other.
+        UserError: if only some of torchrun's variables are set, one is not a whole number, or they contradict each other.
     """
     if "RANK" not in environ and "WORLD_SIZE" not in environ:
         return World()

@@ -11,30 +11,27 @@ import os
 
 import torch
 import torch.distributed as dist
-from torch.distributed import destroy_process_group, group, is_initialized, new_group
+from torch.distributed import (
+    all_gather,
+    barrier,
+    destroy_process_group,
+    get_rank,
+    get_world_size,
+    group,
+    is_initialized,
+    new_group,
+)
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from smdistributed.script_types import Given, Result
 
 from .torch_smddp import NAME
 
 __all__ = [
-    "ReduceOp",
-    "all_gather",
-    "all_reduce",
-    "all_to_all_single",
-    "barrier",
-    "broadcast",
-    "destroy_process_group",
-    "get_local_rank",
-    "get_rank",
-    "get_world_size",
-    "group",
-    "init_process_group",
-    "is_available",
-    "is_initialized",
+    "ReduceOp", "all_gather", "all_reduce", "all_to_all_single", "barrier", "broadcast", "destroy_process_group",
+    "get_local_rank", "get_rank", "get_world_size", "group", "init_process_group", "is_available", "is_initialized",
     "new_group",
-]
+]  # fmt: skip
 
 # What a launcher sets for the ranks of a job; torch's own rendezvous reads the same.
 JOB = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -65,16 +62,6 @@ def init_process_group(*args: Given, **kwargs: Given) -> None:
         kwargs["backend"] = NAME
     if not dist.is_initialized():
         dist.init_process_group(*args, **kwargs)
-
-
-def get_world_size(group: dist.ProcessGroup | None = None) -> int:
-    """The number of ranks of the job, or of `group`."""
-    return dist.get_world_size(group)
-
-
-def get_rank(group: dist.ProcessGroup | None = None) -> int:
-    """This process's rank in the job, or in `group`."""
-    return dist.get_rank(group)
 
 
 def get_local_rank() -> int:
@@ -115,16 +102,6 @@ def broadcast(
     return dist.broadcast(tensor, src, group, async_op)
 
 
-def all_gather(
-    tensor_list: list[torch.Tensor],
-    tensor: torch.Tensor,
-    group: dist.ProcessGroup | None = None,
-    async_op: bool = False,
-) -> Result:
-    """Every rank's `tensor`, in the order of ranks, into `tensor_list`. A work handle with `async_op`, else None."""
-    return dist.all_gather(tensor_list, tensor, group, async_op)
-
-
 def all_to_all_single(
     output_t: torch.Tensor,
     input_t: torch.Tensor,
@@ -138,8 +115,3 @@ def all_to_all_single(
     Sizes are counted along the first axis; without them all parts are equal. A work handle with `async_op`, else None.
     """
     return dist.all_to_all_single(output_t, input_t, output_split_sizes, input_split_sizes, group, async_op)
-
-
-def barrier(group: dist.ProcessGroup | None = None, async_op: bool = False) -> Result:
-    """Waits until every rank is here. A work handle with `async_op`, else None."""
-    return dist.barrier(group, async_op)

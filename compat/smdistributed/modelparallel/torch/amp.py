@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from smdistributed.script_types import Given
 
-from .session import session
+from .session import context
 
 __all__ = ["GradScaler"]
 
@@ -23,11 +23,11 @@ class GradScaler(torch.amp.GradScaler):
         if args and isinstance(args[0], str):
             device, args = args[0], args[1:]
         names = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
-        super().__init__(device or session().comm.device.type, **dict(zip(names, args, strict=False)), **kwargs)
+        super().__init__(device or context().comm.device.type, **dict(zip(names, args, strict=False)), **kwargs)
 
     def _check_scale_growth_tracker(self, funcname: str) -> tuple[torch.Tensor, torch.Tensor]:
         if self._scale is None:  # the loss is scaled on the last rank of a pipeline only
-            self._lazy_init_scale_growth_tracker(session().comm.device)
+            self._lazy_init_scale_growth_tracker(context().comm.device)
         return super()._check_scale_growth_tracker(funcname)
 
     def _unscale_grads_(self, optimizer: torch.optim.Optimizer, *args: Given) -> dict[torch.device, torch.Tensor]:
@@ -36,7 +36,7 @@ class GradScaler(torch.amp.GradScaler):
         total = torch.zeros((), device=self._scale.device)
         for flag in found.values():
             total += flag.to(total.device)
-        group = session().axes.pp_group
+        group = context().axes.pp_group
         if group is not None:
             dist.all_reduce(total, dist.ReduceOp.MAX, group=group)
         return {total.device: total}

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from algorun_train.errors import UserError
+import functools
+
+from algorun_train.common.errors import UserError
+from algorun_train.ranks.meeting import Meeting
 from smdistributed.script_types import Given, Result
 
-from .meeting import together
-from .messages import gathered, packed, post, take
 from .ranks import (
     DP_GROUP,
     MP_GROUP,
@@ -20,17 +21,24 @@ from .ranks import (
     CommGroup,
     RankType,
     global_rank,
-    joined,
     members,
 )
-from .session import session
+from .session import context
 
 
 def _peer(what: str, number: int, rank_type: RankType) -> int:
     found = global_rank(number, rank_type)
-    if found == session().comm.rank:
+    if found == context().comm.rank:
         raise UserError(f"smp.{what}: {rank_type.name} {number} is this process itself; fix: name another rank")
     return found
+
+
+def _post(obj: Given, receivers: list[int]) -> None:
+    """Sends to all at once and waits until each has taken it."""
+    channel = context().messages
+    packed = channel.packing.pack(obj)
+    for work in [work for to in receivers for work in channel.send(packed, to)]:
+        work.wait()
 
 
 def send(obj: Given, dest_rank: int, rank_type: RankType) -> None:
@@ -38,7 +46,7 @@ def send(obj: Given, dest_rank: int, rank_type: RankType) -> None:
 
     Raises UserError for a rank that the group does not have, or this one.
     """
-    post(packed(obj), [_peer("send", dest_rank, rank_type)])
+    _post(obj, [_peer("send", dest_rank, rank_type)])
 
 
 def recv_from(src_rank: int, rank_type: RankType) -> Result:
@@ -46,45 +54,50 @@ def recv_from(src_rank: int, rank_type: RankType) -> Result:
 
     Tensors that were on a GPU are on this rank's. Raises UserError as `send` does.
     """
-    return take(_peer("recv_from", src_rank, rank_type), session().comm.device)
+    return context().messages.receive(_peer("recv_from", src_rank, rank_type))
 
 
 def broadcast(obj: Given, group: CommGroup) -> None:
     """Sends an object to all others of a group; returns once each has called `recv_from`. UserError for no group."""
-    if others := [rank for rank in members(group) if rank != session().comm.rank]:
-        post(packed(obj), others)
+    if others := [rank for rank in members(group) if rank != context().comm.rank]:
+        _post(obj, others)
 
 
 def allgather(obj: Given, group: CommGroup) -> list[Result]:
     """The objects of all ranks of a group, by their rank in it. All of them call it. UserError for no group."""
-    return gathered(obj, joined(group), session().comm.device, "smp.allgather")
+    here, rows = context(), {context().comm.rank: obj}
+    for meeting, what in _meetings("smp.allgather", group):
+        rows = {rank: row for met in meeting.gathered(rows, what, here.comm.device) for rank, row in met.items()}
+    return [rows[rank] for rank in members(group)]
 
 
 def barrier(group: CommGroup = WORLD) -> None:
-    """Waits until all ranks of a group have come here. UserError for no group, and where one of them cannot come."""
-    together(members(group), "smp.barrier")
+    """Waits until all ranks of a group have come here.
+
+    Raises UserError if there is no such group, or if one of its ranks is in another call; RuntimeError, Gloo's, if one
+    has ended.
+    """
+    for meeting, what in _meetings("smp.barrier", group):
+        meeting.together(what)
 
 
-def mp_barrier() -> None:
-    """Waits for the ranks of this model replica."""
-    barrier(MP_GROUP)
+def _meetings(call: str, group: CommGroup) -> list[tuple[Meeting, str]]:
+    """The meetings that bring a group together, one after the other, and the name of the call in each.
+
+    All ranks of the job meet in their pipelines first, then across them. So a rank that is in a step of its pipeline
+    meanwhile gets an error, and nobody waits for it.
+    """
+    here, ranks = context(), members(group)
+    if len(ranks) == here.comm.size:
+        return [(meeting, f"{call}({WORLD.name})") for meeting in (here.pipeline, here.replicas)]
+    for meeting, kind in ((here.pipeline, MP_GROUP), (here.replicas, DP_GROUP)):
+        if list(meeting.ranks) == ranks:
+            return [(meeting, f"{call}({kind.name})")]
+    return [(Meeting(here.comm.rank, ranks), call)]  # this rank alone
 
 
-def pp_barrier() -> None:
-    """Waits for the ranks of this pipeline."""
-    barrier(PP_GROUP)
-
-
-def dp_barrier() -> None:
-    """Waits for the ranks with the same model partition."""
-    barrier(DP_GROUP)
-
-
-def rdp_barrier() -> None:
-    """As `dp_barrier`."""
-    barrier(RDP_GROUP)
-
-
-def tp_barrier() -> None:
-    """Returns at once: a tensor parallel group has one rank."""
-    barrier(TP_GROUP)
+mp_barrier = functools.partial(barrier, MP_GROUP)
+pp_barrier = functools.partial(barrier, PP_GROUP)
+dp_barrier = functools.partial(barrier, DP_GROUP)
+rdp_barrier = functools.partial(barrier, RDP_GROUP)
+tp_barrier = functools.partial(barrier, TP_GROUP)

@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from typing import Self
 
 import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from algorun_train.errors import UserError
-from smdistributed.script_types import Given, Result
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.replicas.part import ReplicaOptions
+from algorun_train.parallel.replicas.uneven import UnevenReplicas
+from algorun_train.parallel.signatures.whole_state import Calls, WholeState
+from smdistributed.modelparallel.core.answers import scalar
+from smdistributed.modelparallel.core.script_model import ScriptModel
+from smdistributed.modelparallel.core.state_keys import PARTIAL
+from smdistributed.script_types import Given, Result, StateDict
 
-from . import wire
-from .calls import Whole, scalar
-from .entry import Entry
-from .fitting import AGAIN, PLAN, Fit, fit
-from .messages import CPU, gathered
-from .model_state import ModelState
-from .refused import Refusing
-from .replicas import Uneven
+from . import transformer_names
+from .module_view import ModuleView
 from .session import session
-from .staged_part import StagedPart, Use
 from .tensor_parallel import NothingDistributed
-from .whole_part import WholePart
+
+OUTSIDE = (
+    "{} outside of an @smp.step function; allowed: inside, with more than one partition; fix: move the call into one"
+)
+STATE_CALLS = Calls("model.module.state_dict()", "model.state_dict()", "model.local_state_dict()")
 
 
-class DistributedModel(ModelState, NothingDistributed, Refusing):
+class DistributedModel(NothingDistributed, nn.Module):
     """Holds `module` for @smp.step functions: they call it, and its `backward`.
 
     The model is cut at the first step, for the shapes seen there; with one partition it is placed at once. Only one per
@@ -36,6 +39,8 @@ class DistributedModel(ModelState, NothingDistributed, Refusing):
     `find_unused_parameters` have no effect: units are profiled on the device that trains, gradients travel in buckets of
     25 MiB, and a parameter that a replica does not use counts as zero there.
     """
+
+    _view: ModuleView
 
     def __init__(
         self,
@@ -59,58 +64,64 @@ class DistributedModel(ModelState, NothingDistributed, Refusing):
             )
         if backward_passes_per_step < 1:
             raise UserError(f"backward_passes_per_step = {backward_passes_per_step}; allowed: 1 or more; fix: give one")
-        self.module = module
-        self.scale = 1 / here.layout.microbatches if average_grads_across_microbatches else 1.0
-        self._replicas = (backward_passes_per_step, overlapping_allreduce, broadcast_buffers)
-        self._uneven: Uneven | None = None
-        self._comm_hook: Callable[[Given], Given] | None = None
-        self._names = tuple(module.state_dict())
-        self._answer: Given = None
-        self._hooks: OrderedDict[int, Callable[..., Result]] = OrderedDict()
-        self._hooks_called = False
-        here.model = self
-        if here.layout.grid.pp == 1:
-            self._whole = WholePart(here, module, *self._replicas)
-            here.partition_is_done()
+        self._modules["module"] = module  # names of parameters begin with "module.", whatever wraps it
+        self.__dict__["_view"] = ModuleView(module)  # no module of this one, or its weights would have two names
+        self._overlaps = overlapping_allreduce
+        transformer_names.give(module)
+        replicas = ReplicaOptions(
+            every=backward_passes_per_step,
+            overlap=overlapping_allreduce,
+            no_overlap="smp.DistributedModel(.., overlapping_allreduce=False)",
+            equal_buffers=broadcast_buffers,
+        )
+        here.context.known["model"] = self
+        here.model = self._placed = ScriptModel(here.context, module, replicas, average_grads_across_microbatches)
+        self._state = WholeState(self._placed, STATE_CALLS)
+        self._placed.place()
 
-    # -- what the script calls ----------------------------------------------------------------------------------------
+    def get_module(self) -> nn.Module:
+        """The script's own module."""
+        return self._modules["module"]  # type: ignore[return-value]
+
+    @property
+    def module(self) -> ModuleView:
+        """A wrapper of the script's module, as DistributedDataParallel is one: its own `module` is the script's."""
+        return self._view
+
+    # -- passes -------------------------------------------------------------------------------------------------------
 
     def forward(self, *args: Given, **kwargs: Given) -> Result:
-        if self._answer is not None:
-            return self._answer.call(args, kwargs)
-        if self._whole is not None:
-            self._call_hooks()
-            return self.module(*args, **kwargs)
-        raise UserError(
-            "the model is called outside of an @smp.step function; allowed: inside, with more than one partition; "
-            "fix: move the call into one"
-        )
+        if self._placed.answer is not None:
+            return self._placed.answer.call(args, kwargs)
+        if self._placed.whole is None:
+            raise UserError(OUTSIDE.format("the model is called"))
+        self._placed.first_pass()
+        return self.get_module()(*args, **kwargs)
 
     def backward(self, tensors: Given, grad_tensors: Given = None) -> None:
         """As torch.autograd.backward, for the loss of this microbatch; the gradients are there when the step is over.
 
         With one partition also outside of a step function: then they are reduced when the optimizer uses them.
         """
-        if self._answer is not None:
-            self._answer.backward(scalar(tensors, grad_tensors))
-        elif self._whole is not None:
+        if self._placed.answer is not None:
+            self._placed.answer.backward(scalar(tensors, grad_tensors))
+        elif self._placed.whole is not None:
             scalar(tensors, grad_tensors).backward()
         else:
-            raise UserError(
-                "model.backward is called outside of an @smp.step function; allowed: inside, with more than one "
-                "partition; fix: move the call into one"
-            )
+            raise UserError(OUTSIDE.format("model.backward is called"))
 
     @property
     def partitioned(self) -> bool:
         """Whether this rank has its part of the model."""
-        return session().partitioned
+        return self._placed.part is not None
 
     def register_post_partition_hook(self, hook: Callable[..., Result]) -> RemovableHandle:
         """Calls hook(model, optimizer) once the model is partitioned, before the first forward pass."""
-        handle = RemovableHandle(self._hooks)
-        self._hooks[handle.id] = hook
+        handle = RemovableHandle(self._placed.before_first_pass)
+        self._placed.before_first_pass[handle.id] = lambda: hook(self, session().optimizer)
         return handle
+
+    # -- replicas -----------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def join(
@@ -125,18 +136,12 @@ class DistributedModel(ModelState, NothingDistributed, Refusing):
         afterwards. Gradients are the mean over all replicas, or, without `divide_by_initial_world_size`, over those that
         have a batch.
         """
-        group = session().axes.dp_group
+        group = self._placed.context.axes.dp_group
         if group is None or not enable:
             yield
             return
-        self._uneven = uneven = Uneven(group, throw_on_early_termination, divide_by_initial_world_size)
-        try:
+        with self._placed.uneven(UnevenReplicas(group, throw_on_early_termination, divide_by_initial_world_size)):
             yield
-            part = self._part()
-            uneven.follow(lambda what: part.empty(uneven, what))
-            part.equalise(uneven.source)
-        finally:
-            self._uneven = None
 
     def register_comm_hook(self, state: Given, hook: Callable[[Given, Given], Given]) -> None:
         """hook(state, bucket) reduces a bucket of gradients over the replicas, in the place of the mean.
@@ -145,117 +150,78 @@ class DistributedModel(ModelState, NothingDistributed, Refusing):
         returns a Future of the buffer's new content. It also has to divide by the microbatches. Torch's ready-made hooks
         take the process group as `state`: smp.get_dp_process_group().
         """
-        if session().axes.dp_group is None:
+        if self._placed.context.axes.dp_group is None:
             raise UserError(
                 'register_comm_hook: there is one replica; allowed: with "ddp": true and several; fix: drop it'
             )
-        if self._comm_hook is not None:
+        if self._placed.gradient_hook is not None:
             raise UserError(
                 "register_comm_hook: there is one already; allowed: one; fix: register a hook that does both"
             )
-        if not self._replicas[1]:
+        if not self._overlaps:
             raise UserError("register_comm_hook: overlapping_allreduce is False; allowed: True; fix: leave it out")
-        self._comm_hook = functools.partial(hook, state)
-        self.scale = 1.0
-        if self._whole or self._staged:
-            self._part().hook(self._comm_hook)
+        self._placed.reduce_by(functools.partial(hook, state))
 
     _register_comm_hook = register_comm_hook  # its older name
 
-    # -- what @smp.step calls -----------------------------------------------------------------------------------------
+    # -- weights ------------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def answered_by(self, answer: Given) -> Iterator[None]:
-        """Calls of the model and of `backward` go to `answer` meanwhile."""
-        outer, self._answer = self._answer, answer
-        try:
-            yield
-        finally:
-            self._answer = outer
+    def local_named_parameters(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters of this rank, under their names in the whole model. UserError before the model is partitioned."""
+        return ((prefix + name, parameter) for name, parameter in self._placed.there().named_parameters())
 
-    @property
-    def is_last(self) -> bool:
-        """Whether this rank has the last stage."""
-        return session().axes.pp_rank == session().layout.grid.pp - 1
+    def local_parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        """As `local_named_parameters`, without names."""
+        return (parameter for _, parameter in self.local_named_parameters())
 
-    @contextlib.contextmanager
-    def whole_step(self) -> Iterator[Whole]:
-        """A step with one partition; yields what calls of the model in it mean."""
-        part = self._whole
-        assert part is not None
-        self._call_hooks()
-        if self.module.training and torch.is_grad_enabled():
-            part.begin(self._uneven)
-        answer = Whole(self.module, self.scale, part.counted)
-        with part.microbatches(self.scale):
-            yield answer
-        part.end(answer.backwards)
+    def local_named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+        """Buffers of this rank, as `local_named_parameters`."""
+        return ((prefix + name, buffer) for name, buffer in self._placed.there().named_buffers())
 
-    def before_use(
-        self, parameters: Iterable[torch.Tensor], optimizer: torch.optim.Optimizer | None = None, steps: bool = False
-    ) -> None:
-        """The gradients of `parameters` are used now, by `optimizer` where one is given: they have to be reduced.
+    def local_buffers(self, recurse: bool = True) -> Iterator[torch.Tensor]:
+        """As `local_named_buffers`, without names."""
+        return (buffer for _, buffer in self.local_named_buffers())
 
-        Called on all replicas. `steps`: the optimizer makes its step, after which they are used up.
+    def local_named_modules(
+        self, memo: Given = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, nn.Module]]:
+        """Modules of this rank: those with parameters or buffers that are not elsewhere, and what is in them."""
+        own = {id(tensor) for _, tensor in (*self.local_named_parameters(), *self.local_named_buffers())}
+        for root in self._placed.there().roots:
+            for name, module in root.named_modules():
+                if any(id(tensor) in own for tensor in (*module.parameters(), *module.buffers())):
+                    yield prefix + name, module
+
+    def local_modules(self) -> Iterator[nn.Module]:
+        """As `local_named_modules`, without names."""
+        return (module for _, module in self.local_named_modules())
+
+    def local_state_dict(self, *args: Given, **kwargs: Given) -> StateDict:
+        """This rank's part of the state dict; `_smp_is_partial` says whether there is more elsewhere."""
+        return {**self._placed.there().state_dict(), PARTIAL: self._placed.staged is not None}
+
+    def state_dict(self, *args: Given, **kwargs: Given) -> StateDict:  # type: ignore[override]
+        """The whole model's state dict, under the names of `module`. On all ranks with the same dp_rank."""
+        return self._state.whole()
+
+    def load_state_dict(
+        self,
+        state_dict: Mapping[str, Given],
+        strict: bool = True,
+        assign: bool = False,
+        same_partition_load: bool = False,
+    ) -> Result:
+        """Takes a whole state dict, or the parts of one, each rank its own.
+
+        `same_partition_load` has no effect: parts of the same partition load as any others do. Where the model is not
+        partitioned yet, the module is loaded as a whole, and cut afterwards.
         """
-        if self._whole is None or not self._whole.holds(parameters):
-            return
-        self._whole.before_use(optimizer, self._uneven)
-        if steps and optimizer is not None:
-            self._whole.stepped(optimizer)
+        state = dict(state_dict)
+        if state.pop(PARTIAL, False):
+            state = self._state.union(state)
+        return self._state.load(state, strict, assign)
 
-    def fits(self, entries: Sequence[Entry], trains: bool, plans: bool = True) -> Fit:
-        """How this batch goes through the stages; on the rank with the first one. `trains`: it may be training."""
-        made = self._staged.forms if self._staged else ()
-        return fit(entries, self.module, made, trains, plans=plans and self._plans())
-
-    def agreed_on_plan(self, how: Fit) -> Fit:
-        """A new plan is made by all pipelines, or by none."""
-        here = session()
-        if self._staged is None or not self._plans() or here.axes.dp_group is None:
-            return how
-        rows = gathered(how.cut == PLAN, here.axes.dp_group, CPU, "the first training step")
-        return Fit(cut=PLAN) if any(rows) else how
-
-    def _plans(self) -> bool:
-        """Whether stages may still be planned anew: the first step that may train has the say, an evaluation before has not."""
-        first = not self._trained and torch.is_grad_enabled() and self._uneven is None
-        return self._staged is None or first
-
-    def partition(self, how: Fit, entry: Entry | None) -> None:
-        """Makes this rank's stages, as the fit asks for it: on all ranks of the job, or of this pipeline.
-
-        `entry` is that of the rank with the first stage. A plan is made for rank 0's, which may be another form.
-        """
-        here = session()
-        if how.cut == AGAIN:
-            assert self._staged is not None
-            self._staged.forms.add(wire.share(entry, 0).on_cpu())
-            return
-        if self._staged:
-            self._staged.gradients.release()
-        example = here.comm.from_leader(lambda: entry.on_cpu())  # type: ignore[union-attr]
-        self._staged = StagedPart(here, self.module, example, *self._replicas)
-        if self._comm_hook:
-            self._staged.hook(self._comm_hook)
-        self._guard()
-        here.partition_is_done()
-        self._call_hooks()
-
-    def train_step(self, entries: Sequence[Entry], loss: Callable[[Given, int], torch.Tensor], how: Fit) -> None:
-        assert self._staged is not None
-        self._trained, self._complete = True, False
-        self._staged.begin(self._uneven)
-        self._staged.train_step(entries, loss, self.scale, how)
-
-    def evaluate(self, entries: Sequence[Entry], use: Use, how: Fit, only: int | None = None) -> list[Result]:
-        assert self._staged is not None
-        return self._staged.evaluate(entries, use, how, only)
-
-    # -- inside -------------------------------------------------------------------------------------------------------
-
-    def _call_hooks(self) -> None:
-        if not self._hooks_called:
-            self._hooks_called = True
-            for hook in list(self._hooks.values()):
-                hook(self, session().optimizer)
+    def cpu(self) -> Self:
+        """The module with the weights of all ranks, on the CPU. On all ranks with the same dp_rank."""
+        self._state.onto_cpu()
+        return self

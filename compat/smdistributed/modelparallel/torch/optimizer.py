@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.replicas.part import Part
+from algorun_train.parallel.signatures import optimizer_state
+from smdistributed.modelparallel.core.state_keys import BUILD, PARTIAL, with_keys, without_keys
 from smdistributed.script_types import Given, Result, StateDict
 
-from .messages import CPU, gathered
 from .session import session
-from .state_keys import COPIES, PARTIAL
 
 SCALING = {
     "init_scale",
@@ -23,18 +23,6 @@ SCALING = {
     "consecutive_hysteresis",
     "dynamic_loss_args",
 }
-BUILD = "build it over model.parameters()"
-_expected: list[Callable[[DistributedOptimizer], None]] = []  # what is to be done once the script has its optimizer
-
-
-def when_there(act: Callable[[DistributedOptimizer], None]) -> None:
-    """Calls `act(optimizer)` now, or when the script makes its DistributedOptimizer."""
-    known = session().optimizer
-    if known is None:
-        _expected.append(act)
-    else:
-        act(known)
-
 
 if TYPE_CHECKING:
     Own = torch.optim.Optimizer
@@ -75,38 +63,33 @@ class DistributedOptimizer(Own):
             optimizer.__class__ = type(
                 f"Distributed{own.__name__}", (DistributedOptimizer, own), {"__doc__": own.__doc__}
             )
-        assert isinstance(optimizer, DistributedOptimizer)  # it is of the new class now
-        now.optimizer = optimizer
-        while _expected:
-            _expected.pop(0)(optimizer)
+        now.optimizer = now.context.known["optimizer"] = optimizer
+        now.optimizer_is_made.happens()
         return optimizer
 
     def __init__(self, *args: Given, **kwargs: Given) -> None:
         """The optimizer is made already."""
 
-    def local_state_dict(self) -> StateDict:
+    def local_state_dict(self, gather_if_shard: bool = True) -> StateDict:
         """The state of this rank's parameters, and the key `_smp_is_partial`. `_smp_copies` are the numbers of those whose
-        state is another rank's as well."""
-        copies = self._copies()
-        return super().state_dict() | {PARTIAL: True} | ({COPIES: copies} if copies else {})
+        state is another rank's as well. `gather_if_shard` has no effect: the state is not sharded over replicas."""
+        return with_keys(self._part())
 
     def state_dict(self) -> StateDict:
         """The state of all parameters, on the CPU where there are several ranks. On all ranks of a pipeline.
 
         Raises UserError where the optimizer was built over the parameters of one rank.
         """
-        own = super().state_dict()
-        group, copies = session().axes.pp_group, self._copies()
-        if group is None:
-            return own
-        own["state"] = {number: each for number, each in own["state"].items() if number not in copies}
-        rows = gathered((own, self._is_of_one_rank()), group, CPU)
-        if all(alone for _, alone in rows):
+        part, context = self._part(), session().context
+        if context.layout.grid.pp == 1:
+            return part.state
+        rows = context.pipeline.gathered(part.without_copies(), "optimizer.state_dict")
+        if all(row.is_of_one_rank for row in rows):
             raise UserError(
                 "optimizer.state_dict: the optimizer was built over local_parameters(), whose numbers mean nothing to "
                 f"other ranks; allowed: local_state_dict(); fix: {BUILD} for the whole state"
             )
-        return merged([state for state, _ in rows])
+        return optimizer_state.merged(rows, BUILD)
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Loads the state of all parameters, or the parts of all ranks, on all ranks of a pipeline.
@@ -114,9 +97,11 @@ class DistributedOptimizer(Own):
         Learning rates and the like are there at once, the state of this rank's parameters once the model is
         partitioned. Raises UserError for the state of another optimizer.
         """
-        state, group = dict(state_dict), session().axes.pp_group
-        if state.pop(PARTIAL, False) and not all(gathered(self._is_of_one_rank(), group, CPU)):
-            state = merged(gathered(state, group, CPU))
+        state, context = dict(state_dict), session().context
+        if state.get(PARTIAL, False):
+            given = without_keys(state, self._part().is_of_one_rank)
+            rows = context.pipeline.gathered(given, "optimizer.load_state_dict")
+            state = given.state if all(row.is_of_one_rank for row in rows) else optimizer_state.merged(rows, BUILD)
         lengths = [[len(group["params"]) for group in groups] for groups in (self.param_groups, state["param_groups"])]
         if lengths[0] != lengths[1]:
             raise UserError(
@@ -124,52 +109,19 @@ class DistributedOptimizer(Own):
                 f"fix: {BUILD} on both sides, and give its groups the same order"
             )
         super().load_state_dict({"state": {}, "param_groups": state["param_groups"]})
-        session().on_partition(lambda: self._fill(state["state"]))
+        context.partition.then(lambda: self._fill(state["state"]))
 
     def _fill(self, state: dict[object, Given]) -> None:
         """Takes over the state of this rank's parameters. The rates stay what a scheduler has made of them since."""
-        mine = _local_parameters()
-        numbers = {
-            number
-            for number, parameter in enumerate(p for group in self.param_groups for p in group["params"])
-            if mine is None or id(parameter) in mine
-        }
+        numbers = optimizer_state.numbers_of(self, _part_of_model())
         kept = {key: value for key, value in state.items() if key in numbers or not isinstance(key, int)}
         super().load_state_dict({"state": kept, "param_groups": super().state_dict()["param_groups"]})
 
-    def _copies(self) -> list[int]:
-        """Numbers of the parameters that are copies of another rank's weights."""
-        staged = session().staged
-        if staged is None:
-            return []
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        own = {id(parameter) for parameter in staged.pipeline.shared_weights.owned(parameters)}
-        return [number for number, parameter in enumerate(parameters) if id(parameter) not in own]
-
-    def _is_of_one_rank(self) -> bool:
-        """True where none of its parameters belongs to another rank of the pipeline."""
-        mine = _local_parameters()
-        return mine is not None and all(id(p) in mine for group in self.param_groups for p in group["params"])
+    def _part(self) -> optimizer_state.StatePart:
+        return optimizer_state.part_of(self, super().state_dict(), _part_of_model())
 
 
-def _local_parameters() -> set[int] | None:
-    """The identities of this rank's parameters; None as long as it is not known which these are."""
-    now = session()
-    if now.model is None or not now.partitioned:
-        return None
-    return {id(parameter) for _, parameter in now.model.local_named_parameters()}
-
-
-def merged(parts: list[StateDict]) -> StateDict:
-    """The state of the whole model from that of its parts. UserError where two parts have the same parameter, which is
-    no copy."""
-    state: dict[object, Given] = {}
-    for part in parts:
-        own = {number: each for number, each in part["state"].items() if number not in part.get(COPIES, ())}
-        if both := state.keys() & own.keys():
-            raise UserError(
-                f"optimizer: two ranks have state of parameter {min(both, key=str)}; allowed: one; fix: {BUILD}, not "
-                "over local_parameters(), or load on as many ranks as have saved, without merging"
-            )
-        state |= own
-    return {key: value for key, value in parts[0].items() if key not in (PARTIAL, COPIES)} | {"state": state}
+def _part_of_model() -> Part | None:
+    """This rank's; None as long as it is not known."""
+    model = session().model
+    return model.part if model else None

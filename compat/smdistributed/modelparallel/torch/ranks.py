@@ -7,50 +7,28 @@ group is the data parallel (dp) one.
 
 from __future__ import annotations
 
-from enum import Enum, auto
+from collections.abc import Callable
+from enum import Enum
+from typing import TypeAlias
 
 import torch.distributed as dist
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
-from .session import session
+from .session import context, session
 
+CommGroup = Enum("CommGroup", ["WORLD", "MP_GROUP", "DP_GROUP", "PP_GROUP", "RDP_GROUP", "TP_GROUP"])
+"""A group of processes that this one belongs to."""
 
-class CommGroup(Enum):
-    """A group of processes that this one belongs to."""
+RankType = Enum("RankType", ["WORLD_RANK", "MP_RANK", "DP_RANK", "PP_RANK", "RDP_RANK", "TP_RANK"])
+"""In which group a number is a rank."""
 
-    WORLD = auto()
-    MP_GROUP = auto()
-    DP_GROUP = auto()
-    PP_GROUP = auto()
-    RDP_GROUP = auto()
-    TP_GROUP = auto()
-
-
-class RankType(Enum):
-    """In which group a number is a rank."""
-
-    WORLD_RANK = auto()
-    MP_RANK = auto()
-    DP_RANK = auto()
-    PP_RANK = auto()
-    RDP_RANK = auto()
-    TP_RANK = auto()
-
-
-WORLD = CommGroup.WORLD
-MP_GROUP = CommGroup.MP_GROUP
-DP_GROUP = CommGroup.DP_GROUP
-PP_GROUP = CommGroup.PP_GROUP
-RDP_GROUP = CommGroup.RDP_GROUP
-TP_GROUP = CommGroup.TP_GROUP
-
-_alone: dist.ProcessGroup | None = None
+WORLD, MP_GROUP, DP_GROUP, PP_GROUP, RDP_GROUP, TP_GROUP = CommGroup
 
 
 def members(group: CommGroup) -> list[int]:
     """The global ranks of this process's group, by their rank in it. UserError for what is no group."""
-    now = session()
+    now = context()
     if group is WORLD:
         return list(range(now.comm.size))
     if group in (MP_GROUP, PP_GROUP):
@@ -80,113 +58,46 @@ def global_rank(number: int, rank_type: RankType) -> int:
     return ranks[number]
 
 
-def joined(group: CommGroup) -> dist.ProcessGroup | None:
-    """The torch.distributed group, None where this process is alone in it."""
-    ranks, now = members(group), session()
-    if len(ranks) == 1:
-        return None
-    if len(ranks) == now.comm.size:
-        return dist.group.WORLD
-    return now.axes.pp_group if group in (MP_GROUP, PP_GROUP) else now.axes.dp_group
-
-
 def _process_group(group: CommGroup) -> dist.ProcessGroup:
-    """As `joined`, with a group of one where this process is alone: None would stand for all ranks in torch's calls."""
-    global _alone
-    found = joined(group)
-    if found is not None:
+    """The torch.distributed group; a group of one if this process is alone: None would stand for all ranks in torch's
+    calls."""
+    ranks, now = members(group), session()
+    if len(ranks) > 1 and len(ranks) < now.context.comm.size:
+        axes = now.context.axes
+        found = axes.pp_group if group in (MP_GROUP, PP_GROUP) else axes.dp_group
+        assert found is not None
         return found
     if not dist.is_initialized():
         raise UserError(
             "a process that no launcher started has no torch.distributed group; fix: start the script through "
             "algorun or torchrun"
         )
-    if group is WORLD and dist.group.WORLD is not None:
+    if (len(ranks) > 1 or group is WORLD) and dist.group.WORLD is not None:
         return dist.group.WORLD
-    if _alone is None:
+    if now.alone is None:
         # The others are not asked: each makes its own, when it wants one.
-        _alone = dist.new_group([session().comm.rank], use_local_synchronization=True)
-    return _alone
+        now.alone = dist.new_group([now.context.comm.rank], use_local_synchronization=True)
+    return now.alone
 
 
 def rank() -> int:
     """This process's rank in the job."""
-    return session().comm.rank
+    return context().comm.rank
 
 
 def size() -> int:
     """The number of processes in the job."""
-    return session().comm.size
+    return context().comm.size
 
 
 def local_rank() -> int:
     """This process's rank on its host."""
-    return session().comm.world.local_rank
+    return context().comm.world.local_rank
 
 
 def local_size() -> int:
     """The number of processes on this host."""
-    return session().comm.world.local_world_size
-
-
-def pp_rank() -> int:
-    """This process's rank in its pipeline."""
-    return session().axes.pp_rank
-
-
-def pp_size() -> int:
-    """The number of ranks of a pipeline."""
-    return session().layout.grid.pp
-
-
-def dp_rank() -> int:
-    """Which of the model replicas this process belongs to."""
-    return session().axes.dp_rank
-
-
-def dp_size() -> int:
-    """The number of model replicas."""
-    return session().layout.grid.dp
-
-
-def tp_rank() -> int:
-    """0: there is no tensor parallelism."""
-    session()
-    return 0
-
-
-def tp_size() -> int:
-    """1: there is no tensor parallelism."""
-    session()
-    return 1
-
-
-mp_rank, mp_size, rdp_rank, rdp_size = pp_rank, pp_size, dp_rank, dp_size
-
-
-def get_mp_group() -> list[int]:
-    """The global ranks that hold this process's model replica together."""
-    return members(MP_GROUP)
-
-
-def get_pp_group() -> list[int]:
-    """The global ranks of this process's pipeline, by stage."""
-    return members(PP_GROUP)
-
-
-def get_dp_group() -> list[int]:
-    """The global ranks that hold the same model partition."""
-    return members(DP_GROUP)
-
-
-def get_rdp_group() -> list[int]:
-    """As `get_dp_group`: there is no tensor parallelism."""
-    return members(RDP_GROUP)
-
-
-def get_tp_group() -> list[int]:
-    """This rank alone: there is no tensor parallelism."""
-    return members(TP_GROUP)
+    return context().comm.world.local_world_size
 
 
 def get_world_process_group() -> dist.ProcessGroup:
@@ -194,26 +105,30 @@ def get_world_process_group() -> dist.ProcessGroup:
     return _process_group(WORLD)
 
 
-def get_mp_process_group() -> dist.ProcessGroup:
-    """The processes of this model replica, for calls of torch.distributed."""
-    return _process_group(MP_GROUP)
+Asked: TypeAlias = tuple[Callable[[], int], Callable[[], int], Callable[[], list[int]], Callable[[], dist.ProcessGroup]]
 
 
-def get_pp_process_group() -> dist.ProcessGroup:
-    """The processes of this pipeline, for calls of torch.distributed."""
-    return _process_group(PP_GROUP)
+def _of(group: CommGroup) -> Asked:
+    """What scripts ask of a group: this process's rank in it, its size, its global ranks, and its group of
+    torch.distributed."""
+
+    def rank_in_it() -> int:
+        return members(group).index(context().comm.rank)
+
+    def size_of_it() -> int:
+        return len(members(group))
+
+    def global_ranks() -> list[int]:
+        return members(group)
+
+    def process_group() -> dist.ProcessGroup:
+        return _process_group(group)
+
+    return rank_in_it, size_of_it, global_ranks, process_group
 
 
-def get_dp_process_group() -> dist.ProcessGroup:
-    """The processes with the same model partition, for calls of torch.distributed."""
-    return _process_group(DP_GROUP)
-
-
-def get_rdp_process_group() -> dist.ProcessGroup:
-    """As `get_dp_process_group`."""
-    return _process_group(RDP_GROUP)
-
-
-def get_tp_process_group() -> dist.ProcessGroup:
-    """This process alone, for calls of torch.distributed."""
-    return _process_group(TP_GROUP)
+mp_rank, mp_size, get_mp_group, get_mp_process_group = _of(MP_GROUP)
+pp_rank, pp_size, get_pp_group, get_pp_process_group = _of(PP_GROUP)
+dp_rank, dp_size, get_dp_group, get_dp_process_group = _of(DP_GROUP)
+rdp_rank, rdp_size, get_rdp_group, get_rdp_process_group = _of(RDP_GROUP)
+tp_rank, tp_size, get_tp_group, get_tp_process_group = _of(TP_GROUP)

@@ -13,16 +13,20 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from smdistributed.script_types import Given, Result
+
+from . import transformer_names
 
 Class = TypeVar("Class", bound=type)
 
 
 @contextlib.contextmanager
 def tensor_parallelism(enabled: bool = True, **config: Given) -> Iterator[None]:
-    """Changes nothing: with one rank per group no module is distributed, whatever `config` says of them."""
-    yield
+    """With one rank per group no module is distributed, whatever `config` says of them. A model of transformers that is
+    made inside draws its weights, also where the script has switched that off (PreTrainedModel.init_weights)."""
+    with transformer_names.initialised() if enabled else contextlib.nullcontext():
+        yield
 
 
 def set_tensor_parallelism(module: nn.Module, enabled: bool = True, **config: Given) -> None:
@@ -62,7 +66,8 @@ delayed_parameter_initialization = delay_param_initialization  # so called in pl
 def model_creation(
     tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **tensor_parallel_config: Given
 ) -> Iterator[None]:
-    """Weights that are made inside have `dtype`, torch's default where it is None. UserError for other types."""
+    """Weights that are made inside have `dtype`, torch's default where it is None, and are drawn as in
+    `tensor_parallelism`. UserError for other types."""
     before = torch.get_default_dtype()
     if dtype is not None:
         if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
@@ -71,7 +76,8 @@ def model_creation(
             )
         torch.set_default_dtype(dtype)
     try:
-        yield
+        with transformer_names.initialised() if tensor_parallelism else contextlib.nullcontext():
+            yield
     finally:
         torch.set_default_dtype(before)
 

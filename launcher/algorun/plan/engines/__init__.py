@@ -1,1 +1,1 @@
-"""Ways of starting ranks: native, torchrun, mpirun. Pure."""
+"""The engines, ways of starting ranks: native, torchrun, mpirun. Pure: they only plan their processes."""

@@ -1,57 +1,63 @@
-"""What an engine gets from a plan and gives to it. Pure."""
+"""The input and output of an engine's planning. Pure. Engines know nothing else of the plan that they are a part of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+from algorun.common.fast_dataclasses import dataclass, field
 from algorun.machine.openmpi import OpenMpi
-from algorun.plan.cluster import Cluster, Meeting
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Where our own programs lie. `home` is the folder of `algorun.inside`."""
+    """Our own programs on a host."""
 
-    python: str
-    home: str
+    python: str  # the interpreter
+    home: str  # the folder of `algorun.inside`
 
     @property
     def rank(self) -> tuple[str, ...]:
-        """The command that an engine starts in place of a rank; it asks its host's supervisor what to run."""
+        """The command that an engine starts for each rank (inside/rank_exec.py)."""
         return (self.python, "-I", "-S", f"{self.home}/rank_exec.py")
 
     @property
     def rsh(self) -> tuple[str, ...]:
-        """Open MPI's remote shell: it asks the supervisors to start orted."""
+        """The remote shell for mpirun (inside/rsh.py)."""
         return (self.python, "-I", "-S", f"{self.home}/rsh.py")
 
 
 @dataclass(frozen=True, slots=True)
+class RankHost:
+    """One host with ranks."""
+
+    name: str
+    slots: int
+    group_rank: int  # its index among the hosts with ranks
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
-    """The ranks that an engine is to start, and what it may use for that.
+    """The ranks that an engine has to start. The job's first host is its leader, with or without ranks."""
 
-    `options` are the user's own for the engine, `interface` is the job's network interface. `per_host`: one rank on each
-    host, which counts hosts. `simulated`: the hosts are one machine.
-    """
-
-    cluster: Cluster
+    hosts: tuple[RankHost, ...]  # the first one has rank 0
+    world_size: int
+    leader: str
+    alone: bool  # the job has one host
     programs: Programs
-    meeting: Meeting
-    interface: str
+    master_addr: str  # the host of rank 0
+    master_port: int  # a free port there, for the ranks
+    engine_port: int  # another one, for the engine
+    interface: str  # the job's network interface
     openmpi: OpenMpi | None
-    options: tuple[str, ...]
-    per_host: bool
-    simulated: bool
+    options: tuple[str, ...]  # the user's own options for the engine
+    per_host: bool  # one rank on each host
+    simulated: bool  # all hosts are on one machine
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """An engine's own processes: host name to argv (a host without one starts none), and their environment.
+    """An engine's own processes."""
 
-    `keeps_contract`: the engine itself computes RANK, MASTER_ADDR and the rest of torchrun's contract.
-    """
-
-    starters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    environ: Mapping[str, str] = field(default_factory=dict)
-    keeps_contract: bool = False
+    starters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host name: argv; other hosts start none
+    environ: Mapping[str, str] = field(default_factory=dict)  # of these processes
+    keeps_contract: bool = False  # the engine sets RANK, MASTER_ADDR and torchrun's other variables itself

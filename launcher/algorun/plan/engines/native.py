@@ -1,4 +1,4 @@
-"""The native engine: each host's supervisor starts its ranks itself, so the engine has no process of its own."""
+"""The native engine: each host's supervisor starts its ranks itself. The engine has no process of its own."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from .base import Pieces, Wanted
 
 
 def pieces(wanted: Wanted) -> Pieces:
-    """Nothing to add."""
+    """No processes."""
     return Pieces()

@@ -1,4 +1,4 @@
-"""Each engine and the function that plans its processes. job/engine.py says how to add one."""
+"""Each engine and the function that plans its processes. CONTRIBUTING.md says how to add one."""
 
 from __future__ import annotations
 

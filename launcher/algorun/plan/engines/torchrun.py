@@ -1,4 +1,4 @@
-"""The torchrun engine: one torchrun per host with a static rendezvous on the leader."""
+"""The torchrun engine: a torchrun on each host, with a static rendezvous on the leader."""
 
 from __future__ import annotations
 
@@ -6,30 +6,29 @@ from .base import Pieces, Wanted
 
 
 def pieces(wanted: Wanted) -> Pieces:
-    """torchrun on every host. Restarts are the hub's (max-restarts 0), and its ranks are our rank programs.
+    """torchrun on every host. It starts our rank program for each rank, and never restarts: the hub decides that.
 
-    Each attempt is a new torchrun with a new port, so that no rank can read addresses of an earlier attempt from a
-    shared store (pytorch issue 135712).
+    Each attempt has new torchrun processes and a new port, so that no rank reads addresses of an earlier attempt from
+    the store (pytorch issue 135712).
     """
-    # One process per host: scripts that count hosts may set MASTER_PORT themselves. With torchrun's own contract no rank
-    # would then listen there, because torchrun offers its rendezvous as the ranks' store. So the rendezvous takes another
-    # port, and the ranks make a store of their own.
-    meeting = wanted.meeting
-    port = meeting.engine_port if wanted.per_host else meeting.master_port
+    # With one rank per host a script may set MASTER_PORT itself. Then rank 0 must listen on that port. It would not with
+    # torchrun's own variables, because torchrun serves the store itself. So torchrun gets another port, and the ranks
+    # create their own store.
+    port = wanted.engine_port if wanted.per_host else wanted.master_port
     starters = {}
-    for host in wanted.cluster.members:
+    for host in wanted.hosts:
         starters[host.name] = (
             wanted.programs.python,
             "-I",
             "-u",
             "-m",
             "torch.distributed.run",
-            f"--nnodes={len(wanted.cluster.members)}",
+            f"--nnodes={len(wanted.hosts)}",
             f"--node-rank={host.group_rank}",
-            f"--nproc-per-node={host.slots.value}",
+            f"--nproc-per-node={host.slots}",
             "--rdzv-backend=static",
-            f"--master-addr={meeting.master_addr.value}",
-            f"--master-port={port.value}",
+            f"--master-addr={wanted.master_addr}",
+            f"--master-port={port}",
             "--max-restarts=0",
             "--no-python",
             "--",

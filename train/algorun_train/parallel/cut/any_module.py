@@ -18,14 +18,14 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
 
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
-from algorun_train.parallel.segments import SegmentSpec
-from algorun_train.parallel.trees import arguments, mapped
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.model import recompute
+from algorun_train.parallel.model.segments import SegmentSpec
+from algorun_train.parallel.model.trees import arguments, mapped
 
 from . import boundary, value_dependence, verify_cut
 from .build import Builder, Trials
@@ -37,7 +37,7 @@ from .recorder import Call, Recording, record
 OTHERS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (torch.randn_like, torch.zeros_like, torch.neg)
 
 
-def cut(model: nn.Module, example: Any, *, stages: int, finest: bool = False, fewer: str = "fewer stages") -> Cut:
+def cut(model: nn.Module, example: object, *, stages: int, finest: bool = False, fewer: str = "fewer stages") -> Cut:
     """Finds every place at which `model` can be cut, and verifies each one by running the model cut and uncut.
 
     `example` is one microbatch: a tensor, a tuple of the model's arguments, or a dictionary of its keyword arguments.
@@ -63,10 +63,12 @@ class Cut:
     """A model cut into segments (a `segments.Cutting`).
 
     `found` says where they begin: this rank's search or another rank's has found it. `refused` says why the model cannot be
-    cut at other units.
+    cut at other units. Modules that the forward has marked during the search are marked in `model` (`recompute.mark`).
     """
 
-    def __init__(self, model: nn.Module, example: Any, found: FoundCut) -> None:
+    def __init__(self, model: nn.Module, example: object, found: FoundCut) -> None:
+        for name, preserve_rng_state in found.recording.recomputed.items():
+            recompute.mark(model.get_submodule(name), preserve_rng_state)
         self._builder = Builder(model, *arguments(example), found.recording)
         self.found, self.refused, self.output = found, found.refused, found.output
         self.example = tuple(self._builder.entry)
@@ -99,7 +101,7 @@ class Cut:
 class Search:
     """Looks for the places at which a model can be cut. `refused` says why not, for each unit without such a place."""
 
-    def __init__(self, model: nn.Module, example: Any) -> None:
+    def __init__(self, model: nn.Module, example: object) -> None:
         _refuse_unfit(model)
         args, kwargs = arguments(example)
         self._model, self._example = model, example
@@ -203,7 +205,10 @@ class Search:
 
 
 def _recorded(
-    model: nn.Module, args: Any, kwargs: Any, change: Callable[[torch.Tensor], torch.Tensor] | None = None
+    model: nn.Module,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    change: Callable[[torch.Tensor], torch.Tensor] | None = None,
 ) -> Recording:
     with verify_cut.fixed(model, True):
         if change:

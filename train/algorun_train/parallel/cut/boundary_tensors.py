@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import Protocol
 
 import torch
 
@@ -64,16 +64,23 @@ def _connected(count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return found
 
 
+class _Context(Protocol):
+    """What autograd keeps from the forward pass of `_Connect` for its backward pass."""
+
+    count: int
+    loose: list[tuple[torch.Size, torch.dtype, torch.device]]
+
+
 class _Connect(torch.autograd.Function):
     """Passes the first `count` tensors on; the others get zeros as their gradients."""
 
-    @staticmethod  # Any: ctx has whatever attributes forward gives it
-    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    @staticmethod
+    def forward(ctx: _Context, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.count = count
         ctx.loose = [(tensor.shape, tensor.dtype, tensor.device) for tensor in tensors[count:]]
         return tuple(tensor.view_as(tensor) for tensor in tensors[:count])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: _Context, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         zeros = (torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in ctx.loose)
         return None, *gradients[: ctx.count], *zeros

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
-from algorun_train.parallel.segments import TensorSpec
-from algorun_train.parallel.trees import leaves, mapped
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.model.segments import TensorSpec
+from algorun_train.parallel.model.trees import Arguments, leaves, mapped
 
 from . import boundary, verify_cut
 from .boundary import Span
@@ -29,8 +28,8 @@ class Builder:
     def __init__(
         self,
         model: nn.Module,
-        args: tuple[Any, ...],  # Any: the user model's own arguments
-        kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
         recording: Recording,
     ) -> None:
         self.model, self.recording, self.spans = model, recording, spans_of(model, recording)
@@ -108,7 +107,7 @@ class Builder:
 class Trials:
     """Compares the stages of a recorded model with the uncut model, whose results it computes once."""
 
-    def __init__(self, builder: Builder, others: Sequence[tuple[Any, Any]] = ()) -> None:
+    def __init__(self, builder: Builder, others: Sequence[Arguments] = ()) -> None:
         """`others` are further examples, as (args, kwargs), with which the cut must work too."""
         self._builder = builder
         self._uncut = [self._run_uncut(builder.example)]
@@ -118,7 +117,7 @@ class Trials:
         self.output = tuple(TensorSpec.of(tensor) for tensor in self._uncut[0][1][True].outputs)
         self._seen: dict[tuple[Place, ...], list[Crossing]] = {}
 
-    def _run_uncut(self, example: tuple[Any, Any]) -> tuple[list[torch.Tensor], dict[bool, Result]]:
+    def _run_uncut(self, example: Arguments) -> tuple[list[torch.Tensor], dict[bool, Result]]:
         """The tensors of the example, and the results in training (True) and in evaluation."""
         return leaves(example), {
             mode: verify_cut.run_uncut(self._builder.model, *example, mode) for mode in (True, False)

@@ -10,14 +10,13 @@ import io
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
-from algorun_train.parallel.segments import TensorSpec
-from algorun_train.parallel.trees import arguments
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.model.segments import TensorSpec
+from algorun_train.parallel.model.trees import arguments
 
 from . import boundary, verify_cut
 from .partial_forward import Place
@@ -44,11 +43,11 @@ class FoundCut:
 
 
 def trimmed(recording: Recording, places: Sequence[Place]) -> Recording:
-    """The recording without what stages between these places do not need. They need calls, uses, and the results of the
-    calls that they skip."""
+    """The recording without what stages between these places do not need. They need calls, uses, marks, and the results
+    of the calls that they skip."""
     skipped = {call.name for place in places for call in boundary.before(recording, place.tick, place.inputs)}
     calls = _copied(recording.calls, lambda call: call.result if call.name in skipped else None)
-    return Recording(calls, [], [], recording.uses, recording.changed, [], recording.anew)
+    return Recording(calls, [], [], recording.uses, recording.changed, [], recording.anew, recording.recomputed)
 
 
 def _copied(calls: Sequence[Call], result: Callable[[Call], object]) -> list[Call]:
@@ -84,7 +83,7 @@ class _NotSent:
     """Stands for the result of a call that could not be sent."""
 
 
-def unpacked(data: bytes, model: nn.Module, example: Any) -> FoundCut:  # Any: the user model's arguments
+def unpacked(data: bytes, model: nn.Module, example: object) -> FoundCut:
     """The cut that another rank has packed, for an equal model here. Runs one forward pass if results were not sent.
 
     Raises UserError if the model calls other modules here than on the rank that has cut it.

@@ -9,17 +9,15 @@ first, second = cutting.stage(0, 6), cutting.stage(6, 12)
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 from .any_module import Cut, Search
 from .module_copy import names
 
 
-def cut_at_layers(model: nn.Module, example: Any) -> Cut:  # Any: the user model's own arguments
+def cut_at_layers(model: nn.Module, example: object) -> Cut:
     """One segment per layer of the `nn.ModuleList` or `nn.Sequential` with the most parameters.
 
     Modules before the first layer (embeddings) belong to the first segment, modules after the last one (norm, head) to the

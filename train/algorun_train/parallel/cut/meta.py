@@ -1,22 +1,27 @@
-"""Calls functions of torch with tensors that have shapes and types but no values (torch's device "meta").
-
-`Any` on this page: functions that torch hands to a TorchFunctionMode, and their arguments, of any type.
-"""
+"""Calls functions of torch with tensors that have shapes and types but no values (torch's device "meta")."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from algorun_train.parallel.trees import mapped
+from algorun_train.parallel.model.trees import Arguments, mapped
 
 META = torch.device("meta")
 MOVES = (torch.Tensor.cpu, torch.Tensor.cuda)
 
 
-def computed(func: Any, args: Any, kwargs: Any) -> Any:
+class TorchFunction(Protocol):
+    """A function that torch hands to a TorchFunctionMode."""
+
+    __name__: str
+
+    def __call__(self, *args: object, **kwargs: object) -> object: ...
+
+
+def computed(func: TorchFunction, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """The function's result for its tensors moved to meta. A move to another device leaves them on meta.
 
     Raises torch's own error if the result depends on values, see `needs_values`.
@@ -35,15 +40,18 @@ def on_meta(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.is_meta else tensor.detach().to("meta")
 
 
-def placed(args: Any, kwargs: Any, old: torch.device | None, new: torch.device) -> tuple[Any, Any]:
+def placed(
+    args: tuple[object, ...], kwargs: dict[str, object], old: torch.device | None, new: torch.device
+) -> Arguments:
     """The arguments with every device that equals `old` replaced by `new`; `old` None: every device."""
 
-    def change(value: Any) -> Any:
+    def change(value: object) -> object:
         return new if isinstance(value, torch.device) and (old is None or value == old) else value
 
     args = tuple(change(value) for value in args)
-    if kwargs.get("device") is not None:
-        kwargs = {**kwargs, "device": change(torch.device(kwargs["device"]))}
+    device: Any = kwargs.get("device")  # Any: a device, a name or a number, as torch.device takes them
+    if device is not None:
+        kwargs = {**kwargs, "device": change(torch.device(device))}
     return args, kwargs
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 # Attributes that need no copy, and those that are empty in most modules.
 PLAIN = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size, FunctionType)
 EMPTY = (dict, OrderedDict, list, set)
+Memo = dict[int, Any]  # Any: copies of any type, by the id of the original, as copy.deepcopy has them
 
 
 def copy_modules(model: nn.Module, exchange: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
@@ -24,7 +25,7 @@ def copy_modules(model: nn.Module, exchange: Callable[[torch.Tensor], torch.Tens
     Other tensors are shared with `model`, all other attributes are copied as by copy.deepcopy, which takes ten times as
     long: verifying a cut makes a copy for every segment. Raises UserError for a model that cannot be copied.
     """
-    memo: dict[int, Any] = {}
+    memo: Memo = {}
     modules = list(model.modules())
     for module in modules:
         for value in vars(module).values():
@@ -41,7 +42,7 @@ def copy_modules(model: nn.Module, exchange: Callable[[torch.Tensor], torch.Tens
             copy.deepcopy(module, memo)
         for module in modules:
             if not hasattr(module, "__deepcopy__"):
-                vars(memo[id(module)]).update((name, _copied(value, memo)) for name, value in vars(module).items())
+                memo[id(module)].__dict__.update((name, _copied(value, memo)) for name, value in vars(module).items())
     except Exception as error:
         raise UserError(
             f"model {type(model).__name__} cannot be cut: copying its modules failed ({type(error).__name__}: {error}); "
@@ -51,7 +52,7 @@ def copy_modules(model: nn.Module, exchange: Callable[[torch.Tensor], torch.Tens
     return copied
 
 
-def _copied(value: Any, memo: dict[int, Any]) -> Any:  # Any: attributes of user modules, of any type
+def _copied(value: object, memo: Memo) -> object:
     if isinstance(value, PLAIN):
         return value
     if type(value) in EMPTY and not value:

@@ -6,8 +6,6 @@ code reads (`if mask.all()`): such inputs cross every boundary, and a stage has 
 At the begin of the stage: the meta tensors that it needs are bound to the received tensors. A function that gets a bound
 tensor as its argument gets the received tensor instead.
 At the begin of the next stage: an exception leaves the forward.
-
-`Any` on this page: the user model's own arguments and results, and the functions that torch hands to a TorchFunctionMode.
 """
 
 from __future__ import annotations
@@ -16,20 +14,21 @@ import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from algorun_train.errors import UserError
-from algorun_train.parallel.recompute import recomputed
-from algorun_train.parallel.trees import leaves, mapped
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.model import recompute
+from algorun_train.parallel.model.trees import Arguments, leaves, mapped
 
 from .boundary_tensors import connect, pack, unpack
-from .meta import META, computed, placed
+from .meta import META, TorchFunction, computed, placed
 from .recorder import LIKE, RANDOM, Call
 
+R = TypeVar("R")
 RECEIVED = "_algorun_received"  # attribute of a meta tensor: the received tensor that it is bound to
 
 
@@ -56,7 +55,7 @@ class StagePlan:
     skipped: tuple[Call, ...]  # modules called before the stage
     inside: tuple[str, ...]  # modules whose calls lie within the stage
     later: tuple[str, ...]  # modules called from the stage's end on
-    example: tuple[tuple[Any, ...], dict[str, Any]]  # the model's arguments; in later stages on meta
+    example: Arguments  # the model's arguments; in later stages on meta
     untouched: frozenset[int] = frozenset()  # entry tensors that no gradient reaches
 
 
@@ -86,7 +85,7 @@ class PartialForward(nn.Module):
         self.training = mode
         return self
 
-    def forward(self, *received: torch.Tensor) -> Any:
+    def forward(self, *received: torch.Tensor) -> object:
         plan = self._plan
         run, outer = _Run(plan, received), self._run
         self._run = run
@@ -121,17 +120,17 @@ class PartialForward(nn.Module):
         for name in noted:
             _wrap(modules[name], functools.partial(self._noted, name))
         for call in plan.skipped:
-            modules[call.name].forward = functools.partial(_skip, call)
+            modules[call.name].forward = functools.partial(self._skip, call)
         for place, act in ((begin, self._enter), (end, self._leave)):
             if place is not None:
                 _wrap(modules[place.name], functools.partial(act, place))
 
-    def _noted(self, name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _noted(self, name: str, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
         if self._run is not None:
             self._run.arguments_of.setdefault(name, leaves((args, kwargs)))
         return forward(*args, **kwargs)
 
-    def _enter(self, place: Place, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _enter(self, place: Place, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
         run = self._run
         if run is not None and not run.entered:
             run.arguments_of.setdefault(place.name, leaves((args, kwargs)))
@@ -139,7 +138,7 @@ class PartialForward(nn.Module):
         args, kwargs = mapped((args, kwargs), _received)
         return forward(*args, **kwargs)
 
-    def _leave(self, place: Place, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _leave(self, place: Place, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
         run = self._run
         if run is None or not run.entered:
             raise UserError(run.missed() if run is not None else f"unit {place.name} belongs to another stage")
@@ -147,29 +146,47 @@ class PartialForward(nn.Module):
         made = [_received(tensor) for tensor in run.found(place)]
         raise _Leave(tuple(pack(tensor) for tensor in [*made, *(run.inputs[i] for i in place.inputs)]))
 
-    def _later(self, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _skip(self, call: Call, *args: object, **kwargs: object) -> object:
+        """The recorded result on meta of a module that an earlier stage runs, as tensors that are new in every run."""
+        given = leaves((args, kwargs)) if any(alias is not None for alias in call.aliases) else []
+        aliases = iter(call.aliases)
+
+        def fresh(tensor: torch.Tensor) -> torch.Tensor:
+            alias = next(aliases)
+            return tensor.detach() if alias is None or alias >= len(given) else given[alias]
+
+        if self._run is None:
+            return mapped(call.result, fresh)
+        return self._run.unwatched(mapped, call.result, fresh)
+
+    def _later(self, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
         raise UserError(self._run.missed() if self._run is not None else "a unit of another stage was called")
 
     def recompute(self, modules: Mapping[str, bool]) -> None:
         """Calls of these modules keep no activations: the backward pass computes them again. Each module must lie within
         this stage. The flag says whether the second pass draws the same random numbers as the first."""
-        self._again = dict(modules)
+        self._again = {name: flag for name, flag in modules.items() if name in self._plan.inside}
+        for name in modules.keys() - self._again.keys():  # deeper, where nothing is watched
+            module = self._model[0].get_submodule(name)
+            recompute.mark(module, modules[name])
+            recompute.in_place(module)
 
-    def _within(self, name: str, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        run = self._run
+    def _within(self, name: str, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
+        run, is_first = self._run, self._plan.begin is None
+        if is_first and name not in self._again:
+            return forward(*args, **kwargs)  # the first stage has nothing bound, and watches nothing
         if run is not None and not run.entered:
             raise UserError(run.missed())
-        args, kwargs = mapped((args, kwargs), _received)
+        if not is_first:
+            args, kwargs = mapped((args, kwargs), _received)
         if run is None:  # recomputed in a backward pass
             return forward(*args, **kwargs)
-        run.depth += 1
-        try:
-            if name in self._again and torch.is_grad_enabled():
-                module = self._model[0].get_submodule(name)
-                return recomputed(forward, module, *args, preserve_rng_state=self._again[name], **kwargs)
-            return forward(*args, **kwargs)
-        finally:
-            run.depth -= 1
+        if name in self._again and torch.is_grad_enabled():
+            module = self._model[0].get_submodule(name)
+            return run.unwatched(
+                recompute.recomputed, forward, module, *args, preserve_rng_state=self._again[name], **kwargs
+            )
+        return run.unwatched(forward, *args, **kwargs)
 
 
 class _Run(TorchFunctionMode):
@@ -184,7 +201,7 @@ class _Run(TorchFunctionMode):
         self.arguments_of: dict[str, list[torch.Tensor]] = {}
         self.inputs: dict[int, torch.Tensor] = {}  # those of the model that this stage has, by number
 
-    def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def arguments(self) -> Arguments:
         """The model's arguments. In later stages: the inputs that have crossed, and for the others new tensors without
         values, which are bound in this run only."""
         begin, end = self.plan.begin, self.plan.end
@@ -200,8 +217,7 @@ class _Run(TorchFunctionMode):
             (self.inputs[i].clone() if i in kept else self.inputs[i]) if i in self.inputs else example.detach()
             for i, example in enumerate(examples)
         )
-        args, kwargs = mapped(self.plan.example, lambda _: next(own))
-        return args, kwargs
+        return mapped(self.plan.example, lambda _: next(own))
 
     def enter(self, place: Place) -> None:
         self.entered = True  # from here on functions, the ones below too, work on real tensors
@@ -210,6 +226,23 @@ class _Run(TorchFunctionMode):
             bound = unpack(received, dtype)
             # A received tensor is a leaf of autograd's graph and a buffer of the pipeline: the model may not write to it.
             setattr(tensor, RECEIVED, bound.clone() if written else bound)
+
+    def unwatched(self, work: Callable[..., R], /, *args: object, **kwargs: object) -> R:
+        """work(*args, **kwargs), whose arguments are not bound: the functions of torch within it go straight to torch.
+
+        Watching a function takes longer than a small one itself. So this mode is left meanwhile, unless the model has
+        entered another mode around the call: only the innermost one can be left.
+        """
+        innermost = _innermost_mode() is self
+        if innermost:
+            self.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # torch's own
+        self.depth += 1
+        try:
+            return work(*args, **kwargs)
+        finally:
+            self.depth -= 1
+            if innermost:
+                self.__enter__()  # type: ignore[no-untyped-call]
 
     def found(self, place: Place) -> list[torch.Tensor]:
         return [self.arguments_of[name][number] for name, number in place.where]
@@ -222,7 +255,9 @@ class _Run(TorchFunctionMode):
             "fix: cut the model at larger units, or take the branch out of its forward"
         )
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: TorchFunction, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if self.depth:
             return func(*args, **kwargs)
@@ -230,12 +265,12 @@ class _Run(TorchFunctionMode):
             return self._before(func, args, kwargs)
         args, kwargs = mapped((args, kwargs), _received)
         if self.plan.begin is not None:  # the code may ask tensors that have not crossed for their device
-            if func == _DEVICE and args[0].is_meta:
+            if func == _DEVICE and isinstance(args[0], torch.Tensor) and args[0].is_meta:
                 return self.device
             args, kwargs = placed(args, kwargs, META, self.device)
         return func(*args, **kwargs)
 
-    def _before(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _before(self, func: TorchFunction, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         """Computes constants on the stage's device. Everything that depends on inputs or weights stays on meta."""
         if func == _DEVICE:
             return self.device
@@ -249,6 +284,8 @@ class _Run(TorchFunctionMode):
 
 
 _DEVICE = torch.Tensor.device.__get__
+# torch has no public name for it. Without the private one no mode is left, which costs time and changes no result.
+_innermost_mode: Callable[[], object] = getattr(torch.overrides, "_get_current_function_mode", lambda: None)
 
 
 def _received(tensor: torch.Tensor) -> torch.Tensor:
@@ -257,16 +294,5 @@ def _received(tensor: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def _wrap(module: nn.Module, around: Callable[..., Any]) -> None:
+def _wrap(module: nn.Module, around: Callable[..., object]) -> None:
     module.forward = functools.partial(around, module.forward)
-
-
-def _skip(call: Call, *args: Any, **kwargs: Any) -> Any:
-    given = leaves((args, kwargs))
-    aliases = iter(call.aliases)
-
-    def fresh(tensor: torch.Tensor) -> torch.Tensor:
-        alias = next(aliases)
-        return tensor.detach() if alias is None or alias >= len(given) else given[alias]
-
-    return mapped(call.result, fresh)

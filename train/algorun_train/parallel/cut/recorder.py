@@ -1,24 +1,21 @@
-"""Records one forward pass: which modules are called when, and which tensors go from where to where.
-
-`Any` on this page: the user model's own arguments and results, and the functions that torch hands to a TorchFunctionMode.
-"""
+"""Records one forward pass: which modules are called when, and which tensors go from where to where."""
 
 from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from algorun_train.parallel.segments import TensorSpec
-from algorun_train.parallel.trees import leaves, mapped
+from algorun_train.parallel.model import recompute
+from algorun_train.parallel.model.segments import TensorSpec
+from algorun_train.parallel.model.trees import leaves, mapped
 
-from .meta import computed, needs_values
+from .meta import TorchFunction, computed, needs_values
 from .module_copy import copy_modules, names
 
 # Functions that read a tensor's values although they return no tensor.
@@ -56,7 +53,7 @@ class Call:
     begin: int
     arguments: list[Value]
     end: int = -1
-    result: Any = None  # as returned, tensors on meta
+    result: object = None  # as returned, tensors on meta
     outcome: list[Value | None] = field(default_factory=list)  # the tensors of the result
     aliases: list[int | None] = field(default_factory=list)  # tensor of the result -> argument that it is, if one
     children: list[Call] = field(default_factory=list)
@@ -73,6 +70,7 @@ class Recording:
     changed: set[str]  # buffers that the pass has written to
     reads: list[tuple[int, frozenset[int]]]  # ticks at which Python has read values, and the inputs they come from
     anew: frozenset[str] = frozenset()  # modules that every stage calls itself, see `value_dependence.varying`
+    recomputed: dict[str, bool] = field(default_factory=dict)  # `recompute.marks`: the forward itself may mark modules
     _once: dict[str, Call] = field(default_factory=dict)
 
     def once(self) -> dict[str, Call]:
@@ -127,7 +125,7 @@ class Recording:
         ]
 
 
-def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recording:
+def record(model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> Recording:
     """Runs a copy of `model` in training mode on its arguments and returns what was seen. The model stays as it is."""
     owner = names(model)
     own: dict[int, str] = {}
@@ -159,7 +157,15 @@ def record(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R
     recorder.tick += 1
     for tensor in leaves(output):
         recorder.use(tensor)
-    return Recording(recorder.calls, recorder.values, recorder.made, recorder.uses, changed, recorder.reads)
+    return Recording(
+        recorder.calls,
+        recorder.values,
+        recorder.made,
+        recorder.uses,
+        changed,
+        recorder.reads,
+        recomputed=recompute.marks(copied),
+    )
 
 
 def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -179,7 +185,9 @@ class _Recorder(TorchFunctionMode):
         self.made: list[int] = []
         self.reads: list[tuple[int, frozenset[int]]] = []
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(
+        self, func: TorchFunction, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
@@ -247,7 +255,7 @@ class _Recorder(TorchFunctionMode):
             value.sources = sources
 
 
-def _looks(func: Any, args: Any, kwargs: Any) -> bool:
+def _looks(func: TorchFunction, args: tuple[object, ...], kwargs: dict[str, object]) -> bool:
     """Whether a function reads values: it fails on tensors that have shapes but no values."""
     if func.__name__ in READS:
         return True
@@ -259,7 +267,7 @@ def _looks(func: Any, args: Any, kwargs: Any) -> bool:
     return False
 
 
-def _called(recorder: _Recorder, name: str, forward: Any, *args: Any, **kwargs: Any) -> Any:
+def _called(recorder: _Recorder, name: str, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
     given = leaves((args, kwargs))
     recorder.paused = True
     values = [recorder.value(tensor) or Value(TensorSpec.of(tensor), -1, None) for tensor in given]

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import nn
 
-from algorun_train.errors import UserError
-from algorun_train.parallel.segments import SegmentSpec
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.model.segments import SegmentSpec
 
 from .any_module import Cut, Search
 
 
 def recut(
     model: nn.Module,
-    example: Any,  # the user model's own arguments
+    example: object,
     stages: Sequence[Sequence[SegmentSpec]],
 ) -> Cut:
     """A cut with one segment for each stage of an earlier cut. `stages` are the segments of these stages.

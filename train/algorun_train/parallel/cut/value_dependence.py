@@ -8,11 +8,10 @@ verified with another mask too.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
 
 import torch
 
-from algorun_train.parallel.trees import leaves, mapped, zipped
+from algorun_train.parallel.model.trees import Arguments, leaves, mapped, zipped
 
 from .recorder import Call, Recording
 
@@ -22,12 +21,11 @@ def seen(recordings: Sequence[Recording]) -> frozenset[int]:
     return frozenset().union(*(inputs for recording in recordings for _, inputs in recording.reads))
 
 
-def other(args: Any, kwargs: Any, inputs: Collection[int]) -> tuple[Any, Any]:  # Any: the user model's arguments
+def other(args: tuple[object, ...], kwargs: dict[str, object], inputs: Collection[int]) -> Arguments:
     """An example in which each of `inputs`, by number, has other values that the model may well get."""
     examples = leaves((args, kwargs))
     changed = iter(_other(tensor) if i in inputs else tensor for i, tensor in enumerate(examples))
-    new_args, new_kwargs = mapped((args, kwargs), lambda _: next(changed))
-    return new_args, new_kwargs
+    return mapped((args, kwargs), lambda _: next(changed))
 
 
 def _other(tensor: torch.Tensor) -> torch.Tensor:
@@ -66,6 +64,6 @@ def _looks(recording: Recording, call: Call | None) -> bool:
 
 def _numbers(call: Call) -> bool:
     """Whether a call returns anything beside tensors and None."""
-    found: list[Any] = []
+    found: list[object] = []
     zipped([call.result], found.extend)
     return any(item is not None and not isinstance(item, torch.Tensor) for item in found)

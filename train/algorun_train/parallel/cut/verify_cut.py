@@ -6,13 +6,12 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
-from algorun_train.parallel.segments import TensorSpec
-from algorun_train.parallel.trees import leaves, mapped
+from algorun_train.parallel.model.segments import TensorSpec
+from algorun_train.parallel.model.trees import leaves, mapped
 
 from .module_copy import copy_modules, names
 
@@ -51,8 +50,8 @@ def _private(model: nn.Module, training: bool) -> nn.Module:
 
 def run_uncut(
     model: nn.Module,
-    args: tuple[Any, ...],  # Any: the user model's own arguments
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     training: bool,
 ) -> Result:
     """The result of the uncut model."""

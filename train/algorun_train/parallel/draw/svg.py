@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from algorun_train.parallel.schedules import Span, Timeline
@@ -19,13 +20,23 @@ INK, PALE, IDLE = "#24292f", "#6e7781", "#f3f4f6"
 FONT = "font-family=\"system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif\""
 
 
+@dataclass(frozen=True, slots=True)
+class Font:
+    """How a text looks: its height in pixels, its colour, and which of its ends its place is."""
+
+    size: int
+    fill: str = INK
+    anchor: str = "start"
+    bold: bool = False
+
+
 def svg(title: str, timelines: Sequence[tuple[str, Timeline]]) -> str:
     """The picture of (label, timeline) pairs below each other, all at one scale so that lengths can be compared."""
     longest = max((timeline.step_s for _, timeline in timelines), default=0.0) or 1.0
     scale = (WIDTH - LEFT - RIGHT) / longest
     kinds = {span.action.kind for _, timeline in timelines for spans in timeline.ranks for span in spans}
     several = any(_stages(spans)[1:] for _, timeline in timelines for spans in timeline.ranks)
-    parts = [_text(LEFT, 32, title, 20, weight=600), *_legend([k for k in NAMES if k in kinds], several)]
+    parts = [_text(LEFT, 32, title, Font(20, bold=True)), *_legend([k for k in NAMES if k in kinds], several)]
     top = 84
     for label, timeline in timelines:
         parts += _timeline(label, timeline, top, scale)
@@ -38,13 +49,13 @@ def svg(title: str, timelines: Sequence[tuple[str, Timeline]]) -> str:
 
 def _timeline(label: str, timeline: Timeline, top: float, scale: float) -> list[str]:
     caption = f"{label}: step {_ms(timeline.step_s)} ms, bubble {timeline.bubble:.1%}"
-    parts = [_text(LEFT, top + 12, caption, 14, weight=600)]
+    parts = [_text(LEFT, top + 12, caption, Font(14, bold=True))]
     top += 26
     for rank, (spans, bubble) in enumerate(zip(timeline.ranks, timeline.bubbles, strict=True)):
         y = top + rank * (LANE + GAP)
         width = timeline.step_s * scale
-        parts.append(_text(LEFT - 12, y + LANE / 2, f"rank {rank}", 13, anchor="end"))
-        parts.append(_text(LEFT - 12, y + LANE / 2 + 14, f"idle {bubble:.0%}", 10, PALE, anchor="end"))
+        parts.append(_text(LEFT - 12, y + LANE / 2, f"rank {rank}", Font(13, anchor="end")))
+        parts.append(_text(LEFT - 12, y + LANE / 2 + 14, f"idle {bubble:.0%}", Font(10, PALE, "end")))
         parts.append(f'<rect x="{LEFT}" y="{y}" width="{width:.2f}" height="{LANE}" fill="{IDLE}"/>')
         stages = _stages(spans)
         for span in spans:
@@ -64,7 +75,7 @@ def _span(span: Span, stages: Sequence[int], y: float, zero: float, scale: float
     size = f'x="{x:.2f}" y="{y}" width="{max(width - edge, 0.4):.2f}" height="{LANE}"'
     parts = [f'<rect {size} rx="{min(3.0, width / 6):.1f}" fill="{fill}">{tip}</rect>']
     if width >= 7 * len(str(microbatch)) + 5:
-        parts.append(_text(x + width / 2, y + LANE / 2 + 4, str(microbatch), 12, ink, anchor="middle"))
+        parts.append(_text(x + width / 2, y + LANE / 2 + 4, str(microbatch), Font(12, ink, "middle")))
     return parts
 
 
@@ -74,8 +85,8 @@ def _axis(longest: float, scale: float, y: float, top: float) -> list[str]:
     for number in range(int(longest / tick + 1e-9) + 1):
         x = LEFT + number * tick * scale
         parts.append(f'<line x1="{x:.2f}" y1="{y}" x2="{x:.2f}" y2="{y + 5}" stroke="{PALE}"/>')
-        parts.append(_text(x, y + 18, f"{number * tick * 1e3:.6g}", 11, PALE, anchor="middle"))
-    parts.append(_text(LEFT - 12, y + 18, "ms", 11, PALE, anchor="end"))
+        parts.append(_text(x, y + 18, f"{number * tick * 1e3:.6g}", Font(11, PALE, "middle")))
+    parts.append(_text(LEFT - 12, y + 18, "ms", Font(11, PALE, "end")))
     return parts
 
 
@@ -86,19 +97,17 @@ def _legend(kinds: Sequence[str], several: bool) -> list[str]:
         if several:
             parts.append(f'<rect x="{x + 14}" y="47" width="14" height="14" rx="3" fill="{SHADES[kind][1]}"/>')
         x += 34 if several else 20
-        parts.append(_text(x, 58, NAMES[kind], 12))
+        parts.append(_text(x, 58, NAMES[kind], Font(12)))
         x += 7.2 * len(NAMES[kind]) + 16
     idle = "idle; numbers are microbatches" + ("; darker: a later stage of the rank" if several else "")
     parts.append(f'<rect x="{x}" y="47" width="14" height="14" rx="3" fill="{IDLE}" stroke="#d0d7de"/>')
-    parts.append(_text(x + 20, 58, idle, 12))
+    parts.append(_text(x + 20, 58, idle, Font(12)))
     return parts
 
 
-def _text(
-    x: float, y: float, text: str, size: int, fill: str = INK, anchor: str = "start", weight: int | None = None
-) -> str:
-    bold = f' font-weight="{weight}"' if weight else ""
-    place = f'x="{x:.2f}" y="{y:.2f}" font-size="{size}" fill="{fill}" text-anchor="{anchor}"'
+def _text(x: float, y: float, text: str, font: Font) -> str:
+    bold = ' font-weight="600"' if font.bold else ""
+    place = f'x="{x:.2f}" y="{y:.2f}" font-size="{font.size}" fill="{font.fill}" text-anchor="{font.anchor}"'
     return f"<text {place}{bold}>{escape(text)}</text>"
 
 

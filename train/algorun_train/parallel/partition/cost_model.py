@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.parallel import schedules
 from algorun_train.parallel.schedules import PipelineShape
 

@@ -1,7 +1,4 @@
-"""Reads JSON that people edit: a value that is not allowed becomes one UserError with file, key, value and fix.
-
-`Any` on this page is a JSON value that has not been checked yet.
-"""
+"""Reads JSON that people edit: a value that is not allowed becomes one UserError with file, key, value and fix."""
 
 from __future__ import annotations
 
@@ -9,21 +6,22 @@ import math
 from pathlib import Path
 from typing import Any
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 
 class JsonTable:
     """A JSON object of the file. Each method returns the value of a key, checked, or raises a UserError."""
 
-    def __init__(self, path: Path, place: str, value: Any) -> None:
-        self._path, self._place, self._value = path, place, value
+    def __init__(self, path: Path, place: str, value: object) -> None:
         if not isinstance(value, dict):
             raise UserError(
                 f"partition file {path}: {place or 'the file'} is a {type(value).__name__}; allowed: an object {{..}}; "
                 "fix: undo the last edit, or profile again"
             )
+        self._path, self._place = path, place
+        self._value: dict[str, object] = value
 
-    def get(self, key: str) -> Any:
+    def get(self, key: str) -> Any:  # Any: JSON that the caller checks
         """The value as it is; None if the key is missing."""
         return self._value.get(key)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from algorun_train.parallel import schedules
 
 from .cost_model import CostModel
@@ -74,7 +74,7 @@ def _schedule(costs: CostModel) -> str:
 
 
 def _simulated(costs: CostModel, optimize: str, limit: int | None) -> Begins:
-    exact = exact_search(costs)  # as if each stage had a rank of its own: a good begin
+    exact = exact_search(costs)  # as if each stage had a rank of its own: a good start
     starts = [begins for begins in (exact.fastest(), exact.smallest()) if begins is not None]
 
     def cost(begins: Begins) -> tuple[float, ...]:

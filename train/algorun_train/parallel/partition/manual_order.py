@@ -6,12 +6,14 @@ Stages run one after the other in the order of the model's calls. A script may a
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from algorun_train.parallel.model.segments import modules_around
 
 Int = NDArray[np.int64]
 MOST = 8  # partitions up to which all orders are tried: 40,320 orders of 8, a few milliseconds per segment
@@ -26,6 +28,11 @@ class Placement:
     """index of each stage's first segment"""
     order: tuple[int, ...]
     """the number of the script's partition for each stage"""
+
+    def partitions(self, segments: Sequence[Sequence[object]]) -> list[int]:
+        """The partition of each unit, in the order of the calls. `segments` have as many units as for `nearest`."""
+        spans = zip(self.order, self.begins, [*self.begins[1:], len(segments)], strict=True)
+        return [number for number, begin, end in spans for units in segments[begin:end] for _ in units]
 
 
 def nearest(segments: Sequence[Sequence[tuple[int, int]]], partitions: int) -> Placement:
@@ -51,6 +58,21 @@ def nearest(segments: Sequence[Sequence[tuple[int, int]]], partitions: int) -> P
             begins[stage] = segment
             stage -= 1
     return Placement(tuple(begins), order)
+
+
+def outermost(moves: Mapping[str, tuple[int, int]], sizes: Mapping[str, int]) -> list[tuple[str, int, int]]:
+    """What has moved, from which partition and to which, the largest first: the outermost modules whose units all went one
+    way. `moves` has every unit of the model, `sizes` their bytes."""
+    ways: dict[str, set[tuple[int, int]]] = {}
+    for unit, move in moves.items():
+        for name in modules_around(unit):
+            ways.setdefault(name, set()).add(move)
+    found: Counter[tuple[str, int, int]] = Counter()
+    for unit, (asked, partition) in moves.items():
+        if asked != partition:
+            name = next(name for name in modules_around(unit) if len(ways[name]) == 1)
+            found[name, asked, partition] += sizes[unit]
+    return [move for move, _ in found.most_common()]
 
 
 def _called(segments: Sequence[Sequence[tuple[int, int]]], partitions: int) -> tuple[int, ...]:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from algorun_train import files
-from algorun_train.errors import UserError
+from algorun_train.common import files
+from algorun_train.common.errors import UserError
 
 from .costs import Partition, SegmentProfile
 from .json_table import JsonTable

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from algorun_train.parallel.precision import AUTOCAST
-from algorun_train.parallel.segments import Cutting, TensorSpec
-from algorun_train.parallel.trees import leaves
+from algorun_train.parallel.model.precision import AUTOCAST
+from algorun_train.parallel.model.segments import Cutting, TensorSpec
+from algorun_train.parallel.model.trees import leaves
 
 from .costs import SegmentProfile
 
@@ -97,7 +97,7 @@ def combined(
 def entries(cutting: Cutting, device: torch.device | str, precision: str = "fp32") -> list[tuple[TensorSpec, ...]]:
     """The tensors that enter each segment on `device` under `precision`, and last the model's output. One forward pass."""
     device, found = torch.device(device), []
-    received = [tensor.detach() for tensor in cutting.example]
+    received = [tensor.detach().clone() for tensor in cutting.example]  # a model may change its arguments in place
     for number in range(len(cutting.segments)):
         found.append(tuple(TensorSpec.of(tensor) for tensor in received))
         with _alone(cutting, number, device) as stage, torch.no_grad(), _precision(device, precision):

@@ -1,5 +1,6 @@
 """Runs the stages of this rank together with those of the other ranks: `pipeline.Pipeline`.
 
+options            how the caller wants it (`RunOptions`)
 pipeline           the object that a training loop uses; it only joins the parts below
 process_groups     this rank's place in the grid, and its process groups (`Axes`)
 stage              one stage: precision, recomputation, what crosses to other ranks

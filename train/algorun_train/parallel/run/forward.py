@@ -15,15 +15,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from algorun_train.parallel.segments import TensorSpec
+from algorun_train.parallel.model.segments import TensorSpec
 
 from .process_groups import Axes
 from .stage import Stage
+
+T = TypeVar("T")
 
 # Types of tensors that cross between stages; a message names a type by its number here.
 TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
@@ -81,17 +83,17 @@ class ForwardPasses:
     def run(
         self,
         microbatches: Sequence[Sequence[torch.Tensor]],
-        use: Callable[[Any, int], Any],  # Any: the model's output, of the user's own type
+        use: Callable[[Any, int], T],  # Any: the model's output, of the user's own type
         autocast: torch.dtype | None,
         other_types: bool,
-    ) -> list[Any]:
+    ) -> list[T]:
         """use(output, i) of each microbatch, on the rank with the last stage; an empty list elsewhere.
 
         `microbatches[i]` are the tensors that the first stage gets; the number of microbatches is the same on all ranks.
         With `other_types` the stages compute under `autocast` instead of their own, and each stage sends the types of the
         tensors to the next one first.
         """
-        results: list[Any] = []
+        results: list[T] = []
         begins = first_slots(self._rank_of_stage, len(microbatches))
         with torch.no_grad():
             for slot in range(begins[-1] + len(microbatches)):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
-from algorun_train.errors import UserError
-from algorun_train.parallel.segments import TensorSpec
-from algorun_train.parallel.trees import arguments, in_order, leaves
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.model.segments import TensorSpec
+from algorun_train.parallel.model.trees import arguments, in_order, leaves
 
 
 def in_microbatches(
-    inputs: Any,  # the user model's own arguments
+    inputs: object,
     targets: torch.Tensor,
     specs: Sequence[TensorSpec],
     count: int,

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from algorun_train.parallel import schedules
-from algorun_train.parallel.model_stages import ModelStages
-from algorun_train.parallel.options import RunOptions
-from algorun_train.parallel.precision import AUTOCAST
+from algorun_train.parallel.model.model_stages import ModelStages
+from algorun_train.parallel.model.precision import AUTOCAST
 
 from . import gradient_norm
 from .forward import ForwardPasses
 from .gradient_sum import GradientSum
 from .microbatches import in_microbatches
+from .options import RunOptions
 from .process_groups import Axes
 from .shared_weights import SharedWeights, shared_weights
 from .stage import Stage
 from .torch_schedules import Loss, Recorder
 from .training_passes import LossOf, TrainingPasses
 from .weights import StageWeights
+
+T = TypeVar("T")
 
 
 class Pipeline:
@@ -109,7 +111,7 @@ class Pipeline:
         for stage in self.stages.values():
             stage.eval()
 
-    def step(self, inputs: Any, targets: torch.Tensor, scale: float | None = None) -> torch.Tensor:
+    def step(self, inputs: object, targets: torch.Tensor, scale: float | None = None) -> torch.Tensor:
         """Forward and backward over one batch of B samples; gradients are then equal on all replicas.
 
         `inputs` is nested like the example that the model was cut with: a tensor [B, ..], a tuple or a dictionary of
@@ -144,9 +146,7 @@ class Pipeline:
         """Whether gradients travel to the other replicas while the last backward pass still runs; on by default."""
         self.gradients.passes = self._countable_passes() if enabled else None
 
-    def evaluate(
-        self, inputs: Any, targets: torch.Tensor, score: Callable[[Any, torch.Tensor], torch.Tensor]
-    ) -> torch.Tensor | None:
+    def evaluate(self, inputs: object, targets: torch.Tensor, score: Loss) -> torch.Tensor | None:
         """The sum of score(output, target) over the microbatches of a batch; None on ranks without the last stage.
 
         `inputs` and `targets` as in `step`. No gradients.
@@ -159,9 +159,9 @@ class Pipeline:
     def forward(
         self,
         microbatches: Sequence[Sequence[torch.Tensor]],
-        use: Callable[[Any, int], Any],
+        use: Callable[[Any, int], T],  # Any: the model's output, of the user's own type
         autocast: torch.dtype | None,
-    ) -> list[Any]:
+    ) -> list[T]:
         """use(output, i) of each microbatch, on the rank with the last stage; an empty list elsewhere. No gradients.
 
         `microbatches` as in `run`, of any number, which is the same on all ranks. The stages compute under `autocast`

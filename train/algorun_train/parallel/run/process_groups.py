@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from algorun_train.parallel.grid import Grid
+from algorun_train.parallel.layout.grid import Grid
 from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
 

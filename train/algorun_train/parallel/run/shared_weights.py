@@ -15,8 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from algorun_train.errors import UserError
-from algorun_train.parallel.model_stages import ModelStages
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.model.model_stages import ModelStages
 from algorun_train.ranks.device_copies import ReadBack
 from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 

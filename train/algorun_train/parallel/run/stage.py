@@ -1,23 +1,20 @@
-"""One stage as a pipeline runs it: its precision, recomputation, and the tensors that cross to other ranks.
-
-`Any` on this page: results of the user's model, of any type, and autograd's contexts.
-"""
+"""One stage as a pipeline runs it: its precision, recomputation, and the tensors that cross to other ranks."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import nn
 
-from algorun_train.errors import UserError
-from algorun_train.parallel.options import RunOptions
-from algorun_train.parallel.precision import AUTOCAST
-from algorun_train.parallel.recompute import recomputed
-from algorun_train.parallel.segments import TensorSpec
-from algorun_train.parallel.trees import leaves, mapped
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.model.precision import AUTOCAST
+from algorun_train.parallel.model.recompute import recomputed
+from algorun_train.parallel.model.segments import TensorSpec
+from algorun_train.parallel.model.trees import leaves, mapped
+
+from .options import RunOptions
 
 NOTHING = torch.empty(0)
 
@@ -27,11 +24,11 @@ class _Received(torch.autograd.Function):
     is contiguous, as gloo needs it."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: object, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach()  # a view could not be changed in place
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(ctx: object, gradient: torch.Tensor) -> torch.Tensor:
         return gradient.contiguous()
 
 
@@ -64,7 +61,7 @@ class Stage(nn.Module):
         self._sent = [spec.shape for spec in output] if sends else None
         self._types, self._recompute = [spec.dtype for spec in output], options.recompute
         self._device, self._autocast = device, AUTOCAST[options.precision]
-        self._nesting: Any = None
+        self._nesting: object = None
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         with torch.autocast(self._device, self._autocast) if self._autocast else contextlib.nullcontext():
@@ -82,7 +79,7 @@ class Stage(nn.Module):
             result = self.module(*inputs)
         return self._checked(result, tuple(leaves(result)))
 
-    def _checked(self, result: Any, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor | tuple[torch.Tensor, ...]:
+    def _checked(self, result: object, tensors: tuple[torch.Tensor, ...]) -> torch.Tensor | tuple[torch.Tensor, ...]:
         if self._sent is not None and [tuple(tensor.shape) for tensor in tensors] != [tuple(s) for s in self._sent]:
             found, expected = ([list(each) for each in shapes] for shapes in ((t.shape for t in tensors), self._sent))
             raise UserError(
@@ -92,7 +89,7 @@ class Stage(nn.Module):
         self._nesting = mapped(result, lambda _: NOTHING)
         return tensors if len(tensors) > 1 else tensors[0]
 
-    def as_returned(self, output: torch.Tensor | Sequence[torch.Tensor]) -> Any:
+    def as_returned(self, output: torch.Tensor | Sequence[torch.Tensor]) -> object:
         """`output`, the latest result of this stage, nested as the module has returned it: in a dictionary, say."""
         tensors = iter([output] if isinstance(output, torch.Tensor) else output)
         return mapped(self._nesting, lambda _: next(tensors))
@@ -107,5 +104,6 @@ class FirstStage(nn.Module):
         self.stage = stage
         self.microbatches: Sequence[Sequence[torch.Tensor]] = ()
 
-    def forward(self, number: torch.Tensor) -> Any:
-        return self.stage(*self.microbatches[int(number)])
+    def forward(self, number: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        result: torch.Tensor | tuple[torch.Tensor, ...] = self.stage(*self.microbatches[int(number)])
+        return result

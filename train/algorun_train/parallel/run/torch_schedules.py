@@ -14,14 +14,18 @@ import torch
 from torch.distributed import pipelining
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
+from algorun_train.parallel.model.segments import TensorSpec
 from algorun_train.parallel.schedules import Action, Span
-from algorun_train.parallel.segments import TensorSpec
 
 T = TypeVar("T")
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]  # Any: the model's output, of the user's own type
 
 
-def gpipe(stage: pipelining.PipelineStage, microbatches: int, **named: Any) -> pipelining.ScheduleGPipe:
+def gpipe(
+    stage: pipelining.PipelineStage,
+    microbatches: int,
+    **named: Any,  # Any: torch's own options of a schedule
+) -> pipelining.ScheduleGPipe:
     """torch's GPipe. It also takes fewer microbatches than stages, which torch 2.10 refuses without need."""
     stages = stage.num_stages
     stage.num_stages = min(stages, microbatches)
@@ -73,8 +77,9 @@ class Recorder:
 
 
 class RecordedStage(pipelining.PipelineStage):
-    """A PipelineStage whose computations a recorder can time. Any: torch's own arguments and results."""
+    """A PipelineStage whose computations a recorder can time."""
 
+    # Any: torch's own arguments and results, which differ between its releases
     def __init__(self, recorder: Recorder, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._recorder = recorder
@@ -85,15 +90,18 @@ class RecordedStage(pipelining.PipelineStage):
         found = [getattr(info, "buffer", None) for table in tables for row in table.values() for info in row]
         return [buffer for buffer in found if isinstance(buffer, torch.Tensor)]
 
+    # Any: torch's own arguments and results, which differ between its releases
     def forward_one_chunk(self, fwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         work = super().forward_one_chunk
         return self._recorder.run("F", self.stage_index, fwd_chunk_id, lambda: work(fwd_chunk_id, *arguments, **named))
 
+    # Any: torch's own arguments and results, which differ between its releases
     def backward_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         work = super().backward_one_chunk
         kind = "B" if named.get("full_backward", True) else "I"
         return self._recorder.run(kind, self.stage_index, bwd_chunk_id, lambda: work(bwd_chunk_id, *arguments, **named))
 
+    # Any: torch's own arguments and results, which differ between its releases
     def backward_weight_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         work = super().backward_weight_one_chunk
         return self._recorder.run("W", self.stage_index, bwd_chunk_id, lambda: work(bwd_chunk_id, *arguments, **named))

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from algorun_train.parallel.options import RunOptions
-from algorun_train.parallel.segments import TensorSpec
+from algorun_train.parallel.model.segments import TensorSpec
 
 from . import torch_schedules
+from .options import RunOptions
 from .process_groups import Axes
 from .stage import FirstStage, Stage
 from .torch_schedules import RecordedStage, Recorder
@@ -83,12 +83,12 @@ class TrainingPasses:
 
     def _forward(self, number: int) -> torch.Tensor:
         assert self._first is not None
-        output: Any = self._first.microbatches[number]
+        output: torch.Tensor | Sequence[torch.Tensor] = self._first.microbatches[number]
         for stage in self._stages.values():
             output = stage(*(output if isinstance(output, (tuple, list)) else (output,)))
         return self._scaled_loss(output, number)
 
-    def _scaled_loss(self, output: Any, number: Any) -> torch.Tensor:  # Any: torch's schedule gives what it carries
+    def _scaled_loss(self, output: torch.Tensor | Sequence[torch.Tensor], number: torch.Tensor | int) -> torch.Tensor:
         assert self._loss_of is not None
         loss = self._loss_of(self._stages[self._last].as_returned(output), int(number))
         self._losses.append(loss.detach())

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 
 from . import slots
 from .slots import Action, numbered

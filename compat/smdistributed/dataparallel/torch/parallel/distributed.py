@@ -6,7 +6,7 @@ import torch
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
 
-from algorun_train.errors import UserError
+from algorun_train.common.errors import UserError
 from smdistributed.dataparallel.torch.distributed import init_process_group
 from smdistributed.script_types import Given
 

@@ -1,14 +1,15 @@
-"""smp.nn: the library's tensor parallel modules, by name. They can be registered (`smp.tp_register`), but not made."""
+"""smp.nn: the library's modules. The tensor parallel ones can be registered (`smp.tp_register`), but not made."""
 
 from __future__ import annotations
 
 from torch import nn
 
-from smdistributed.modelparallel.torch.refused import NN, refuse, stand_in
+from smdistributed.modelparallel.core.refused import NN, refuse, stand_in
 
 from . import huggingface
+from .layer_norm import FusedLayerNorm
 
-__all__ = ["huggingface", *NN]
+__all__ = ["FusedLayerNorm", "huggingface", *NN]
 
 DistributedModule = stand_in("nn.DistributedModule", nn.Module)
 for _name in NN:

@@ -1,14 +1,15 @@
-"""smp.optimizers: apex's optimizers as the library has them, by name; they cannot be made."""
+"""smp.optimizers: apex's optimizers as the library has them. FusedNovoGrad can be named, but not made."""
 
 from __future__ import annotations
 
 from torch.optim import Optimizer
 
-from smdistributed.modelparallel.torch.refused import refuse, stand_in
+from algorun_train.optimizers.lamb import FusedLAMB
+from smdistributed.modelparallel.core.refused import refuse, stand_in
 
-__all__ = ["FusedLamb", "FusedNovoGrad"]
+__all__ = ["FusedLAMB", "FusedLamb", "FusedNovoGrad"]
 
-FusedLamb = stand_in("optimizers.FusedLamb", Optimizer)
+FusedLamb = FusedLAMB  # the documentation's spelling; AWS's example scripts have apex's
 FusedNovoGrad = stand_in("optimizers.FusedNovoGrad", Optimizer)
 
 

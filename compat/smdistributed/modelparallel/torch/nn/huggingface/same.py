@@ -12,6 +12,6 @@ def to_hf(state_dict: State, max_seq_len: int | None = None) -> State:
     return state_dict
 
 
-def to_smp(state_dict: State) -> State:
-    """The state dict as it is, for smp.DistributedModel."""
+def to_smp(state_dict: State, max_seq_len: int | None = None) -> State:
+    """The state dict as it is, for smp.DistributedModel. `max_seq_len` has no effect."""
     return state_dict

@@ -1,0 +1,1 @@
+"""The commands: one module each, and the parser above them."""

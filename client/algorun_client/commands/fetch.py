@@ -1,0 +1,81 @@
+"""`algorun fetch`: brings home what a job left, also a failed one and one that still runs."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from algorun.common.errors import UserError
+from algorun_client.common import json_lines
+from algorun_client.common.codes import ClientCode
+from algorun_client.common.errors import NotFound
+from algorun_client.fetch.job_facts import write_job_facts
+from algorun_client.fetch.progress import PlainProgress, Progress, Silent, TerminalProgress
+
+from . import place, results, sweep_results
+from .common_options import add_job_argument
+from .find_job import connected, find_job
+from .job_pieces import job_facts, pieces
+
+PARTS = ("model", "output", "state", "logs", "metrics")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    add_job_argument(parser)
+    parser.add_argument(
+        "--what", metavar="LIST", default=",".join(PARTS), help="what to fetch, of %(default)s (all by default)"
+    )
+    parser.add_argument(
+        "--best",
+        metavar="METRIC",
+        default="",
+        help="JOB is a task with a sweep: the best of its jobs by METRIC, max:METRIC or min:METRIC",
+    )
+    parser.add_argument("--to", metavar="DIR", default="", help="the folder (default: one with the job's name)")
+
+
+def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Returns 0, also if the job left nothing of some kind: it says so."""
+    chosen = [each.strip() for each in options.what.split(",") if each.strip()]
+    wrong = [each for each in chosen if each not in PARTS]
+    if wrong or not chosen:
+        raise UserError("--what", f"{options.what!r}", allowed=", ".join(PARTS), fix="--what model,logs")
+    if options.best:
+        options.job = _best(options, environ)
+    known = place.read(options, environ, Path.cwd())
+    connection = connected(known, environ)
+    state = find_job(connection, options.job, known)
+    folder = Path(options.to or state.job)
+    write_job_facts(job_facts(state, connection, known.prices), folder)
+    progress: Progress = Silent() if options.json else TerminalProgress() if sys.stderr.isatty() else PlainProgress()
+    found = {}
+    for piece in pieces(connection, state, folder, progress):
+        if piece.what not in chosen:
+            continue
+        try:
+            count = piece.fetch()
+        except NotFound:
+            count = 0
+        found[str(piece.folder)] = count
+        if not options.json:
+            print(
+                f"{piece.folder}: {count} file{'s'[: count != 1]}"
+                if count
+                else f"{piece.folder}: the job has left nothing there"
+            )
+    if options.json:
+        json_lines.write("fetched", job=state.job, status=state.status, files=found)
+        json_lines.write_end(json_lines.End(job=state.job))
+    return ClientCode.OK
+
+
+def _best(options: argparse.Namespace, environ: Mapping[str, str]) -> str:
+    """The best completed job of a sweep. Raises UserError."""
+    found = results.read(options, environ, "--best", options.best)
+    best = sweep_results.best_of(found)
+    if not options.json and found.goal:
+        print(f"{found.goal.text}: {best.text} of {best.task}", flush=True)
+    return best.job

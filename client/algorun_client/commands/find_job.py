@@ -1,0 +1,76 @@
+"""Which job a command is about: TASK, PROJECT/TASK or a job's name, from any folder and machine."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from algorun.common.errors import UserError
+from algorun_client.common.errors import NotFound
+from algorun_client.request.model import TaskAddress
+from algorun_client.send import claim
+from algorun_client.target.job_state import JobState, describe, find
+
+from . import place
+from .where import Connection, connect
+
+JOB = re.compile(r".+-\d{4,}-[0-9a-f]{6}")  # as request.names.job_name makes them
+
+
+def open_job(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Connection, JobState]:
+    """Connects and finds the job that the options name. Raises UserError."""
+    known = place.read(options, environ, Path.cwd())
+    connection = connected(known, environ)
+    return connection, find_job(connection, options.job, known)
+
+
+def connected(known: place.Place, environ: Mapping[str, str]) -> Connection:
+    """Connects with a place. Raises UserError."""
+    return connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
+
+
+def find_job(connection: Connection, text: str, known: place.Place) -> JobState:
+    """The job that `text` names. A task stands for its newest job. Raises UserError."""
+    project, slash, task = text.rpartition("/")
+    if not slash and JOB.fullmatch(text):
+        state = find(connection.target.sagemaker, text)
+        if state is not None:
+            return state
+    project = project or known.project
+    looked = []
+    if project:
+        address = TaskAddress(
+            bucket=known.bucket or connection.default_bucket(), project=project, task=task, prefix=known.prefix
+        )
+        looked.append(address.uri)
+        state = _newest(connection, address)
+        if state is not None:
+            return state
+    state = None if slash else find(connection.target.sagemaker, text)
+    if state is not None:
+        return state
+    looked += [] if slash else ["the names of all jobs"]
+    region = f" in {connection.session.region}" if connection.session else ""
+    raise UserError(
+        text,
+        f"no job is found{region}; looked in {' and '.join(looked)}",
+        fix="PROJECT/TASK, --bucket, --prefix, --region or --where as the job was submitted; `algorun ls` lists jobs",
+    )
+
+
+def _newest(connection: Connection, address: TaskAddress) -> JobState | None:
+    begun = None
+    for found in claim.newest_first(connection.target.store, address):
+        try:
+            return describe(connection.target.sagemaker, found.kind, found.job)
+        except NotFound:  # its client has died, or is still sending
+            begun = begun or found
+    if begun is None:
+        return None
+    raise UserError(
+        f"task {address.project}/{address.task}",
+        f"execution {begun.number} was begun, but its job {begun.job} was never created",
+        fix="submit it again: what was uploaded is used",
+    )

@@ -1,0 +1,108 @@
+"""What a job may have left, and how each piece comes home. `fetch` brings all of it, `report` what its page needs."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from algorun_client.common.errors import ApiError
+from algorun_client.common.refusals import Refusal, refusal
+from algorun_client.fetch import metrics_file
+from algorun_client.fetch.archives import fetch_archive
+from algorun_client.fetch.folders import fetch_folder
+from algorun_client.fetch.log_files import write_logs
+from algorun_client.fetch.metrics_file import HostUnits, write_metrics
+from algorun_client.fetch.progress import Progress, counted
+from algorun_client.follow.log_reader import LogReader
+from algorun_client.follow.outcome import root_cause
+from algorun_client.follow.view import state_json
+from algorun_client.request.model import Kind
+from algorun_client.target import host_figures
+from algorun_client.target.api import Target
+from algorun_client.target.job_cost import rate
+from algorun_client.target.job_state import JobState
+
+from .where import Connection
+
+LOCAL_PERIOD_S = 1  # this machine measures its hosts every second
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Something that a job may have left. `fetch` returns the number of files; 0 or NotFound: nothing is there."""
+
+    what: str
+    folder: Path
+    fetch: Callable[[], int]
+    uri: str = ""  # where it lies in S3
+
+
+def job_facts(state: JobState, connection: Connection, prices: Mapping[str, float]) -> dict[str, object]:
+    """What `job.json` holds. Times are seconds since 1970. `prices`: of one host for one hour, by instance type."""
+    is_paid = connection.session is not None  # this machine costs nothing
+    metrics = [{"Name": name, "Regex": regex} for name, regex in state.metrics]
+    failure = root_cause(state.exit_message or state.failure)
+    return {
+        **state_json(state),
+        "failure": failure,
+        "metrics": metrics,
+        "paid": is_paid,
+        "rate": rate(state.hosts, prices) if is_paid else None,
+    }
+
+
+def pieces(connection: Connection, state: JobState, folder: Path, progress: Progress) -> Iterator[Piece]:
+    """Everything that a job may have left."""
+    target = connection.target
+    if state.kind is Kind.TRAINING:
+        model = state.left.model or _beside(state)
+        if model:
+            yield Piece(
+                "model", folder / "model", lambda: fetch_archive(target.store, model, folder / "model", progress), model
+            )
+    for output in state.left.outputs:
+        # One output is `output`; several have a folder each.
+        path = folder / "output" if len(state.left.outputs) == 1 else folder / "output" / output.name
+        get = fetch_folder if output.uri.endswith("/") else fetch_archive
+        yield Piece("output", path, partial(get, target.store, output.uri, path, progress), output.uri)
+    if state.left.checkpoints:
+        uri = state.left.checkpoints
+        yield Piece("state", folder / "state", lambda: fetch_folder(target.store, uri, folder / "state", progress), uri)
+    yield Piece("logs", folder / "logs", lambda: _fetch_logs(target, state, folder / "logs", progress))
+    yield Piece("metrics", folder / metrics_file.FILE, lambda: _fetch_metrics(connection, state, folder))
+
+
+def _fetch_logs(target: Target, state: JobState, folder: Path, progress: Progress) -> int:
+    reader = LogReader(target.logs, state.kind, state.job)
+    progress.begin(folder.name, None)
+    try:
+        return write_logs(counted(reader.read_all(), progress), folder)
+    finally:
+        progress.end()
+
+
+def _fetch_metrics(connection: Connection, state: JobState, folder: Path) -> int:
+    """The figures of the hosts. Whoever may not read them gets the other pieces all the same."""
+    is_local = connection.session is None
+    finest_s = LOCAL_PERIOD_S if is_local else host_figures.PERIOD_S
+    try:
+        period_s, figures = host_figures.read(connection.target.cloudwatch, state, datetime.now(UTC), finest_s)
+    except ApiError as error:
+        if refusal(error) is not Refusal.DENIED:
+            raise
+        print(f"algorun: warning: how busy the hosts were cannot be read: {error}", file=sys.stderr)
+        return 0
+    units = metrics_file.units(state.hosts)
+    if is_local:  # whatever instance type the request names
+        units = dict.fromkeys(units, HostUnits(os.cpu_count(), None))
+    return write_metrics(figures, units, period_s, folder)
+
+
+def _beside(state: JobState) -> str:
+    """The model of a failed job: SageMaker uploads it, and does not name it."""
+    return state.left.outputs[0].uri.replace("/output.tar.gz", "/model.tar.gz") if state.left.outputs else ""

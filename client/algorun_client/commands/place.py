@@ -1,0 +1,53 @@
+"""Where a task is kept: from the options, its table in the job file, the file's top, and the environment, in this order."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from algorun_client.common import settings
+from algorun_client.request import names, values
+from algorun_client.request.layers import PRICE, merged
+from algorun_client.request.spec import Where
+
+from . import job_file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """ "" or None: not given."""
+
+    where: str | None
+    profile: str
+    region: str
+    project: str
+    bucket: str
+    prefix: str
+    prices: Mapping[str, float] = field(default_factory=dict)  # of one host for one hour, by instance type
+
+
+def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> Place:
+    """Raises UserError for a job file that cannot be read."""
+    file = job_file.read(options.file, folder)
+    given = merged([file.defaults, file.layer_of(getattr(options, "job", ""), must_exist=False)]).single
+
+    def value(key: str) -> str:
+        own = getattr(options, key)
+        if own or key not in given:
+            return str(own or "")
+        return values.text(given[key].where, given[key].raw)
+
+    where = value("where")
+    return Place(
+        where=values.one_of(given["where"].where if "where" in given else "--where", where, tuple(Where))
+        if where
+        else None,
+        profile=value("profile"),
+        region=value("region"),
+        project=value("project") or names.default_project(folder.resolve().name),
+        bucket=value("bucket").removeprefix("s3://").rstrip("/") or settings.BUCKET.read(environ),
+        prefix=value("prefix").strip("/"),
+        prices=values.prices(given[PRICE].where, given[PRICE].raw) if PRICE in given else {},
+    )

@@ -1,0 +1,166 @@
+"""`algorun report JOB`: fetches what the page of a job needs into a cache, and draws it. FOLDER needs no client."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from algorun.common.errors import UserError
+from algorun.common.sizes import size_text
+from algorun_client.common import json_lines
+from algorun_client.common.codes import ClientCode
+from algorun_client.common.errors import NotFound
+from algorun_client.fetch.job_facts import write_job_facts, write_json
+from algorun_client.fetch.progress import PlainProgress, Progress, Silent, TerminalProgress
+from algorun_client.follow.follower import SETTLED_S
+from algorun_client.target.api import ObjectStore
+from algorun_client.target.job_state import JobState
+from algorun_report.options import add_page_options
+
+from . import job_file, place, results
+from .common_options import add_job_argument
+from .find_job import connected, find_job
+from .job_pieces import Piece, job_facts, pieces
+from .sweep_results import SweepResults
+from .where import Connection
+
+if TYPE_CHECKING:
+    from algorun_report.command import Page, Wishes
+
+SMALL = ("output", "logs", "metrics")  # the pieces that a page is drawn from
+SWEEP = "sweep.json"  # its table; written each time, because jobs of a sweep go on
+EXPECTED = ("logs", "metrics")  # of every job that ran
+LARGEST_OUTPUT = 64 << 20  # bytes; the launcher's own files are far smaller
+COMPLETE = ".complete"  # its time: when all pieces were fetched
+LIBRARIES = ("jinja2", "markupsafe")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.epilog = (
+        "In place of JOB a FOLDER that `algorun fetch` or `algorun simulate` has left: then nothing is fetched."
+    )
+    add_job_argument(parser)
+    add_page_options(parser, "JOB.html")
+
+
+def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Returns 0 if the page is written."""
+    wishes = _wishes(options)
+    known = place.read(options, environ, Path.cwd())
+    connection = connected(known, environ)
+    swept = _sweep(options, environ)
+    state = find_job(connection, _first(swept) if swept else options.job, known)
+    folder = cache(environ) / _place(connection) / state.job
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_job_facts(job_facts(state, connection, known.prices), folder)
+    if swept:
+        write_json(swept.to_json(), folder / SWEEP)
+    else:
+        (folder / SWEEP).unlink(missing_ok=True)
+    if not _is_complete(folder, state):
+        _fetch(connection, state, folder, as_json=options.json)
+    page = _page(folder, wishes, Path(f"{state.job}.html"))
+    page.say(as_json=options.json)
+    if options.json:
+        json_lines.write_end(json_lines.End(job=state.job))
+    return ClientCode.OK
+
+
+def _sweep(options: argparse.Namespace, environ: Mapping[str, str]) -> SweepResults | None:
+    """The results of the sweep that the options name; None for a task without one, and for a job."""
+    task = options.job.rpartition("/")[2]
+    if task not in job_file.read(options.file, Path.cwd()).sweeps:
+        return None
+    return results.read(options, environ, f"[task.{task}.sweep] best", "")
+
+
+def _first(swept: SweepResults) -> str:
+    """The job whose curves the page of a sweep shows: the best one, else the first that there is. Raises UserError."""
+    listed = [swept.best] if swept.best else [row for row in swept.rows if row.job]
+    if not listed:
+        raise UserError(swept.task, "no job of the sweep exists yet", fix=f"algorun submit --task {swept.task}")
+    return listed[0].job
+
+
+def cache(environ: Mapping[str, str]) -> Path:
+    """Where fetched jobs are kept. It may be deleted at any time."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "algorun"
+
+
+def _place(connection: Connection) -> str:
+    """Jobs of two accounts or regions may have the same name."""
+    return f"{connection.session.account()}-{connection.session.region}" if connection.session else "local"
+
+
+def _is_complete(folder: Path, state: JobState) -> bool:
+    """True if everything was fetched so long after the job's end that no line and no figure can have come since."""
+    marker = folder / COMPLETE
+    ended = state.times.ended
+    return ended is not None and marker.is_file() and marker.stat().st_mtime > ended.timestamp() + SETTLED_S
+
+
+def _fetch(connection: Connection, state: JobState, folder: Path, *, as_json: bool) -> None:
+    progress: Progress = Silent() if as_json else TerminalProgress() if sys.stderr.isatty() else PlainProgress()
+    counts: dict[str, int] = {}
+    for piece in pieces(connection, state, folder, progress):
+        if piece.what not in SMALL:
+            continue
+        try:
+            if _is_small(connection.target.store, piece, state.job):
+                counts[piece.what] = piece.fetch()
+        except NotFound:  # the job has left none
+            continue
+    if all(counts.get(what) for what in EXPECTED):
+        (folder / COMPLETE).touch()
+
+
+def _is_small(store: ObjectStore, piece: Piece, job: str) -> bool:
+    """False, with a word to the user, for outputs that would take long to fetch."""
+    for size in accumulate(_sizes(store, piece.uri)):
+        if size > LARGEST_OUTPUT:
+            least = "more than " if piece.uri.endswith("/") else ""
+            print(
+                f"algorun: note: {piece.what} has {least}{size_text(size)} and is left out; to have its figures on the page:"
+                f" algorun fetch {job}, then algorun report {job}/",
+                file=sys.stderr,
+            )
+            return False
+    return True
+
+
+def _sizes(store: ObjectStore, uri: str) -> Iterator[int]:
+    if uri:
+        yield from (each.size for each in store.list(uri) if uri.endswith("/") or each.uri == uri)
+
+
+def _wishes(options: argparse.Namespace) -> Wishes:
+    """What the page is to have. Raises UserError, also without the libraries of the page."""
+    try:
+        from algorun_report.command import checked
+    except ModuleNotFoundError as error:
+        if error.name not in LIBRARIES:
+            raise
+        raise UserError(
+            "algorun report", f"{error.name} is not installed", fix="pip install 'algorun[report]'"
+        ) from None
+    return checked(options)
+
+
+def _page(folder: Path, wishes: Wishes, default: Path) -> Page:
+    """Raises UserError."""
+    from algorun_report.command import make_page
+
+    try:
+        return make_page(folder, wishes, default)
+    except UserError as error:
+        file = Path(error.where)
+        if file.parent != folder:
+            raise
+        file.unlink(missing_ok=True)  # damaged, such as by a full disk
+        (folder / COMPLETE).unlink(missing_ok=True)
+        raise UserError(error.where, error.what, fix="the same line again: it fetches the job anew") from None

@@ -1,0 +1,66 @@
+"""`algorun results`: the jobs of a sweep, the best one first."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from pathlib import Path
+
+from algorun.common.errors import UserError
+from algorun_client.common import json_lines
+from algorun_client.common.codes import ClientCode
+from algorun_client.request import metric_goal
+from algorun_client.request.chain import check_metric
+from algorun_client.request.model import TaskAddress
+
+from . import job_file, place, submit_request, sweep_results
+from .common_options import add_place_options, add_where_options
+from .sweep_results import SweepResults
+from .where import connect
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("job", metavar="TASK", help="a task with a sweep in the job file")
+    parser.add_argument(
+        "--by",
+        metavar="METRIC",
+        default="",
+        help="order by METRIC, max:METRIC or min:METRIC (default: the sweep's best)",
+    )
+    add_where_options(parser)
+    add_place_options(parser)
+
+
+def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Returns 0."""
+    sweep_results.write(read(options, environ, "--by", options.by), as_json=options.json)
+    if options.json:
+        json_lines.write_end(json_lines.End())
+    return ClientCode.OK
+
+
+def read(options: argparse.Namespace, environ: Mapping[str, str], where: str, metric: str) -> SweepResults:
+    """The results of the sweep that `options.job` names. `where`: the option that gives `metric`. Raises UserError."""
+    folder = Path.cwd()
+    file, known = job_file.read(options.file, folder), place.read(options, environ, folder)
+    project, _, task = options.job.rpartition("/")
+    if task not in file.sweeps:
+        raise UserError(
+            options.job,
+            f"{file.name} has no table [task.{task}.sweep]",
+            allowed=", ".join(file.sweeps) or "none",
+            fix="run this in the folder of the job file, or name it with --file",
+        )
+    source = submit_request.known_tasks(file)[task]
+    goal = metric_goal.parse(where, metric) if metric else source.best
+    if goal is not None:
+        check_metric(where if metric else f"{file.sweeps[task].where} best", goal.metric, task, source.metrics)
+    connection = connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
+    address = TaskAddress(
+        bucket=known.bucket or connection.default_bucket(),
+        project=project or known.project,
+        task=task,
+        prefix=known.prefix,
+    )
+    return sweep_results.read(connection.target, address, file.sweeps[task], source.metrics, goal, connection.pace)

@@ -1,0 +1,98 @@
+"""`algorun state`: lists or removes the checkpoints that a task keeps for its next execution."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from algorun.common.errors import UserError
+from algorun.common.sizes import size_text
+from algorun_client.common import json_lines
+from algorun_client.common.codes import ClientCode
+from algorun_client.request import names
+from algorun_client.request.model import TaskAddress
+from algorun_client.send import done, state_folder
+from algorun_client.send.state_folder import StateFolder
+
+from . import place
+from .common_options import add_place_options, add_where_options
+from .where import Connection, connect
+
+ACTIONS = ("ls", "clean")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.add_argument("action", choices=ACTIONS, help="list the folders of the state, or remove them")
+    parser.add_argument("job", metavar="TASK", help="TASK or PROJECT/TASK")
+    parser.add_argument("--host", metavar="NAME", default="", help="clean: only this folder, such as algo-2")
+    add_where_options(parser)
+    add_place_options(parser)
+
+
+def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Returns 0, also if the task has no state."""
+    if options.host and options.action == "ls":
+        raise UserError("--host", "is for clean", fix="drop it: ls shows all hosts")
+    known = place.read(options, environ, Path.cwd())
+    project, _, task = options.job.rpartition("/")
+    connection = connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
+    address = TaskAddress(
+        bucket=known.bucket or connection.default_bucket(),
+        project=names.checked("TASK", project or known.project),
+        task=names.checked("TASK", task),
+        prefix=known.prefix,
+    )
+    found = state_folder.folders(connection.target.store, address)
+    if options.action == "clean":
+        _clean(connection, address, found, options.host, as_json=options.json)
+    else:
+        _list(address, found, as_json=options.json)
+    if options.json:
+        json_lines.write_end(json_lines.End())
+    return ClientCode.OK
+
+
+def _list(address: TaskAddress, found: Sequence[StateFolder], *, as_json: bool) -> None:
+    if as_json:
+        for each in found:
+            modified = each.modified.timestamp()
+            json_lines.write("folder", name=each.name, files=each.files, bytes=each.size, modified=modified)
+        return
+    if not found:
+        print(f"{address.state}: no state")
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("folder", "files", "size", "newest", box=None, pad_edge=False)
+    for each in found:
+        newest = f"{each.modified.astimezone():%Y-%m-%d %H:%M}"
+        table.add_row(each.name or "(no folder)", str(each.files), size_text(each.size), newest)
+    print(address.state)
+    Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(table)
+
+
+def _clean(
+    connection: Connection, address: TaskAddress, found: Sequence[StateFolder], host: str, *, as_json: bool
+) -> None:
+    """Raises UserError while a job of the task runs, and for a folder that does not exist."""
+    running = done.look(connection.target, address).running
+    if running is not None:
+        raise UserError(
+            f"task {address.project}/{address.task}",
+            f"its job {running.job} runs, and writes this state",
+            fix=f"algorun stop {running.job}{connection.options}, and wait for its end",
+        )
+    folders = [each.name for each in found if each.name]
+    if host and host not in folders:
+        raise UserError("--host", f"{host!r} has no folder in {address.state}", allowed=", ".join(folders) or "none")
+    count = state_folder.clean(connection.target.store, address, host)
+    size = sum(each.size for each in found if host in ("", each.name))
+    where = f"{address.state}{host}/" if host else address.state
+    if as_json:
+        json_lines.write("cleaned", uri=where, files=count, bytes=size)
+    else:
+        print(f"{where}: {count} file{'s'[: count != 1]} removed, {size_text(size)}" if count else f"{where}: no state")

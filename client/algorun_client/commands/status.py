@@ -1,0 +1,62 @@
+"""`algorun status`: where a job is, or how it ended."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from algorun_client.common import json_lines
+from algorun_client.common.codes import ClientCode
+from algorun_client.follow.line_text import shown
+from algorun_client.follow.outcome import judge
+from algorun_client.follow.view import duration, state_of_job
+from algorun_client.target.job_cost import JobCost, cost
+from algorun_client.target.job_state import JobState
+
+from . import cost_text, place
+from .common_options import add_job_argument
+from .find_job import connected, find_job
+from .where import Connection
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    add_job_argument(parser)
+
+
+def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Returns 0 whatever the job's state is."""
+    known = place.read(options, environ, Path.cwd())
+    connection = connected(known, environ)
+    state = find_job(connection, options.job, known)
+    costs = cost(state, known.prices if connection.session else {})
+    if options.json:
+        json_lines.write("state", **state_of_job(state), cost=costs.amount)
+        json_lines.write_end(json_lines.End(job=state.job))
+    else:
+        print(_text(state, costs, connection))
+    return ClientCode.OK
+
+
+def _text(state: JobState, costs: JobCost, connection: Connection) -> str:
+    now = datetime.now(UTC)
+    detail = f" ({state.detail})" if state.detail and state.detail != state.status else ""
+    spot = ", spot" if state.is_spot else ""
+    lines = [
+        f"{state.job}: {state.status}{detail}",
+        f"  {state.kind} on {state.hosts.count} x {state.hosts.instance}{spot}",
+    ]
+    times = state.times
+    if times.created:
+        lines.append(f"  created {times.created.astimezone():%Y-%m-%d %H:%M:%S}")
+    lines += [f"  {each.name:<16} {duration(each.seconds(now))}" for each in state.phases]
+    price = cost_text.price(costs) if connection.session else ""  # this machine costs nothing
+    about = (cost_text.history(state), cost_text.paid(state, costs), price)
+    lines += [f"  {text}" for text in about if text]
+    if not state.ended:
+        return "\n".join([*lines, f"  follow it with: {connection.follow_again(state.job)}"])
+    outcome = judge(state)
+    lines += [f"  {shown(line)}" for line in outcome.text.splitlines()]
+    return "\n".join([*lines, outcome.line(state.job)])

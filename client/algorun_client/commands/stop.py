@@ -1,0 +1,48 @@
+"""`algorun stop`: asks a job to end early. Its ranks get SIGTERM, and 120 s to save."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+
+from algorun_client.common import json_lines
+from algorun_client.common.codes import ClientCode
+from algorun_client.common.errors import ApiError
+from algorun_client.request.model import Kind
+from algorun_client.target.job_state import describe
+
+from .common_options import add_job_argument
+from .find_job import open_job
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    add_job_argument(parser)
+
+
+def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
+    """Returns 0 if the job stops now or has ended already."""
+    connection, state = open_job(options, environ)
+    api = connection.target.sagemaker
+    asked = state.status == "InProgress"
+    if asked:
+        try:
+            if state.kind is Kind.TRAINING:
+                api.stop_training_job(TrainingJobName=state.job)
+            else:
+                api.stop_processing_job(ProcessingJobName=state.job)
+        except ApiError:
+            state = describe(api, state.kind, state.job)
+            if not state.ended:
+                raise
+            asked = False  # it ended between the two calls
+    if options.json:
+        json_lines.write("stop", job=state.job, asked=asked, status=state.status)
+        again = "" if state.ended else connection.follow_again(state.job)
+        json_lines.write_end(json_lines.End(job=state.job, again=again))
+    elif asked:
+        print(f"job {state.job} is asked to stop; its program has 120 s to save")
+        print(f"see its end with: {connection.follow_again(state.job)}")
+    else:
+        print(f"job {state.job}: {state.status}; nothing to stop")
+    return ClientCode.OK

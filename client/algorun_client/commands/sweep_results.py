@@ -1,0 +1,137 @@
+"""The jobs of a sweep, the best one first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from algorun.common.errors import UserError
+from algorun_client.common import at_once, json_lines
+from algorun_client.follow import metric_values
+from algorun_client.follow.follower import Pace
+from algorun_client.request import sweep
+from algorun_client.request.metric_goal import Goal
+from algorun_client.request.model import TaskAddress
+from algorun_client.request.sweep import TaskSweep
+from algorun_client.send import claim
+from algorun_client.target.api import Target
+
+ABSENT = "not submitted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One point. `value`: the last one of the metric, None without one."""
+
+    task: str
+    parameters: tuple[str, ...]  # in the order of SweepResults.names
+    status: str
+    job: str = ""
+    text: str = ""  # the value as it was printed
+
+    @property
+    def value(self) -> float | None:
+        """The value as a number."""
+        return float(self.text) if self.text else None
+
+    @property
+    def is_ranked(self) -> bool:
+        """True if its value counts: only those of completed jobs do."""
+        return bool(self.text) and self.status == "Completed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResults:
+    """All points: completed ones with a value first, the best of them first; then the others in their order."""
+
+    task: str
+    names: tuple[str, ...]
+    goal: Goal | None
+    rows: tuple[Row, ...]
+
+    @property
+    def best(self) -> Row | None:
+        """The best completed point; None if no completed job printed the metric."""
+        return next((row for row in self.rows if row.is_ranked), None)
+
+    def to_json(self) -> dict[str, object]:
+        """For `sweep.json`, which a report reads."""
+        return {
+            "names": list(self.names),
+            "metric": self.goal.metric if self.goal else "",
+            "rows": [
+                {"job": row.job, "status": row.status, "parameters": list(row.parameters), "value": row.value}
+                for row in self.rows
+            ],
+        }
+
+
+def read(
+    target: Target, swept: TaskAddress, asked: TaskSweep, metrics: Mapping[str, str], goal: Goal | None, pace: Pace
+) -> SweepResults:
+    """Asks for the newest job of each point. `metrics`: of the task; one of them is the goal's."""
+    wanted = {goal.metric: metrics[goal.metric]} if goal else {}
+
+    def row(point: Mapping[str, str]) -> Row:
+        address = replace(swept, task=sweep.point_task(swept.task, point))
+        made = Row(task=address.task, parameters=tuple(point.values()), status=ABSENT)
+        for each in claim.newest_first(target.store, address):
+            state = claim.state_of(target, each)
+            if state is None:
+                continue
+            found = (
+                metric_values.read(target, address, each.number, state, wanted, pace.grace_s)
+                if wanted and state.ended
+                else {}
+            )
+            text = found[goal.metric].text if goal and found else ""
+            return replace(made, status=state.status, job=each.job, text=text)
+        return made
+
+    rows = _ordered(at_once.each(row, asked.points), goal)
+    return SweepResults(task=swept.task, names=asked.names, goal=goal, rows=rows)
+
+
+def best_of(found: SweepResults) -> Row:
+    """The best completed point. Raises UserError if there is none."""
+    assert found.goal is not None
+    if found.best is None:
+        completed = sum(row.status == "Completed" for row in found.rows)
+        raise UserError(
+            f"--best {found.goal.metric}",
+            f"none of the {completed} completed jobs of {found.task!r} printed a number for it",
+            fix=f"look at `algorun results {found.task}`, and at the metric's regular expression",
+        )
+    return found.best
+
+
+def write(found: SweepResults, *, as_json: bool) -> None:
+    """Prints the table, or one object with event `point` for each point."""
+    if as_json:
+        metric = found.goal.metric if found.goal else ""
+        for row in found.rows:
+            parameters = dict(zip(found.names, row.parameters, strict=True))
+            json_lines.write(
+                "point", task=row.task, parameters=parameters, metric=metric, value=row.value, status=row.status, job=row.job
+            )  # fmt: skip
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    value = [found.goal.metric] if found.goal else []
+    table = Table(box=None, pad_edge=False)
+    for name in (*found.names, *value, "status", "job"):
+        table.add_column(name, overflow="fold")  # a job's name is there to be copied
+    for row in found.rows:
+        table.add_row(*row.parameters, *([row.text or "-"] if value else []), row.status, row.job or "-")
+    Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(table)
+    if found.goal and found.best:
+        print(f"{found.goal.text}: {found.best.text} of {found.best.task}")
+
+
+def _ordered(rows: list[Row], goal: Goal | None) -> tuple[Row, ...]:
+    if goal is None:
+        return tuple(rows)
+    ranked = sorted((row for row in rows if row.is_ranked), key=lambda row: float(row.text), reverse=not goal.lowest)
+    return (*ranked, *(row for row in rows if not row.is_ranked))

@@ -1,0 +1,1 @@
+"""What every room of the client uses. It imports no room."""

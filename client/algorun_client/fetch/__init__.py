@@ -1,0 +1,1 @@
+"""Brings home what a job left: archives, folders and the lines of all hosts."""

@@ -1,0 +1,27 @@
+"""`job.json`: what SageMaker said about a job when it was fetched. `algorun report` reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+FILE = "job.json"
+
+
+def write_job_facts(facts: Mapping[str, object], folder: Path) -> None:
+    """Writes `job.json` into the folder, aside and renamed."""
+    write_json(facts, folder / FILE)
+
+
+def write_json(value: Mapping[str, object], path: Path, *, is_large: bool = False) -> None:
+    """Writes a JSON file aside, and renames it. `is_large`: without spaces and lines for people."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        text = json.dumps(value, separators=(",", ":")) if is_large else json.dumps(value, indent=1)
+        aside.write_text(f"{text}\n", encoding="utf-8")
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)

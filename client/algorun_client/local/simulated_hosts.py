@@ -1,0 +1,79 @@
+"""Hosts without containers: one launcher for each, with a loopback address and an /opt/ml of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from algorun.common.free_ports import free_ports
+
+from . import gpus
+from .environment import for_host, of_job
+from .host_processes import HostProcesses
+from .job_description import JobDescription, local_text
+
+
+class SimulatedHosts:
+    """As Hosts. They share this machine's files, so a tree's own path stands for /opt/ml."""
+
+    interface = "lo"
+    can_follow_links = True
+
+    def __init__(self, job: JobDescription) -> None:
+        self._job = job
+        self._processes = HostProcesses()
+
+    @property
+    def codes(self) -> Mapping[str, int]:
+        return self._processes.codes
+
+    @property
+    def have_ended(self) -> bool:
+        return self._processes.have_ended
+
+    def opt_ml(self, tree: Path) -> Path:
+        return tree
+
+    def code(self, folder: Path) -> Path:
+        return folder
+
+    def start(self, trees: Mapping[str, Path], streams: Mapping[str, Path]) -> None:
+        meeting = {**addresses(self._job.cluster.hosts), **of_job(self._job)}
+        shares = gpus.divided(gpus.visible(os.environ), len(trees))
+        for (host, base), share in zip(trees.items(), shares, strict=True):
+            own = {"CUDA_VISIBLE_DEVICES": share, "SAGEMAKER_BASE_DIR": str(base)}
+            sent = {name: local_text(value, base) for name, value in self._job.program.environment.items()}
+            words = command([local_text(word, base) for word in self._job.program.command])
+            environ = {**for_host(os.environ), **own, **meeting, **sent}
+            self._processes.start(host, words, environ, base / "code", streams[host])
+
+    def pump(self, timeout_s: float) -> None:
+        self._processes.pump(timeout_s)
+
+    def processes(self) -> Mapping[str, int]:
+        return self._processes.processes()
+
+    def signal(self, number: int) -> None:
+        self._processes.signal(number)
+
+    def make_readable(self, folder: str) -> None:
+        pass  # the hosts are processes of the caller
+
+    def close(self) -> None:
+        self._processes.close()
+
+
+def addresses(hosts: Sequence[str]) -> dict[str, str]:
+    """The launcher's settings for hosts on one machine."""
+    pairs = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, 1))
+    return {"ALGORUN_ADDRESSES": pairs, "ALGORUN_CONTROL_PORT": str(free_ports("127.0.0.1", 1)[0])}
+
+
+def command(words: Sequence[str]) -> list[str]:
+    """The command of a host. Without words the launcher's `train`, as the image has it."""
+    launcher = [sys.executable, "-I", "-m", "algorun"]
+    if not words or list(words) == ["train"]:
+        return [*launcher, "train"]
+    return [*launcher, *words[1:]] if words[0] == "algorun" else list(words)

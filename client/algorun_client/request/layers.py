@@ -1,0 +1,113 @@
+"""Options in layers: the job file's defaults, the task's table, the flags. A later layer wins; tables are joined. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from algorun.common.errors import UserError
+
+from . import values
+
+SITE = ("region", "profile", "where")  # keys that hold for all tasks of a job file
+SINGLE = (
+    *("project", "task", "bucket", "prefix", "image", "role", "kms_key", *SITE, "docker", "kind"),
+    *("run", "module", "shell", "code", "add", "cwd", "engine", "slots", "per_host", "share_nothing", "restarts"),
+    *("instance", "hosts", "layout", "volume", "max_run", "max_wait", "spot", "retries", "keep_alive"),
+    *("subnets", "security_groups", "network_isolation", "out"),
+)
+# Tables NAME = VALUE. The flag of each is `--FLAG NAME=VALUE`, and may be repeated.
+TABLES = {
+    "in": "--in",
+    "metrics": "--metric",
+    "tags": "--tag",
+    "env": "--env",
+    "hyperparameters": "--hyperparameter",
+    "instance_groups": "--instance-group",
+}
+FORMS = {
+    "in": "NAME=SOURCE[,shard][,mode=fastfile][,extract]",
+    "metrics": "NAME=REGEX",
+    "tags": "KEY=VALUE",
+    "env": "NAME or NAME=VALUE",
+    "hyperparameters": "NAME=VALUE",
+    "instance_groups": "NAME=TYPExN",
+}
+FLAGS_ONLY = ("task", "layout")  # keys that a job file does not have
+PRICE = "price"  # a key without a flag, at the top of a job file: { "ml.g5.12xlarge" = 5.67 }
+TASK_KEYS = tuple(key for key in (*SINGLE, *TABLES) if key not in (*SITE, *FLAGS_ONLY))
+TOP_KEYS = (*(key for key in (*SINGLE, *TABLES) if key not in (*FLAGS_ONLY, "run", "module", "shell")), PRICE)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value as it was given, and where."""
+
+    where: str  # the option, or file and key
+    raw: object
+    folder: str  # relative paths of the value count from here
+
+
+Table: TypeAlias = Mapping[str, Given]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Values of one source."""
+
+    single: Mapping[str, Given] = field(default_factory=dict)
+    tables: Mapping[str, Table] = field(default_factory=dict)  # by key, then by name
+
+
+def of_flags(single: Mapping[str, tuple[str, object]], repeated: Mapping[str, Sequence[str]], folder: str) -> Layer:
+    """The layer of the command line. `single`: flag and value by key. `repeated`: the values of each flag of TABLES.
+
+    Raises UserError if a value is not NAME=VALUE, or names something twice.
+    """
+    tables: dict[str, Table] = {}
+    for key, items in repeated.items():
+        tables[key] = _named(key, TABLES[key], items, folder)
+    return Layer({key: Given(flag, raw, folder) for key, (flag, raw) in single.items()}, tables)
+
+
+def of_table(where: str, table: Mapping[str, object], allowed: Sequence[str], folder: str) -> Layer:
+    """The layer of a TOML table. Raises UserError on a key that is not allowed."""
+    values.known(where, table, allowed)
+    single: dict[str, Given] = {}
+    tables: dict[str, Table] = {}
+    for key, raw in table.items():
+        place = f"{where} {key}"
+        if key not in TABLES:
+            single[key] = Given(place, raw, folder)
+        elif isinstance(raw, Mapping):
+            tables[key] = {name: Given(f"{place}.{name}", value, folder) for name, value in raw.items()}
+        elif key == "env" and isinstance(raw, list):
+            tables[key] = _named(key, place, values.words(place, raw), folder)
+        else:
+            raise UserError(place, f"{raw!r} is not a table", allowed="such as { name = value }")
+    return Layer(single, tables)
+
+
+def merged(layers: Iterable[Layer]) -> Layer:
+    """The layers as one: the last one wins."""
+    single: dict[str, Given] = {}
+    tables: dict[str, dict[str, Given]] = {}
+    for layer in layers:
+        single.update(layer.single)
+        for key, table in layer.tables.items():
+            tables.setdefault(key, {}).update(table)
+    return Layer(single, tables)
+
+
+def _named(key: str, flag: str, items: Iterable[str], folder: str) -> Table:
+    found: dict[str, Given] = {}
+    for item in items:
+        if key == "env" and "=" not in item:
+            name, raw = item, None  # the caller's value
+        else:
+            name, raw = values.pair(flag, item, FORMS[key])
+        if name in found:
+            raise UserError(flag, f"{name!r} is given twice", fix="drop one of the two")
+        found[name] = Given(f"{flag} {name}", raw, folder)
+    return found

@@ -1,0 +1,147 @@
+"""Rules between options that SageMaker's limits do not state. Each refusal names the option and the fix. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from algorun.common.errors import UserError
+
+from .facts import Facts
+from .model import Kind
+from .spec import Input, SourceKind, TaskSpec
+
+CODE_CHANNEL = "code"  # the input that brings the code archive where the launcher cannot fetch it
+MOST_METRICS = 40
+OWN_VARIABLES = ("ALGORUN_REQUEST_FORMAT", "ALGORUN_REQUEST_ID", "ALGORUN_EXTRACT")
+# Families of instances with disks of their own: SageMaker attaches no volume. GPU and Trainium families, and those with
+# a `d` after the generation (m5d, r6gd). https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ResourceConfig.html
+FIXED_STORAGE = re.compile(
+    r"ml\.(?:g4dn|g5|g6|g6e|gr6|g7|g7e|p3dn|p4d|p4de|p5|p5e|p5en|p6[a-z0-9-]*|trn1|trn1n|trn2|[a-z]+\d+[a-z]*d[a-z]*)\..+"
+)
+
+
+def has_fixed_storage(instance: str) -> bool:
+    """True if an instance type has disks of its own, so that a volume size means nothing."""
+    return FIXED_STORAGE.fullmatch(instance) is not None
+
+
+def check(spec: TaskSpec, facts: Facts, files: Mapping[str, int], *, has_code: bool) -> None:
+    """Raises UserError for the first rule that is broken. `files`: the number of files of each local input."""
+    _resources(spec, facts)
+    _network(spec)
+    _launch(spec)
+    _tables(spec)
+    if spec.kind is Kind.PROCESSING:
+        _processing(spec)
+    elif spec.outputs:
+        raise UserError(
+            "--out",
+            "is for processing tasks",
+            fix="write to /opt/ml/output/data or /opt/ml/model, or --kind processing",
+        )
+    for each in spec.inputs:
+        if each.name == CODE_CHANNEL and has_code:
+            raise UserError(
+                each.where, f"{CODE_CHANNEL!r} is the input with the program's code", fix="choose another name"
+            )
+        _objects(each, facts, files, spec.resources.all_hosts)
+
+
+def _resources(spec: TaskSpec, facts: Facts) -> None:
+    resources = spec.resources
+    if not spec.image and not facts.default_image:
+        raise UserError("--image", "no image is named", fix="--image ACCOUNT.dkr.ecr.REGION.amazonaws.com/algorun:TAG")
+    if not resources.groups and not resources.instance and not facts.default_instance:
+        raise UserError("--instance", "no instance type is named", fix="--instance ml.g5.12xlarge")
+    if resources.volume_gb is None:
+        return
+    if fixed := [instance for instance in resources.instances if has_fixed_storage(instance)]:
+        raise UserError(
+            "--volume", f"{fixed[0]} has disks of a fixed size", fix="drop --volume, or choose another instance"
+        )
+
+
+def _network(spec: TaskSpec) -> None:
+    network = spec.network
+    for given, other, missing in (
+        ("--subnets", network.security_groups, network.subnets),
+        ("--security-groups", network.subnets, network.security_groups),
+    ):
+        if other and not missing:
+            raise UserError(given, "is absent, and a VPC needs subnets and security groups", fix=f"add {given}")
+
+
+def _launch(spec: TaskSpec) -> None:
+    launch = spec.launch
+    for option, is_set in (("--per-host", launch.per_host), ("--share-nothing", launch.share_nothing)):
+        if is_set and launch.slots not in (None, 1):
+            raise UserError(option, f"contradicts {launch.slots} slots", fix="drop one of the two")
+
+
+def _tables(spec: TaskSpec) -> None:
+    if len(spec.metrics) > MOST_METRICS:
+        raise UserError(
+            "--metric",
+            f"{len(spec.metrics)} definitions",
+            allowed=f"up to {MOST_METRICS}",
+            fix=f"drop {len(spec.metrics) - MOST_METRICS}",
+        )
+    for name, regex in spec.metrics.items():
+        try:
+            re.compile(regex)
+        except re.error as error:
+            raise UserError(
+                f"--metric {name}",
+                f"{regex!r} is not a regular expression: {error}",
+                allowed="such as 'loss: ([0-9.]+)'",
+            ) from None
+    for name in spec.env:
+        if name in OWN_VARIABLES:
+            raise UserError(f"--env {name}", "algorun sets it", fix="drop it")
+    for name in spec.tags:
+        if name.lower().startswith("aws:"):
+            raise UserError(
+                f"--tag {name}", "AWS keeps names that begin with aws: for itself", fix="choose another name"
+            )
+
+
+def _processing(spec: TaskSpec) -> None:
+    """What a processing job does not have."""
+    resources = spec.resources
+    for option, is_set in (
+        ("--spot", resources.spot),
+        ("--retries", resources.retries is not None),
+        ("--keep-alive", resources.keep_alive_s is not None),
+        ("--instance-group", bool(resources.groups)),
+        ("--hyperparameter", bool(spec.hyperparameters)),
+        ("--cwd state", spec.launch.cwd == "state"),
+    ):
+        if is_set:
+            raise UserError(option, "is for training tasks", fix="drop it, or --kind training")
+    for each in spec.inputs:
+        if each.fastfile:
+            raise UserError(each.where, "mode=fastfile is for training tasks", fix="drop it, or --kind training")
+
+
+def _objects(each: Input, facts: Facts, files: Mapping[str, int], hosts: int) -> None:
+    """There is something to read, and for every host if it is sharded."""
+    if each.kind is SourceKind.FOLDER:
+        objects = files[each.name]
+    elif each.source in facts.sources:
+        objects = facts.sources[each.source].objects
+    else:
+        return
+    if not objects and each.task is not None:
+        raise UserError(
+            each.where,
+            f"{each.source}: nothing lies in {facts.sources[each.source].uri}",
+            fix=f"`algorun submit --force --task {each.task.task}` if it was removed, else correct what that task writes",
+        )
+    if not objects:
+        raise UserError(each.where, f"{each.source} has no object", fix="check bucket, key and region")
+    if each.shard and objects < hosts:
+        raise UserError(
+            each.where, f"shard: {objects} objects for {hosts} hosts leave paid hosts without data",
+            allowed=f"{hosts} objects or more", fix=f"drop shard, take --hosts {objects}, or cut the data into more files",
+        )  # fmt: skip

@@ -1,0 +1,204 @@
+"""Values of options and of the job file, checked. Each function takes text (a flag) or a TOML value. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from posixpath import normpath
+
+from algorun.common.errors import UserError
+from algorun.job.values import count as whole
+
+from .spec import Input, InstanceGroup, SourceKind, TaskSource
+
+UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
+CHANNEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", re.DOTALL)
+LEFT_BY_TASKS = ("model", "output", "state")
+INPUT_WORDS = ("shard", "extract", "mode=fastfile", "mode=file")
+MOST_HOSTS = 10_000
+PRICES = '{ "ml.g5.12xlarge" = 5.67 }: the price of one host for one hour, by instance type'
+
+
+def text(where: str, raw: object) -> str:
+    """A text that is not empty and holds no zero byte."""
+    if not isinstance(raw, str):
+        raise UserError(where, f"{raw!r} is not a text", allowed='a text, such as "abc"')
+    if not raw or "\0" in raw:
+        raise UserError(where, f"{raw!r} is {'empty' if not raw else 'a text with a zero byte'}", allowed="a text")
+    return raw
+
+
+def flag(where: str, raw: object) -> bool:
+    """A boolean; a flag without a value gives True."""
+    if not isinstance(raw, bool):
+        raise UserError(where, f"{raw!r} is not a boolean", allowed="true or false")
+    return raw
+
+
+def count(where: str, raw: object, most: int = MOST_HOSTS, least: int = 1) -> int:
+    """A whole number."""
+    if isinstance(raw, bool) or not isinstance(raw, int | str):
+        raise UserError(where, f"{raw!r} is not a whole number", allowed=f"{least} to {most}")
+    return whole(where, raw, most, least)
+
+
+def duration_s(where: str, raw: object) -> int:
+    """Seconds, from `12h`, `90m` or `1d12h`."""
+    found = DURATION.fullmatch(raw) if isinstance(raw, str) and raw else None
+    if found is None:
+        fix = f"{raw}s, if these are seconds" if isinstance(raw, int) or str(raw).isdigit() else ""
+        raise UserError(where, f"{raw!r} is not a duration", allowed="such as 12h, 90m or 1d12h", fix=fix)
+    seconds = sum(int(number or 0) * unit_s for number, unit_s in zip(found.groups(), UNITS_S.values(), strict=True))
+    if not seconds:
+        raise UserError(where, f"{raw!r} is no time at all", allowed="1s or more")
+    return seconds
+
+
+def prices(where: str, raw: object) -> dict[str, float]:
+    """The price of one host for one hour, by instance type."""
+    if not isinstance(raw, Mapping):
+        raise UserError(where, f"{raw!r} is not a table", allowed=PRICES)
+    for instance, price in raw.items():
+        is_number = isinstance(price, int | float) and not isinstance(price, bool)
+        if not is_number or not 0 <= price < math.inf:
+            raise UserError(f"{where}.{instance}", f"{price!r} is not a price", allowed="a number, 0 or more")
+        if not instance.startswith("ml."):
+            raise UserError(where, f"{instance!r} is not an instance type", allowed=PRICES)
+    return {instance: float(price) for instance, price in raw.items()}
+
+
+def words(where: str, raw: object) -> tuple[str, ...]:
+    """A list of texts; they may be empty."""
+    if isinstance(raw, str) or not isinstance(raw, Sequence) or not all(isinstance(item, str) for item in raw):
+        raise UserError(where, f"{raw!r} is not a list of texts", allowed='such as ["train.py", "--epochs", "10"]')
+    if any("\0" in item for item in raw):
+        raise UserError(where, "a text has a zero byte, which a command line cannot carry", fix="remove \\u0000")
+    return tuple(raw)
+
+
+def names(where: str, raw: object) -> tuple[str, ...]:
+    """A list, or one text with commas between the names."""
+    listed = words(where, raw.split(",") if isinstance(raw, str) else raw)
+    return tuple(text(where, name.strip()) for name in listed)
+
+
+def pair(where: str, raw: str, form: str) -> tuple[str, str]:
+    """NAME and VALUE of `NAME=VALUE`. `form` says how it is written."""
+    name, equals, value = raw.partition("=")
+    if not equals or not name:
+        raise UserError(where, f"{raw!r} is not {form}", allowed=form)
+    return name, value
+
+
+def plain(where: str, raw: object) -> str:
+    """A value as text: texts as they are, anything else as JSON writes it."""
+    return raw if isinstance(raw, str) else json.dumps(raw)
+
+
+def one_of(where: str, raw: object, allowed: Sequence[str]) -> str:
+    """One of some words; the error names the nearest one."""
+    if raw not in allowed:
+        near = get_close_matches(str(raw), list(map(str, allowed)), n=1)
+        raise UserError(
+            where, f"{raw!r} is unknown", allowed=", ".join(allowed), fix=f"did you mean {near[0]!r}?" if near else ""
+        )
+    return str(raw)
+
+
+def group(where: str, name: str, raw: object) -> InstanceGroup:
+    """`TYPExN`, or a table with `instance` and `hosts`."""
+    if isinstance(raw, Mapping):
+        known(where, raw, ("instance", "hosts"))
+        return InstanceGroup(
+            name=name,
+            instance=text(f"{where} instance", raw.get("instance")),
+            hosts=count(f"{where} hosts", raw.get("hosts", 1)),
+        )
+    instance, cross, hosts = str(raw).rpartition("x")
+    if not cross or not hosts.isdigit() or not instance.startswith("ml."):
+        raise UserError(where, f"{raw!r} is not TYPExN", allowed="such as gpu=ml.g5.12xlargex2")
+    return InstanceGroup(name=name, instance=instance, hosts=count(where, hosts))
+
+
+def channel_name(where: str, name: str) -> str:
+    """The name of an input or output."""
+    if CHANNEL.fullmatch(name) is None or name in (".", ".."):
+        raise UserError(where, f"{name!r} is not a name", allowed="1 to 64 letters, digits, '.', '-' and '_'")
+    return name
+
+
+def known(where: str, table: Mapping[str, object], allowed: Sequence[str]) -> None:
+    """Raises UserError if the table has another key; the error names the nearest one."""
+    for key in table:
+        if key not in allowed:
+            near = get_close_matches(key, allowed, n=1)
+            raise UserError(
+                where,
+                f"unknown key {key!r}",
+                allowed=", ".join(allowed),
+                fix=f"did you mean {near[0]!r}?" if near else "",
+            )
+
+
+def source(where: str, name: str, raw: object) -> Input:
+    """An input: `SOURCE[,shard][,mode=fastfile][,extract]`, or a table with `from` and these as keys."""
+    channel_name(where, name)
+    if isinstance(raw, Mapping):
+        known(where, raw, ("from", "shard", "mode", "extract"))
+        mode = str(raw.get("mode", "file")).lower()
+        if mode not in ("file", "fastfile"):
+            raise UserError(f"{where} mode", f"{raw['mode']!r} is not a mode", allowed="file or fastfile")
+        given = text(f"{where} from", raw.get("from"))
+        options = {key for key in ("shard", "extract") if flag(f"{where} {key}", raw.get(key, False))} | {
+            f"mode={mode}"
+        }
+    else:
+        given, options = _with_options(where, text(where, raw))
+    kind, task = _address(where, given)
+    return Input(
+        name=name, where=where, kind=kind, source=given, task=task,
+        shard="shard" in options, fastfile="mode=fastfile" in options, extract="extract" in options,
+    )  # fmt: skip
+
+
+def _with_options(where: str, raw: str) -> tuple[str, set[str]]:
+    """The source, and the words after it."""
+    parts, options = raw.split(","), set[str]()
+    while len(parts) > 1 and parts[-1].lower() in INPUT_WORDS:
+        options.add(parts.pop().lower())
+    if len(parts) > 1 and (near := get_close_matches(parts[-1].lower(), INPUT_WORDS, n=1, cutoff=0.7)):
+        raise UserError(
+            where, f"unknown word {parts[-1]!r}", allowed=", ".join(INPUT_WORDS), fix=f"did you mean {near[0]!r}?"
+        )
+    return ",".join(parts), options
+
+
+def _address(where: str, given: str) -> tuple[SourceKind, TaskSource | None]:
+    scheme, colon, rest = given.partition(":")
+    if scheme == "task" and colon:
+        task, _, path = rest.partition("/")
+        what, _, sub = path.strip("/").partition("/")
+        if not task or what not in LEFT_BY_TASKS or _climbs(sub):
+            raise UserError(
+                where,
+                f"{given!r} is not something of a task",
+                allowed="task:TASK/model, task:TASK/output/SUB, task:TASK/state/SUB",
+            )
+        return SourceKind.TASK, TaskSource(task=task, what=what, sub=sub)
+    if colon and rest.startswith("//"):
+        if scheme != "s3" or S3_URI.fullmatch(given) is None:
+            raise UserError(
+                where, f"{given!r} is not an address in S3", allowed="s3://BUCKET/KEY, task:TASK/WHAT, or a folder"
+            )
+        return SourceKind.S3, None
+    return SourceKind.FOLDER, None
+
+
+def _climbs(sub: str) -> bool:
+    return ".." in sub.split("/") or (bool(sub) and normpath(sub) != sub)

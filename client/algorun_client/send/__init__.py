@@ -1,0 +1,1 @@
+"""Sends a Request: claims the execution, uploads what has changed, creates the job. Safe to repeat after any crash."""

@@ -1,0 +1,47 @@
+"""The state of a task in the bucket: its checkpoints, and in `SSM_INSTANCE_STATE` a folder for each host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from algorun_client.common.errors import NotFound
+from algorun_client.request.model import TaskAddress
+from algorun_client.target.api import ObjectStore, StoredObject
+
+
+@dataclass(frozen=True, slots=True)
+class StateFolder:
+    """A folder directly below the state; `name` is "" for the files beside the folders."""
+
+    name: str
+    files: int
+    size: int  # bytes
+    modified: datetime  # the newest file
+
+
+def objects(store: ObjectStore, address: TaskAddress, folder: str = "") -> Iterator[StoredObject]:
+    """The state, or what of it lies in one folder. Never that of a task with a longer name."""
+    try:
+        yield from store.list(f"{address.state}{folder}/" if folder else address.state)
+    except NotFound:  # there is no bucket
+        return
+
+
+def folders(store: ObjectStore, address: TaskAddress) -> list[StateFolder]:
+    """The folders of the state, in the order of their names."""
+    found: dict[str, StateFolder] = {}
+    for each in objects(store, address):
+        head, slash, _ = each.uri.removeprefix(address.state).partition("/")
+        name = head if slash else ""
+        one = found.get(name, StateFolder(name, 0, 0, each.modified))
+        found[name] = StateFolder(name, one.files + 1, one.size + each.size, max(one.modified, each.modified))
+    return [found[name] for name in sorted(found)]
+
+
+def clean(store: ObjectStore, address: TaskAddress, folder: str = "") -> int:
+    """Removes the state, or one folder of it. Returns the number of objects. Call it while no job of the task runs."""
+    found = [each.uri for each in objects(store, address, folder)]
+    store.delete_all(found)
+    return len(found)

@@ -1,0 +1,55 @@
+"""What a job costs: the time that is paid for x hosts x the price that the user's job file names. Pure.
+
+Source: BillableTimeInSeconds and WarmPoolStatus.ResourceRetainedBillableTimeInSeconds in the description of
+DescribeTrainingJob. A processing job has no such field; its time from ProcessingStartTime to ProcessingEndTime stands for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from algorun_client.request.model import Kind
+
+from .job_state import Hosts, JobState
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobCost:
+    """`paid_s` counts for each host. None: unknown."""
+
+    hosts: int
+    paid_s: float | None
+    rate: float | None  # the price of one host for one hour, the mean of all hosts
+    unpriced: tuple[str, ...] = ()  # instance types without a price
+
+    @property
+    def amount(self) -> float | None:
+        """In the currency of the prices; None if the time or the price is unknown."""
+        if self.paid_s is None or self.rate is None:
+            return None
+        return self.paid_s * self.hosts * self.rate / HOUR_S
+
+
+def cost(state: JobState, prices: Mapping[str, float]) -> JobCost:
+    """`prices`: of one host for one hour, by instance type."""
+    unpriced = tuple(instance for instance, _ in state.hosts.groups if instance not in prices)
+    return JobCost(hosts=state.hosts.count, paid_s=paid_s(state), rate=rate(state.hosts, prices), unpriced=unpriced)
+
+
+def paid_s(state: JobState) -> float | None:
+    """The seconds that are paid for on each host. None while the job runs."""
+    if state.kind is Kind.TRAINING or not state.ended:
+        billable_s, kept_s = state.times.billable_s, state.times.kept_s
+        return None if billable_s is None else billable_s + (kept_s or 0)
+    begun = [each for each in state.phases if each.name == "Processing" and each.end]
+    return sum((each.end - each.begin).total_seconds() for each in begun if each.end)
+
+
+def rate(hosts: Hosts, prices: Mapping[str, float]) -> float | None:
+    """The mean price of one host for one hour, None if the price of one of the types is unknown."""
+    if not hosts.count or any(instance not in prices for instance, _ in hosts.groups):
+        return None
+    return sum(prices[instance] * count for instance, count in hosts.groups) / hosts.count

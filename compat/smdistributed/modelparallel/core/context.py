@@ -1,0 +1,76 @@
+"""The job as this rank sees it after smp.init(): its ranks, its layout, and ways to the other ranks."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+
+import torch
+import torch.distributed as dist
+
+from algorun_train.options import mp_parameters
+from algorun_train.options.job_options import PipelineJobOptions
+from algorun_train.options.mp_parameters import MpParameters
+from algorun_train.options.pipeline_layout import lay_out
+from algorun_train.parallel.planning import on_one_rank
+from algorun_train.parallel.run import process_groups
+from algorun_train.parallel.signatures.model_ranks import ModelRanks
+from algorun_train.ranks import join
+from algorun_train.ranks.meeting import own_meeting
+from algorun_train.ranks.object_channel import ObjectChannel
+from algorun_train.ranks.packing import Packing, cannot_be_sent
+from algorun_train.ranks.world import read_world
+
+ADVICE = (
+    "allowed: the same on all of them, @smp.step functions on all ranks of a pipeline, also for evaluation; "
+    "fix: call it on every rank, not on rank 0 alone"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context(ModelRanks):
+    """The ranks of the job as the script's model sees them, and what the job asks for. Made once, on all ranks."""
+
+    options: PipelineJobOptions
+    wishes: MpParameters
+    messages: ObjectChannel
+    """between all ranks: what scripts send"""
+    known: dict[str, object]
+    """what every rank has, and step functions may get: "model" and "optimizer" """
+
+
+def enter(parameters: str) -> Context:
+    """Joins the ranks and lays them out as `parameters`, a job's mp_parameters, say. On all ranks.
+
+    UserError, equal on all ranks, for parameters that cannot be had.
+    """
+    count = int(mp_parameters.parse(parameters).options["microbatches"])
+    wanted = PipelineJobOptions(mp_parameters=parameters, batch_size=count, microbatches=count)
+    options, wishes = mp_parameters.apply(wanted)
+    world = read_world(os.environ)
+    layout = lay_out(options, wishes, world.world_size, torch.__version__)
+    comm = join.enter(world)
+    grid, known = layout.grid, dict[str, object]()
+    axes = process_groups.join(grid, comm.rank, comm.device)
+    everybody = None
+    if comm.size > 1:  # a group of its own, so that scripts' messages meet no others
+        everybody = dist.new_group(list(range(comm.size)), backend="gloo", timeout=join.COLLECTIVE_TIMEOUT)
+    return Context(
+        comm=comm,
+        layout=layout,
+        axes=axes,
+        pipeline=own_meeting(comm.rank, grid.pipelines, ADVICE, on_one_rank.LIMIT if grid.pp > 1 else None),
+        replicas=own_meeting(comm.rank, grid.replicas, ADVICE),
+        steps=ObjectChannel(axes.pp_group, Packing(axes.device, _no_argument, known, direct=True)),
+        options=replace(options, microbatches=count),
+        wishes=wishes,
+        messages=ObjectChannel(everybody, Packing(comm.device, cannot_be_sent("smdistributed"))),
+        known=known,
+    )
+
+
+def _no_argument(value: object, error: Exception) -> str:
+    return (
+        f"an argument or result of an @smp.step function cannot be sent to another rank ({error}); allowed: what "
+        "pickle takes; fix: use a global variable, or make the object inside the function"
+    )

@@ -1,0 +1,29 @@
+"""What `algorun -h` says about the commands."""
+
+CLIENT = ("submit", "ls", "status", "logs", "stop", "fetch", "results", "state", "role")  # commands of algorun_client
+REPORT = "report"  # the command of algorun_report
+TEXT = """\
+In the container:
+  train               Run the job that the files in /opt/ml describe. SageMaker calls this command.
+  run                 Run a program on all hosts of this job.
+  plan                Print what would run on every host, without starting it.
+
+At home:
+  simulate            Run a program on several simulated hosts of this machine, without Docker.
+  doctor              Check this machine; show what would make a job fail.
+  metric-definitions  Print metric_definitions for a SageMaker estimator, as JSON.
+  report              Draw a job as one HTML page (pip install 'algorun[report]').
+
+To SageMaker and back (pip install 'algorun[client]'):
+  submit              Send a program to SageMaker, or run it here as SageMaker would, and follow it.
+  ls                  List jobs, the newest first.
+  status              Show where a job is, or how it ended.
+  logs                Print the lines of all hosts of a job; -f: to its end.
+  stop                Ask a job to end early.
+  fetch               Bring home a job's model, outputs, state and logs.
+  results             Show the jobs of a sweep, the best one first.
+  state               List or remove the checkpoints that a task keeps for its next job.
+  role                Print a narrow policy for the job's role, or for yourself.
+
+algorun COMMAND -h shows the options of a command.
+"""

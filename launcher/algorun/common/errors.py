@@ -1,0 +1,42 @@
+"""The launcher's exit codes, equal on all hosts, and the error of a user's input."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """The launcher's own exit codes. A code of the user's script is passed on; `128 + n` stands for signal n."""
+
+    OK = 0
+    CONFIGURATION = 64  # bad input, or hosts with different input
+    GATE = 65  # a host did not connect, or was not ready, within its time limit
+    LOST = 66  # a host or the hub was lost
+    HANG = 67  # a rank hangs, or an engine does not start its ranks
+    BUDGET = 68  # no restart is left, or restarts bring no newer checkpoint
+    PREFLIGHT = 69  # a host cannot run the job: machine/preflight.py, commands/doctor.py
+    DEFECT = 70  # a defect of the launcher
+
+
+class UserError(Exception):
+    """An error in something that the user gave. Its text is `where: what; allowed: ..; fix: ..`.
+
+    `where`: the option, file or key. `what`: its value, and what is wrong with it. `allowed`: the values that are
+    allowed. `fix`: what to do. `code`: the exit code.
+    """
+
+    def __init__(
+        self, where: str, what: str, *, allowed: str = "", fix: str = "", code: int = ExitCode.CONFIGURATION
+    ) -> None:
+        self.where, self.what, self.allowed, self.fix, self.code = where, what, allowed, fix, int(code)
+        parts = [f"{where}: {what}"]
+        if allowed:
+            parts.append(f"allowed: {allowed}")
+        if fix:
+            parts.append(f"fix: {fix}")
+        super().__init__("; ".join(parts))
+
+
+def exit_code(returncode: int) -> int:
+    """The exit code as a shell shows it (128 + n for signal n), from Popen's `returncode` (-n for signal n)."""
+    return 128 - returncode if returncode < 0 else returncode

@@ -1,0 +1,63 @@
+"""The stacks of this host's ranks: asked for when a rank hangs, written to files, and sent to the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from algorun.common.fast_dataclasses import replace
+from algorun.control import messages
+from algorun.control.hang import Stack, of_one_rank
+from algorun.control.messages import Message, StacksSent
+from algorun.job.paths import Paths
+from algorun.outcome import report
+
+from .ranks import Ranks
+from .step_counter import StepBoard
+from .tools import Tools
+
+STACKS_S = 0.7  # from the question to the ranks until their answers are read
+
+
+class RankStacks:
+    """The stacks of `ranks` on `host`. `send` takes messages to the hub."""
+
+    def __init__(
+        self, tools: Tools, paths: Paths, host: str, ranks: Ranks, board: StepBoard, send: Callable[[Message], None]
+    ) -> None:
+        self._tools, self._paths, self._host, self._ranks = tools, paths, host, ranks
+        self._board, self._send = board, send
+
+    def ask(self) -> None:
+        """Asks every process of every running rank for its stacks. A moment later the hub gets those of all ranks."""
+        from . import stacks  # only a hang needs it
+
+        for pid in stacks.askable(self._tools.run_dir):
+            stacks.ask(pid, self._tools.run_dir)
+        self._tools.loop.after(STACKS_S, self._send_all)
+
+    def _send_all(self) -> None:
+        for stack in self._read():
+            report.write_stack(self._paths, stack)
+            self._send(messages.short(stack))
+        self._send(StacksSent())
+
+    def _read(self) -> Iterator[Stack]:
+        """What each running rank is doing."""
+        from . import stacks
+
+        processes = stacks.by_session(self._tools.run_dir)
+        for local_rank, rank, pid in self._ranks.running():
+            count = self._board.read(local_rank).count
+            of_rank = [self._stack(rank, count, each) for each in processes.get(pid, [])]
+            if stacks.frozen(pid) or not of_rank:
+                yield Stack(rank, self._host, count, frozen=stacks.frozen(pid))
+            else:
+                yield of_one_rank(of_rank)
+
+    def _stack(self, rank: int, count: int, pid: int) -> Stack:
+        from . import stacks
+
+        text = stacks.read(pid, self._tools.run_dir)
+        frames = stacks.frames(text)
+        stack = Stack(rank, self._host, count, frames, not text and stacks.frozen(pid), text)
+        return replace(stack, source=stacks.source(stack.own)) if stack.own else stack

@@ -1,0 +1,113 @@
+"""Reads the small JSON files of a job's folder. They may be damaged, and come from anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from algorun.common.codec import loads
+from algorun.common.errors import UserError
+
+LARGEST = 4 * 1024 * 1024  # bytes; a request with 40 metrics has 30,000
+LARGEST_NUMBER = 1e15  # times, seconds and counts are far below; a float of this size still tells seconds apart
+
+
+class Fields:
+    """The values of a JSON object by key, checked for their types. A missing key or null is None or empty."""
+
+    def __init__(self, path: Path, values: Mapping[str, object], fix: str, within: str = "") -> None:
+        self._path, self._values, self._fix, self._within = path, values, fix, within
+
+    def text(self, key: str) -> str:
+        """A string, "" without one. Raises UserError."""
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, str):
+            raise self._wrong(key, "a string")
+        return value or ""
+
+    def number(self, key: str) -> float | None:
+        """A number of at most LARGEST_NUMBER, also below 0. Raises UserError."""
+        value = self._values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, (int, float)) or not _is_number(value):
+            raise self._wrong(key, "a number")
+        return float(value)
+
+    def table(self, key: str) -> Fields:
+        """An object. Raises UserError."""
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, dict):
+            raise self._wrong(key, "an object")
+        return Fields(self._path, value or {}, self._fix, f"{self._within}{key}.")
+
+    def flag(self, key: str) -> bool | None:
+        """A boolean. Raises UserError."""
+        value = self._values.get(key)
+        if value is not None and not isinstance(value, bool):
+            raise self._wrong(key, "true or false")
+        return value
+
+    def numbers(self, key: str) -> list[float]:
+        """A list of numbers of at most LARGEST_NUMBER, also below 0. Raises UserError."""
+        value = self._values.get(key)
+        if value is not None and not (isinstance(value, list) and all(map(_is_number, value))):
+            raise self._wrong(key, "a list of numbers")
+        return [float(each) for each in value or ()]
+
+    def texts(self, key: str) -> list[str]:
+        """A list of strings. Raises UserError."""
+        value = self._values.get(key)
+        if value is not None and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+            raise self._wrong(key, "a list of strings")
+        return list(value or ())
+
+    def wrong(self, problem: str) -> UserError:
+        """The error of values that contradict each other."""
+        return UserError(str(self._path), f"{self._within}{problem}: the file is damaged", fix=self._fix)
+
+    def tables(self, key: str) -> list[Fields]:
+        """A list of objects. Raises UserError."""
+        value = self._values.get(key)
+        if value is not None and not (isinstance(value, list) and all(isinstance(each, dict) for each in value)):
+            raise self._wrong(key, "a list of objects")
+        within = f"{self._within}{key}"
+        return [Fields(self._path, each, self._fix, f"{within}[{n}].") for n, each in enumerate(value or ())]
+
+    def plain(self) -> list[tuple[str, str]]:
+        """All strings and numbers, as text, in the order of the file."""
+        return [
+            (key, f"{value:.6g}" if isinstance(value, float) else str(value))
+            for key, value in self._values.items()
+            if isinstance(value, (int, float, str))
+        ]
+
+    def _wrong(self, key: str, wanted: str) -> UserError:
+        return self.wrong(f"{key} is not {wanted}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
+
+
+def read_object(path: Path, fix: str, largest: int = LARGEST) -> Fields | None:
+    """The JSON object in a file of at most `largest` bytes, None without the file. `fix`: how to get a good one.
+
+    Raises UserError.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(largest + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(str(path), error.strerror or str(error), fix="check the path and its rights") from None
+    if len(data) > largest:
+        raise UserError(str(path), f"is larger than {largest >> 20} MiB: the file is damaged", fix=fix)
+    try:
+        value = loads(data)
+    except ValueError as error:  # not JSON, or not UTF-8
+        raise UserError(str(path), f"is not JSON: {error}", fix=fix) from None
+    if not isinstance(value, dict):
+        raise UserError(str(path), f"holds {type(value).__name__}, not an object: the file is damaged", fix=fix)
+    return Fields(path, value, fix)

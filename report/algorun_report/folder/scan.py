@@ -1,0 +1,165 @@
+"""Reads all logs of a job once: values of metrics, attempts of the launcher, the last lines of each host."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from algorun_report.run_report import Axis, Excerpt, Host, Metric, Series
+
+from .attempts import Start
+from .definitions import Definition
+from .log_files import LogFile, lines, natural, shown, times
+
+LAST_LINES = 30  # of each host
+MOST_LINES = 3000  # of all hosts: with LONGEST_SHOWN 1.5 MB of the page's 5
+LONGEST_SHOWN = 500  # characters of a line in an excerpt
+RANK = re.compile(r"\[(\d{1,9}) \S+\] ")  # what the launcher puts before each line of a rank
+
+
+@dataclass(slots=True)
+class _Values:
+    """Values of one metric from one rank of one host."""
+
+    x: list[float] = field(default_factory=list)  # seconds since 1970, or 1, 2, ..
+    values: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a metric's regular expression has found. The key: host and rank."""
+
+    sources: defaultdict[tuple[str, int], _Values] = field(default_factory=lambda: defaultdict(_Values))
+    unreadable: int = 0
+    example: str = ""
+
+    def add(self, source: tuple[str, int], text: str, time: float | None) -> None:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            self.unreadable += 1
+            self.example = self.example or text[:40]
+            return
+        found = self.sources[source]
+        found.values.append(value)
+        found.x.append(len(found.values) if time is None else time)
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What the logs of a job hold. `begin`: the time of the first line, None if times are unknown."""
+
+    axis: Axis
+    begin: float | None
+    metrics: tuple[Metric, ...]
+    silent: tuple[Definition, ...]
+    hosts: tuple[Host, ...]
+    starts: tuple[Start, ...]  # of the hosts, in their order; at least one
+    excerpts: tuple[Excerpt, ...]
+
+
+def scan(logs: Sequence[LogFile], definitions: Sequence[Definition], begin: float | None) -> Scan:
+    """Reads all logs. `begin`: the job's begin, in seconds since 1970, if it is known.
+
+    Series are drawn over time if the time of every line is known, else over the number of the value.
+    """
+    clocks = {log.path: times(log) for log in logs}
+    counts = {log.path: sum(1 for _ in lines(log)) for log in logs}
+    timed = bool(logs) and all(len(clock or ()) == counts[path] for path, clock in clocks.items())
+    found = {each.name: _Found() for each in definitions}
+    last = max(1, min(LAST_LINES, MOST_LINES // max(1, len({log.host for log in logs}))))
+    tails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=last))
+    begun: defaultdict[str, list[int]] = defaultdict(list)  # the starts of each host
+    starts = [Start()]
+    first = None
+    for log in logs:
+        clock = clocks[log.path] if timed else None
+        if clock and (first is None or clock[0] < first):
+            first = clock[0]
+        start = _start_of(log, begun[log.host], starts)
+        if clock and (start.begin is None or clock[0] < start.begin):
+            start.begin = clock[0]
+        before = ""
+        for number, line in enumerate(lines(log)):
+            time = clock[number] if clock else None
+            rank = log.rank
+            prefix = RANK.match(line) if rank is None else None
+            source = (log.host, int(prefix[1]) if prefix else -1 if rank is None else rank)
+            for each in definitions:
+                match = each.regex.search(line)
+                if match:
+                    found[each.name].add(source, match[1] or "", time)
+            tails[log.host].append(line)
+            if line.startswith("algorun: "):
+                start.note(before, line, time)
+            before = line
+    origin = begin if begin is not None else first
+    hosts = _hosts(logs, counts)
+    return Scan(
+        axis=Axis.TIME if timed else Axis.ORDER,
+        begin=origin,
+        metrics=tuple(
+            _metric(each, found[each.name], origin if timed else None)
+            for each in definitions
+            if found[each.name].sources
+        ),
+        silent=tuple(each for each in definitions if not found[each.name].sources),
+        hosts=hosts,
+        starts=tuple(starts),
+        excerpts=tuple(
+            Excerpt(
+                host.name,
+                tuple(shown(line)[:LONGEST_SHOWN] for line in tails[host.name]),
+                max(0, host.lines - last),
+            )
+            for host in hosts
+            if tails[host.name]
+        ),
+    )
+
+
+def _start_of(log: LogFile, own: list[int], starts: list[Start]) -> Start:
+    """The start that a log is of. `own`: the starts of its host so far; the hosts of a start may begin seconds apart."""
+    if log.start not in own:
+        own.append(log.start)
+    if len(own) > len(starts):
+        starts.append(Start())
+    return starts[len(own) - 1]
+
+
+def _hosts(logs: Sequence[LogFile], counts: Mapping[Path, int]) -> tuple[Host, ...]:
+    starts: defaultdict[str, set[int]] = defaultdict(set)
+    number: defaultdict[str, int] = defaultdict(int)
+    for log in logs:
+        starts[log.host].add(log.start)
+        number[log.host] += counts[log.path]
+    return tuple(Host(name, len(starts[name]), number[name]) for name in sorted(starts, key=natural))
+
+
+def _metric(each: Definition, found: _Found, start: float | None) -> Metric:
+    sources = sorted(found.sources, key=lambda source: (natural(source[0]), source[1]))
+    ranks: defaultdict[str, int] = defaultdict(int)
+    for host, _ in sources:
+        ranks[host] += 1
+    return Metric(
+        name=each.name,
+        regex=each.regex.pattern,
+        series=tuple(_series(source, found.sources[source], start, alone=ranks[source[0]] == 1) for source in sources),
+        unreadable=found.unreadable,
+        example=shown(found.example),
+    )
+
+
+def _series(source: tuple[str, int], found: _Values, start: float | None, *, alone: bool) -> Series:
+    host, rank = source
+    label = host if alone and host else f"{host} rank {rank}".strip() if rank >= 0 else f"{host} launcher"
+    if start is None:
+        return Series(label, found.x, found.values)
+    order = sorted(range(len(found.x)), key=found.x.__getitem__)  # late lines stand out of order in a log
+    return Series(label, [round(found.x[n] - start, 3) for n in order], [found.values[n] for n in order])

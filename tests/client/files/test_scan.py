@@ -1,0 +1,218 @@
+"""Which files of a folder go up, and what is refused before anything does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+
+import pytest
+
+from algorun.common.errors import UserError
+from algorun_client.files import scan
+
+
+def tree(root, *names, **texts):
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    for name, text in texts.items():
+        (root / name).write_text(text)
+    return root
+
+
+def names(found):
+    return [file.name for file in found.files]
+
+
+def test_rules_are_those_of_git(tmp_path):
+    """Nested files, negations, folders: git itself says what it would take."""
+    tree(
+        tmp_path,
+        "a.py",
+        "a.log",
+        "keep.log",
+        "sub/a.log",
+        "sub/b.txt",
+        "out/x.py",
+        "sub/out/y.py",
+        "docs/deep/z.tmp",
+        "docs/deep/z.py",
+    )
+    (tmp_path / ".gitignore").write_text("*.log\n!keep.log\n/out/\n")
+    (tmp_path / "sub" / ".gitignore").write_text("!a.log\nb.*\n")
+    (tmp_path / "docs" / ".gitignore").write_text("**/*.tmp\n")
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert names(scan.code(tmp_path, "--code")) == sorted(listed.stdout.split())
+
+
+def test_a_repository_above_the_folder_counts_as_for_git(tmp_path):
+    tree(tmp_path, "src/a.py", "src/a.log", "src/big/data.bin")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text("*.log\n/src/big/\n")
+    assert names(scan.code(tmp_path / "src", "--code")) == ["a.py"]
+
+
+def test_algorunignore_overrules_gitignore_and_the_defaults(tmp_path):
+    tree(tmp_path, "a.py", "model.bin", "notes.txt", "__pycache__/a.pyc", ".git/config")
+    (tmp_path / ".gitignore").write_text("model.bin\n")
+    (tmp_path / ".algorunignore").write_text("!model.bin\nnotes.txt\n")
+    assert names(scan.code(tmp_path, "--code")) == [".algorunignore", ".gitignore", "a.py", "model.bin"]
+
+
+def test_data_knows_algorunignore_alone(tmp_path):
+    """A data folder inside a repository has a .gitignore that names all of its files, so that git keeps the folder."""
+    tree(tmp_path, "cat/1.png", "dog/1.png", "dog/raw.tif")
+    (tmp_path / ".gitignore").write_text("*\n")
+    (tmp_path / ".algorunignore").write_text("*.tif\n")
+    assert names(scan.data(tmp_path, "--in train")) == [".gitignore", "cat/1.png", "dog/1.png"]
+
+
+def test_one_file_may_be_an_input(tmp_path):
+    tree(tmp_path, "train.tar", "other")
+    assert names(scan.data(tmp_path / "train.tar", "--in train")) == ["train.tar"]
+
+
+def test_links_inside_stay_links_and_others_stand_for_their_target(tmp_path):
+    tree(tmp_path, "code/real/a.py", "outside/lib/b.py")
+    code = tmp_path / "code"
+    (code / "near").symlink_to("real")
+    (code / "sub").mkdir()
+    (code / "sub" / "up.py").symlink_to(code / "real" / "a.py")
+    (code / "far").symlink_to(tmp_path / "outside")
+    (code / "lost").symlink_to("nothing")
+    found = scan.code(code, "--code")
+    assert [(file.name, file.link) for file in found.files] == [
+        ("far/lib/b.py", ""), ("near", "real"), ("real/a.py", ""), ("sub/up.py", "../real/a.py"),
+    ]  # fmt: skip
+    assert found.notices == ("lost is a link to nothing: left out",)
+
+
+@pytest.mark.parametrize("target", ["loop", ".", "..", "../sub"])
+@pytest.mark.parametrize("is_data", [False, True])
+def test_a_symlink_loop_is_one_error(tmp_path, target, is_data):
+    tree(tmp_path, "code/sub/a.py")
+    link = tmp_path / "code" / "loop" if target == "loop" else tmp_path / "code" / "sub" / "loop"
+    link.symlink_to(target)
+    if target == "..":
+        link.unlink()
+        link.symlink_to(tmp_path / "code")
+    with pytest.raises(UserError, match=r"loop -> .* is a loop of symbolic links; fix: remove it"):
+        scan.data(tmp_path / "code", "--in train") if is_data else scan.code(tmp_path / "code", "--code")
+
+
+def test_a_loop_outside_of_the_folder_ends_too(tmp_path):
+    tree(tmp_path, "code/a.py", "outside/b.py")
+    (tmp_path / "outside" / "again").symlink_to(tmp_path / "outside")
+    (tmp_path / "code" / "far").symlink_to(tmp_path / "outside")
+    with pytest.raises(UserError, match="far/again -> .* loop"):
+        scan.code(tmp_path / "code", "--code")
+
+
+def test_too_many_files_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(scan, "MOST_FILES", 5)
+    tree(tmp_path, *(f"{number}.txt" for number in range(5)))
+    with pytest.raises(
+        UserError, match="has 5 files or more; allowed: fewer than 5; fix: name what is not needed in .algorunignore"
+    ):
+        scan.code(tmp_path, "--code")
+    with pytest.raises(UserError, match="--in train: .*fix: pack them into some tar files, and add `,extract`"):
+        scan.data(tmp_path, "--in train")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        ".env",
+        "sub/.env.local",
+        "prod.env",
+        "id_rsa",
+        "keys/server.key",
+        ".aws/credentials",
+        "x.pfx",
+        ".netrc",
+        "home/.ssh/config",
+        "kaggle.json",
+    ],
+)
+def test_secrets_are_refused_by_name(tmp_path, name):
+    tree(tmp_path, "a.py", name)
+    for read in (scan.code, scan.data):
+        with pytest.raises(UserError) as error:
+            read(tmp_path, "--in train")
+        assert str(error.value) == (
+            f"--in train: {name}: keys and secrets do not go up; "
+            "fix: name them in .algorunignore; pass values with --env NAME"
+        )
+    (tmp_path / ".algorunignore").write_text(f"/{name}\n")
+    assert name not in names(scan.code(tmp_path, "--code"))
+
+
+@pytest.mark.parametrize("target", ["outside/.env", "outside/.aws/credentials", "outside/.aws"])
+@pytest.mark.parametrize("read", [scan.code, scan.data])
+def test_a_link_hides_no_secret(tmp_path, target, read):
+    tree(tmp_path, "code/a.py", "outside/.env", "outside/.aws/credentials")
+    (tmp_path / "code" / "link").symlink_to(tmp_path / target)
+    with pytest.raises(UserError, match="--in train: link.*: keys and secrets do not go up"):
+        read(tmp_path / "code", "--in train")
+
+
+@pytest.mark.parametrize("name", [".env.example", "environment.yml", "keyboard.py", "monkey.jpg", "ca.pem", "env.py"])
+def test_names_that_only_look_like_secrets_go_up(tmp_path, name):
+    tree(tmp_path, name)
+    assert names(scan.code(tmp_path, "--code")) == [name]
+
+
+def test_what_no_rule_names_is_said(tmp_path):
+    tree(tmp_path, "a.py", "venv/pyvenv.cfg", "venv/lib/x.py", ".algorun/old")
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(os.path.relpath(tmp_path / "socket"))
+        found = scan.code(tmp_path, "--code")
+    assert names(found) == ["a.py"]
+    assert sorted(found.notices) == [
+        "pipe is a socket, a pipe or a device: left out",
+        "socket is a socket, a pipe or a device: left out",
+        "venv is a virtual environment: left out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda folder: None, "does not exist; fix: name a folder of this machine, or s3://BUCKET/KEY"),
+        (lambda folder: folder.mkdir(), "has no file"),
+    ],
+)
+def test_data_that_is_not_there(tmp_path, make, text):
+    make(tmp_path / "data")
+    with pytest.raises(UserError, match=text):
+        scan.data(tmp_path / "data", "--in train")
+
+
+def test_a_name_that_s3_cannot_hold(tmp_path):
+    (tmp_path / os.fsdecode(b"bad\xff.txt")).write_text("x")
+    with pytest.raises(UserError, match="is not UTF-8; fix: rename it"):
+        scan.data(tmp_path, "--in train")
+
+
+KEY = "-----BEGIN RSA " + "PRIVATE KEY-----\n" + "MIIEowIBAAKCAQEAxyzxyzxyzxyz" * 3 + "\n"
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\n" + "MIIDdzCCAl+gAwIBAgIEAgAAuTANBg" * 3 + "\n"
+
+
+@pytest.mark.parametrize("name", ["server.pem", "deep/Bundle.PEM", "server.crt"])
+def test_a_certificate_is_data_and_its_private_key_is_not(tmp_path, name):
+    """Names such as *.pem stand for both, so the file itself is looked at."""
+    file = tmp_path / "data" / name
+    file.parent.mkdir(parents=True)
+    file.write_text(CERTIFICATE)
+    assert [found.name for found in scan.data(tmp_path / "data", "--in train").files] == [name]
+    file.write_text(CERTIFICATE * 2000 + KEY)
+    for where in (tmp_path / "data", file):
+        with pytest.raises(
+            UserError, match="--in train: .*: keys and secrets do not go up; fix: name them in .algorunignore"
+        ):
+            scan.data(where, "--in train")

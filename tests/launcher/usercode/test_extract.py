@@ -1,0 +1,163 @@
+"""Archives in a channel: unpacked beside themselves, once, safely, and with a word every few seconds."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+
+import pytest
+
+from algorun.common import STAGE, codec
+from algorun.common.errors import UserError
+from algorun.job.channels import Channel
+from algorun.job.usercode import Setup
+from algorun.usercode import progress
+from algorun.usercode.extract import DONE
+from tests.launcher.common.test_archives import archive, member
+from tests.launcher.usercode.channels import SUFFIX_MODES, plain_text, run, zipped
+
+
+def test_every_archive_is_unpacked_beside_itself(train):
+    expected = {}
+    for number, (suffix, mode) in enumerate(SUFFIX_MODES.items()):
+        folder = train / f"part{number}"
+        folder.mkdir()
+        archive(folder / f"a{suffix}", member(f"n{number}/x.jpg", f"{number}"), mode=mode)
+        expected[f"part{number}/n{number}/x.jpg"] = str(number)
+    zipped(train / "b.zip", "deep/", "deep/er/y.txt")
+    (train / "kept.csv").write_text("1,2")
+    (train / "no.rar").write_text("an archive of no kind that we know")
+    said = run(train)
+    assert plain_text(train) == {
+        **expected,
+        "deep/er/y.txt": "z",
+        "kept.csv": "1,2",
+        "no.rar": "an archive of no kind that we know",
+    }
+    assert said[0].startswith("unpacking 6 archives (")
+    assert said[0].endswith(f" of channel train in {train}")
+    assert said[-1].startswith("unpacked 7 files (6 B) of channel train in ")  # a folder of a zip file counts too
+
+
+def test_nothing_is_unpacked_twice_until_the_archive_changes(train):
+    source = archive(train / "a.tar", member("x.txt", "old"))
+    run(train)
+    (train / "x.txt").write_text("the user's change")
+    assert run(train) == [f"channel train is unpacked already: {train}"]
+    assert plain_text(train) == {"x.txt": "the user's change"}
+    archive(source, member("x.txt", "new"))
+    os.utime(source, ns=(1, 1))
+    run(train)
+    assert plain_text(train) == {"x.txt": "new"}
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[1]", b'{"files": 3, "inner": 3}', b'{"files": {"a.tar": "x"}, "inner": [3]}', b"\xff"]
+)
+def test_a_damaged_list_of_what_is_done_counts_as_none(text, train):
+    archive(train / "a.tar", member("x.txt", "x"))
+    (train / DONE).write_bytes(text)
+    run(train)
+    assert plain_text(train) == {"x.txt": "x"}
+    assert run(train) == [f"channel train is unpacked already: {train}"]
+
+
+def test_an_archive_within_an_archive_stays_one_also_at_the_next_start(train):
+    inner = archive(train.parent / "inner.tar", member("x.txt", "x"))
+    with tarfile.open(train / "outer.tar", "w") as out:
+        out.add(inner, "more/inner.tar")
+    run(train)
+    assert run(train) == [f"channel train is unpacked already: {train}"]
+    assert (train / "more" / "inner.tar").read_bytes() == inner.read_bytes()
+    assert plain_text(train) == {}
+
+
+def test_archives_share_folders_and_a_later_file_replaces_an_earlier_one(train):
+    archive(train / "1.tar", member("n01/a.txt", "first"), member("n01/b.txt", "b"))
+    archive(train / "2.tar", member("n01/a.txt", "second"), member("n01/c/d.txt", "d"))
+    run(train)
+    assert plain_text(train) == {"n01/a.txt": "second", "n01/b.txt": "b", "n01/c/d.txt": "d"}
+    assert sorted(os.listdir(train)) == [DONE, "1.tar", "2.tar", "n01"]
+
+
+def test_a_channel_without_archives_says_so(train):
+    (train / "a.csv").write_text("")
+    assert run(train) == [f"channel train has no archive to unpack: {train}"]
+    assert sorted(os.listdir(train)) == ["a.csv"]
+
+
+def test_a_folder_that_is_missing_is_refused(tmp_path):
+    with pytest.raises(UserError, match="channel 'train': .* is not a folder"):
+        run(tmp_path / "absent")
+
+
+# -- hostile and damaged archives ------------------------------------------------------------------------------------
+
+
+def test_a_line_every_few_seconds_says_how_far_it_is(train, monkeypatch):
+    monkeypatch.setattr(progress, "EVERY_S", 0.02)
+    archive(train / "a.tar", member("x.txt", "x" * 500), member("y.txt", "y"), mode="w:")
+    original = tarfile.TarFile.extract
+
+    def slow(self: tarfile.TarFile, *given: object, **named: object) -> None:
+        original(self, *given, **named)
+        time.sleep(0.1)
+
+    monkeypatch.setattr(tarfile.TarFile, "extract", slow)
+    said = run(train)
+    assert len(said) >= 5
+    assert any("files (501 B), now a.tar" in line and line.startswith("channel train: ") for line in said)
+
+
+def test_what_a_killed_preparation_left_is_removed_and_unpacked_anew(train, tmp_path):
+    """A stop kills the process: what was not finished is not there, and the next start unpacks it."""
+    os.mkfifo(train / "slow")  # only so that the folder has something else
+    with tarfile.open(train / "a.tar", "w") as out:
+        for number in range(5_000):
+            info = tarfile.TarInfo(f"n/{number}.txt")
+            info.size = 1
+            out.addfile(info, io.BytesIO(b"x"))
+    setup = Setup("", "", "", extract=(Channel("train", str(train), "File"),))
+    argv = [
+        sys.executable,
+        "-I",
+        "-m",
+        "algorun.usercode.prepare",
+        json.dumps(codec.to_json(setup)),
+        str(tmp_path / "result"),
+    ]
+    child = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 20
+    while not any(name.startswith(STAGE) for name in os.listdir(train)):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    child.send_signal(signal.SIGKILL)
+    assert child.wait() == -signal.SIGKILL
+    assert not (train / "n").exists()
+    assert run(train)[-1].startswith("unpacked 5000 files (5.0 kB)")
+    assert len(os.listdir(train / "n")) == 5_000
+    assert sorted(os.listdir(train)) == [DONE, "a.tar", "n", "slow"]
+
+
+def test_two_hosts_that_share_a_folder_unpack_it_once(train, tmp_path):
+    for number in range(20):
+        archive(train / f"{number}.tar", member(f"n/{number}.txt", "x"))
+    setup = json.dumps(codec.to_json(Setup("", "", "", extract=(Channel("train", str(train), "File"),))))
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-I", "-m", "algorun.usercode.prepare", setup, str(tmp_path / f"result{host}")],
+            stdout=subprocess.PIPE, text=True,
+        )
+        for host in range(3)
+    ]  # fmt: skip
+    outs = [child.communicate(timeout=60)[0] for child in children]
+    assert [child.returncode for child in children] == [0, 0, 0]
+    assert sum("unpacking 20 archives" in out for out in outs) == 1
+    assert sum("is unpacked already" in out for out in outs) == 2
+    assert len(plain_text(train)) == 20

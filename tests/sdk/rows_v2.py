@@ -1,0 +1,101 @@
+"""The jobs of the SageMaker SDK v2."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from row import (
+    PARSED_V2,
+    TEXT,
+    Check,
+    Row,
+    all_work_kept,
+    answered,
+    argv,
+    both,
+    bundled,
+    fails,
+    fails_late,
+    hyperparameters,
+    logs,
+    processing,
+    ranks,
+    stop,
+    stopped,
+)
+
+
+def v2(name: str, script: str, *, hosts: int, expects: str, check: Check, **more: Any) -> Row:
+    """A row of the framework estimator with a script of scripts/."""
+    options = {"entry_point": script, "source_dir": "@SOURCE"} | more.pop("options", {})
+    return Row(name=name, client="v2", hosts=hosts, expects=expects, check=check, options=options, **more)
+
+
+def _on(hosts: int) -> list[Row]:
+    """The rows that run on one host and on two."""
+    rows = []
+    epochs = {"hyperparameters": {"epochs": 2}}
+    one_each = f"{hosts} rank(s), one per host"
+    rows += [
+        v2("plain script", "plain.py", hosts=hosts, expects=f"{one_each}; arguments; artifact",
+           check=both(ranks(hosts, hosts), argv("--epochs", "2", "--lr", "0.5")), quick=hosts == 2,
+           options={"hyperparameters": {"epochs": 2, "lr": 0.5}}),
+        v2("torch_distributed", "ddp.py", hosts=hosts, expects=f"{one_each}, by torchrun",
+           check=both(ranks(hosts, hosts), logs("engine torchrun"), argv("--epochs", "2")), quick=hosts == 2,
+           options={"distribution": {"torch_distributed": {"enabled": True}}, **epochs}),
+        v2("pytorchddp", "ddp.py", hosts=hosts, expects=one_each, check=ranks(hosts, hosts),
+           options={"distribution": {"pytorchddp": {"enabled": True}}}),
+        v2("smddp backend", "ddp.py", hosts=hosts, expects=f"{one_each}; `smddp` is an open backend",
+           check=ranks(hosts, hosts),
+           options={"distribution": {"smdistributed": {"dataparallel": {"enabled": True}}},
+                    "hyperparameters": {"backend": "smddp"}}),
+        v2("smddp first interface", "smddp_first.py", hosts=hosts, expects=f"{one_each}; the library's first interface",
+           check=ranks(hosts, hosts),
+           options={"distribution": {"smdistributed": {"dataparallel": {"enabled": True}}}}),
+    ]  # fmt: skip
+    for processes in (1, 2):
+        world = hosts * processes
+        rows.append(
+            v2(f"mpi {processes} per host", "mpi.py", hosts=hosts, expects=f"one MPI world of {world}",
+               check=both(ranks(world, hosts), argv("--epochs", "2")), quick=hosts == processes == 2,
+               options={"distribution": {"mpi": {"enabled": True, "processes_per_host": processes}}, **epochs})
+        )  # fmt: skip
+    rows += [
+        Row(name="no script", client="v2", kind="Estimator", hosts=hosts, check=bundled(hosts), quick=hosts == 1,
+            expects="the bundled ddp trains and leaves model.pt",
+            options={"hyperparameters": {"epochs": 1, "warmup-epochs": 0}}),
+        v2("script from S3", "plain.py", hosts=hosts, check=ranks(hosts, hosts), s3=True,
+           expects="the code comes from sagemaker_submit_directory=s3://..tar.gz"),
+        v2("requirements.txt", "needs_package.py", hosts=hosts, check=answered(hosts), requirements=True,
+           expects="installed on every host before the start"),
+        v2("failing script", "fails.py", hosts=hosts, check=fails(hosts), quick=hosts == 2,
+           expects="exit 1, the exception in log and failure, output and model kept"),
+        *processing("v2", hosts),
+    ]  # fmt: skip
+    return rows
+
+
+def _once() -> list[Row]:
+    """The rows with a fixed number of hosts."""
+    return [
+        v2("script from S3 by AWS_ENDPOINT_URL_S3", "plain.py", hosts=1, check=ranks(1), s3=True,
+           expects="the endpoint of the environment is honoured",
+           options={"environment": {"AWS_ENDPOINT_URL_S3": "@S3"}}),
+        v2("hyperparameters with quotes", "hyperparameters.py", hosts=1, check=hyperparameters(PARSED_V2), quick=True,
+           expects="each value arrives unchanged",
+           options={"hyperparameters": {"text": TEXT, "quoted": '"', "number": 0.10, "dollar": PARSED_V2["dollar"]}}),
+        v2("hosts end unevenly, the first one first", "uneven.py", hosts=2, check=all_work_kept(2), quick=True,
+           expects="no work lost, the job succeeds"),
+        v2("hosts end unevenly, the last one first", "uneven.py", hosts=2, check=all_work_kept(2),
+           expects="no work lost, the job succeeds", options={"hyperparameters": {"first": 1}}),
+        v2("torchrun hosts end unevenly", "uneven.py", hosts=2, check=all_work_kept(2),
+           expects="no work lost, the job succeeds",
+           options={"distribution": {"torch_distributed": {"enabled": True}}}),
+        v2("a host fails late", "uneven.py", hosts=2, check=fails_late, expects="the job fails, what the other wrote is kept",
+           options={"hyperparameters": {"fail-late": 1}}),
+        *(v2(f"docker stop of host {host + 1}", "stops.py", hosts=2, check=stopped(2), during=stop(host), quick=host == 1,
+             expects="the handler of every rank on both hosts runs, the job ends with 0") for host in (0, 1)),
+    ]  # fmt: skip
+
+
+ROWS = [*_on(1), *_on(2), *_once()]

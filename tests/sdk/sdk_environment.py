@@ -1,0 +1,114 @@
+"""What a client runs in: its own Python, variables without the user's settings, a package to install, an S3."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from sdk_docker import IMAGE, docker
+
+from algorun.common.free_ports import free_ports
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PYTHON = {client: REPOSITORY / f".venv-sdk{client[1]}" / "bin" / "python" for client in ("v2", "v3")}
+PACKAGE = "sdk_row_package-1.0-py3-none-any.whl"
+
+
+def why_not() -> str:
+    """Why no row can run here; empty if they can."""
+    if shutil.which("docker") is None:
+        return "no docker client"
+    for argv, reason in ((["info"], "no Docker engine answers"), (["image", "inspect", IMAGE], f"no image {IMAGE}")):
+        if subprocess.run(["docker", *argv], capture_output=True, timeout=30, check=False).returncode != 0:
+            return reason
+    missing = [str(python) for python in PYTHON.values() if not python.exists()]
+    return f"no {', '.join(missing)} (make sdk-test makes them)" if missing else ""
+
+
+def environment(work: Path, client: str) -> dict[str, str]:
+    """Offline and reproducible: keys that are no keys, no metadata service, no telemetry, no settings of the user."""
+    bin_folder, home, temporary = work / "bin", work / "home", work / "tmp"
+    for folder in (bin_folder, home, temporary):
+        folder.mkdir(parents=True, exist_ok=True)
+    settings = work / "sagemaker.yaml"
+    settings.write_text("SchemaVersion: '1.0'\nSageMaker:\n  PythonSDK:\n    Modules:\n      TelemetryOptOut: true\n")
+    if shutil.which("docker-compose") is None:
+        # SDK v2 takes `docker compose` only if its version begins with v2; both take a docker-compose.
+        shim = bin_folder / "docker-compose"
+        shim.write_text('#!/bin/sh\nexec docker compose "$@"\n')
+        shim.chmod(0o755)
+    return {
+        "PATH": f"{PYTHON[client].parent}:{os.environ['PATH']}:{bin_folder}",
+        "HOME": str(home),
+        "DOCKER_CONFIG": os.environ.get("DOCKER_CONFIG", str(Path.home() / ".docker")),
+        **({"DOCKER_HOST": os.environ["DOCKER_HOST"]} if "DOCKER_HOST" in os.environ else {}),
+        "TMPDIR": str(temporary),
+        "LANG": "C.UTF-8",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "AWS_ACCESS_KEY_ID": "test-key",
+        "AWS_SECRET_ACCESS_KEY": "test-secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": str(home / "none"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(home / "none"),
+        "SAGEMAKER_USER_CONFIG_OVERRIDE": str(settings),
+        "SAGEMAKER_ADMIN_CONFIG_OVERRIDE": str(settings),
+    }
+
+
+def write_package(folder: Path) -> None:
+    """A wheel of one module beside a requirements.txt that names it: installable without an index."""
+    name, info = "sdk_row_package", "sdk_row_package-1.0.dist-info"
+    with zipfile.ZipFile(folder / PACKAGE, "w") as wheel:
+        wheel.writestr(f"{name}.py", "ANSWER = 42\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: algorun\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(
+            f"{info}/RECORD",
+            "".join(f"{at},,\n" for at in (f"{name}.py", f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD")),
+        )
+    (folder / "requirements.txt").write_text(f"--no-index\n./{PACKAGE}\n")
+
+
+@contextlib.contextmanager
+def s3(work: Path) -> Iterator[str]:
+    """moto's server on the address of Docker's bridge, where both the client and its containers reach it."""
+    routes = docker("run", "--rm", "--entrypoint", "cat", IMAGE, "/proc/net/route").splitlines()[1:]
+    gateway = next(fields[2] for fields in map(str.split, routes) if fields[1] == "00000000")
+    address = socket.inet_ntoa(bytes.fromhex(gateway)[::-1])
+    port = free_ports(address, 1)[0]
+    endpoint = f"http://{address}:{port}"
+    with (work / "moto.log").open("wb") as log:
+        server = subprocess.Popen(
+            [PYTHON["v2"].parent / "moto_server", "-H", address, "-p", str(port)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={"PATH": os.environ["PATH"], "HOME": str(work), "LANG": "C.UTF-8"},
+        )
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                bucket = urllib.request.Request(f"{endpoint}/algorun", method="PUT")
+                urllib.request.build_opener(urllib.request.ProxyHandler({})).open(bucket, timeout=5).close()
+                break
+            except OSError:
+                if time.monotonic() > deadline or server.poll() is not None:
+                    raise AssertionError(f"moto's server: {(work / 'moto.log').read_text()[-2000:]}") from None
+                time.sleep(0.1)
+        yield endpoint
+    finally:
+        server.terminate()
+        server.wait(timeout=10)

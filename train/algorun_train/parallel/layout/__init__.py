@@ -1,0 +1,1 @@
+"""Which rank is where (`grid.Grid`), with the schedule and the sizes of a batch (`layout.Layout`). Pure."""
