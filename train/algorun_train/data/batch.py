@@ -13,8 +13,8 @@ IGNORED = -100  # label of a sample that does not count: cross_entropy's default
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One rank's share of one pass: inputs [B, ..] and labels [B, ..]. The first `valid` samples count; the labels of the
-    others are IGNORED."""
+    """One rank's share of one pass: inputs [B, ..] and labels [B, ..]. `valid` samples count; the labels of the others
+    are IGNORED."""
 
     inputs: torch.Tensor
     labels: torch.Tensor

@@ -1,8 +1,9 @@
-"""Image folders: `class/*.png`, `*.jpg`, `*.jpeg`, at any depth below the class folder, in any size and colour mode."""
+"""Images of a channel: class folders with `*.png`, `*.jpg`, `*.jpeg` at any depth below, in any size and colour mode, or
+tar files of them."""
 
 import os
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,38 +12,28 @@ from PIL import Image, ImageOps
 
 from algorun_train.common.errors import UserError
 
-SUFFIXES = (".png", ".jpg", ".jpeg")
-ALLOWED = "class/*.png, class/*.jpg or class/*.jpeg, with two classes or more"
+from .listing import Listing
+from .tar_index import SUFFIXES, is_compressed
+from .tar_listing import list_tars
 
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The images of one channel. `files` are relative to `root`, sorted by class and name; `labels` are their class numbers."""
-
-    channel: str
-    root: str
-    classes: tuple[str, ...]
-    files: tuple[str, ...]
-    labels: tuple[int, ...]
-
-    def path(self, index: int) -> str:
-        return os.path.join(self.root, self.files[index])
-
-    def subset(self, indices: Iterable[int]) -> "Listing":
-        chosen = list(indices)
-        files = tuple(self.files[i] for i in chosen)
-        return replace(self, files=files, labels=tuple(self.labels[i] for i in chosen))
+ALLOWED = "class/*.png, class/*.jpg, class/*.jpeg or *.tar, with two classes or more"
 
 
 def list_images(channel: str, root: Path) -> Listing:
-    """Lists the images of a channel without opening one. Raises UserError if the folder cannot be read or is no image folder."""
+    """Lists the images of a channel without opening one; of tar files it reads the headers. Raises UserError if the folder
+    cannot be read or holds no images."""
     where = f"channel '{channel}' at {root}"
     try:
-        names = sorted(e.name for e in os.scandir(root) if e.is_dir() and not e.name.startswith("."))
+        entries = sorted((e.name, e.is_dir()) for e in os.scandir(root) if not e.name.startswith("."))
     except OSError as error:
         raise UserError(
             f"{where} cannot be read: {error.strerror}; allowed: a folder of {ALLOWED}; fix: check the channel's path"
         ) from None
+    names = [name for name, is_folder in entries if is_folder]
+    tars = [name for name, is_folder in entries if not is_folder and name.lower().endswith(".tar")]
+    compressed = [name for name, is_folder in entries if not is_folder and is_compressed(name)]
+    if tars or compressed:
+        return _list_tars(channel, root, tars, compressed, names)
     if not names:
         raise UserError(f"{where} holds no class folders; allowed: {ALLOWED}; fix: put images into a folder per class")
     files: list[str] = []
@@ -56,6 +47,26 @@ def list_images(channel: str, root: Path) -> Listing:
     if len(names) == 1:
         raise UserError(f"{where} holds one class, {names[0]}; allowed: {ALLOWED}; fix: add the other classes' folders")
     return Listing(channel, str(root), tuple(names), tuple(files), tuple(labels))
+
+
+def _list_tars(channel: str, root: Path, tars: list[str], compressed: list[str], folders: list[str]) -> Listing:
+    where = f"channel '{channel}' at {root}"
+    if compressed:
+        raise UserError(
+            f"{where} holds {_few(compressed)}, which {'is' if len(compressed) == 1 else 'are'} compressed; "
+            "allowed: uncompressed .tar files, since images are read by their offset; "
+            "fix: decompress (gunzip, bunzip2, unxz or unzstd), or unpack into class folders"
+        )
+    if folders:
+        raise UserError(
+            f"{where} holds tar files ({_few(tars)}) and folders ({_few(folders)}); allowed: either; "
+            "fix: move one of them to another channel"
+        )
+    return list_tars(channel, root, tars)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _images_below(where: str, root: Path, name: str) -> Iterable[str]:
@@ -85,9 +96,9 @@ def same_classes(train: Listing, validation: Listing) -> None:
 
 
 def check_header(listing: Listing, index: int) -> None:
-    """Reads the header of an image file, not its pixels. Raises UserError if that fails."""
+    """Reads the header of an image, not its pixels. Raises UserError if that fails."""
     try:
-        with Image.open(listing.path(index)):
+        with Image.open(listing.open(index)):
             pass
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise _corrupt(listing, index, error) from None
@@ -96,7 +107,7 @@ def check_header(listing: Listing, index: int) -> None:
 def decode(listing: Listing, index: int, side: int) -> NDArray[np.uint8]:
     """The image as uint8 [side, side, 3]: cropped to a square around its middle, then resized (bilinear). Raises UserError."""
     try:
-        with Image.open(listing.path(index)) as file:
+        with Image.open(listing.open(index)) as file:
             image: Image.Image = file
             if image.mode.startswith(("I", "F")):  # 16 bits per pixel: converting would clip nearly all to white
                 image = image.point(lambda level: level / 256).convert("L")
@@ -108,14 +119,14 @@ def decode(listing: Listing, index: int, side: int) -> NDArray[np.uint8]:
 
 
 def _corrupt(listing: Listing, index: int, error: Exception) -> UserError:
-    path = listing.path(index)
+    name = listing.name(index)
     if isinstance(error, FileNotFoundError):
         return UserError(
-            f"channel '{listing.channel}': {path} is missing on this host, but rank 0's host has it; "
+            f"channel '{listing.channel}': {name} is missing on this host, but rank 0's host has it; "
             "allowed: the same files on every host; fix: use S3DataDistributionType FullyReplicated"
         )
-    reason = str(error).replace(repr(path), "the file")
+    reason = re.sub(r"<_io\.BytesIO object at \w+>", "the file", str(error).replace(repr(name), "the file"))
     return UserError(
-        f"channel '{listing.channel}': {path} is a corrupt image: {reason}; "
-        f"allowed: images that Pillow can decode; fix: replace or remove the file"
+        f"channel '{listing.channel}': {name} is a corrupt image: {reason}; "
+        f"allowed: images that Pillow can decode; fix: replace or remove the file, or leave it out by --skip-bad-samples"
     )

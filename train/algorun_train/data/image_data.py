@@ -16,8 +16,9 @@ from algorun_train.ranks.device_copies import to_device
 from . import digits
 from .augment import Augment
 from .batch import IGNORED, Batch
-from .folder import Listing, list_images, same_classes
-from .images import Images, InMemory, Unread, default_threads, open_folder
+from .folder import list_images, same_classes
+from .images import Images, InMemory, Opening, Unread, default_threads, open_images
+from .listing import Listing
 from .sampler import Batching, Piece, Step, held_out, permutation, walk
 
 FOLDER_SIDE = 64
@@ -47,7 +48,8 @@ class ImageData:
 
     @property
     def validation_count(self) -> int:
-        return len(self.validation.labels)
+        """Images that count: skipped ones do not."""
+        return int((self.validation.labels != IGNORED).sum())
 
     def training(
         self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
@@ -71,7 +73,7 @@ class ImageData:
 
     def evaluation(self, batching: Batching) -> Iterator[Batch]:
         """See `Source`."""
-        order = np.arange(self.validation_count)
+        order = np.arange(len(self.validation.labels))
         pieces = (piece for step in walk(order, 0, batching) for piece in step.pieces)
         for piece, pixels in self.validation.batches(pieces, lambda piece: piece.indices):
             yield self._batch(pixels, self.validation.labels, piece)
@@ -87,7 +89,7 @@ class ImageData:
         chosen = labels[torch.from_numpy(piece.indices)]
         if piece.valid < len(chosen):
             chosen[piece.valid :] = IGNORED
-        return Batch(images, to_device(chosen, self.device), piece.valid)
+        return Batch(images, to_device(chosen, self.device), int((chosen != IGNORED).sum()))
 
 
 def load(config: ModelOptions, paths: Folders, comm: Communicator) -> ImageData:
@@ -98,6 +100,7 @@ def load(config: ModelOptions, paths: Folders, comm: Communicator) -> ImageData:
         return _embedded(config, comm.device)
     side = config.image_size or FOLDER_SIDE
     threads = config.workers or default_threads(comm.world.local_world_size)
+    opening = Opening(side, threads, config.cache_mb, config.skip_bad_samples)
     root, other = paths.train, paths.validation
 
     def look() -> tuple[Listing, Listing | None]:
@@ -115,7 +118,7 @@ def load(config: ModelOptions, paths: Folders, comm: Communicator) -> ImageData:
     else:
         train, validation = (train.subset(chosen) for chosen in held_out(np.array(train.labels), FOLDER_HELD_OUT))
         source = f"{root}, a tenth of it held out for validation"
-    shown, held = (open_folder(listing, side, threads, config.cache_mb, comm) for listing in (train, validation))
+    shown, held = (open_images(listing, opening, comm) for listing in (train, validation))
     augment = Augment(config.augment, config.seed, len(train.files), side)
     return ImageData(shown, held, train.classes, side, source, augment, comm.device)
 

@@ -6,28 +6,35 @@ data passes through /dev/shm, which has only 64 MB in many containers.
 
 import itertools
 import os
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
 
+from algorun_train.common.errors import UserError
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.device_copies import host_buffer, to_device
 
-from .folder import Listing, check_header, decode
+from .batch import IGNORED
+from .folder import check_header, decode
+from .listing import Listing, check_tars
 from .sampler import Indices
 
 R = TypeVar("R")
 BATCHES_AHEAD = 3  # enough to hide one slow file; more would only take memory
 SCANNED_PER_RANK = 20_000  # about two seconds of header checks; further corrupt files are found when decoded
 MAX_THREADS = 8
+NAMED = 5  # skipped images that the log names
+PROGRESS_S = 10.0  # between two lines about a check that takes long
 
 
 class Images(Protocol):
-    """Images of one split. `labels` is an int64 tensor on the CPU."""
+    """Images of one split. `labels` is an int64 tensor on the CPU; those of skipped images are IGNORED."""
 
     labels: torch.Tensor
 
@@ -60,11 +67,14 @@ class Unread:
 
 
 class OnDisk:
-    """Files decoded ahead of their use by `threads` threads, then copied to `device`."""
+    """Files decoded ahead of their use by `threads` threads, then copied to `device`. Those of `skipped` are zeros."""
 
-    def __init__(self, listing: Listing, side: int, threads: int, device: torch.device) -> None:
-        self.labels = torch.tensor(listing.labels)
+    def __init__(
+        self, listing: Listing, side: int, threads: int, device: torch.device, skipped: frozenset[int] = frozenset()
+    ) -> None:
+        self.labels = _labels(listing, skipped)
         self._listing, self._side, self._threads, self._device = listing, side, threads, device
+        self._skipped, self._nothing = skipped, np.zeros((side, side, 3), np.uint8)
 
     def batches(self, requests: Iterable[R], indices: Callable[[R], Indices]) -> Iterator[tuple[R, torch.Tensor]]:
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
@@ -81,7 +91,10 @@ class OnDisk:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _decode(self, indices: Indices) -> np.ndarray:
-        return np.stack([decode(self._listing, int(index), self._side) for index in indices])
+        return np.stack([self._image(int(index)) for index in indices])
+
+    def _image(self, index: int) -> np.ndarray:
+        return self._nothing if index in self._skipped else decode(self._listing, index, self._side)
 
     def _finish(self, request: R, parts: list[Future[np.ndarray]]) -> tuple[R, torch.Tensor]:
         decoded = [part.result() for part in parts]
@@ -95,26 +108,84 @@ def default_threads(local_world_size: int) -> int:
     return min(max(len(os.sched_getaffinity(0)) // local_world_size, 1), MAX_THREADS)
 
 
-def open_folder(listing: Listing, side: int, threads: int, cache_mb: int, comm: Communicator) -> InMemory | OnDisk:
-    """The images of a listing. Call it on all ranks. Raises UserError, the same on all ranks, for a corrupt file.
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """How the images of a job are opened: resized to `side`, decoded by `threads` threads, kept in up to `cache_mb` MiB.
+    `skip_bad`: leave out images that cannot be decoded."""
+
+    side: int
+    threads: int
+    cache_mb: int
+    skip_bad: bool = False
+
+
+def open_images(listing: Listing, opening: Opening, comm: Communicator) -> InMemory | OnDisk:
+    """The images of a listing. Call it on all ranks. Raises UserError, the same on all ranks, for a corrupt image.
 
     If the decoded images need at most `cache_mb` MiB, each rank decodes its share now and sends it to the others. If they
-    need more, each rank checks the headers of its share.
+    need more, each rank checks the headers of its share; with `skip_bad` it decodes its share once. So every rank knows
+    before the first step which images do not count: in a pipeline the ranks that compute the loss read no images.
     """
-    count, size = len(listing.files), side * side * 3
-    if count * size > cache_mb * 2**20:
-        mine = range(comm.rank, count, comm.size)[:SCANNED_PER_RANK]
-        comm.on_all(lambda: _in_threads(lambda i: check_header(listing, i), mine, threads))
-        return OnDisk(listing, side, threads, comm.device)
+    comm.on_all(lambda: check_tars(listing))
+    count, side, threads = len(listing.files), opening.side, opening.threads
+    size = side * side * 3
     bounds = [count * rank // comm.size for rank in range(comm.size + 1)]
     mine = range(bounds[comm.rank], bounds[comm.rank + 1])
-    decoded = comm.on_all(lambda: _in_threads(lambda i: decode(listing, i, side), mine, threads))
-    pixels = torch.from_numpy(np.stack(decoded) if decoded else np.empty((0, side, side, 3), np.uint8))
+
+    def tried(index: int) -> np.ndarray | str:
+        try:
+            return decode(listing, index, side)
+        except UserError as error:
+            if opening.skip_bad:
+                return str(error)
+            raise
+
+    if count * size > opening.cache_mb * 2**20:
+        if not opening.skip_bad:
+            some = range(comm.rank, count, comm.size)[:SCANNED_PER_RANK]
+            comm.on_all(lambda: _in_threads(lambda i: check_header(listing, i), some, threads))
+            return OnDisk(listing, side, threads, comm.device)
+        errors = _in_threads(lambda i: error if isinstance(error := tried(i), str) else "", mine, threads, comm.say)
+        skipped = _skipped(listing, {i: e for i, e in zip(mine, errors, strict=True) if e}, comm)
+        return OnDisk(listing, side, threads, comm.device, skipped)
+    decoded = comm.on_all(lambda: _in_threads(tried, mine, threads))
+    skipped = _skipped(listing, {i: d for i, d in zip(mine, decoded, strict=True) if isinstance(d, str)}, comm)
+    kept = [np.zeros((side, side, 3), np.uint8) if isinstance(image, str) else image for image in decoded]
+    pixels = torch.from_numpy(np.stack(kept) if kept else np.empty((0, side, side, 3), np.uint8))
     sizes = [(end - begin) * size for begin, end in itertools.pairwise(bounds)]
     everything = torch.cat(comm.gather_bytes(pixels.flatten(), sizes)).view(count, side, side, 3)
-    return InMemory(everything.to(comm.device), torch.tensor(listing.labels))
+    return InMemory(everything.to(comm.device), _labels(listing, skipped))
 
 
-def _in_threads(work: Callable[[int], R], items: Iterable[int], threads: int) -> list[R]:
+def _labels(listing: Listing, skipped: frozenset[int]) -> torch.Tensor:
+    labels = torch.tensor(listing.labels)
+    labels[sorted(skipped)] = IGNORED
+    return labels
+
+
+def _skipped(listing: Listing, mine: dict[int, str], comm: Communicator) -> frozenset[int]:
+    """The images that some rank could not decode, with why; names them in the log. Raises UserError if it is all of them."""
+    errors = {index: error for part in comm.gather(mine) for index, error in part.items()}
+    if not errors:
+        return frozenset()
+    first = next(iter(sorted(errors)))
+    if len(errors) == len(listing.files):
+        raise UserError(f"option --skip-bad-samples: no image of channel '{listing.channel}' is left: {errors[first]}")
+    comm.say(f"skipped: {len(errors)} of {len(listing.files)} images of channel '{listing.channel}' do not count")
+    for index in sorted(errors)[:NAMED]:
+        comm.say(f"skipped: {errors[index].partition('; allowed:')[0]}")
+    return frozenset(errors)
+
+
+def _in_threads(
+    work: Callable[[int], R], items: Sequence[int], threads: int, say: Callable[[str], None] | None = None
+) -> list[R]:
+    results: list[R] = []
+    due = time.monotonic() + PROGRESS_S
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, items))
+        for result in pool.map(work, items):
+            results.append(result)
+            if say and time.monotonic() > due:
+                say(f"decoding images to find bad ones: {100 * len(results) // len(items)} % of this rank's")
+                due = time.monotonic() + PROGRESS_S
+    return results
