@@ -9,6 +9,7 @@ from pathlib import Path
 
 from algorun.common.errors import UserError
 from algorun_client.common.errors import NotFound
+from algorun_client.request import names
 from algorun_client.request.model import TaskAddress
 from algorun_client.send import claim
 from algorun_client.target.job_state import JobState, describe, find
@@ -33,17 +34,14 @@ def connected(known: place.Place, environ: Mapping[str, str]) -> Connection:
 
 def find_job(connection: Connection, text: str, known: place.Place) -> JobState:
     """The job that `text` names. A task stands for its newest job. Raises UserError."""
-    project, slash, task = text.rpartition("/")
+    slash = "/" in text
     if not slash and JOB.fullmatch(text):
         state = find(connection.target.sagemaker, text)
         if state is not None:
             return state
-    project = project or known.project
     looked = []
-    if project:
-        address = TaskAddress(
-            bucket=known.bucket or connection.default_bucket(), project=project, task=task, prefix=known.prefix
-        )
+    if slash or len(text) <= names.LONGEST:  # longer ones are names of other programs' jobs
+        address = place.task_address(known, text, connection.default_bucket())
         looked.append(address.uri)
         state = _newest(connection, address)
         if state is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from algorun_client.common import settings
 from algorun_client.request import names, values
 from algorun_client.request.layers import PRICE, merged
+from algorun_client.request.model import TaskAddress
 from algorun_client.request.spec import Where
 
 from . import job_file
@@ -50,4 +51,18 @@ def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) 
         bucket=value("bucket").removeprefix("s3://").rstrip("/") or settings.BUCKET.read(environ),
         prefix=value("prefix").strip("/"),
         prices=values.prices(given[PRICE].where, given[PRICE].raw) if PRICE in given else {},
+    )
+
+
+def task_address(known: Place, text: str, bucket: str) -> TaskAddress:
+    """Where the task lies that `text` names: TASK or PROJECT/TASK. `bucket`: the default one.
+
+    Raises UserError for what is no name, such as `../x`.
+    """
+    project, _, task = text.rpartition("/")
+    return TaskAddress(
+        bucket=known.bucket or bucket,
+        project=names.checked("TASK", project or known.project),
+        task=names.checked("TASK", task),
+        prefix=known.prefix,
     )

@@ -11,7 +11,6 @@ from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.request import metric_goal
 from algorun_client.request.chain import check_metric
-from algorun_client.request.model import TaskAddress
 
 from . import job_file, place, submit_request, sweep_results
 from .common_options import add_place_options, add_where_options
@@ -44,7 +43,7 @@ def read(options: argparse.Namespace, environ: Mapping[str, str], where: str, me
     """The results of the sweep that `options.job` names. `where`: the option that gives `metric`. Raises UserError."""
     folder = Path.cwd()
     file, known = job_file.read(options.file, folder), place.read(options, environ, folder)
-    project, _, task = options.job.rpartition("/")
+    task = options.job.rpartition("/")[2]
     if task not in file.sweeps:
         raise UserError(
             options.job,
@@ -57,10 +56,5 @@ def read(options: argparse.Namespace, environ: Mapping[str, str], where: str, me
     if goal is not None:
         check_metric(where if metric else f"{file.sweeps[task].where} best", goal.metric, task, source.metrics)
     connection = connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
-    address = TaskAddress(
-        bucket=known.bucket or connection.default_bucket(),
-        project=project or known.project,
-        task=task,
-        prefix=known.prefix,
-    )
+    address = place.task_address(known, options.job, connection.default_bucket())
     return sweep_results.read(connection.target, address, file.sweeps[task], source.metrics, goal, connection.pace)

@@ -11,7 +11,6 @@ from algorun.common.errors import UserError
 from algorun.common.sizes import size_text
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
-from algorun_client.request import names
 from algorun_client.request.model import TaskAddress
 from algorun_client.send import done, state_folder
 from algorun_client.send.state_folder import StateFolder
@@ -37,14 +36,8 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if options.host and options.action == "ls":
         raise UserError("--host", "is for clean", fix="drop it: ls shows all hosts")
     known = place.read(options, environ, Path.cwd())
-    project, _, task = options.job.rpartition("/")
     connection = connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
-    address = TaskAddress(
-        bucket=known.bucket or connection.default_bucket(),
-        project=names.checked("TASK", project or known.project),
-        task=names.checked("TASK", task),
-        prefix=known.prefix,
-    )
+    address = place.task_address(known, options.job, connection.default_bucket())
     found = state_folder.folders(connection.target.store, address)
     if options.action == "clean":
         _clean(connection, address, found, options.host, as_json=options.json)

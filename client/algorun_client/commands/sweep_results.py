@@ -14,10 +14,11 @@ from algorun_client.request import sweep
 from algorun_client.request.metric_goal import Goal
 from algorun_client.request.model import TaskAddress
 from algorun_client.request.sweep import TaskSweep
-from algorun_client.send import claim
+from algorun_client.send import claim, done
 from algorun_client.target.api import Target
+from algorun_client.target.job_state import describe
 
-ABSENT = "not submitted"
+ABSENT, COMPLETED = "not submitted", "Completed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,7 @@ class Row:
     parameters: tuple[str, ...]  # in the order of SweepResults.names
     status: str
     job: str = ""
+    newer: str = ""  # the status of a job after `job`, which is the newest completed one
     text: str = ""  # the value as it was printed
 
     @property
@@ -38,7 +40,7 @@ class Row:
     @property
     def is_ranked(self) -> bool:
         """True if its value counts: only those of completed jobs do."""
-        return bool(self.text) and self.status == "Completed"
+        return bool(self.text) and self.status == COMPLETED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,24 +72,28 @@ class SweepResults:
 def read(
     target: Target, swept: TaskAddress, asked: TaskSweep, metrics: Mapping[str, str], goal: Goal | None, pace: Pace
 ) -> SweepResults:
-    """Asks for the newest job of each point. `metrics`: of the task; one of them is the goal's."""
+    """Asks for the newest completed job of each point, which is the one that a chain reads; without one for the newest.
+
+    `metrics`: of the task; one of them is the goal's. Raises UserError for a task's file that is damaged.
+    """
     wanted = {goal.metric: metrics[goal.metric]} if goal else {}
 
     def row(point: Mapping[str, str]) -> Row:
         address = replace(swept, task=sweep.point_task(swept.task, point))
         made = Row(task=address.task, parameters=tuple(point.values()), status=ABSENT)
-        for each in claim.newest_first(target.store, address):
-            state = claim.state_of(target, each)
-            if state is None:
-                continue
-            found = (
-                metric_values.read(target, address, each.number, state, wanted, pace.grace_s)
-                if wanted and state.ended
-                else {}
-            )
-            text = found[goal.metric].text if goal and found else ""
-            return replace(made, status=state.status, job=each.job, text=text)
-        return made
+        newest, state = claim.newest_job(target, address)
+        if newest is None or state is None:
+            return made
+        number, newer = newest.number, ""
+        completed = None if state.status == COMPLETED else done.newest_completed(target, address)
+        if completed is not None:
+            number, newer = completed.number, state.status
+            state = describe(target.sagemaker, completed.kind, completed.job)
+        found = (
+            metric_values.read(target, address, number, state, wanted, pace.grace_s) if wanted and state.ended else {}
+        )
+        text = found[goal.metric].text if goal and found else ""
+        return replace(made, status=state.status, job=state.job, newer=newer, text=text)
 
     rows = _ordered(at_once.each(row, asked.points), goal)
     return SweepResults(task=swept.task, names=asked.names, goal=goal, rows=rows)
@@ -97,7 +103,7 @@ def best_of(found: SweepResults) -> Row:
     """The best completed point. Raises UserError if there is none."""
     assert found.goal is not None
     if found.best is None:
-        completed = sum(row.status == "Completed" for row in found.rows)
+        completed = sum(row.status == COMPLETED for row in found.rows)
         raise UserError(
             f"--best {found.goal.metric}",
             f"none of the {completed} completed jobs of {found.task!r} printed a number for it",
@@ -113,7 +119,8 @@ def write(found: SweepResults, *, as_json: bool) -> None:
         for row in found.rows:
             parameters = dict(zip(found.names, row.parameters, strict=True))
             json_lines.write(
-                "point", task=row.task, parameters=parameters, metric=metric, value=row.value, status=row.status, job=row.job
+                "point", task=row.task, parameters=parameters, metric=metric, value=row.value, status=row.status, job=row.job,
+                newer=row.newer,
             )  # fmt: skip
         return
     from rich.console import Console
@@ -124,7 +131,8 @@ def write(found: SweepResults, *, as_json: bool) -> None:
     for name in (*found.names, *value, "status", "job"):
         table.add_column(name, overflow="fold")  # a job's name is there to be copied
     for row in found.rows:
-        table.add_row(*row.parameters, *([row.text or "-"] if value else []), row.status, row.job or "-")
+        status = f"{row.status} (newer: {row.newer})" if row.newer else row.status
+        table.add_row(*row.parameters, *([row.text or "-"] if value else []), status, row.job or "-")
     Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(table)
     if found.goal and found.best:
         print(f"{found.goal.text}: {found.best.text} of {found.best.task}")

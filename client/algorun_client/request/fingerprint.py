@@ -107,6 +107,8 @@ def _of_group(group: str, old: Mapping[str, str], new: Mapping[str, str]) -> Ite
 def _option(name: str, before: str | None, now: str | None) -> str:
     if name == "arguments":
         return _arguments(json.loads(before or "[]"), json.loads(now or "[]"))
+    if name == "shell":  # a secret may stand anywhere in it
+        return f"shell {'is new' if before is None else 'is gone' if now is None else 'has changed'}"
     return f"{name}: was {before or 'absent'}, is {now or 'absent'}"
 
 
@@ -128,9 +130,9 @@ def _hidden(words: list[str]) -> list[str]:
     made, is_value = [], False
     for word in words:
         option, equals, _ = word.partition("=")
-        is_named = option.startswith("-") and is_secret(option)
+        is_named = is_secret(option)
         made.append("***" if is_value else f"{option}=***" if is_named and equals else word)
-        is_value = is_named and not equals and not is_value
+        is_value = is_named and option.startswith("-") and not equals and not is_value
     return made
 
 

@@ -119,7 +119,7 @@ def choose(target: Target, address: TaskAddress, make: Callable[[int], Request],
     taken = numbers(target.store, address)
     number = taken[-1] if taken else 0
     last = next(newest_first(target.store, address), None)
-    newest, state = _newest_job(target, address)
+    newest, state = newest_job(target, address)
     if newest is not None and state is not None:
         if not state.ended:
             request = make(newest.number)
@@ -241,8 +241,8 @@ def _ruled_out(target: Target, address: TaskAddress, claim: Claim) -> JobState |
     return state
 
 
-def _newest_job(target: Target, address: TaskAddress) -> tuple[Claim, JobState] | tuple[None, None]:
-    """The newest job. Claims after its own have none: their clients died, or are still sending."""
+def newest_job(target: Target, address: TaskAddress) -> tuple[Claim, JobState] | tuple[None, None]:
+    """The newest job of a task. Claims after its own have none: their clients died, or are still sending."""
     for claim in newest_first(target.store, address):
         state = state_of(target, claim)
         if state is not None:

@@ -123,10 +123,21 @@ def test_many_files_are_kept_as_one_hash(monkeypatch):
     assert differences(before, now) == ("in.x: files have changed; there are too many to tell which",)
 
 
-@pytest.mark.parametrize("words", [("--api-key", "{}", "--lr", "1"), ("--api-key={}", "--lr", "1")])
+@pytest.mark.parametrize(
+    "words", [("--api-key", "{}", "--lr", "1"), ("--api-key={}", "--lr", "1"), ("lr=1", "model.api_key={}")]
+)
 def test_a_difference_shows_no_secret_of_the_arguments(words):
     before, now = (made("train.py", *(word.format(key) for word in words)) for key in ("old-key", "new-key"))
     (text,) = differences(before, now)
     assert text.startswith("arguments: were ")
     assert "***" in text
     assert "-key" not in text.replace("--api-key", "")
+
+
+def test_a_difference_shows_nothing_of_a_shell_line():
+    """A secret may stand anywhere in it: as a variable, an option, a header."""
+    lines = [json.dumps(f"HF_TOKEN={key} curl -H 'Bearer {key}'") for key in ("hf_old", "hf_new")]
+    before, now = (Fingerprint({"options": {"shell": line}}) for line in lines)
+    assert differences(before, now) == ("shell has changed",)
+    assert differences(before, Fingerprint({"options": {}})) == ("shell is gone",)
+    assert differences(Fingerprint({"options": {}}), now) == ("shell is new",)

@@ -1,0 +1,113 @@
+"""The results of a sweep: which job of a point counts, and which names are refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from algorun.common.errors import UserError
+from algorun_client.commands import results, sweep_results
+from algorun_client.commands.main import main
+from algorun_client.commands.where import Connection
+from algorun_client.follow import metric_values
+from algorun_client.follow.follower import LOCAL, Pace
+from algorun_client.follow.log_reader import LogLine
+from algorun_client.request.metric_goal import Goal
+from algorun_client.request.model import TaskAddress
+from algorun_client.request.sweep import TaskSweep
+from algorun_client.send.claim import claim_uri
+from algorun_client.target import api
+from tests.client.commands.test_upstreams import METRICS, reading
+from tests.client.commands.test_upstreams import read as read_upstreams
+from tests.client.request.specs import spec
+from tests.client.send.memory import World
+from tests.conftest import clean_environ
+
+ADDRESS = TaskAddress(bucket="b", project="vision", task="train")
+SWEEP = TaskSweep(where="w", points=tuple({"lr": n} for n in "123"))
+FILE = """
+[task.train]
+run = ["train.py", "--lr", "1"]
+metrics = { accuracy = "acc ([0-9.]+)" }
+[task.train.sweep]
+grid = { lr = [1, 2] }
+best = "accuracy"
+"""
+
+
+class Executions(World):
+    """Jobs with a status and a value each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.states: dict[str, tuple[str, str]] = {}
+
+    def add(self, task: str, *executions: tuple[str, str]) -> None:
+        """`executions`: status and value, the oldest first."""
+        for number, each in enumerate(executions, 1):
+            job = f"{task}-{number}"
+            claim = {"kind": "training", "job": job, "create": {"Environment": {}}}
+            address = TaskAddress(bucket="b", project="vision", task=task)
+            self.objects[claim_uri(address, number)] = (json.dumps(claim).encode(), "")
+            self.jobs[job] = {"TrainingJobName": job}
+            self.states[job] = each
+
+    def describe_training_job(self, TrainingJobName: str) -> dict[str, object]:
+        return {"TrainingJobName": TrainingJobName, "TrainingJobStatus": self.states[TrainingJobName][0]}
+
+
+@pytest.fixture
+def world(monkeypatch):
+    made = Executions()
+
+    def lines(target: api.Target, state):
+        yield [LogLine("algo-1", "algo-1-1", 1, f"acc {made.states[state.job][1]}")]
+
+    monkeypatch.setattr(metric_values, "_lines", lines)
+    return made
+
+
+def test_the_best_of_the_table_is_what_a_chain_reads(world):
+    """A newer job that failed or runs does not hide the completed one, which feeds other tasks."""
+    world.add("train.lr-1", ("Completed", "0.9"), ("Failed", "0.95"))
+    world.add("train.lr-2", ("Failed", "0.8"), ("Completed", "0.5"))
+    world.add("train.lr-3", ("Completed", "0.4"), ("InProgress", "0.99"))
+    goal = Goal("accuracy", lowest=False)
+    found = sweep_results.read(world.target, ADDRESS, SWEEP, METRICS, goal, Pace(grace_s=0.0))
+    assert [(row.job, row.status, row.newer, row.text) for row in found.rows] == [
+        ("train.lr-1-1", "Completed", "Failed", "0.9"),
+        ("train.lr-2-2", "Completed", "", "0.5"),
+        ("train.lr-3-1", "Completed", "InProgress", "0.4"),
+    ]
+    upstreams, _ = read_upstreams(world, spec("a.py", **{"in": ["m=task:train/model"]}), reading(goal))
+    assert upstreams["train"].job == sweep_results.best_of(found).job
+
+
+def test_a_point_without_a_completed_job_shows_its_newest_one(world, capsys):
+    world.add("train.lr-1", ("Stopped", "0.1"), ("Failed", "0.9"))
+    world.add("train.lr-2", ("Completed", "0.2"), ("Failed", "0.3"))
+    found = sweep_results.read(world.target, ADDRESS, SWEEP, METRICS, Goal("accuracy", lowest=False), Pace(grace_s=0.0))
+    assert [(row.job, row.status) for row in found.rows] == [
+        ("train.lr-2-1", "Completed"), ("train.lr-1-2", "Failed"), ("", "not submitted"),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="none of the 0 completed"):
+        sweep_results.best_of(sweep_results.SweepResults(task="t", names=(), goal=found.goal, rows=found.rows[1:]))
+    sweep_results.write(found, as_json=False)
+    assert "Completed (newer: Failed)" in capsys.readouterr().out
+    sweep_results.write(found, as_json=True)
+    assert [json.loads(line)["newer"] for line in capsys.readouterr().out.splitlines()] == ["Failed", "", ""]
+
+
+@pytest.mark.parametrize("command", ["results", "logs", "fetch", "state"])
+@pytest.mark.parametrize("name", ["../train", "a b/train", "/../train"])
+def test_what_is_no_project_is_one_error(world, tmp_path, monkeypatch, capsys, command, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "algorun.toml").write_text(FILE)
+    place = Connection(target=world.target, following=lambda: world.target, session=None, pace=LOCAL, options="")
+    monkeypatch.setattr(results, "connect", lambda *_, **__: place)
+    words = [command, "ls"] if command == "state" else [command]
+    environ = clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root"))
+    assert main([*words, "--where", "local", name], environ) == 64
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "is not a name; allowed: letters" in said
