@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import compress
 from operator import attrgetter
 from typing import NamedTuple, TypedDict, cast
 
@@ -24,9 +25,9 @@ from algorun_client.target.job_state import GROUPS
 
 MOST_PAGES = 20  # of one stream in one round: a long stream must not hold up the others
 PAGES = 64  # of all streams in one round: each may hold 10,000 lines in memory
-LONGEST_WINDOW = 20_000  # newest lines of a stream in which `sweep` looks for late ones
+LONGEST_WINDOW = 20_000  # newest lines of a stream, in which `sweep` looks for late ones
 SHORTEST_WINDOW = 1_000
-WINDOWS = 200_000  # lines of all streams together: 230 bytes each
+WINDOWS = 200_000  # lines of all streams together: 80 bytes each
 SHORT_WINDOW = 5_000  # lines; re-reading this many while the job runs costs little
 # A smaller page of a stream that was read to its end is its end once more, most likely: the next round asks. CloudWatch
 # promises that of the same token alone, and a page has at most 10,000 lines or 1 MiB.
@@ -63,8 +64,10 @@ class _Stream:
     token: str = ""
     at_end: bool = False  # the last call brought nothing
     is_followed: bool = False  # it was at its end once, and what came since was read by one call a round
-    begin_ms: int = 0  # the window holds all lines from here on
-    window: dict[tuple[int, int], int] = field(default_factory=dict)  # (time, hash of the text) -> lines handed out
+    # The window: the lines that were handed out, from `begin_ms` on. They are counted in a sweep only.
+    begin_ms: int = 0
+    times: list[int] = field(default_factory=list)
+    hashes: list[int] = field(default_factory=list)  # of the texts
     news: bool = False  # lines since the last sweep
 
     @classmethod
@@ -76,19 +79,22 @@ class _Stream:
 
     @property
     def cheap_to_sweep(self) -> bool:
-        return self.news and len(self.window) <= SHORT_WINDOW
+        return self.news and len(self.times) <= SHORT_WINDOW
+
+    def window(self) -> Counter[tuple[int, int]]:
+        """How many lines of each time and hash were handed out."""
+        return Counter(zip(self.times, self.hashes, strict=True))
 
     def take(self, events: Sequence[tuple[int, str]], longest: int) -> list[LogLine]:
         """Times and texts as lines. They come into the window, which keeps the newest `longest` to twice as many."""
-        window, host, short = self.window, self.host, self.short
-        for time, text in events:
-            key = (time, hash(text))
-            window[key] = window.get(key, 0) + 1
-        if len(window) > 2 * longest:
-            times = sorted((time for time, _ in window), reverse=True)
-            self.begin_ms = times[longest] + 1
-            self.window = {key: n for key, n in window.items() if key[0] >= self.begin_ms}
-        return [LogLine(host, short, time, text) for time, text in events]
+        host, short, make = self.host, self.short, tuple.__new__  # the class has a slower one, in Python
+        self.times += [time for time, _ in events]
+        self.hashes += [hash(text) for _, text in events]
+        if len(self.times) > 2 * longest:
+            self.begin_ms = sorted(self.times, reverse=True)[longest] + 1
+            kept = [time >= self.begin_ms for time in self.times]
+            self.times, self.hashes = list(compress(self.times, kept)), list(compress(self.hashes, kept))
+        return [make(LogLine, (host, short, time, text)) for time, text in events]
 
 
 class LogReader:
@@ -205,7 +211,7 @@ class LogReader:
     def _read_again(self, stream: _Stream) -> Iterator[list[LogLine]]:
         """All of the window, to its end. What was not handed out yet is new, also the lines behind the token."""
         token, late = "", list[tuple[int, str]]()
-        counted: Counter[tuple[int, int]] = Counter()  # as the window: a text is needed only if its line is late
+        left = stream.window()  # less the lines that have come once more
         while True:
             try:
                 events, following = self._page(stream.name, token, stream.begin_ms)
@@ -217,8 +223,9 @@ class LogReader:
                 key = (time, hash(text))
                 if time < stream.begin_ms:
                     continue
-                counted[key] += 1
-                if counted[key] > stream.window.get(key, 0):
+                if left[key] > 0:
+                    left[key] -= 1
+                else:
                     late.append((time, text))
             if following == token or not following:
                 break

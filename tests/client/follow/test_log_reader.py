@@ -132,7 +132,7 @@ def test_a_round_over_many_long_streams_holds_a_bounded_number_of_lines(streams,
     while lines := reader.poll():
         most = max(most, len(lines))
     assert most == (2 * 20 if streams == 2 else 100) * 10
-    assert max(len(each.window) for each in reader._streams.values()) <= (20 if streams == 2 else 10)
+    assert max(len(each.times) for each in reader._streams.values()) <= (20 if streams == 2 else 10)
 
 
 def test_a_long_stream_keeps_a_window_of_bounded_size(monkeypatch):
@@ -147,7 +147,7 @@ def test_a_long_stream_keeps_a_window_of_bounded_size(monkeypatch):
     logs.put("job/algo-1-1", 3000, "last")
     found += reader.poll()
     assert [line.text for line in found] == [*map(str, range(3000)), "late", "last"]
-    assert max(len(each.window) for each in reader._streams.values()) <= 201
+    assert max(len(each.times) for each in reader._streams.values()) <= 201
 
 
 def test_looking_for_late_lines_keeps_no_texts():
