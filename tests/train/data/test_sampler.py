@@ -50,6 +50,21 @@ def test_a_resumed_epoch_may_have_other_ranks(count, batch, replicas, other_batc
     assert sorted(before + after) == list(range(count))
 
 
+@given(counts, small, small, small, st.data())
+def test_the_weight_of_a_step_counts_the_labels_of_its_samples_on_every_rank(
+    count, batch, accumulation, replicas, data
+):
+    order, labels = (
+        permutation(count, 3, 4),
+        np.array(data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))),
+    )
+    ranks = [list(walk(order, 0, Batching(batch, accumulation, r, replicas), 0, labels)) for r in range(replicas)]
+    for steps in zip(*ranks, strict=True):
+        counted = [labels[i] for step in steps for piece in step.pieces for i in piece.indices[: piece.valid]]
+        assert {step.weight for step in steps} == {sum(counted)}
+    assert all(step.weight == step.total for step in walk(order, 0, Batching(batch, accumulation, 0, replicas)))
+
+
 def test_orders_differ_between_epochs_and_seeds():
     orders = {tuple(permutation(50, seed, epoch)) for seed in (0, 1) for epoch in (0, 1)}
     assert len(orders) == 4

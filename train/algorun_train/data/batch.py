@@ -35,6 +35,11 @@ class Source(Protocol):
     @property
     def validation_count(self) -> int: ...
 
+    @property
+    def validation_weight(self) -> int:
+        """The number of labels of the validation split that count, over all ranks."""
+        ...
+
     def training(
         self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
     ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:

@@ -51,6 +51,11 @@ class ImageData:
         """Images that count: skipped ones do not."""
         return int((self.validation.labels != IGNORED).sum())
 
+    @property
+    def validation_weight(self) -> int:
+        """One label for each image."""
+        return self.validation_count
+
     def training(
         self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
     ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:

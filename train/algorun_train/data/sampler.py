@@ -42,12 +42,13 @@ class Piece:
 @dataclass(frozen=True, slots=True)
 class Step:
     """One optimizer step: samples [begin, end) of the epoch's order, over all replicas. `pieces` are this replica's, one for
-    each pass."""
+    each pass. `weight` is the number of labels that count in the step, over all replicas and passes."""
 
     epoch: int
     begin: int
     end: int
     pieces: tuple[Piece, ...]
+    weight: int
 
     @property
     def total(self) -> int:
@@ -64,8 +65,8 @@ def steps_in(samples: int, global_batch: int) -> int:
     return -(-samples // global_batch)
 
 
-def take(order: Indices, begin: int, batching: Batching, epoch: int = 0) -> Step:
-    """The step that starts after `begin` samples of `order`.
+def take(order: Indices, begin: int, batching: Batching, epoch: int = 0, labels: Indices | None = None) -> Step:
+    """The step that starts after `begin` samples of `order`. `labels` are the counted labels of each sample; by default one.
 
     Short pieces at the end of an epoch are filled with repeated samples that do not count. So shapes never change, and a
     replica takes part in every collective even if no samples are left for it.
@@ -79,13 +80,16 @@ def take(order: Indices, begin: int, batching: Batching, epoch: int = 0) -> Step
         if valid < batch:
             indices = np.concatenate([indices, np.resize(order, batch - valid)])
         pieces.append(Piece(indices, valid))
-    return Step(epoch, begin, end, tuple(pieces))
+    weight = end - begin if labels is None else int(labels[order[begin:end]].sum())
+    return Step(epoch, begin, end, tuple(pieces), weight)
 
 
-def walk(order: Indices, begin: int, batching: Batching, epoch: int = 0) -> Iterator[Step]:
-    """Yields the steps of an epoch, from the one that starts after `begin` samples."""
+def walk(
+    order: Indices, begin: int, batching: Batching, epoch: int = 0, labels: Indices | None = None
+) -> Iterator[Step]:
+    """Yields the steps of an epoch, from the one that starts after `begin` samples. `labels` as in `take`."""
     for at in range(begin, len(order), batching.global_batch):
-        yield take(order, at, batching, epoch)
+        yield take(order, at, batching, epoch, labels)
 
 
 def held_out(labels: Indices, share: float) -> tuple[Indices, Indices]:

@@ -44,6 +44,11 @@ class Text:
     def validation_count(self) -> int:
         return len(self.validation)
 
+    @property
+    def validation_weight(self) -> int:
+        """One for each sequence: its loss and accuracy are means over its bytes."""
+        return self.validation_count
+
     def training(
         self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
     ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
