@@ -14,5 +14,10 @@ def write_model(folder: Path, weights: dict[str, torch.Tensor], description: Map
     """Writes `model.pt` (a state dict on the CPU) and `model.json` to `folder`; returns the path of `model.pt`."""
     on_cpu = {name: tensor.detach().cpu() for name, tensor in weights.items()}
     write(folder / WEIGHTS, lambda file: torch.save(on_cpu, file))
-    write_json(folder / DESCRIPTION, description)
+    write_description(folder, description)
     return folder / WEIGHTS
+
+
+def write_description(folder: Path, description: Mapping[str, object]) -> None:
+    """Writes `model.json` to `folder`."""
+    write_json(folder / DESCRIPTION, description)

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 
@@ -15,11 +16,10 @@ from algorun_train.data import image_data
 from algorun_train.data.sampler import Batching
 from algorun_train.loop.data_parallel_steps import DataParallelSteps
 from algorun_train.loop.optimizer import build_optimizer
-from algorun_train.models.image_models import build, specify
-from algorun_train.models.pretrained import start_from
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.ranks.world import read_world
 
+from .ddp_model import DdpModel, EmbeddedModel, FolderImageModel, open_folder, with_image_size
 from .skeleton import JobContext, TrainingJob, joined_job, numerics, train
 
 
@@ -38,10 +38,17 @@ class DdpJob(TrainingJob):
     source: image_data.ImageData
 
     def __init__(self, options: DdpJobOptions, context: JobContext) -> None:
-        self.options, self._comm = options, context.comm
+        self._comm = context.comm
+        folder = open_folder(options, context.folders.base_model, self._comm)
+        self.options = options = with_image_size(options, folder) if folder else options
         self.source = image_data.load(options, context.folders, self._comm)
-        self._spec = specify(options, len(self.source.classes), self.source.side)
-        self._model = build(self._spec, options.seed).to(self._comm.device)
+        classes = self.source.classes
+        self._chosen: DdpModel = (
+            FolderImageModel(folder, classes, options.seed)
+            if folder
+            else EmbeddedModel(options, classes, self.source.side)
+        )
+        self._model = self._chosen.module.to(self._comm.device)
         self._optimizer = build_optimizer(options, self._model.parameters())
         self.batching = Batching(options.batch_size, options.accumulation, self._comm.rank, self._comm.size)
         store = SingleFileStore(context.folders.checkpoints, options.keep_checkpoints)
@@ -49,14 +56,18 @@ class DdpJob(TrainingJob):
 
     def _identity(self) -> Identity:
         """What a checkpoint and the job that resumes it have in common. Ranks, batch, epochs and learning rate may differ."""
-        shapes = {key: value for key, value in self._spec.as_dict().items() if key != "dropout"}
         order = {"optimizer": self.options.optimizer, "seed": self.options.seed}
-        return shapes | order | {"class_names": list(self.source.classes), "training_images": self.source.train_count}
+        return {
+            **self._chosen.identity,
+            **order,
+            "class_names": list(self.source.classes),
+            "training_images": self.source.train_count,
+        }
 
     def start_from_scratch(self) -> None:
-        """Option --init-from: rank 0 reads the weights. `make_stepper` creates DDP, which sends them to all ranks."""
-        if weights := self.options.init_from:
-            self._comm.say(self._comm.from_leader(lambda: start_from(self._model, weights)))
+        """Rank 0 reads the weights to start from. `make_stepper` creates DDP, which sends them to all ranks."""
+        if line := self._comm.from_leader(self._chosen.first_weights):
+            self._comm.say(line)
 
     def introduction(self) -> list[str]:
         images, options = self.source, self.options
@@ -64,7 +75,7 @@ class DdpJob(TrainingJob):
         return [
             f"data: {images.source}; {images.train_count} training and {images.validation_count} validation "
             f"images of {images.side} x {images.side}, {len(images.classes)} classes",
-            f"model: {self._spec.model}, {weights} weights, {numerics(options, self._comm.device)}",
+            f"model: {self._chosen.name}, {weights} weights, {numerics(options, self._comm.device)}",
             f"global batch: {self.batching.global_batch} = {options.batch_size} per rank x {self._comm.size} ranks "
             f"x {options.accumulation} passes",
         ]
@@ -78,7 +89,10 @@ class DdpJob(TrainingJob):
         return self._model.state_dict()
 
     def description(self) -> Mapping[str, object]:
-        return self._spec.as_dict() | {"class_names": list(self.source.classes)}
+        return {**self._chosen.description, "class_names": list(self.source.classes)}
+
+    def write_model(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
+        return self._chosen.write(state, description, folder)
 
 
 def _check_compiler() -> None:

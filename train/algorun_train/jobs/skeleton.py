@@ -85,6 +85,10 @@ class TrainingJob(ABC):
     def description(self) -> Mapping[str, object]:
         """What the artifact says about its model."""
 
+    def write_model(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
+        """Writes the artifact, on rank 0; returns the path that the log names. Raises OSError."""
+        return artifact.write_model(folder, state, description)
+
 
 @contextlib.contextmanager
 def joined_job(options: TrainOptions, world: World, stop: StopFlag) -> Iterator[JobContext]:
@@ -181,7 +185,7 @@ def _write_results(job: TrainingJob, folders: Folders, state: dict[str, torch.Te
     """Writes the artifact and the summary, on rank 0. Returns the line for the log that names their folders."""
     counted: dict[str, float] = {"epochs": outcome.position.epoch, "steps": outcome.position.step}
     validation = {"val_loss": outcome.val_loss, "val_accuracy": outcome.val_accuracy}
-    file = artifact.write_model(folders.model, state, {**job.description(), **validation, **counted})
+    file = job.write_model(state, {**job.description(), **validation, **counted}, folders.model)
     figures: dict[str, float] = {
         "loss": outcome.val_loss,
         "accuracy": outcome.val_accuracy,

@@ -46,9 +46,12 @@ class DataParallelSteps:
         # The memory format is that of real batches (image_data): torch.compile compiles for one format.
         images = torch.zeros(batch, image_size, image_size, 3, device=self._comm.device).permute(0, 3, 1, 2)
         labels = torch.zeros(batch, dtype=torch.int64, device=self._comm.device)
+        statistics = [buffer.clone() for buffer in self.model.buffers()]  # batch normalisation counts this pass too
         self.model.train()
         self._loss(images, labels).backward()
         self.optimizer.zero_grad(set_to_none=True)
+        for buffer, before in zip(self.model.buffers(), statistics, strict=True):
+            buffer.copy_(before)
 
     def train(self) -> None:
         self.model.train()

@@ -39,7 +39,9 @@ class Stepper(Protocol):
 
 
 def draws_random_numbers(modules: Sequence[nn.Module]) -> bool:
-    """Whether a training step draws random numbers: dropout does."""
+    """Whether a training step draws random numbers: dropout does, and a module may say so itself."""
+    if any(getattr(module, "draws_random_numbers", False) for module in modules):
+        return True
     return any(isinstance(m, nn.Dropout) and m.p > 0 for module in modules for m in module.modules())
 
 

@@ -17,26 +17,27 @@ DEPTHS = {"vit": 4, "convnet": 3}
 
 def specify(config: DdpJobOptions | PipelineJobOptions, classes: int, side: int) -> ModelSpec:
     """The model that the options ask for, for images of `side` x `side`. Raises UserError if sizes do not fit each other."""
-    width = config.width or WIDTHS[config.model]
+    model = config.model or "vit"
+    width = config.width or WIDTHS[model]
     wanted = max(side // (4 if side < SMALL_SIDE else 8), 1)
     patch = config.patch_size or next(size for size in range(wanted, 0, -1) if side % size == 0)
-    if config.model == "vit" and side % patch:
+    if model == "vit" and side % patch:
         fits = ", ".join(str(n) for n in range(1, side + 1) if side % n == 0)
         raise UserError(
             f"option --patch-size: {patch} does not divide the image size {side}; allowed: {fits}; "
             "fix: choose one of them, or another --image-size"
         )
-    if config.model == "vit" and width % config.heads:
+    if model == "vit" and width % config.heads:
         fits = ", ".join(str(n) for n in range(1, width + 1) if width % n == 0)
         raise UserError(
             f"option --heads: {config.heads} does not divide the width {width}; allowed: {fits}; fix: use one"
         )
-    if config.model == "convnet" and width % ConvNet.GROUPS:
+    if model == "convnet" and width % ConvNet.GROUPS:
         raise UserError(
             f"option --width: {width} for the convnet; allowed: multiples of {ConvNet.GROUPS}; fix: use one"
         )
-    depth = config.depth or DEPTHS[config.model]
-    return ModelSpec(config.model, classes, side, patch, width, depth, config.heads, config.dropout)
+    depth = config.depth or DEPTHS[model]
+    return ModelSpec(model, classes, side, patch, width, depth, config.heads, config.dropout)
 
 
 def build(spec: ModelSpec, seed: int) -> nn.Module:

@@ -9,13 +9,15 @@ from .job_options import TrainOptions
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The folders of one job. `train` is None if the job trains on the embedded data."""
+    """The folders of one job. `train` is None if the job trains on the embedded data; `base_model` is the channel `model`,
+    the model to start from, and `model` is where the trained one goes."""
 
     train: Path | None
     validation: Path | None
     checkpoints: Path
     model: Path
     output: Path
+    base_model: Path | None = None
 
 
 def base_folder(environ: Mapping[str, str], is_dir: Callable[[Path], bool]) -> Path | None:
@@ -45,4 +47,5 @@ def find_folders(options: TrainOptions, environ: Mapping[str, str], is_dir: Call
         checkpoints=options.checkpoint_dir or home / "checkpoints",
         model=options.model_dir or from_environ("SM_MODEL_DIR") or home / "model",
         output=options.output_dir or output_folder(environ, is_dir),
+        base_model=from_environ("SM_CHANNEL_MODEL"),
     )

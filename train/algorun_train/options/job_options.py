@@ -12,6 +12,8 @@ from algorun_train.common.errors import UserError
 
 from .option_parser import option
 
+EMBEDDED = ("vit", "convnet")  # models of `ddp` that need no folder
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
@@ -80,8 +82,20 @@ class ModelOptions(TrainOptions):
 class DdpJobOptions(ModelOptions):
     """Options of `ddp`: image classification with data parallelism."""
 
-    model: str = option("vit", "architecture", choices=("vit", "convnet"))
-    init_from: Path | None = option(None, "weights to start from: a .pt file, or a folder with model.pt")
+    model: str | None = option(
+        None, "embedded model (vit or convnet), or a Hugging Face folder; else SM_CHANNEL_MODEL, else vit"
+    )
+    init_from: Path | None = option(
+        None, "weights for an embedded model to start from: a .pt file, or a folder with model.pt"
+    )
+
+    def __post_init__(self) -> None:
+        ModelOptions.__post_init__(self)  # not super(): see PipelineJobOptions
+        if self.model and self.model not in EMBEDDED and "/" not in self.model and not Path(self.model).is_dir():
+            raise UserError(
+                f"option --model: {self.model!r} is no model and no folder; allowed: {', '.join(EMBEDDED)}, or the path of a "
+                "Hugging Face folder; fix: give one of them"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,152 @@
+"""What a folder with a Hugging Face model says of itself, read from its JSON files. Nothing in the folder is executed."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from algorun_train.common.errors import UserError
+
+CONFIG = "config.json"
+WEIGHTS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")  # the second holds the first as image_processor
+
+Json = dict[str, Any]  # Any: what a file holds; whoever reads a value checks it
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInput:
+    """How a model wants its images: `side` x `side` pixels, each channel of 0..1 minus `mean`, divided by `std`."""
+
+    side: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """A folder that can be trained, as rank 0 has read it: `architecture` is a class of transformers. `source` names the
+    folder in messages. `weights` is the name of the file with the weights (or with their index); None: there are none."""
+
+    path: str
+    source: str
+    architecture: str
+    config: Json
+    weights: str | None
+    images: ImageInput
+
+
+def read_folder(path: Path, source: str) -> ModelFolder:
+    """Reads a folder. `source` is the option or channel that names it. Raises UserError if the folder cannot be trained."""
+    where = f"{source}: {path}"
+    config = _read_json(where, path / CONFIG, "a folder that save_pretrained wrote")
+    architecture = _architecture(where, config)
+    for name in ("quantization_config", "auto_map"):
+        if config.get(name) and (name == "quantization_config" or config.get("model_type") not in known_types()):
+            raise UserError(
+                f"{where}: {CONFIG} has {name}; allowed: models whose code and full weights transformers has; "
+                "fix: save the model without quantisation and without code of its own"
+            )
+    return ModelFolder(
+        str(path), source, architecture, config, _weights(where, path), _image_input(where, path, config)
+    )
+
+
+def known_types() -> Collection[object]:
+    """The model types that the installed transformers has code for."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    return tuple(CONFIG_MAPPING_NAMES)
+
+
+def _read_json(where: str, file: Path, made_by: str) -> Json:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(
+            f"{where}: {file.name} cannot be read: {error.strerror}; allowed: {made_by}; fix: give such a folder"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(
+            f"{where}: {file.name} is not JSON: {error}; allowed: what save_pretrained writes; fix: save the model again"
+        ) from None
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: {file.name} holds a {type(found).__name__}; allowed: an object; fix: save it again")
+    return found
+
+
+def _architecture(where: str, config: Json) -> str:
+    """The class of transformers to train. A model without a head, such as ViTModel, gets the head of its type."""
+    from transformers.models.auto import modeling_auto as auto
+
+    given, kind = config.get("architectures"), config.get("model_type")
+    if not isinstance(given, list) or len(given) != 1 or not isinstance(kind, str):
+        raise UserError(
+            f"{where}: {CONFIG} has architectures {given!r} and model_type {kind!r}; allowed: one architecture and its "
+            "type; fix: save the model with save_pretrained"
+        )
+    name, images = str(given[0]), auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES
+    if kind in known_types() and kind in images:
+        heads = _names(images[kind])
+        if name in heads:
+            return name
+        if name in _names(auto.MODEL_MAPPING_NAMES.get(kind, "")):
+            return heads[0]
+    raise UserError(
+        f"{where}: architecture {name!r} in {CONFIG} cannot be trained here; allowed: image classification "
+        "(..ForImageClassification of transformers); fix: give a folder with such a model"
+    )
+
+
+def _names(value: str | Sequence[str]) -> tuple[str, ...]:
+    """The classes of a mapping's entry: most have one, some a tuple."""
+    return (value,) if isinstance(value, str) else tuple(value)
+
+
+def _weights(where: str, path: Path) -> str | None:
+    for name in WEIGHTS:
+        if (path / name).exists():
+            return name
+    others = sorted(file.name for file in path.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".h5"))
+    if others:
+        raise UserError(
+            f"{where}: {others[0]} is not a name for a model's weights; allowed: {', '.join(WEIGHTS)}, or no weights; "
+            "fix: save the model with save_pretrained, or remove the file to start from random weights"
+        )
+    return None
+
+
+def _image_input(where: str, path: Path, config: Mapping[str, Any]) -> ImageInput:
+    name = next((name for name in PROCESSORS if (path / name).exists()), None)
+    if name is None:
+        raise UserError(
+            f"{where}: no {PROCESSORS[0]}, so size and colours of the images are unknown; allowed: the model's image "
+            "processor beside it; fix: save the processor with save_pretrained to the same folder"
+        )
+    found = _read_json(where, path / name, "an image processor")
+    found = found.get("image_processor", found)
+    side = _side(found)
+    mean, std = ((_numbers(found.get(key)) if found.get("do_normalize", True) else default)
+                 for key, default in (("image_mean", (0.0,) * 3), ("image_std", (1.0,) * 3)))  # fmt: skip
+    if side is None or len(mean) != 3 or len(std) != 3 or 0 in std or config.get("num_channels", 3) != 3:
+        raise UserError(
+            f"{where}: {name} has size {found.get('size')!r}, image_mean {found.get('image_mean')!r}, image_std "
+            f"{found.get('image_std')!r}; allowed: a square size and three channels; fix: save a processor of that kind"
+        )
+    return ImageInput(side, mean, std)
+
+
+def _side(processor: Mapping[str, Any]) -> int | None:
+    """The side of the square that the model sees, None if it sees none."""
+    size = processor.get("crop_size") if processor.get("do_center_crop") else processor.get("size")
+    if isinstance(size, Mapping):
+        sides = {size[key] for key in ("height", "width", "shortest_edge") if key in size}
+        size = sides.pop() if len(sides) == 1 else None
+    return size if type(size) is int and size > 0 else None
+
+
+def _numbers(value: object) -> tuple[float, ...]:
+    if isinstance(value, list) and all(type(number) in (int, float) for number in value):
+        return tuple(float(number) for number in value)
+    return ()
