@@ -144,6 +144,7 @@ bench: $(VENV)/ready-bench $(VENV)-sdk2/ready  ## Measure the launcher, the trai
 	$(BIN)/python bench/launch.py
 	$(BIN)/python bench/ddp.py
 	$(BIN)/python bench/pipeline.py
+	$(BIN)/python bench/loaders.py
 	$(BIN)/python bench/smp.py
 	$(BIN)/python bench/client.py
 	$(BIN)/python bench/page.py
@@ -157,6 +158,7 @@ bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it ge
 	mkdir -p .build
 	$(BIN)/python bench/launch.py --rounds 1 --no-containers
 	$(BIN)/python bench/ddp.py --rounds 1 --steps 2
+	$(BIN)/python bench/loaders.py --rounds 1 --images 200
 	$(BIN)/python bench/pipeline.py --rounds 1 --steps 1 --microbatches 4 --foreign inf
 	$(BIN)/python bench/smp.py --rounds 1 --steps 1 --microbatches 2 --foreign inf
 	$(BIN)/python bench/client.py --rounds 0 --files 20 --seconds 1 --no-peers

@@ -1,10 +1,9 @@
 """Reads the channels, or the embedded data, into batches on a rank's device.
 
 - `batch`: `Source` and `Batch`, through which the training loop sees all data
-- `image_data`: images as a `Source`, and how they are loaded. `folder` reads image folders, `images` decodes and caches,
+- `image_data`: images as a `Source`, and how they are loaded. `folder` reads image folders, `tar_listing` and `tar_index`
+  tar files; both make a `listing`. `images` decodes and caches, `decoders` and `decode_worker` do so in processes,
   `augment` changes images at random, `digits` is the embedded data
 - `text`: text as a `Source`, and how it is loaded; `corpus` reads the channels
 - `sampler`: which samples each replica takes at each step
-- `order_sampler`: the sampler for a script's own DataLoader (`algorun.data`), by the same rules; `order_files` has the order
-  if ranks hold different files, `order_ranks` what the ranks agree on
 """

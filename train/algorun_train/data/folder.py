@@ -19,6 +19,10 @@ from .tar_listing import list_tars
 ALLOWED = "class/*.png, class/*.jpg, class/*.jpeg or *.tar, with two classes or more"
 
 
+class CorruptImageError(UserError):
+    """An image that Pillow cannot decode."""
+
+
 def list_images(channel: str, root: Path) -> Listing:
     """Lists the images of a channel without opening one; of tar files it reads the headers. Raises UserError if the folder
     cannot be read or holds no images."""
@@ -126,7 +130,7 @@ def _corrupt(listing: Listing, index: int, error: Exception) -> UserError:
             "allowed: the same files on every host; fix: use S3DataDistributionType FullyReplicated"
         )
     reason = re.sub(r"<_io\.BytesIO object at \w+>", "the file", str(error).replace(repr(name), "the file"))
-    return UserError(
+    return CorruptImageError(
         f"channel '{listing.channel}': {name} is a corrupt image: {reason}; "
         f"allowed: images that Pillow can decode; fix: replace or remove the file, or leave it out by --skip-bad-samples"
     )

@@ -17,7 +17,7 @@ from . import digits
 from .augment import Augment
 from .batch import IGNORED, Batch
 from .folder import list_images, same_classes
-from .images import Images, InMemory, Opening, Unread, default_threads, open_images
+from .images import Images, InMemory, Opening, Unread, default_workers, open_images
 from .listing import Listing
 from .sampler import Batching, Piece, Step, held_out, permutation, walk
 
@@ -61,10 +61,12 @@ class ImageData:
     ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
         """See `Source`. Decoding runs ahead, also into the next epoch."""
 
+        counted = (self.train.labels != IGNORED).numpy().astype(np.int64)
+
         def passes() -> Iterator[tuple[Step, Piece]]:
             for number in range(epoch, epochs):
                 order = permutation(self.train_count, seed, number)
-                for step in walk(order, done if number == epoch else 0, batching, number):
+                for step in walk(order, done if number == epoch else 0, batching, number, counted):
                     for piece in step.pieces:
                         yield step, piece
 
@@ -104,8 +106,8 @@ def load(config: ModelOptions, paths: Folders, comm: Communicator) -> ImageData:
             raise UserError("channel 'validation' is given without 'train'; fix: give both, or train alone, or neither")
         return _embedded(config, comm.device)
     side = config.image_size or FOLDER_SIDE
-    threads = config.workers or default_threads(comm.world.local_world_size)
-    opening = Opening(side, threads, config.cache_mb, config.skip_bad_samples)
+    workers = config.workers or default_workers(comm.world.local_world_size)
+    opening = Opening(side, workers, config.cache_mb, config.skip_bad_samples)
     root, other = paths.train, paths.validation
 
     def look() -> tuple[Listing, Listing | None]:

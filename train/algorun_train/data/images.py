@@ -1,15 +1,11 @@
-"""Decoded images: from memory if they fit there, else from files that a pool of threads decodes.
-
-Threads, not processes: Pillow releases the interpreter's lock while it decodes and resizes, errors keep their type, and no
-data passes through /dev/shm, which has only 64 MB in many containers.
-"""
+"""Decoded images: from memory if they fit there, else from files that processes decode ahead of their use."""
 
 import itertools
 import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -21,14 +17,15 @@ from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.device_copies import host_buffer, to_device
 
 from .batch import IGNORED
-from .folder import check_header, decode
+from .decoders import Decoders
+from .folder import CorruptImageError, check_header, decode
 from .listing import Listing, check_tars
 from .sampler import Indices
 
 R = TypeVar("R")
 BATCHES_AHEAD = 3  # enough to hide one slow file; more would only take memory
 SCANNED_PER_RANK = 20_000  # about two seconds of header checks; further corrupt files are found when decoded
-MAX_THREADS = 8
+MAX_WORKERS = 8
 NAMED = 5  # skipped images that the log names
 PROGRESS_S = 10.0  # between two lines about a check that takes long
 
@@ -67,54 +64,56 @@ class Unread:
 
 
 class OnDisk:
-    """Files decoded ahead of their use by `threads` threads, then copied to `device`. Those of `skipped` are zeros."""
+    """Images decoded ahead of their use by `workers` processes, then copied to `device`. Those of `skipped` are zeros."""
 
     def __init__(
-        self, listing: Listing, side: int, threads: int, device: torch.device, skipped: frozenset[int] = frozenset()
+        self, listing: Listing, side: int, workers: int, device: torch.device, skipped: frozenset[int] = frozenset()
     ) -> None:
         self.labels = _labels(listing, skipped)
-        self._listing, self._side, self._threads, self._device = listing, side, threads, device
-        self._skipped, self._nothing = skipped, np.zeros((side, side, 3), np.uint8)
+        self._listing, self._side, self._workers, self._device = listing, side, workers, device
+        self._skipped = np.array(sorted(skipped), np.int64)
+        self._idle: list[Decoders] = []
 
     def batches(self, requests: Iterable[R], indices: Callable[[R], Indices]) -> Iterator[tuple[R, torch.Tensor]]:
-        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="decode")
-        waiting: deque[tuple[R, list[Future[np.ndarray]]]] = deque()
+        slots = BATCHES_AHEAD + 1
+        decoders = self._idle.pop() if self._idle else Decoders(self._listing, self._side, self._workers, slots)
+        waiting: deque[tuple[R, int, int]] = deque()  # request, slot, number of images
         try:
-            for request in requests:
-                parts = np.array_split(indices(request), self._threads)
-                waiting.append((request, [pool.submit(self._decode, part) for part in parts if len(part)]))
-                if len(waiting) > BATCHES_AHEAD:
-                    yield self._finish(*waiting.popleft())
+            for number, request in enumerate(requests):
+                wanted = indices(request)
+                if len(wanted) > decoders.capacity:
+                    while waiting:
+                        yield self._finish(decoders, *waiting.popleft())
+                    decoders.grow(len(wanted))
+                decoders.start(number % slots, np.where(np.isin(wanted, self._skipped), -1, wanted))
+                waiting.append((request, number % slots, len(wanted)))
+                if len(waiting) == slots:
+                    yield self._finish(decoders, *waiting.popleft())
             while waiting:
-                yield self._finish(*waiting.popleft())
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+                yield self._finish(decoders, *waiting.popleft())
+            self._idle.append(decoders)
+        except BaseException:
+            decoders.close()
+            raise
 
-    def _decode(self, indices: Indices) -> np.ndarray:
-        return np.stack([self._image(int(index)) for index in indices])
-
-    def _image(self, index: int) -> np.ndarray:
-        return self._nothing if index in self._skipped else decode(self._listing, index, self._side)
-
-    def _finish(self, request: R, parts: list[Future[np.ndarray]]) -> tuple[R, torch.Tensor]:
-        decoded = [part.result() for part in parts]
-        pixels = host_buffer((sum(map(len, decoded)), self._side, self._side, 3), torch.uint8, self._device)
-        np.concatenate(decoded, out=pixels.numpy())
+    def _finish(self, decoders: Decoders, request: R, slot: int, count: int) -> tuple[R, torch.Tensor]:
+        pixels = host_buffer((count, self._side, self._side, 3), torch.uint8, self._device)
+        np.copyto(pixels.numpy(), decoders.finish(slot, count))
         return request, pixels.to(self._device, non_blocking=True)
 
 
-def default_threads(local_world_size: int) -> int:
-    """The number of threads for this rank: its share of the CPUs that the process may use."""
-    return min(max(len(os.sched_getaffinity(0)) // local_world_size, 1), MAX_THREADS)
+def default_workers(local_world_size: int) -> int:
+    """The number of workers for this rank: its share of the CPUs that the process may use."""
+    return min(max(len(os.sched_getaffinity(0)) // local_world_size, 1), MAX_WORKERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """How the images of a job are opened: resized to `side`, decoded by `threads` threads, kept in up to `cache_mb` MiB.
-    `skip_bad`: leave out images that cannot be decoded."""
+    """How the images of a job are opened: resized to `side`, decoded by `workers` threads at the start and as many processes
+    later, kept in up to `cache_mb` MiB. `skip_bad`: leave out images that cannot be decoded."""
 
     side: int
-    threads: int
+    workers: int
     cache_mb: int
     skip_bad: bool = False
 
@@ -127,7 +126,7 @@ def open_images(listing: Listing, opening: Opening, comm: Communicator) -> InMem
     before the first step which images do not count: in a pipeline the ranks that compute the loss read no images.
     """
     comm.on_all(lambda: check_tars(listing))
-    count, side, threads = len(listing.files), opening.side, opening.threads
+    count, side, workers = len(listing.files), opening.side, opening.workers
     size = side * side * 3
     bounds = [count * rank // comm.size for rank in range(comm.size + 1)]
     mine = range(bounds[comm.rank], bounds[comm.rank + 1])
@@ -135,7 +134,7 @@ def open_images(listing: Listing, opening: Opening, comm: Communicator) -> InMem
     def tried(index: int) -> np.ndarray | str:
         try:
             return decode(listing, index, side)
-        except UserError as error:
+        except CorruptImageError as error:
             if opening.skip_bad:
                 return str(error)
             raise
@@ -143,12 +142,12 @@ def open_images(listing: Listing, opening: Opening, comm: Communicator) -> InMem
     if count * size > opening.cache_mb * 2**20:
         if not opening.skip_bad:
             some = range(comm.rank, count, comm.size)[:SCANNED_PER_RANK]
-            comm.on_all(lambda: _in_threads(lambda i: check_header(listing, i), some, threads))
-            return OnDisk(listing, side, threads, comm.device)
-        errors = _in_threads(lambda i: error if isinstance(error := tried(i), str) else "", mine, threads, comm.say)
+            comm.on_all(lambda: _in_threads(lambda i: check_header(listing, i), some, workers))
+            return OnDisk(listing, side, workers, comm.device)
+        errors = _in_threads(lambda i: error if isinstance(error := tried(i), str) else "", mine, workers, comm.say)
         skipped = _skipped(listing, {i: e for i, e in zip(mine, errors, strict=True) if e}, comm)
-        return OnDisk(listing, side, threads, comm.device, skipped)
-    decoded = comm.on_all(lambda: _in_threads(tried, mine, threads))
+        return OnDisk(listing, side, workers, comm.device, skipped)
+    decoded = comm.on_all(lambda: _in_threads(tried, mine, workers))
     skipped = _skipped(listing, {i: d for i, d in zip(mine, decoded, strict=True) if isinstance(d, str)}, comm)
     kept = [np.zeros((side, side, 3), np.uint8) if isinstance(image, str) else image for image in decoded]
     pixels = torch.from_numpy(np.stack(kept) if kept else np.empty((0, side, side, 3), np.uint8))

@@ -54,7 +54,7 @@ class PipelineSteps:
             seed_step(self._seed, number, self.comm.rank)
         set_learning_rate(self.optimizer, rate)
         (batch,) = batches
-        losses = self.pipeline.step(batch.inputs, batch.labels, scale=1 / total)
+        losses = self.pipeline.step(batch.inputs, batch.labels, scale=1 / max(total, 1))
         if self._clip:
             self.pipeline.clip(self._clip)
         self.optimizer.step()

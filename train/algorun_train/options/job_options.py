@@ -66,7 +66,9 @@ class ModelOptions(TrainOptions):
     heads: int = option(4, "attention heads, a divisor of the width", at_least=1)
     dropout: float = option(0.0, "share of activations dropped while training", at_least=0, at_most=0.9)
     augment: str = option("shift", "random changes to training images", choices=("none", "shift", "flip", "shift+flip"))
-    workers: int | None = option(None, "threads per rank that decode images; by default from the CPU count", at_least=1)
+    workers: int | None = option(
+        None, "processes per rank that decode images; by default from the CPU count", at_least=1
+    )
     cache_mb: int = option(256, "decoded images of up to this many MiB stay in each rank's memory", at_least=0)
     skip_bad_samples: bool = option(False, "leave out images that cannot be decoded; they are counted and named")
 

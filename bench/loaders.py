@@ -1,0 +1,214 @@
+"""Images per second of ours from folders and from tar files beside torch's DataLoader, with the same number of workers;
+and the seconds until they know their images.
+
+    python bench/loaders.py [--images 100000] [--pixels 96] [--side 64] [--workers 2] [--rounds 7] [--sample 8000]
+
+All contenders take turns in every round, in an order that changes; a turn passes over --sample images in a new order. Two
+DataLoaders are measured: one whose dataset decodes as ours does, and torchvision's ImageFolder with Resize and CenterCrop
+where torchvision is installed. Workers are processes that stay alive in all of them. CPU
+time is shown beside because it hardly feels foreign load.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import itertools
+import os
+import random
+import statistics
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset
+
+from algorun_train.data.folder import decode, list_images
+from algorun_train.data.images import OnDisk
+from algorun_train.data.listing import Listing
+from algorun_train.data.tar_index import INDEX
+from bench.quiet import busy_s, paired_ratio
+
+CLASSES = 10
+SHARD = 10_000  # images per tar file
+BATCH = 64
+OURS, TARS, PEER, VISION = (
+    "algorun, folders",
+    "algorun, tar files",
+    "DataLoader, our decoding",
+    "DataLoader, ImageFolder",
+)
+Turn = Callable[[list[int]], int]
+
+
+def make(folder: Path, images: int, pixels: int) -> None:
+    """JPEG files in class folders, and the same files in tar files: smooth noise, which takes as long as photographs."""
+    draw = np.random.default_rng(0)
+    ready = []
+    for _ in range(64):
+        small = Image.fromarray(draw.integers(0, 256, (pixels // 4, pixels // 4, 3), dtype=np.uint8))
+        ready.append(small.resize((pixels, pixels * 3 // 4), Image.Resampling.BICUBIC))
+    for number in range(CLASSES):
+        (folder / "folders" / str(number)).mkdir(parents=True)
+    (folder / "tars").mkdir()
+    for first in range(0, images, SHARD):
+        with tarfile.open(folder / "tars" / f"{first // SHARD:04d}.tar", "w") as archive:
+            for number in range(first, min(first + SHARD, images)):
+                name = f"{number % CLASSES}/{number:07d}.jpg"
+                ready[number % len(ready)].save(folder / "folders" / name, quality=90)
+                archive.add(folder / "folders" / name, name)
+
+
+class Decoded(Dataset):
+    """Ours for torch's DataLoader: the same decoding of the same files."""
+
+    def __init__(self, listing: Listing, side: int) -> None:
+        self.listing, self.side = listing, side
+
+    def __len__(self) -> int:
+        return len(self.listing.files)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        return torch.from_numpy(decode(self.listing, index, self.side).copy()), self.listing.labels[index]
+
+
+class Chosen:
+    """A sampler whose order is set from outside, so that the DataLoader's workers stay alive from turn to turn."""
+
+    def __init__(self) -> None:
+        self.order: list[int] = []
+
+    def __iter__(self):
+        return iter(self.order)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+def ours(listing: Listing, args: argparse.Namespace) -> Turn:
+    images = OnDisk(listing, args.side, args.workers, torch.device("cpu"))
+
+    def turn(order: list[int]) -> int:
+        batches = [np.array(order[at : at + BATCH]) for at in range(0, len(order), BATCH)]
+        return sum(len(pixels) for _, pixels in images.batches(batches, lambda batch: batch))
+
+    return turn
+
+
+def torchs(dataset: Dataset, args: argparse.Namespace) -> Turn:
+    chosen = Chosen()
+    loader = DataLoader(
+        dataset, BATCH, sampler=chosen, num_workers=args.workers, persistent_workers=True, prefetch_factor=4
+    )
+
+    def turn(order: list[int]) -> int:
+        chosen.order = order
+        return sum(len(pixels) for pixels, _ in loader)
+
+    return turn
+
+
+def image_folder(root: Path, side: int) -> Dataset | None:
+    """torchvision's, as its examples use it. None if torchvision cannot be imported."""
+    sys.path.append(str(Path(sys.prefix) / "vision"))
+    if importlib.util.find_spec("torchvision") is None:
+        return None
+    with contextlib.suppress(Exception):  # a torchvision that does not fit this torch
+        from tests.train.parallel.model_zoo import declare_torchvision
+
+        declare_torchvision()
+        from torchvision import datasets, transforms
+
+        steps = [transforms.Resize(side), transforms.CenterCrop(side), transforms.PILToTensor()]
+        return datasets.ImageFolder(str(root), transforms.Compose(steps))
+    return None
+
+
+def start_up(folder: Path) -> dict[str, float]:
+    """Seconds until a channel's images are listed: folders, tar files, and tar files whose index is there."""
+    seconds = {}
+    for name, root in (("folders", "folders"), ("tar files", "tars"), ("tar files, again", "tars")):
+        begun = time.perf_counter()
+        list_images("train", folder / root)
+        seconds[name] = time.perf_counter() - begun
+    (folder / "tars" / INDEX).unlink()
+    return seconds
+
+
+Seconds = dict[str, list[float]]
+
+
+def measure(turns: dict[str, Turn], args: argparse.Namespace) -> tuple[Seconds, Seconds, list[float]]:
+    """Seconds and CPU seconds of every contender in every round, and the cores that other processes used in each round."""
+    seconds: Seconds = {name: [] for name in turns}
+    cpu: Seconds = {name: [] for name in turns}
+    foreign, shuffle = [], random.Random(0)
+    for number in range(args.rounds + 1):
+        order = shuffle.sample(range(args.images), min(args.sample, args.images))
+        machine, own, clock = busy_s(), own_s(), time.perf_counter()
+        for name in shuffle.sample(list(turns), len(turns)):
+            begun, used = time.perf_counter(), own_s()
+            count = turns[name](order)
+            took, used = time.perf_counter() - begun, own_s() - used
+            assert count == len(order)
+            if number:  # round 0 starts the workers and fills the page cache
+                seconds[name].append(took)
+                cpu[name].append(used)
+        if number:
+            foreign.append((busy_s() - machine - own_s() + own) / (time.perf_counter() - clock))
+    return seconds, cpu, foreign
+
+
+def own_s() -> float:
+    """CPU seconds of this process and of its children, also of those that live."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    total = 0.0
+    for pid in (os.getpid(), *children()):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            total += (int(fields[11]) + int(fields[12])) / ticks
+    return total
+
+
+def children() -> Iterable[int]:
+    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
+    return list(itertools.chain.from_iterable(map(int, task.read_text().split()) for task in tasks))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("images", 100_000), ("pixels", 96), ("side", 64), ("workers", 2), ("rounds", 7)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--sample", type=int, default=8_000, help="images per turn")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        make(folder, args.images, args.pixels)
+        print(f"{args.images} JPEG files of {args.pixels} x {args.pixels * 3 // 4}, torch {torch.__version__}")
+        for name, took in start_up(folder).items():
+            print(f"listed from {name}: {took:.2f} s")
+        files, tars = list_images("train", folder / "folders"), list_images("train", folder / "tars")
+        turns = {OURS: ours(files, args), TARS: ours(tars, args), PEER: torchs(Decoded(files, args.side), args)}
+        if (vision := image_folder(folder / "folders", args.side)) is not None:
+            turns[VISION] = torchs(vision, args)
+        seconds, cpu, foreign = measure(turns, args)
+    print(f"{args.workers} workers, {len(foreign)} rounds, other processes used {statistics.median(foreign):.2f} cores")
+    for name, took in seconds.items():
+        low, ratio, high = paired_ratio(seconds[PEER], took)
+        count = min(args.sample, args.images)
+        print(
+            f"{name:26} {count / statistics.median(took):8.0f} images/s   {ratio:.3f} of {PEER} ({low:.3f} to {high:.3f})"
+            f"   {1e6 * statistics.median(cpu[name]) / count:.0f} us of CPU per image"
+        )
+
+
+if __name__ == "__main__":
+    main()
