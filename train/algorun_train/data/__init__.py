@@ -6,4 +6,6 @@
   `augment` changes images at random, `digits` is the embedded data
 - `text`: text as a `Source`, and how it is loaded; `corpus` reads the channels
 - `sampler`: which samples each replica takes at each step
+- `order_sampler`: the sampler for a script's own DataLoader (`algorun.data`), by the same rules; `order_files` has the order
+  if ranks hold different files, `order_ranks` what the ranks agree on
 """
