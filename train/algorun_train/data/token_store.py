@@ -1,0 +1,215 @@
+"""Token files: each host tokenizes its files once, and what hosts have alone they give to the others.
+
+A token file is int32, memory-mapped. Its table says which file gave which tokens. The tokens of a corpus are in the order of
+(name, checksum), whichever host had a file; so a sample has the same number however files are spread over hosts.
+"""
+
+import hashlib
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from algorun_train.common.errors import UserError
+from algorun_train.common.files import write, write_json
+from algorun_train.ranks.communicator import Communicator
+
+from .token_encoding import Encoder, Tokens
+from .token_files import checksum, documents, listed
+
+FORMAT = "1"  # change it when the same files give other tokens
+EVERY_S = 1.0  # how often ranks tell each other how far they are
+SAY_S = 10.0  # seconds between progress lines
+STALL_S = 600.0  # without progress on any host for so long, the job ends
+PIECE = 16 * 2**20  # tokens per broadcast
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of a corpus and the number of its tokens."""
+
+    name: str
+    sha256: str
+    tokens: int
+
+
+class _StoppedError(Exception):
+    """Another host could not tokenize its files."""
+
+
+@dataclass(slots=True)
+class Work:
+    """Work of this host in a thread of its own, which writes to `place`. `done` of `total` bytes; it ends early once `stop` is set."""
+
+    place: Path
+    done: int = 0
+    total: int = 0
+    stop: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    error: BaseException | None = None
+    result: list[Entry] = field(default_factory=list)
+
+
+def folder() -> Path:
+    """Where this host keeps token files: below TMPDIR, only for this user. Raises UserError if it cannot be used."""
+    path = Path(tempfile.gettempdir()) / f"algorun-tokens-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        if path.is_symlink() or path.stat().st_uid != os.getuid():
+            raise UserError(f"{path} belongs to someone else; fix: remove it, or set TMPDIR to another folder")
+    except OSError as error:
+        raise UserError(f"{path} cannot be made: {error.strerror}; fix: set TMPDIR to a folder with space") from None
+    return path
+
+
+def corpus(channel: str, root: Path, encoder: Encoder, comm: Communicator) -> tuple[Tokens, list[Entry]]:
+    """The tokens of a channel, memory-mapped, and its files. The same on all ranks. Call it on all ranks.
+
+    One rank of each host tokenizes; the others wait for as long as any host makes progress. Raises UserError, the same on
+    all ranks, for files that cannot be used.
+    """
+    place = comm.on_all(folder)
+    own = _together(Work(place), channel, root, encoder, comm)
+    host = comm.rank - comm.world.local_rank
+    tables = {at: entries for at, entries in comm.gather((host, own)) if entries}
+    whole = sorted({entry for entries in tables.values() for entry in entries}, key=lambda e: (e.name, e.sha256))
+    target = place / f"{_key(encoder, whole)}.tokens"
+    if not all(comm.gather(target.is_file())):
+        comm.say(
+            f"channel '{channel}': {len(tables)} hosts have different files, {len(whole)} together; "
+            "each host gets the tokens of all"
+        )
+        source = place / f"{_key(encoder, tables[host])}.tokens"
+        _exchange(target, source, host, tables, whole, comm)
+    size = sum(entry.tokens for entry in whole)
+
+    def opened() -> Tokens:
+        if target.stat().st_size != size * 4:
+            raise UserError(f"{target} has another size than its table says; fix: remove {target.parent}")
+        return np.memmap(target, np.int32, "r") if size else np.zeros(0, np.int32)
+
+    return comm.on_all(opened), whole
+
+
+def _together(work: Work, channel: str, root: Path, encoder: Encoder, comm: Communicator) -> list[Entry]:
+    """Tokenizes on one rank of each host. Returns the files of this host there, and nothing on its other ranks."""
+    if comm.world.local_rank == 0:
+        threading.Thread(target=_tokenize, args=(work, channel, root, encoder), daemon=True).start()
+    else:
+        work.ended.set()
+    moved, said, last = time.monotonic(), time.monotonic(), -1.0
+    while True:
+        work.ended.wait(EVERY_S)
+        rows = comm.exchange([float(work.ended.is_set()), float(work.error is not None), work.done, work.total])
+        if any(row[1] for row in rows):
+            work.stop.set()
+        if all(row[0] for row in rows):
+            break
+        now, done, total = time.monotonic(), sum(row[2] for row in rows), sum(row[3] for row in rows)
+        if done != last:
+            moved, last = now, done
+        if now - moved > STALL_S:
+            raise RuntimeError(f"channel '{channel}': no host has read or tokenized anything for {STALL_S:.0f} s")
+        if now - said > SAY_S:
+            said = now
+            comm.say(f"channel '{channel}': tokenized {done / 2**20:.0f} of {total / 2**20:.0f} MiB")
+
+    def result() -> list[Entry]:
+        if work.error is not None:
+            raise work.error
+        return work.result
+
+    return comm.on_all(result)
+
+
+def _tokenize(work: Work, channel: str, root: Path, encoder: Encoder) -> None:
+    try:
+        names = listed(channel, root)
+        sizes = [(root / name).stat().st_size for name in names]
+        work.total = 2 * sum(sizes)  # once for the checksum, once for the tokens
+        sums = []
+        for name, size in zip(names, sizes, strict=True):
+            sums.append(checksum(root / name))
+            work.done += size
+        table = (
+            work.place
+            / f"{hashlib.sha256(json.dumps([FORMAT, encoder.fingerprint, names, sums]).encode()).hexdigest()}.json"
+        )
+        if not table.is_file():
+            entries = _written(work, root, encoder, list(zip(names, sums, sizes, strict=True)))
+            write_json(table, [[entry.name, entry.sha256, entry.tokens] for entry in entries])
+        work.result = [Entry(*row) for row in json.loads(table.read_text())]
+        if not (work.place / f"{_key(encoder, work.result)}.tokens").is_file():
+            table.unlink()
+            raise UserError(f"{work.place} has lost a file; fix: start the job again, which tokenizes again")
+    except OSError as error:
+        work.error = UserError(
+            f"channel '{channel}' at {root}: {error}; fix: check the channel, and the space in TMPDIR"
+        )
+    except BaseException as error:
+        work.error = error
+    finally:
+        work.ended.set()
+
+
+def _written(work: Work, root: Path, encoder: Encoder, files: list[tuple[str, str, int]]) -> list[Entry]:
+    entries: list[Entry] = []
+    aside = work.place / f".{os.getpid()}-{time.monotonic_ns()}.tokens"
+    try:
+        with aside.open("wb") as file:
+            for name, sha256, size in sorted(files):
+                begin = file.tell()
+                for tokens in encoder.encode(documents(root / name)):
+                    if work.stop.is_set():
+                        raise _StoppedError
+                    file.write(tokens.tobytes())
+                entries.append(Entry(name, sha256, (file.tell() - begin) // 4))
+                work.done += size
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(work.place / f"{_key(encoder, entries)}.tokens")
+    finally:
+        aside.unlink(missing_ok=True)
+    return entries
+
+
+def _exchange(
+    target: Path, source: Path, host: int, tables: dict[int, list[Entry]], whole: list[Entry], comm: Communicator
+) -> None:
+    """Writes `target` on each host: the tokens of all files, each from the first host that has it."""
+    begins = {at: dict(zip(entries, _begins(entries), strict=True)) for at, entries in tables.items()}
+    own = np.memmap(source, np.int32, "r") if source.stat().st_size else np.zeros(0, np.int32)
+
+    def pieces(receive: Callable[[bytes], object]) -> None:
+        for entry in whole:
+            owner = min(at for at, table in begins.items() if entry in table)
+            for begin in range(0, entry.tokens, PIECE):
+                size = min(PIECE, entry.tokens - begin)
+                flat = torch.empty(size * 4, dtype=torch.uint8)
+                if comm.rank == owner:
+                    at = begins[owner][entry] + begin
+                    flat = torch.from_numpy(np.array(own[at : at + size]).view(np.uint8))
+                comm.broadcast(flat, owner)
+                receive(flat.numpy().tobytes())
+
+    if comm.rank == host:
+        write(target, lambda file: pieces(file.write))
+    else:
+        pieces(len)
+    comm.meet()
+
+
+def _begins(entries: list[Entry]) -> list[int]:
+    return [0, *np.cumsum([entry.tokens for entry in entries]).tolist()][:-1]
+
+
+def _key(encoder: Encoder, entries: list[Entry]) -> str:
+    rows = [[entry.name, entry.sha256, entry.tokens] for entry in entries]
+    return hashlib.sha256(json.dumps([FORMAT, encoder.fingerprint, rows]).encode()).hexdigest()
