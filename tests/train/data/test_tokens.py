@@ -76,6 +76,10 @@ def channel(folder, files):
     return folder
 
 
+def encoder_of(folder):
+    return token_encoding.load(folder, token_encoding.read_files(folder))
+
+
 def lines(*rows):
     return "".join(json.dumps(row) + "\n" for row in rows)
 
@@ -129,7 +133,7 @@ def test_files_become_one_stream_with_an_end_behind_each_document(tmp_path, trai
         tmp_path / "t", {"b.txt": TEXT * 3, "a.jsonl": lines({"text": "fox"}, {"text": "dog"}), "empty.txt": ""}
     )
     data = token_data.load(Context(8), folders(train), ALONE, trained)
-    encoder = token_encoding.load(trained)
+    encoder = encoder_of(trained)
     assert encoder.tokenizer.decode(data.train.tokens) == f"fox</s>dog</s>{TEXT * 3}</s>"
     assert data.unit == "sequences"
     assert data.validation_count == max(1, round(0.1 * (data.train_count + data.validation_count)))
@@ -141,7 +145,7 @@ def test_a_long_text_is_tokenized_in_pieces_and_no_character_is_lost(tmp_path, t
     monkeypatch.setattr(token_files, "BLOCK", 100)
     train = channel(tmp_path / "t", {"a.txt": TEXT.replace("\n", "\r\n") * 20})
     data = token_data.load(Context(8), folders(train), ALONE, trained)
-    text = token_encoding.load(trained).tokenizer.decode(data.train.tokens)
+    text = encoder_of(trained).tokenizer.decode(data.train.tokens)
     assert text == TEXT.replace("\n", "\r\n") * 20 + "</s>"
 
 
@@ -160,7 +164,7 @@ def test_files_are_tokenized_once_and_again_when_they_change(tmp_path, trained, 
 def test_of_a_chat_only_the_answers_count(tmp_path, trained):
     train = channel(tmp_path / "t", {"a.jsonl": lines({"messages": CHAT})})
     data = token_data.load(Context(16), folders(train, train), ALONE, trained)
-    decode = token_encoding.load(trained).tokenizer.decode
+    decode = encoder_of(trained).tokenizer.decode
     assert decode(data.train.tokens[data.train.tokens >= 0]) == "over the dog</s>lazy.</s>"
     whole = np.where(data.train.tokens < 0, ~data.train.tokens, data.train.tokens)
     assert decode(whole) == "".join(f"<{m['role']}>{m['content']}</s>" for m in CHAT)
@@ -192,7 +196,7 @@ def test_parquet_is_read_by_its_column_and_refused_without_it(tmp_path, trained)
     train = channel(tmp_path / "t", {})
     parquet.write_table(pyarrow.table({"text": ["fox", "dog"], "n": [1, 2]}), train / "a.parquet")
     data = token_data.load(Context(2), folders(train, train), ALONE, trained)
-    assert token_encoding.load(trained).tokenizer.decode(data.train.tokens) == "fox</s>dog</s>"
+    assert encoder_of(trained).tokenizer.decode(data.train.tokens) == "fox</s>dog</s>"
     parquet.write_table(pyarrow.table({"body": ["fox"]}), train / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet has no column text or messages, only body"):
         token_data.load(Context(2), folders(train), ALONE, trained)

@@ -116,7 +116,7 @@ class TokenData:
 
 
 def load(options: ContextOptions, folders: Folders, comm: Communicator, tokenizer: Path) -> TokenData:
-    """Loads both splits, equal on all ranks, tokenized by the tokenizer in the folder `tokenizer`.
+    """Loads both splits, equal on all ranks, tokenized by the tokenizer in the folder `tokenizer` of rank 0's host.
 
     Without a validation channel the last tenth of the sequences is held out. Raises UserError, the same on all ranks.
     """
@@ -128,9 +128,11 @@ def load(options: ContextOptions, folders: Folders, comm: Communicator, tokenize
     context = options.context
     if context is None:
         raise UserError("option --context: needed for text; allowed: 1 or more tokens; fix: --context 1024")
-    encoder = comm.on_all(lambda: token_encoding.load(tokenizer))
-    text, files = token_store.corpus("train", folders.train, encoder, comm)
-    checksum = encoder.fingerprint + "".join(entry.sha256 for entry in files)
+    # Rank 0's tokenizer on every host: with another one the ranks would count other tokens.
+    files = comm.from_leader(lambda: token_encoding.read_files(tokenizer))
+    encoder = comm.on_all(lambda: token_encoding.load(tokenizer, files))
+    text, entries = token_store.corpus("train", folders.train, encoder, comm)
+    checksum = encoder.fingerprint + "".join(entry.sha256 for entry in entries)
     least = 2 if folders.validation is None else 1
     both = sequences(text, context, encoder.end, least, f"channel 'train' at {folders.train}")
     if folders.validation is not None:

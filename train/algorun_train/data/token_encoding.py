@@ -5,6 +5,7 @@ prompts of a chat, for example.
 """
 
 import hashlib
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -34,7 +35,7 @@ ALLOWED = "a folder with tokenizer.json, as save_pretrained of a fast tokenizer 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A tokenizer of transformers. `end` is the token behind each document; `fingerprint` differs for other files."""
+    """A tokenizer of transformers, whose files are in `folder` on rank 0's host. `end` is the token behind each document; `fingerprint` differs for other files."""
 
     folder: Path
     tokenizer: Any
@@ -102,8 +103,19 @@ class Encoder:
         return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt))
 
 
-def load(folder: Path) -> Encoder:
-    """The tokenizer of `folder`; nothing is downloaded and no code of the folder runs. Raises UserError."""
+def read_files(folder: Path) -> dict[str, bytes]:
+    """The files of the tokenizer in `folder`, by their names. Raises UserError if there is none or one cannot be read."""
+    found = {file for pattern in PATTERNS for file in folder.glob(pattern) if file.is_file()}
+    if not (folder / "tokenizer.json").is_file():
+        raise UserError(f"{folder} has no tokenizer; allowed: {ALLOWED}; fix: copy the tokenizer's files into it")
+    try:
+        return {file.name: file.read_bytes() for file in sorted(found)}
+    except OSError as error:
+        raise UserError(f"the tokenizer in {folder} cannot be read: {error}; fix: check its files") from None
+
+
+def load(folder: Path, files: dict[str, bytes]) -> Encoder:
+    """The tokenizer of `files`; nothing is downloaded and no code among them runs. Raises UserError, which names `folder`."""
     try:
         from transformers import AutoTokenizer, __version__
     except ImportError:
@@ -111,21 +123,20 @@ def load(folder: Path) -> Encoder:
             f"the tokenizer in {folder} needs the package transformers, which is not installed; "
             "fix: pip install transformers"
         ) from None
-    files = sorted({file for pattern in PATTERNS for file in folder.glob(pattern) if file.is_file()})
-    if not (folder / "tokenizer.json").is_file():
-        raise UserError(f"{folder} has no tokenizer; allowed: {ALLOWED}; fix: copy the tokenizer's files into it")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # the libraries raise many kinds for damaged files, pyo3's among them
-        raise UserError(
-            f"the tokenizer in {folder} cannot be loaded: {error}; allowed: {ALLOWED}; fix: copy its files again"
-        ) from None
+    digest = hashlib.sha256(__version__.encode())
+    with tempfile.TemporaryDirectory() as place:
+        for name, content in files.items():
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+            (Path(place) / name).write_bytes(content)
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # the libraries raise many kinds for damaged files, pyo3's among them
+            raise UserError(
+                f"the tokenizer in {folder} cannot be loaded: {error}; allowed: {ALLOWED}; fix: copy its files again"
+            ) from None
     if tokenizer.eos_token_id is None:
         raise UserError(
             f"the tokenizer in {folder} has no eos_token, which ends each document; "
             "fix: name it in tokenizer_config.json"
         )
-    digest = hashlib.sha256(__version__.encode())
-    for file in files:
-        digest.update(f"{file.name}\0{file.stat().st_size}\0".encode() + file.read_bytes())
     return Encoder(folder, tokenizer, int(tokenizer.eos_token_id), digest.hexdigest())
