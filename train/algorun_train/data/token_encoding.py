@@ -35,7 +35,8 @@ ALLOWED = "a folder with tokenizer.json, as save_pretrained of a fast tokenizer 
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """A tokenizer of transformers, whose files are in `folder` on rank 0's host. `end` is the token behind each document; `fingerprint` differs for other files."""
+    """A tokenizer of transformers, whose files are in `folder` on rank 0's host. `end` is the token behind each document;
+    `fingerprint` differs for other files."""
 
     folder: Path
     tokenizer: Any
