@@ -1,58 +1,102 @@
-"""Checkpoints of a data parallel job: rank 0 writes the state of the whole model, and sends it to all ranks on resume."""
+"""Checkpoints of a data parallel job, written and read by any number of ranks, with the model sharded or not.
 
-import time
+The files are those of shards.py: rank 0 writes one shard, or each rank of the first replica writes the whole tensors of
+the names that it owns (sharded_state.py). Checkpoints of version 0.1.0 (single_file.py) are read as well.
+"""
+
 from dataclasses import asdict
 
 import torch
 
 from algorun_train.common.errors import UserError
 from algorun_train.loop.progress import Progress
+from algorun_train.parallel.shard.sharded_model import ShardMesh, own_share
 from algorun_train.ranks.communicator import Communicator
 
+from .optimizer_state import NamedState
+from .shard_reader import Restored, ShardReader
+from .shard_saver import MODEL, OPTIMIZER, ShardSaver, shard_state
+from .sharded_state import owned_state
+from .shards import ShardStore
 from .single_file import SingleFileStore
 from .state_file import FORMAT, Identity, State, compatible, does_not_fit, read_progress, resumed_line, unpack
-
-
-def model_and_optimizer_state(
-    identity: Identity, progress: Progress, model: torch.nn.Module, optimizer: torch.optim.Optimizer
-) -> State:
-    """Everything that a job needs to resume. Learning rate, order of samples and random numbers follow from the position
-    and the seed, so they are not saved."""
-    return {
-        "format": FORMAT,
-        "identity": identity,
-        "position": asdict(progress.position),
-        "losses": progress.losses,
-        "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(),
-    }
 
 
 class DdpCheckpoints:
     """Writes and reads the checkpoints of one job. Call all methods on all ranks.
 
-    `identity` is what a checkpoint and the job that resumes it must have in common.
+    `identity` is what a checkpoint and the job that resumes it must have in common; the number of ranks and shards is not.
+    `mesh` is None if every rank has the complete model.
     """
 
     def __init__(
         self,
-        store: SingleFileStore,
+        store: ShardStore,
         identity: Identity,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         comm: Communicator,
+        mesh: ShardMesh | None = None,
     ) -> None:
         self._store, self._identity, self._model, self._optimizer = store, identity, model, optimizer
-        self._comm = comm
+        self._comm, self._mesh = comm, mesh
+        self._saver = ShardSaver(store, comm, comm.say)
 
     def restore(self) -> Progress | None:
-        """Loads the newest undamaged checkpoint of rank 0's folder into model and optimizer; None if there is none.
+        """Loads the newest complete checkpoint of all ranks' folders into model and optimizer; None if there is none.
 
-        All ranks get rank 0's copy, so hosts may share a folder or have one each. Raises UserError, the same on all
-        ranks, if another job wrote the checkpoint or it cannot be read.
+        Each rank keeps only its share of a tensor. Raises UserError, the same on all ranks, if another job wrote the
+        checkpoint or it cannot be read.
         """
+        wanted = self._model.state_dict()
+        reader = ShardReader(self._store, self._comm, self._comm.say)
+        restored = reader.newest(self._identity, wanted.__contains__, self._keep)
+        if restored is None:
+            restored = self._of_one_file()
+        if restored is None:
+            return None
+        restored.load_into([self._model], self._optimizer, self._comm)
+        return restored.progress
+
+    def save(self, progress: Progress) -> None:
+        """Starts to write a checkpoint. Training may change the weights as soon as this returns.
+
+        Raises the error of the previous save, as `finish` does.
+        """
+        step, mesh = progress.position.step, self._mesh
+        if mesh is None:
+            writes = self._comm.is_leader
+            whole = {0: shard_state(self._identity, progress, self._model, self._optimizer)} if writes else {}
+            self._saver.save(step, 1, whole)
+            return
+        states: dict[int, State] = {}
+        if mesh.is_first_replica:
+            owned = owned_state(self._model, self._optimizer, mesh)
+            states[mesh.index] = {
+                "format": FORMAT,
+                "identity": self._identity,
+                "position": asdict(progress.position),
+                "losses": progress.losses,
+                MODEL: owned.model,
+                OPTIMIZER: owned.optimizer,
+            }
+        self._saver.save(step, mesh.shards, states, copied=True)
+
+    def finish(self) -> None:
+        """Waits until all ranks have written the last checkpoint. Raises if one could not: on that rank its own error,
+        elsewhere a RuntimeError that names the rank."""
+        self._saver.finish()
+
+    def _keep(self, name: str, whole: torch.Tensor) -> torch.Tensor:
+        """What this rank keeps of a tensor: of a weight or one of its moments its share, of a step count all."""
+        like = self._model.state_dict(keep_vars=True)[name] if self._mesh else whole
+        return own_share(whole, like)
+
+    def _of_one_file(self) -> Restored | None:
+        """The newest undamaged checkpoint of version 0.1.0 in rank 0's folder, read on all ranks; None if there is none."""
         say = self._comm.say
-        found = self._store.newest(lambda text: say(f"warning: {text}")) if self._comm.is_leader else None
+        old = SingleFileStore(self._store.root, self._store.keep)
+        found = old.newest(lambda text: say(f"warning: {text}")) if self._comm.is_leader else None
         folder = self._comm.from_leader(lambda: str(found[0]) if found else "")
         packed = self._comm.bytes_from_leader(found[1] if found else None)
         if packed is None:
@@ -61,22 +105,24 @@ class DdpCheckpoints:
         try:
             compatible(dict(saved["identity"]), self._identity, folder)
             progress = read_progress(saved["position"], saved["losses"])
-            self._model.load_state_dict(saved["model"])
-            self._optimizer.load_state_dict(saved["optimizer"])
+            weights = {name: self._keep(name, saved["model"][name]) for name in self._model.state_dict()}
+            optimizer = self._by_name(saved["optimizer"]["state"])
         except UserError:
             raise
         except Exception as error:  # torch has no one class for values that do not fit
             raise does_not_fit(folder, error) from None
         say(resumed_line(folder, progress))
-        return progress
+        return Restored(folder, progress, weights, optimizer)
 
-    def save(self, progress: Progress) -> None:
-        """Writes a checkpoint; all ranks wait until it is on rank 0's disk. If that fails, rank 0 raises the error and the other
-        ranks a RuntimeError that names it."""
-        begin = time.perf_counter()
-        state = model_and_optimizer_state(self._identity, progress, self._model, self._optimizer)
-        folder = self._comm.from_leader(lambda: str(self._store.save(progress.position.step, state)))
-        self._comm.say(f"checkpoint: {folder} seconds: {time.perf_counter() - begin:.2f}")
-
-    def finish(self) -> None:
-        """Does nothing: `save` returns when everything is written."""
+    def _by_name(self, numbered: dict[int, dict[str, object]]) -> NamedState:
+        """An optimizer's state by parameter name; `numbered` has it by the parameter's place in the optimizer's groups."""
+        names = {id(parameter): name for name, parameter in self._model.named_parameters()}
+        order = [names[id(parameter)] for group in self._optimizer.param_groups for parameter in group["params"]]
+        return {
+            order[number]: {
+                key: self._keep(order[number], value) if isinstance(value, torch.Tensor) else value
+                for key, value in values.items()
+                if value is not None
+            }
+            for number, values in numbered.items()
+        }

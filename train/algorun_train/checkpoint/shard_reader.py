@@ -1,6 +1,6 @@
 """Reads a checkpoint of shards on all ranks, into any number of stages; each shard may be on any host."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,11 @@ from .state_file import Identity, State, compatible, does_not_fit, read_progress
 
 TensorPath = tuple[str, ...]  # (MODEL, parameter) or (OPTIMIZER, parameter, key)
 Wants = Callable[[str], bool]  # whether this rank needs the parameter or buffer of that name
+Keep = Callable[[str, torch.Tensor], torch.Tensor]  # what a rank keeps of a tensor of the parameter of that name
+
+
+def _whole(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +82,9 @@ class ShardReader:
     def __init__(self, store: ShardStore, comm: Communicator, say: Callable[[object], None]) -> None:
         self._store, self._comm, self._say = store, comm, say
 
-    def newest(self, identity: Identity, wants: Wants) -> Restored | None:
+    def newest(self, identity: Identity, wants: Wants, keep: Keep = _whole) -> Restored | None:
         """Reads the newest complete, undamaged checkpoint in all ranks' folders. Returns the parameters and buffers that this
-        rank `wants`; None if there is no such checkpoint.
+        rank `wants`, and of each of their tensors what `keep` makes of it; None if there is no such checkpoint.
 
         Call it on all ranks: all read the same checkpoint. If a shard is damaged or missing, a warning names it, and the
         next older checkpoint is tried. Each shard is read by one rank, which sends it tensor by tensor to the ranks that
@@ -100,7 +105,7 @@ class ShardReader:
             candidate = _Candidate(save, folder, ranks, own)
             readers = self._readers(candidate)
             if readers is not None:
-                restored = self._read(candidate, readers, identity, wants)
+                restored = self._read(candidate, readers, identity, wants, keep)
                 self._say(resumed_line(folder, restored.progress))
                 return restored
         return None
@@ -138,7 +143,9 @@ class ShardReader:
             readers[n] = undamaged[0]
         return readers
 
-    def _read(self, candidate: _Candidate, readers: list[int], identity: Identity, wants: Wants) -> Restored:
+    def _read(
+        self, candidate: _Candidate, readers: list[int], identity: Identity, wants: Wants, keep: Keep
+    ) -> Restored:
         model: dict[str, torch.Tensor] = {}
         optimizer: NamedState = {}
         progress: Progress | None = None
@@ -152,7 +159,8 @@ class ShardReader:
             for name, key, value in content.numbers:
                 if wants(name):
                     optimizer.setdefault(name, {})[key] = value
-            for path, tensor in self._received(content, tensors, wants, source):
+            for path, whole in self._received(content, tensors, wants, source):
+                tensor = keep(path[1], whole)
                 if path[0] == MODEL:
                     model[path[1]] = tensor
                 else:
@@ -176,19 +184,20 @@ class ShardReader:
 
     def _received(
         self, content: _Content, tensors: dict[TensorPath, torch.Tensor], wants: Wants, source: int
-    ) -> list[tuple[TensorPath, torch.Tensor]]:
-        """The tensors that this rank wants. A tensor that only its reader wants is not sent."""
+    ) -> Iterator[tuple[TensorPath, torch.Tensor]]:
+        """The tensors that this rank wants, one after the other. A tensor that only its reader wants is not sent.
+
+        Exhaust it on all ranks.
+        """
         wanted = [wants(path[1]) for path, _, _ in content.tensors]
         rows = self._comm.gather(wanted)
-        kept = []
         for index, (path, dtype, shape) in enumerate(content.tensors):
             tensor = tensors.pop(path) if self._comm.rank == source else None
             if any(row[index] for rank, row in enumerate(rows) if rank != source):
                 tensor = torch.empty(shape, dtype=dtype) if tensor is None else tensor.contiguous()
                 self._comm.broadcast(tensor.view(-1).view(torch.uint8), source)
             if wanted[index] and tensor is not None:
-                kept.append((path, tensor))
-        return kept
+                yield path, tensor
 
 
 def _listed(numbers: list[int], save: Save) -> str:

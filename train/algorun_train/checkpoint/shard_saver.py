@@ -36,16 +36,17 @@ class ShardSaver:
         self._error: BaseException | None = None
         self._seconds = 0.0
 
-    def save(self, step: int, shards: int, states: Mapping[int, State]) -> None:
+    def save(self, step: int, shards: int, states: Mapping[int, State], copied: bool = False) -> None:
         """Starts to write this rank's shards of a checkpoint. Call it on all ranks.
 
         `states` are this rank's shards by number; it may be empty. `shards` counts the shards of all ranks. The tensors may
-        change as soon as this returns. Raises the error of the previous save, as `finish` does.
+        change as soon as this returns; with `copied` they never change, and are not copied. Raises the error of the
+        previous save, as `finish` does.
         """
         newest = self.finish()
         time_of_save = self._comm.from_leader(lambda: max(time.time(), newest + LEAST_STEP_S))
         self._save = Save(time_of_save, step, shards)
-        copies = {number: on_cpu(state) for number, state in states.items()}
+        copies = {number: state if copied else on_cpu(state) for number, state in states.items()}
         self._thread = threading.Thread(target=self._write, args=(self._save, copies), name="checkpoint", daemon=True)
         self._thread.start()
 

@@ -19,8 +19,11 @@ def main(argv: list[str]) -> int:
     match name:  # each case imports only its own options, because the start of a job waits for this program
         case "ddp":
             from algorun_train.options.job_options import DdpJobOptions
+            from algorun_train.options.shard_layout import shards_of
 
-            option_parser.read(DdpJobOptions, words)
+            options = option_parser.read(DdpJobOptions, words)
+            if ranks := sys.stdin.readline().strip():
+                shards_of(options, int(ranks))
         case "pipeline":
             _pipeline(words)
         case "mpi-basics":

@@ -9,14 +9,19 @@ import torch
 
 from algorun.inside.stop_flag import StopFlag
 from algorun_train.checkpoint.ddp_checkpoints import DdpCheckpoints
-from algorun_train.checkpoint.single_file import SingleFileStore
+from algorun_train.checkpoint.shards import ShardStore
 from algorun_train.checkpoint.state_file import Identity
 from algorun_train.common.errors import UserError
 from algorun_train.data import image_data
 from algorun_train.data.sampler import Batching
 from algorun_train.loop.data_parallel_steps import DataParallelSteps
 from algorun_train.loop.optimizer import build_optimizer
+from algorun_train.loop.sharded_steps import ShardedSteps
 from algorun_train.options.job_options import DdpJobOptions
+from algorun_train.options.shard_layout import shards_of
+from algorun_train.parallel.model import recompute
+from algorun_train.parallel.shard.layer_units import layer_list, layer_units
+from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered_weights, make_mesh, shard
 from algorun_train.ranks.world import read_world
 
 from .ddp_model import DdpModel, EmbeddedModel, FolderImageModel, open_folder, with_image_size
@@ -49,10 +54,32 @@ class DdpJob(TrainingJob):
             else EmbeddedModel(options, classes, self.source.side)
         )
         self._model = self._chosen.module.to(self._comm.device)
+        self._first_weights: str | None = None  # the line about them, once they are loaded
+        self._mesh = self._lay_out()
         self._optimizer = build_optimizer(options, self._model.parameters())
         self.batching = Batching(options.batch_size, options.accumulation, self._comm.rank, self._comm.size)
-        store = SingleFileStore(context.folders.checkpoints, options.keep_checkpoints)
-        self.checkpoints = DdpCheckpoints(store, self._identity(), self._model, self._optimizer, self._comm)
+        store = ShardStore(context.folders.checkpoints, options.keep_checkpoints)
+        identity = self._identity()
+        self.checkpoints = DdpCheckpoints(store, identity, self._model, self._optimizer, self._comm, self._mesh)
+
+    def _lay_out(self) -> ShardMesh | None:
+        """Options --recompute and --shard: changes the model; returns the mesh of a sharded model."""
+        options, comm, model = self.options, self._comm, self._model
+        shards = shards_of(options, comm.size)
+        if options.recompute:
+            for layer in layer_list(model):
+                recompute.mark(layer, preserve_rng_state=True)
+            recompute.in_place(model)
+        if shards == 1:
+            return None
+        self._first_weights = comm.from_leader(self._chosen.first_weights) or ""
+        for tensor in model.state_dict().values():
+            whole = tensor.detach().cpu().contiguous()
+            comm.broadcast(whole.view(-1).view(torch.uint8), 0)
+            tensor.copy_(whole)
+        mesh = make_mesh(comm.device, comm.rank, comm.size, shards)
+        shard(model, layer_units(model), mesh, options.precision == "bf16")
+        return mesh
 
     def _identity(self) -> Identity:
         """What a checkpoint and the job that resumes it have in common. Ranks, batch, epochs and learning rate may differ."""
@@ -65,9 +92,12 @@ class DdpJob(TrainingJob):
         }
 
     def start_from_scratch(self) -> None:
-        """Rank 0 reads the weights to start from. `make_stepper` creates DDP, which sends them to all ranks."""
-        if line := self._comm.from_leader(self._chosen.first_weights):
-            self._comm.say(line)
+        """Rank 0 reads the weights to start from. `make_stepper` creates DDP, which sends them to all ranks; a sharded model
+        has them already."""
+        if self._first_weights is None:
+            self._first_weights = self._comm.from_leader(self._chosen.first_weights)
+        if self._first_weights:
+            self._comm.say(self._first_weights)
 
     def introduction(self) -> list[str]:
         images, options = self.source, self.options
@@ -78,15 +108,17 @@ class DdpJob(TrainingJob):
             f"model: {self._chosen.name}, {weights} weights, {numerics(options, self._comm.device)}",
             f"global batch: {self.batching.global_batch} = {options.batch_size} per rank x {self._comm.size} ranks "
             f"x {options.accumulation} passes",
+            *([f"sharded: over {mesh.shards} ranks, {mesh.replicas} replicas"] if (mesh := self._mesh) else []),
         ]
 
     def make_stepper(self) -> DataParallelSteps:
-        stepper = DataParallelSteps(self._model, self._optimizer, self._comm, self.options)
+        kind = ShardedSteps if self._mesh else DataParallelSteps
+        stepper = kind(self._model, self._optimizer, self._comm, self.options)
         stepper.warm_up(self.source.side, self.options.batch_size)
         return stepper
 
     def model_state(self) -> dict[str, torch.Tensor]:
-        return self._model.state_dict()
+        return gathered_weights(self._model, self._mesh) if self._mesh else self._model.state_dict()
 
     def description(self) -> Mapping[str, object]:
         return {**self._chosen.description, "class_names": list(self.source.classes)}

@@ -25,15 +25,18 @@ class DataParallelSteps:
         self.model, self.optimizer = model, optimizer
         self._comm, self._clip, self._seed = comm, options.clip_norm, options.seed
         self._random = draws_random_numbers([model])
-        self._wrapped: nn.Module = model
-        self._no_sync: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
-        if comm.world.distributed:
-            ids = [comm.device.index] if comm.device.type == "cuda" else None
-            wrapped = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
-            self._wrapped, self._no_sync = wrapped, wrapped.no_sync
+        self._wrapped, self._no_sync = self._wrap(model)
         self._call = torch.compile(self._wrapped) if options.compile else self._wrapped
         self._device_type = comm.device.type
         self._autocast = options.precision == "bf16"
+
+    def _wrap(self, model: nn.Module) -> tuple[nn.Module, Callable[[], contextlib.AbstractContextManager[object]]]:
+        """What computes with all ranks, and a context in which its backward pass exchanges no gradients."""
+        if not self._comm.world.distributed:
+            return model, contextlib.nullcontext
+        ids = [self._comm.device.index] if self._comm.device.type == "cuda" else None
+        wrapped = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
+        return wrapped, wrapped.no_sync
 
     def warm_up(self, image_size: int, batch: int) -> None:
         """One pass over `batch` black images of `image_size` x `image_size` pixels, before the first step. No weight changes.

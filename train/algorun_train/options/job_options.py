@@ -90,6 +90,10 @@ class DdpJobOptions(ModelOptions):
     init_from: Path | None = option(
         None, "weights for an embedded model to start from: a .pt file, or a folder with model.pt"
     )
+    shard: str = option(
+        "1", "ranks over which a replica's weights, gradients and moments are sharded: a divisor of the ranks, or all"
+    )
+    recompute: bool = option(False, "compute the activations of each layer again in the backward pass")
 
     def __post_init__(self) -> None:
         ModelOptions.__post_init__(self)  # not super(): see PipelineJobOptions
@@ -97,6 +101,14 @@ class DdpJobOptions(ModelOptions):
             raise UserError(
                 f"option --model: {self.model!r} is no model and no folder; allowed: {', '.join(EMBEDDED)}, or the path of a "
                 "Hugging Face folder; fix: give one of them"
+            )
+        if self.shard != "all" and not (self.shard.isascii() and self.shard.isdigit() and int(self.shard) > 0):
+            raise UserError(
+                f"option --shard: {self.shard!r}; allowed: a divisor of the number of ranks, or all; fix: --shard all"
+            )
+        if self.compile and self.shard != "1":
+            raise UserError(
+                f"option --compile: with --shard {self.shard}; allowed: with --shard 1; fix: leave one of them out"
             )
 
 

@@ -1,0 +1,54 @@
+"""The state of a sharded model as whole tensors by name, spread over the ranks of a replica."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered
+
+from .optimizer_state import NamedState, named_state
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedState:
+    """Whole tensors that this rank writes: those of the names that it owns, in the host's memory."""
+
+    model: dict[str, torch.Tensor]
+    optimizer: NamedState
+
+
+def owners(sizes: Sequence[tuple[str, int]], shards: int) -> dict[str, int]:
+    """For each name the share that owns it, so that all own about as many bytes; `sizes` are (name, bytes)."""
+    held, chosen = [0] * shards, {}
+    for name, size in sorted(sizes, key=lambda row: (-row[1], row[0])):
+        least = held.index(min(held))
+        chosen[name] = least
+        held[least] += size
+    return chosen
+
+
+def owned_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, mesh: ShardMesh) -> OwnedState:
+    """Gathers weights and optimizer state tensor by tensor, each on its owner. Call it on all ranks of a replica.
+
+    A name and the optimizer's state of it have the same owner. So a rank needs memory for about its share, in the host's
+    memory, and for one whole tensor.
+    """
+    weights = model.state_dict()
+    first = {id(parameter): name for name, parameter in reversed(list(model.named_parameters(remove_duplicate=False)))}
+    by_name = dict(model.named_parameters(remove_duplicate=False))
+    tied = {name: first[id(parameter)] for name, parameter in by_name.items() if first[id(parameter)] != name}
+    sizes = [(name, tensor.numel() * tensor.element_size()) for name, tensor in weights.items() if name not in tied]
+    owner = owners(sizes, mesh.shards)
+    state = OwnedState({}, {})
+    for name, _ in sizes:
+        whole = gathered(weights[name], owner[name], mesh)
+        if whole is not None:
+            state.model[name] = whole
+    state.model.update({name: state.model[kept] for name, kept in tied.items() if kept in state.model})
+    for name, values in named_state(optimizer, model.named_parameters()).items():
+        for key, value in values.items():
+            held = gathered(value, owner[name], mesh) if isinstance(value, torch.Tensor) else value
+            if held is not None and owner[name] == mesh.index:
+                state.optimizer.setdefault(name, {})[key] = held
+    return state

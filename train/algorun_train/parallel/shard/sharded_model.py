@@ -1,0 +1,111 @@
+"""Shards a model over the ranks of a replica, and turns shares into whole tensors and back.
+
+Ranks `r x shards .. (r + 1) x shards - 1` are replica r, so the ranks of a replica are next to each other: on one host, if
+the host has enough of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+SHARD, REPLICA = "shard", "replica"  # axes of the mesh
+
+
+@dataclass(frozen=True, slots=True)
+class ShardMesh:
+    """The place of this rank among replicas x shards."""
+
+    mesh: DeviceMesh
+    shards: int
+    """ranks of a replica"""
+    index: int
+    """the number of this rank's share, from 0"""
+    is_first_replica: bool
+    """whether this rank belongs to the replica that writes checkpoints and the artifact"""
+    replicas: int
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The ranks of this replica."""
+        return self.mesh.get_group(SHARD)
+
+
+def make_mesh(device: torch.device, rank: int, size: int, shards: int) -> ShardMesh:
+    """The mesh of `size` ranks, in replicas of `shards` ranks. Call it on all ranks. `shards` divides `size`."""
+    shape, axes = ((size // shards, shards), (REPLICA, SHARD)) if shards < size else ((shards,), (SHARD,))
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=axes)
+    return ShardMesh(mesh, shards, rank % shards, rank < shards, size // shards)
+
+
+def shard(model: nn.Module, units: Sequence[nn.Module], mesh: ShardMesh, bf16: bool) -> None:
+    """Leaves each rank its share of each weight; a unit's weights are whole only while it computes. Call it on all ranks.
+
+    The weights must be equal on all ranks. With `bf16` a unit computes in bfloat16; shares, sums of gradients and the
+    model's output are float32. FSDP2 averages gradients over all ranks of the mesh.
+    """
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if bf16 else None
+    inner = half or MixedPrecisionPolicy()
+    for unit in units:
+        fully_shard(unit, mesh=mesh.mesh, mp_policy=inner, reshard_after_forward=True)
+    outer = MixedPrecisionPolicy(torch.bfloat16, torch.float32, torch.float32) if bf16 else inner
+    # By default the outermost unit stays whole after a forward pass: after an evaluation its weights would not be shares.
+    fully_shard(model, mesh=mesh.mesh, mp_policy=outer, reshard_after_forward=True)
+
+
+def own_share(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """This rank's share of `whole`, laid out as `like`; `whole` itself if `like` is no share or has another shape."""
+    if not isinstance(like, DTensor) or whole.shape != like.shape:
+        return whole
+    local = like.to_local()
+    begin, _ = _rows(like)
+    share = whole[begin : begin + local.shape[0]].to(local.device, copy=True).contiguous()
+    return DTensor.from_local(
+        share, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
+
+
+def gathered(tensor: torch.Tensor, owner: int, mesh: ShardMesh) -> torch.Tensor | None:
+    """The whole of `tensor` in the host's memory of share number `owner`; None on the other ranks of the replica.
+
+    Call it on all ranks of a replica. Only the owner needs memory for the whole tensor.
+    """
+    if not isinstance(tensor, DTensor):
+        return tensor.detach().to("cpu", copy=True) if mesh.index == owner else None
+    local = tensor.to_local().detach()
+    _, rows = _rows(tensor)
+    padded = local.new_zeros(rows, *tensor.shape[1:])
+    padded[: local.shape[0]] = local
+    is_owner = mesh.index == owner
+    pieces = [torch.empty_like(padded) for _ in range(mesh.shards)] if is_owner else None
+    dist.gather(padded, pieces, dst=dist.get_global_rank(mesh.group, owner), group=mesh.group)
+    if pieces is None:
+        return None
+    whole = torch.empty(tensor.shape, dtype=tensor.dtype)
+    for number, piece in enumerate(pieces):
+        held = whole[number * rows : (number + 1) * rows]
+        held.copy_(piece[: held.shape[0]])
+    return whole
+
+
+def gathered_weights(model: nn.Module, mesh: ShardMesh) -> dict[str, torch.Tensor]:
+    """The whole state dict on rank 0, gathered tensor by tensor; {} on the other ranks. Call it on all ranks."""
+    if not mesh.is_first_replica:
+        return {}
+    whole = {name: gathered(tensor, 0, mesh) for name, tensor in model.state_dict().items()}
+    return {name: tensor for name, tensor in whole.items() if tensor is not None}
+
+
+def _rows(tensor: DTensor) -> tuple[int, int]:
+    """The first row of this rank's share, and the rows of a share: FSDP2 cuts the first dimension as `torch.chunk` does."""
+    mesh = tensor.device_mesh
+    shards, index = mesh.size(mesh.ndim - 1), mesh.get_local_rank(mesh.ndim - 1)
+    rows = -(-tensor.shape[0] // shards)
+    return min(index * rows, tensor.shape[0]), rows
