@@ -11,16 +11,18 @@ import os
 import pickle
 import shutil
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
 import torch
 
-from algorun_train.checkpoint.ddp_checkpoints import DdpCheckpoints, model_and_optimizer_state
+from algorun_train.checkpoint.ddp_checkpoints import DdpCheckpoints
 from algorun_train.checkpoint.shard_reader import ShardReader
 from algorun_train.checkpoint.shard_saver import shard_state
 from algorun_train.checkpoint.shards import Save, ShardStore
 from algorun_train.checkpoint.single_file import LATEST, MANIFEST, STATE, SingleFileStore
+from algorun_train.checkpoint.state_file import FORMAT
 from algorun_train.common.errors import UserError
 from algorun_train.loop.progress import Position, Progress
 from algorun_train.options import option_parser
@@ -37,16 +39,11 @@ NAMES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", 
 END_OF_TEXT = b"\x1d"  # between manifest, pointer and state, whose bytes hold every other separator
 
 
-class Alone:
+class Alone(Communicator):
     """The communicator of a job with one rank."""
 
-    is_leader = True
-
-    def from_leader(self, make):
-        return make()
-
-    def bytes_from_leader(self, data):
-        return data
+    def __init__(self):
+        super().__init__(World(0, 1, 0, 1, False), torch.device("cpu"))
 
     def say(self, text):
         pass
@@ -65,7 +62,14 @@ def saved() -> tuple[bytes, bytes]:
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     folder = scratch() / "saved"
-    state = model_and_optimizer_state(IDENTITY, Progress(Position(1, 2, 3), [0.5]), model, optimizer)
+    state = {
+        "format": FORMAT,
+        "identity": IDENTITY,
+        "position": asdict(Position(1, 2, 3)),
+        "losses": [0.5],
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+    }
     made = SingleFileStore(folder, 1).save(3, state)
     return (made / MANIFEST).read_bytes(), (made / STATE).read_bytes()
 
@@ -88,7 +92,7 @@ def read_checkpoint(data: bytes) -> None:
     before = sorted(os.listdir(scratch()))
     model, optimizer = parts_of_training()
     with contextlib.suppress(UserError):
-        progress = DdpCheckpoints(SingleFileStore(root, 1), IDENTITY, model, optimizer, Alone()).restore()
+        progress = DdpCheckpoints(ShardStore(root, 1), IDENTITY, model, optimizer, Alone()).restore()
         if progress is not None:
             assert all(isinstance(each, int) for each in (progress.position.epoch, progress.position.step))
             assert all(isinstance(loss, float) for loss in progress.losses)

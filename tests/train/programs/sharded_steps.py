@@ -3,6 +3,7 @@
 import copy
 import os
 import sys
+from collections.abc import Iterable
 
 import torch
 
@@ -23,6 +24,7 @@ from algorun_train.ranks.world import World, read_world
 SPECS = {
     "vit": ModelSpec("vit", 10, 8, 2, 64, 2, 4, 0.0),
     "convnet": ModelSpec("convnet", 10, 8, 2, 32, 2, 4, 0.0),
+    "wide": ModelSpec("vit", 12, 8, 2, 128, 12, 4, 0.0),
 }
 COUNTED = 13  # of 2 passes x 4 ranks x 2 samples: a short last step
 
@@ -41,17 +43,27 @@ def whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
+def held(tensors: Iterable[torch.Tensor]) -> int:
+    """The bytes that these tensors keep allocated on this rank; gradients of a unit share their memory."""
+    own = [tensor.to_local() if hasattr(tensor, "to_local") else tensor for tensor in tensors]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in own}
+    return sum(storages.values())
+
+
 class Seen:
     """What an optimizer's step has found: the gradients, and then the weights that it leaves."""
 
     def __init__(self, stepper: DataParallelSteps) -> None:
         self.gradients: dict[str, torch.Tensor] = {}
+        self.bytes = 0
         self._stepper = stepper
         stepper.optimizer.register_step_pre_hook(lambda *_: self._look())
 
     def _look(self) -> None:
         named = self._stepper.model.named_parameters()
-        self.gradients = {name: whole(p.grad).clone() for name, p in named if p.grad is not None}
+        found = {name: p.grad for name, p in named if p.grad is not None}
+        self.bytes = held(found.values())
+        self.gradients = {name: whole(gradient).clone() for name, gradient in found.items()}
 
 
 def farthest(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> float:
@@ -83,20 +95,18 @@ def compare(comm: Communicator, shards: int, name: str, precision: str, clip: fl
             first = farthest(seen.gradients, expected.gradients)
     evaluated = [row[0] for row in comm.exchange([ours.evaluate(batches(4, comm.rank, dtype)[0])[0].item()])]
     right = theirs.evaluate(batches(1, 0, dtype)[0])[0].item()
-    held = sum(_held(p) + sum(_held(v) for v in ours.optimizer.state[p].values() if v.dim()) for p in model.parameters())
-    everything = 3 * sum(p.numel() * p.element_size() for p in reference.parameters())
+    moments = [v for p in model.parameters() for v in ours.optimizer.state[p].values() if v.dim()]
+    share = sum(p.numel() * p.element_size() for p in reference.parameters()) / shards
     weights = {n: whole(p.detach()) for n, p in model.named_parameters()}
     return {
         "loss": max(losses),
         "gradients": first,
         "weights": farthest(weights, {n: p.detach() for n, p in reference.named_parameters()}),
         "evaluation": abs(sum(evaluated) - right) / right,
-        "bytes": held * shards / everything,
+        "parameters": held(model.parameters()) / share,
+        "held_gradients": seen.bytes / share,
+        "moments": held(moments) / 2 / share,
     }
-
-
-def _held(tensor: torch.Tensor) -> int:
-    return tensor.to_local().untyped_storage().nbytes()
 
 
 def main() -> None:

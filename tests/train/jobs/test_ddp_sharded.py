@@ -1,0 +1,116 @@
+"""`ddp --shard`: any layout goes on from any other's checkpoint, and the artifact is the whole model."""
+
+import itertools
+import os
+import shutil
+
+import pytest
+import torch
+
+from algorun_train.checkpoint.shards import ShardStore, model_state
+from algorun_train.jobs import check
+from algorun_train.common.errors import UserError
+from tests.train.training_runs import SMALL, Ranks, epochs
+
+ARGS = [*SMALL, "--clip-norm", "1", "--log-interval", "1"]
+# name: hosts, ranks per host, options. 64 images a step in all of them.
+LAYOUTS = {
+    "alone": (1, 1, ["--batch-size", "64"]),
+    "dp4": (1, 4, []),
+    "shard4": (4, 1, ["--shard", "all"]),
+    "shard2x2": (2, 2, ["--shard", "2", "--recompute", "True"]),
+}
+
+
+def run(base, layout, epochs, *options):
+    hosts, slots, own = LAYOUTS[layout]
+    args = [*ARGS, *own, "--epochs", str(epochs), *options]
+    words = dict(zip(args[::2], args[1::2], strict=True))
+    ranks = Ranks(base, hosts, slots, [word for pair in words.items() for word in pair])
+    try:
+        assert ranks.codes() == [0] * (hosts * slots), ranks.text()
+        return ranks.text()
+    finally:
+        ranks.kill()
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    """For each layout the folder of a run of two epochs; its first epoch's checkpoints lie in `first`."""
+    made = {}
+    for layout in LAYOUTS:
+        base = tmp_path_factory.mktemp(layout)
+        run(base, layout, 1)
+        shutil.copytree(base, base / "first")
+        made[layout] = base
+    return made
+
+
+def united(base, to):
+    """The checkpoints of all hosts in one folder, as SageMaker copies them to the hosts of the next job."""
+    for folder in base.glob("host*/checkpoints/step-*"):
+        shutil.copytree(folder, to / folder.name, dirs_exist_ok=True)
+    return to
+
+
+def test_every_layout_trains_to_the_same_loss(straight):
+    ends = {layout: epochs(base / "host0")[-1] for layout, base in straight.items()}
+    for layout, end in ends.items():
+        assert end["train_loss"] == pytest.approx(ends["alone"]["train_loss"], rel=1e-4), layout
+        assert end["val_loss"] == pytest.approx(ends["alone"]["val_loss"], rel=1e-3), layout
+
+
+def test_the_artifact_and_the_checkpoint_are_whole_tensors_by_name(straight, tmp_path):
+    for layout, base in straight.items():
+        artifact = torch.load(base / "host0" / "model" / "model.pt", weights_only=True)
+        saved = model_state(united(base, tmp_path / layout))
+        assert artifact.keys() == saved.keys()
+        assert all(torch.equal(artifact[name], saved[name]) for name in saved), layout
+
+
+def test_each_rank_of_the_first_replica_writes_its_share_on_its_own_host(straight):
+    def files(layout, host):
+        folder = straight[layout] / f"host{host}" / "checkpoints"
+        return [shard.number for shard in ShardStore(folder, 1).found()[0]]
+
+    assert [files("shard4", host) for host in range(4)] == [[0], [1], [2], [3]]
+    assert [sorted(files("shard2x2", host)) for host in range(2)] == [[0, 1], []]
+    sizes = [os.path.getsize(file) for file in straight["shard4"].glob("host*/checkpoints/*/*.pt")]
+    assert max(sizes) < 1.5 * min(sizes)
+
+
+@pytest.mark.parametrize(("wrote", "reads"), list(itertools.permutations(LAYOUTS, 2)))
+def test_a_layout_goes_on_from_another_s_checkpoint(straight, tmp_path, wrote, reads):
+    for host in range(LAYOUTS[reads][0]):
+        united(straight[wrote] / "first", tmp_path / f"host{host}" / "checkpoints")
+    text = run(tmp_path, reads, 2)
+    assert "resumed: " in text
+    expected = straight_on(straight)
+    assert epochs(tmp_path / "host0")[-1]["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-3)
+
+
+def straight_on(straight):
+    """The second epoch of one process that goes on from its own checkpoint."""
+    base = straight["alone"]
+    if not (base / "on").exists():
+        shutil.copytree(base / "first" / "host0", base / "on" / "host0")
+        run(base / "on", "alone", 2)
+    return epochs(base / "on" / "host0")[-1]
+
+
+def test_the_same_layout_resumes_bit_identical_and_a_torn_shard_is_passed_over(straight, tmp_path):
+    base = straight["shard2x2"]
+    shutil.copytree(base / "first", tmp_path / "one")
+    run(tmp_path / "one", "shard2x2", 2)
+    shutil.copytree(base / "first", tmp_path / "two", ignore=shutil.ignore_patterns("first"))
+    run(tmp_path / "two", "shard2x2", 2)
+    one, two = (torch.load(tmp_path / b / "host0" / "model" / "model.pt", weights_only=True) for b in ("one", "two"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    torn = max((tmp_path / "two" / "host0" / "checkpoints").glob("step-*/part-0001-of-0002.pt"))
+    os.truncate(torn, 1000)
+    text = run(tmp_path / "two", "shard2x2", 2)
+    assert f"damaged on rank 1's host: {torn.name} has 1000 bytes" in text
+    assert "is passed over" in text
+    assert epochs(tmp_path / "two" / "host0")[-1] is not None
+    again = torch.load(tmp_path / "two" / "host0" / "model" / "model.pt", weights_only=True)
+    assert all(torch.equal(one[name], again[name]) for name in one)

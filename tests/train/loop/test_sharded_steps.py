@@ -1,0 +1,50 @@
+"""A sharded model trains as the whole model does on one process, and a rank holds its share of it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.train.training_runs import Ranks
+
+PROGRAM = str(Path(__file__).parents[1] / "programs" / "sharded_steps.py")
+# shards, model, precision, norm to clip at, whether layers are computed again
+CASES = [
+    "4,vit,float64,0,no",
+    "2,vit,float64,0.1,again",
+    "2,convnet,float64,0,no",
+    "4,wide,float32,0.1,no",
+    "2,vit,bf16,0,no",
+]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """For each case what four ranks found beside one process: the worst rank's distances, by name."""
+    run = Ranks(tmp_path_factory.mktemp("sharded"), 1, 4, CASES, program=PROGRAM)
+    try:
+        assert run.codes() == [0, 0, 0, 0], run.text()
+    finally:
+        run.kill()
+    rows = {words: line for words in CASES for line in run.text().splitlines() if line.startswith(words)}
+    return {words: {k: float(v) for k, v in re.findall(r"(\w+)=(\S+)", line)} for words, line in rows.items()}
+
+
+@pytest.mark.parametrize("words", [words for words in CASES if "float64" in words])
+def test_losses_gradients_and_weights_are_those_of_one_process(found, words):
+    row = found[words]
+    assert row["gradients"] < 1e-10
+    assert row["evaluation"] < 1e-10
+    assert row["loss"] < 1e-6  # a step adds losses up in float32
+    assert row["weights"] < 1e-8
+
+
+def test_gradients_in_float32_and_the_change_by_bf16(found):
+    assert found["4,wide,float32,0.1,no"]["gradients"] < 1e-5
+    assert 1e-4 < found["2,vit,bf16,0,no"]["gradients"] < 0.1
+
+
+def test_a_rank_holds_its_share_of_weights_gradients_and_moments(found):
+    row = found["4,wide,float32,0.1,no"]
+    for kind in ("parameters", "held_gradients", "moments"):
+        assert row[kind] == pytest.approx(1.0, abs=0.01)
