@@ -26,6 +26,18 @@ WHOLE, TRAIN, COMPAT = "launcher/whole", "train", "compat"
 
 LATER = (
     Later(
+        "Pairs of layouts, each of which starts four ranks. `make test` has a sharded one that reads an unsharded one's "
+        "checkpoint and one process that reads a sharded one's; damaged shards are those of train/checkpoint.",
+        {
+            f"{TRAIN}/jobs/test_ddp_sharded.py::test_a_layout_goes_on_from_another_s_checkpoint": (
+                "shard2x2-alone",
+                "dp4-shard4",
+            ),
+            f"{TRAIN}/jobs/test_ddp_sharded.py::"
+            "test_the_same_layout_resumes_bit_identical_and_a_torn_shard_is_passed_over": (),
+        },
+    ),
+    Later(
         "An engine differs in how it starts, stops and ends ranks. Each of them has its failed rank, its lost host or its "
         "stop in `make test`; what the supervisor does the same under all of them is shown under one.",
         {

@@ -1,15 +1,15 @@
 """`ddp --shard`: any layout goes on from any other's checkpoint, and the artifact is the whole model."""
 
+import io
 import itertools
 import os
+import re
 import shutil
 
 import pytest
 import torch
 
 from algorun_train.checkpoint.shards import ShardStore, model_state
-from algorun_train.jobs import check
-from algorun_train.common.errors import UserError
 from tests.train.training_runs import SMALL, Ranks, epochs
 
 ARGS = [*SMALL, "--clip-norm", "1", "--log-interval", "1"]
@@ -114,3 +114,30 @@ def test_the_same_layout_resumes_bit_identical_and_a_torn_shard_is_passed_over(s
     assert epochs(tmp_path / "two" / "host0")[-1] is not None
     again = torch.load(tmp_path / "two" / "host0" / "model" / "model.pt", weights_only=True)
     assert all(torch.equal(one[name], again[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["--shard", "3"], "option --shard: 3 does not divide the 4 ranks; allowed: 1, 2, 4, all"),
+        (["--shard", "0"], "option --shard: '0'; allowed: a divisor of the number of ranks, or all"),
+        (["--shard", "half"], "option --shard: 'half'; allowed: a divisor of the number of ranks, or all"),
+        (["--shard", "2", "--compile", "True"], "option --compile: with --shard 2; allowed: with --shard 1"),
+    ],
+)
+def test_what_cannot_be_sharded_is_refused_before_any_rank_starts(words, text, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("4\n"))
+    with pytest.raises(UserError, match=re.escape(text)):
+        check.main(["ddp", *words])
+
+
+def test_a_checkpoint_of_version_0_1_0_is_read_into_shares(straight, tmp_path):
+    saved = torch.load(next((straight["alone"] / "first").glob("host0/checkpoints/*/*.pt")), weights_only=True)
+    names = [name for name in saved["model"] if saved["model"][name].dim() > 1]  # the order of the optimizer's groups
+    names += [name for name in saved["model"] if saved["model"][name].dim() <= 1]
+    moments = {number: saved["optimizer"][name] for number, name in enumerate(names)}
+    old = saved | {"optimizer": {"state": moments, "param_groups": []}}
+    SingleFileStore(tmp_path / "host0" / "checkpoints", 2).save(saved["position"]["step"], old)
+    assert "resumed: " in run(tmp_path, "shard4", 2)
+    expected = straight_on(straight)
+    assert epochs(tmp_path / "host0")[-1]["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-3)

@@ -1,4 +1,4 @@
-"""Checkpoints of one state file each, as `ddp` writes them: rank 0 holds the whole state.
+"""Checkpoints of one state file each, as `ddp` of version 0.1.0 wrote them: rank 0 holds the whole state.
 
     step-00001000/state.pt         the state (state_file.py)
     step-00001000/manifest.json    {"format", "step", "written", "files": {"state.pt": {"size", "sha256"}}}
