@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from algorun_train.checkpoint.shards import ShardStore, model_state
+from algorun_train.checkpoint.single_file import SingleFileStore
+from algorun_train.common.errors import UserError
+from algorun_train.jobs import check
 from tests.train.training_runs import SMALL, Ranks, epochs
 
 ARGS = [*SMALL, "--clip-norm", "1", "--log-interval", "1"]
