@@ -130,7 +130,8 @@ def ours(setting: Setting) -> Turn:
     config, comm = setting.config, setting.comm
     model = setting.model()
     stepper = DataParallelSteps(model, setting.optimizer(model), comm, config)
-    stepper.warm_up(setting.side, config.batch_size)
+    images = torch.zeros(config.batch_size, setting.side, setting.side, 3, device=comm.device).permute(0, 3, 1, 2)
+    stepper.warm_up(images, torch.zeros(config.batch_size, dtype=torch.int64, device=comm.device))
     few = InMemory(setting.pixels[: comm.size], setting.labels[: comm.size])
     everything = InMemory(setting.pixels, setting.labels)
     augment = Augment(config.augment, config.seed, len(setting.labels), setting.side)

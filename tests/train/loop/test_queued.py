@@ -108,7 +108,7 @@ def test_a_data_parallel_step_reads_nothing_back(gpu, argv):
     meter = Meter(COMM)
     step, batches = first_step(source)
     gpu.copies.clear()
-    meter.add(stepper.step(batches, step.total, 0.1, 1), step.total, 0.0)
+    meter.add(stepper.step(batches, step.weight, 0.1, 1), step, 0.0)
     assert not gpu.copies
     with pytest.raises(RuntimeError):
         meter.fold()  # a log line reads the loss, and may
@@ -128,7 +128,7 @@ def test_a_pipeline_step_and_its_evaluation_read_nothing_back(cutting, gpu):
     step, batches = next(source.training(0, 0, 1, 0, Batching(8, 1, 0, 1)))
     gpu.copies.clear()
     stepper.train()
-    Meter(COMM).add(stepper.step(batches, step.total, 0.1, 1), step.total, 0.0)
+    Meter(COMM).add(stepper.step(batches, step.total, 0.1, 1), step, 0.0)
     stepper.eval()
     assert stepper.evaluate(batches[0]).is_meta
     assert not gpu.copies

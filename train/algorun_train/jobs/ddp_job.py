@@ -1,4 +1,4 @@
-"""The job `ddp`: an image classifier, complete on every rank; each rank computes its share of the batch."""
+"""The job `ddp`: an image classifier or a language model, complete on every rank; each rank computes its share of the batch."""
 
 import os
 import shutil
@@ -12,7 +12,6 @@ from algorun_train.checkpoint.ddp_checkpoints import DdpCheckpoints
 from algorun_train.checkpoint.shards import ShardStore
 from algorun_train.checkpoint.state_file import Identity
 from algorun_train.common.errors import UserError
-from algorun_train.data import image_data
 from algorun_train.data.sampler import Batching
 from algorun_train.loop.data_parallel_steps import DataParallelSteps
 from algorun_train.loop.optimizer import build_optimizer
@@ -24,7 +23,8 @@ from algorun_train.parallel.shard.layer_units import layer_list, layer_units
 from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered_weights, make_mesh, shard
 from algorun_train.ranks.world import read_world
 
-from .ddp_model import DdpModel, EmbeddedModel, FolderImageModel, open_folder, with_image_size
+from .ddp_data import load_data
+from .ddp_model import choose_model, for_folder, open_folder
 from .skeleton import JobContext, TrainingJob, joined_job, numerics, train
 
 
@@ -40,19 +40,14 @@ class DdpJob(TrainingJob):
     """Data, model and optimizer of one job."""
 
     options: DdpJobOptions
-    source: image_data.ImageData
 
     def __init__(self, options: DdpJobOptions, context: JobContext) -> None:
         self._comm = context.comm
         folder = open_folder(options, context.folders.base_model, self._comm)
-        self.options = options = with_image_size(options, folder) if folder else options
-        self.source = image_data.load(options, context.folders, self._comm)
-        classes = self.source.classes
-        self._chosen: DdpModel = (
-            FolderImageModel(folder, classes, options.seed)
-            if folder
-            else EmbeddedModel(options, classes, self.source.side)
-        )
+        self.options = options = for_folder(options, folder) if folder else options
+        self._data = load_data(options, context.folders, self._comm, folder)
+        self.source = self._data.source
+        self._chosen = choose_model(options, folder, self._data)
         self._model = self._chosen.module.to(self._comm.device)
         self._first_weights: str | None = None  # the line about them, once they are loaded
         self._mesh = self._lay_out()
@@ -84,12 +79,7 @@ class DdpJob(TrainingJob):
     def _identity(self) -> Identity:
         """What a checkpoint and the job that resumes it have in common. Ranks, batch, epochs and learning rate may differ."""
         order = {"optimizer": self.options.optimizer, "seed": self.options.seed}
-        return {
-            **self._chosen.identity,
-            **order,
-            "class_names": list(self.source.classes),
-            "training_images": self.source.train_count,
-        }
+        return {**self._chosen.identity, **order, **self._data.identity}
 
     def start_from_scratch(self) -> None:
         """Rank 0 reads the weights to start from. `make_stepper` creates DDP, which sends them to all ranks; a sharded model
@@ -100,11 +90,10 @@ class DdpJob(TrainingJob):
             self._comm.say(self._first_weights)
 
     def introduction(self) -> list[str]:
-        images, options = self.source, self.options
+        options = self.options
         weights = sum(parameter.numel() for parameter in self._model.parameters())
         return [
-            f"data: {images.source}; {images.train_count} training and {images.validation_count} validation "
-            f"images of {images.side} x {images.side}, {len(images.classes)} classes",
+            self._data.line,
             f"model: {self._chosen.name}, {weights} weights, {numerics(options, self._comm.device)}",
             f"global batch: {self.batching.global_batch} = {options.batch_size} per rank x {self._comm.size} ranks "
             f"x {options.accumulation} passes",
@@ -114,14 +103,15 @@ class DdpJob(TrainingJob):
     def make_stepper(self) -> DataParallelSteps:
         kind = ShardedSteps if self._mesh else DataParallelSteps
         stepper = kind(self._model, self._optimizer, self._comm, self.options)
-        stepper.warm_up(self.source.side, self.options.batch_size)
+        stepper.warm_up(*self._data.example(self.options.batch_size, self._comm.device))
         return stepper
 
     def model_state(self) -> dict[str, torch.Tensor]:
         return gathered_weights(self._model, self._mesh) if self._mesh else self._model.state_dict()
 
     def description(self) -> Mapping[str, object]:
-        return {**self._chosen.description, "class_names": list(self.source.classes)}
+        classes = self._data.classes
+        return {**self._chosen.description, **({"class_names": list(classes)} if classes is not None else {})}
 
     def write_model(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
         return self._chosen.write(state, description, folder)

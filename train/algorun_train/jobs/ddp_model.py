@@ -17,6 +17,10 @@ from algorun_train.models.pretrained import start_from
 from algorun_train.options.job_options import EMBEDDED, DdpJobOptions
 from algorun_train.ranks.communicator import Communicator
 
+from .ddp_data import DdpData, ImageInputs
+
+CONTEXT = 1024  # tokens of a sequence if the option is not given; a model that sees fewer at once gets its own limit
+
 
 class DdpModel(Protocol):
     """A model and what the job must know of it. `identity` is what a resumed job must share."""
@@ -53,16 +57,16 @@ class EmbeddedModel:
         return artifact.write_model(folder, state, description)
 
 
-class FolderImageModel:
-    """A classifier from a Hugging Face folder, with a head for `classes`."""
+class FolderJobModel:
+    """A model of a Hugging Face folder; an image classifier has a head for `classes`, for a language model they are None."""
 
-    def __init__(self, folder: ModelFolder, classes: Sequence[str], seed: int) -> None:
+    def __init__(self, folder: ModelFolder, classes: Sequence[str] | None, seed: int) -> None:
         self._folder, self._classes = folder, classes
-        self._module = folder_model.build_classifier(folder, classes, seed)
+        self._module = folder_model.build_model(folder, classes, seed)
         self.module: nn.Module = self._module
         self.name = f"{folder.architecture} of {folder.path}"
         self.identity: Mapping[str, object] = folder_model.identity(folder)
-        self.description: Mapping[str, object] = {"model": folder.architecture, "image_size": folder.images.side}
+        self.description: Mapping[str, object] = {"model": folder.architecture}
 
     def first_weights(self) -> str | None:
         return folder_model.load_weights(self._module, self._folder, self._classes)
@@ -71,6 +75,15 @@ class FolderImageModel:
         written = folder_model.write_folder(self._module, self._folder, state, folder)
         artifact.write_description(folder, description)
         return written
+
+
+def choose_model(options: DdpJobOptions, folder: ModelFolder | None, data: DdpData) -> DdpModel:
+    """The model of the folder, else the embedded one, for this data. Call it on all ranks: weights are equal on all of them
+    only after DDP has sent them. Raises UserError."""
+    if folder:
+        return FolderJobModel(folder, data.classes, options.seed)
+    assert isinstance(data, ImageInputs)  # only folders have language models
+    return EmbeddedModel(options, data.classes or (), data.side)
 
 
 def open_folder(options: DdpJobOptions, channel: Path | None, comm: Communicator) -> ModelFolder | None:
@@ -92,9 +105,17 @@ def open_folder(options: DdpJobOptions, channel: Path | None, comm: Communicator
     return comm.from_leader(lambda: read_folder(path, source))
 
 
-def with_image_size(options: DdpJobOptions, folder: ModelFolder) -> DdpJobOptions:
-    """The options with the size of images that the folder's model takes. Raises UserError if another one is asked for."""
-    side, fixed = folder.images.side, folder.config.get("image_size")
+def for_folder(options: DdpJobOptions, folder: ModelFolder) -> DdpJobOptions:
+    """The options with the size of images or the context that the folder's model takes. Raises UserError if the model cannot
+    take what is asked for."""
+    if folder.tokens:
+        return replace(options, context=_context(options, folder, folder.tokens.context))
+    if options.context is not None:
+        raise UserError(
+            f"option --context: {options.context}, with the image classifier {folder.path}; allowed: with a language model; "
+            "fix: leave it out"
+        )
+    side, fixed = folder.images.side if folder.images else 0, folder.config.get("image_size")
     asked = options.image_size or side
     if asked != side or (isinstance(fixed, int) and fixed != side):
         raise UserError(
@@ -103,3 +124,18 @@ def with_image_size(options: DdpJobOptions, folder: ModelFolder) -> DdpJobOption
             "fix: leave --image-size out, and save model and processor with the same size"
         )
     return replace(options, image_size=side)
+
+
+def _context(options: DdpJobOptions, folder: ModelFolder, limit: int | None) -> int:
+    if options.image_size is not None:
+        raise UserError(
+            f"option --image-size: {options.image_size}, with the language model {folder.path}; allowed: with an image "
+            "classifier; fix: leave it out"
+        )
+    asked = options.context or min(limit or CONTEXT, CONTEXT)
+    if limit is not None and asked > limit:
+        raise UserError(
+            f"option --context: {asked} is more than the {limit} tokens that {folder.path} sees at once, by its config.json; "
+            f"allowed: 1 to {limit}; fix: give a smaller one"
+        )
+    return asked

@@ -38,20 +38,17 @@ class DataParallelSteps:
         wrapped = DistributedDataParallel(model, device_ids=ids, gradient_as_bucket_view=True)
         return wrapped, wrapped.no_sync
 
-    def warm_up(self, image_size: int, batch: int) -> None:
-        """One pass over `batch` black images of `image_size` x `image_size` pixels, before the first step. No weight changes.
+    def warm_up(self, inputs: torch.Tensor, labels: torch.Tensor) -> None:
+        """One pass over a batch of the shape and memory format of real ones, before the first step. No weight changes.
 
         DDP rearranges its buckets after the first backward pass. With more than two ranks the arrangement decides the order
         of additions. Without this pass a resumed run would begin with another arrangement than an uninterrupted run has at
         that step, and the results would differ in the last bits. The pass also compiles and allocates, so the first step
         takes no longer than the others.
         """
-        # The memory format is that of real batches (image_data): torch.compile compiles for one format.
-        images = torch.zeros(batch, image_size, image_size, 3, device=self._comm.device).permute(0, 3, 1, 2)
-        labels = torch.zeros(batch, dtype=torch.int64, device=self._comm.device)
         statistics = [buffer.clone() for buffer in self.model.buffers()]  # batch normalisation counts this pass too
         self.model.train()
-        self._loss(images, labels).backward()
+        self._loss(inputs, labels).backward()
         self.optimizer.zero_grad(set_to_none=True)
         for buffer, before in zip(self.model.buffers(), statistics, strict=True):
             buffer.copy_(before)
@@ -63,12 +60,12 @@ class DataParallelSteps:
         self.model.eval()
 
     def step(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
-        """See `Stepper`. The gradient is the exact mean over the `total` samples, also in a short last step: DDP averages
+        """See `Stepper`. The gradient is the exact mean over the `total` labels, also in a short last step: DDP averages
         over the ranks, so each rank scales its sum of losses by ranks / total."""
         if self._random:
             seed_step(self._seed, number, self._comm.rank)
         set_learning_rate(self.optimizer, rate)
-        scale = self._comm.size / total
+        scale = self._comm.size / max(total, 1)
         losses = torch.zeros((), device=self._comm.device)
         for turn, batch in enumerate(batches, start=1):
             # Gradients add up over the passes; only the last pass exchanges them.
@@ -86,16 +83,19 @@ class DataParallelSteps:
         """See `Stepper`."""
         with torch.no_grad(), self._precision():
             logits = self.model(batch.inputs)
-            loss = functional.cross_entropy(logits, batch.labels, ignore_index=IGNORED, reduction="sum")
-        right = (logits.argmax(dim=1) == batch.labels).sum()
-        counted = torch.full_like(
-            loss, batch.valid, dtype=torch.float64
-        )  # made on the device, so the host waits for no copy
-        return torch.stack([loss.double(), right.double(), counted])
+            loss = sum_of_losses(logits, batch.labels)
+        right = (logits.argmax(dim=-1) == batch.labels).sum()
+        counted = (batch.labels != IGNORED).sum()  # on the device, so the host waits for no copy
+        return torch.stack([loss.double(), right.double(), counted.double()])
 
-    def _loss(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    def _loss(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with self._precision():
-            return functional.cross_entropy(self._call(images), labels, ignore_index=IGNORED, reduction="sum")
+            return sum_of_losses(self._call(inputs), labels)
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
         return torch.autocast(self._device_type, torch.bfloat16, enabled=self._autocast)
+
+
+def sum_of_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The sum of cross entropies of logits [.., classes] and labels [..], without the IGNORED ones; a scalar."""
+    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum")

@@ -8,18 +8,21 @@ from dataclasses import dataclass
 import torch
 
 from algorun_train.common.errors import TrainingError
+from algorun_train.data.sampler import Step
 from algorun_train.ranks.communicator import Communicator
 
 
 @dataclass(slots=True)
 class Window:
-    """Sums over some steps. `loss` and `waited_s` (seconds spent waiting for data) are this rank's; `samples` counts all ranks'.
+    """Sums over some steps. `loss` and `waited_s` (seconds spent waiting for data) are this rank's; `samples`
+    and `labels` (those that count) are all ranks'.
 
     `carried` counts the samples among them that an earlier run trained, before this one resumed.
     """
 
     steps: int = 0
     samples: int = 0
+    labels: int = 0
     carried: int = 0
     loss: float = 0.0
     seconds: float = 0.0
@@ -28,6 +31,7 @@ class Window:
     def add(self, other: "Window") -> None:
         self.steps += other.steps
         self.samples += other.samples
+        self.labels += other.labels
         self.loss += other.loss
         self.seconds += other.seconds
         self.waited_s += other.waited_s
@@ -57,12 +61,13 @@ class Meter:
         """Restarts the clock. Call it after an evaluation or a checkpoint, whose time does not count as training."""
         self._since = time.perf_counter()
 
-    def add(self, loss: torch.Tensor, samples: int, waited_s: float) -> None:
-        """Counts one step. `loss` is this rank's sum of losses, a scalar on the device; `samples` counts all ranks'; `waited_s` are
-        the seconds that this rank waited for data."""
+    def add(self, loss: torch.Tensor, step: Step, waited_s: float) -> None:
+        """Counts one step. `loss` is this rank's sum of losses, a scalar on the device; `waited_s` are the seconds that this rank
+        waited for data."""
         self._loss += loss
         self._open.steps += 1
-        self._open.samples += samples
+        self._open.samples += step.total
+        self._open.labels += step.weight
         self._open.waited_s += waited_s
 
     def fold(self) -> None:
@@ -78,7 +83,7 @@ class Meter:
     def read(self, window: Window) -> Reading:
         """The means of a window, equal on all ranks. Call it on all ranks. Raises TrainingError if the loss is not finite."""
         rows = self._comm.exchange([window.loss, window.waited_s, self._memory_mib()])
-        loss = sum(row[0] for row in rows) / max(window.samples, 1)
+        loss = sum(row[0] for row in rows) / max(window.labels, 1)
         if not math.isfinite(loss):
             raise TrainingError(
                 f"the training loss became {loss}; no checkpoint was written since; "

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 class Position:
     """`samples` samples of `epoch` (from 0) are trained; `step` counts the optimizer steps of all epochs so far.
 
-    An epoch ends with its evaluation: before that it keeps its number, even if all of its samples are trained.
+    An epoch ends with its evaluation: before that it keeps its number, even if all of its samples are trained. `labels`
+    counts the labels of these samples that count.
     """
 
     epoch: int = 0
     samples: int = 0
     step: int = 0
+    labels: int = 0
 
 
 @dataclass(frozen=True, slots=True)

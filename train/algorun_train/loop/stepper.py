@@ -23,14 +23,15 @@ class Stepper(Protocol):
     def step(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
         """Makes optimizer step `number` of the job (from 1) at learning rate `rate`.
 
-        `batches` are this rank's batches, one for each accumulation pass. `total` counts the samples of all ranks. Returns
+        `batches` are this rank's batches, one for each accumulation pass. `total` counts the labels
+        of all ranks that count. Returns
         the sum of this rank's losses, a scalar on the device, without waiting for the device.
         """
         ...
 
     def evaluate(self, batch: Batch) -> torch.Tensor:
-        """Evaluates this rank's batch. Returns float64 [sum of losses, number of right answers, number of samples], on the
-        device.
+        """Evaluates this rank's batch. Returns float64 [sum of losses, number of right answers, number of labels that count],
+        on the device.
 
         Each sample counts once over all ranks: if several ranks compute a batch together, one of them returns its numbers
         and the others return zeros.

@@ -69,6 +69,7 @@ class TrainingLoop:
         elif start and self._comm.is_leader:
             self._meter.epoch.loss = math.fsum(start.losses)
         self._meter.epoch.samples = self._meter.epoch.carried = self._position.samples
+        self._meter.epoch.labels = self._position.labels or self._position.samples  # older checkpoints: one for each
 
     def run(self) -> Outcome:
         """Trains. Returns the same on all ranks. Raises TrainingError, on all ranks, if the loss is not a finite number."""
@@ -103,9 +104,10 @@ class TrainingLoop:
             waited_s = time.perf_counter() - begin
             number = self._position.step + 1
             self._rate = setup.learning_rate.at(step.epoch, step.epoch + step.end / self._count)
-            loss = setup.stepper.step(batches, step.total, self._rate, number)
-            meter.add(loss, step.total, waited_s)
-            self._position = Position(step.epoch, step.end, number)
+            loss = setup.stepper.step(batches, step.weight, self._rate, number)
+            meter.add(loss, step, waited_s)
+            labels = step.weight + (self._position.labels if step.begin else 0)
+            self._position = Position(step.epoch, step.end, number, labels)
             if number % setup.options.log_interval == 0:
                 self._report_step()
             if not self._agree():
@@ -114,7 +116,7 @@ class TrainingLoop:
         return True
 
     def _evaluate(self) -> tuple[float, float] | None:
-        """Mean loss and accuracy over the validation split; each sample counts once. None if all ranks agreed to stop."""
+        """Mean loss and accuracy over the validation split; each label counts once. None if all ranks agreed to stop."""
         begin, setup = time.perf_counter(), self._setup
         setup.stepper.eval()
         sums = torch.zeros(3, dtype=torch.float64, device=self._comm.device)
@@ -124,8 +126,8 @@ class TrainingLoop:
                 return None
         rows = self._comm.exchange(sums.tolist())
         loss, right, counted = (math.fsum(column) for column in zip(*rows, strict=True))
-        if counted != setup.data.validation_count:
-            raise RuntimeError(f"evaluation counted {counted:.0f} of {setup.data.validation_count} samples")
+        if counted != setup.data.validation_weight:
+            raise RuntimeError(f"evaluation counted {counted:.0f} of {setup.data.validation_weight} labels")
         self._evaluation_s = time.perf_counter() - begin
         return loss / counted, right / counted
 

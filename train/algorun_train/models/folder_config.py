@@ -1,7 +1,9 @@
 """What a folder with a Hugging Face model says of itself, read from its JSON files. Nothing in the folder is executed."""
 
+import contextlib
 import json
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ from algorun_train.common.errors import UserError
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")  # the second holds the first as image_processor
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # transformers colours some of its errors
 
 Json = dict[str, Any]  # Any: what a file holds; whoever reads a value checks it
 
@@ -25,32 +29,41 @@ class ImageInput:
 
 
 @dataclass(frozen=True, slots=True)
+class TokenInput:
+    """What a language model reads: at most `context` tokens at once (None: as many as fit in memory)."""
+
+    context: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class ModelFolder:
     """A folder that can be trained, as rank 0 has read it: `architecture` is a class of transformers. `source` names the
-    folder in messages. `weights` is the name of the file with the weights (or with their index); None: there are none."""
+    folder in messages. `weights` is the name of the file with the weights (or with their index); None: there are none.
+    `images` is None for a language model, and `tokens` for an image classifier."""
 
     path: str
     source: str
     architecture: str
     config: Json
     weights: str | None
-    images: ImageInput
+    images: ImageInput | None
+    tokens: TokenInput | None
 
 
 def read_folder(path: Path, source: str) -> ModelFolder:
     """Reads a folder. `source` is the option or channel that names it. Raises UserError if the folder cannot be trained."""
     where = f"{source}: {path}"
     config = _read_json(where, path / CONFIG, "a folder that save_pretrained wrote")
-    architecture = _architecture(where, config)
+    architecture, is_text = _architecture(where, config)
     for name in ("quantization_config", "auto_map"):
         if config.get(name) and (name == "quantization_config" or config.get("model_type") not in known_types()):
             raise UserError(
                 f"{where}: {CONFIG} has {name}; allowed: models whose code and full weights transformers has; "
                 "fix: save the model without quantisation and without code of its own"
             )
-    return ModelFolder(
-        str(path), source, architecture, config, _weights(where, path), _image_input(where, path, config)
-    )
+    images = None if is_text else _image_input(where, path, config)
+    tokens = _token_input(where, path, config) if is_text else None
+    return ModelFolder(str(path), source, architecture, config, _weights(where, path), images, tokens)
 
 
 def known_types() -> Collection[object]:
@@ -76,8 +89,9 @@ def _read_json(where: str, file: Path, made_by: str) -> Json:
     return found
 
 
-def _architecture(where: str, config: Json) -> str:
-    """The class of transformers to train. A model without a head, such as ViTModel, gets the head of its type."""
+def _architecture(where: str, config: Json) -> tuple[str, bool]:
+    """The class of transformers to train, and whether it is a language model. An image model without a head, such as
+    ViTModel, gets the head of its type."""
     from transformers.models.auto import modeling_auto as auto
 
     given, kind = config.get("architectures"), config.get("model_type")
@@ -90,12 +104,15 @@ def _architecture(where: str, config: Json) -> str:
     if kind in known_types() and kind in images:
         heads = _names(images[kind])
         if name in heads:
-            return name
+            return name, False
         if name in _names(auto.MODEL_MAPPING_NAMES.get(kind, "")):
-            return heads[0]
+            return heads[0], False
+    if kind in known_types() and name in _names(auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(kind, "")):
+        return name, True
     raise UserError(
         f"{where}: architecture {name!r} in {CONFIG} cannot be trained here; allowed: image classification "
-        "(..ForImageClassification of transformers); fix: give a folder with such a model"
+        "(..ForImageClassification of transformers) and causal language models (..ForCausalLM, GPT2LMHeadModel); "
+        "fix: give a folder with such a model"
     )
 
 
@@ -150,3 +167,35 @@ def _numbers(value: object) -> tuple[float, ...]:
     if isinstance(value, list) and all(type(number) in (int, float) for number in value):
         return tuple(float(number) for number in value)
     return ()
+
+
+def _token_input(where: str, path: Path, config: Mapping[str, Any]) -> TokenInput:
+    from transformers import AutoTokenizer
+
+    if not any((path / name).exists() for name in TOKENIZERS):
+        raise UserError(
+            f"{where}: no tokenizer; allowed: one of {', '.join(TOKENIZERS)} beside the model; fix: save the tokenizer with "
+            "save_pretrained to the same folder"
+        )
+    with refused(f"{where}: the tokenizer cannot be read"):
+        size = len(AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False))
+    words = config.get("vocab_size")
+    if isinstance(words, int) and size > words:
+        raise UserError(
+            f"{where}: the tokenizer has {size} tokens, the model {words} by vocab_size in {CONFIG}; allowed: at most as "
+            "many; fix: save the model with its own tokenizer"
+        )
+    lengths = (config.get(name) for name in ("max_position_embeddings", "n_positions"))
+    return TokenInput(next((length for length in lengths if type(length) is int and length > 0), None))
+
+
+@contextlib.contextmanager
+def refused(what: str) -> Iterator[None]:
+    """Turns whatever transformers raises into one UserError. It has no one class for what it refuses."""
+    try:
+        yield
+    except Exception as error:
+        first = COLOUR.sub("", str(error)).strip().partition("\n")[0][:200] or type(error).__name__
+        raise UserError(
+            f"{what}: {first}; allowed: what save_pretrained writes; fix: save it again, complete and unchanged"
+        ) from None

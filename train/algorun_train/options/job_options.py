@@ -87,6 +87,9 @@ class DdpJobOptions(ModelOptions):
     model: str | None = option(
         None, "embedded model (vit or convnet), or a Hugging Face folder; else SM_CHANNEL_MODEL, else vit"
     )
+    context: int | None = option(
+        None, "tokens of text that a language model sees at once; 1024, or fewer if the model's limit is", at_least=1
+    )
     init_from: Path | None = option(
         None, "weights for an embedded model to start from: a .pt file, or a folder with model.pt"
     )

@@ -1,0 +1,103 @@
+"""`ddp --model FOLDER` with causal language models on text, and the gradients of ranks beside those of one process."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from algorun_train.common.errors import UserError
+from tests.train.jobs.test_ddp_folders import edit
+from tests.train.model_folders import write_language_model, write_text, write_vit
+from tests.train.training_runs import TRANSFORMERS, epochs, load_once, once
+
+load_once(*TRANSFORMERS, "transformers.models.vit.modeling_vit", "tokenizers")
+FEW = ["--epochs", "3", "--batch-size", "8", "--context", "16", "--lr", "0.01", "--gamma", "1"]
+STEP = str(Path(__file__).parents[1] / "programs" / "folder_step.py")
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_language_model_learns_and_is_written_as_a_folder(alone, tmp_path, kind):
+    folder = write_language_model(tmp_path / kind, kind)
+    text = alone(*FEW, "--model", str(folder), "--train", str(write_text(tmp_path / "text")))
+    assert "tensors taken from model.safetensors" in text
+    assert "sequences of 16 tokens" in text
+    records = epochs(tmp_path / "alone")
+    assert records[0]["train_loss"] == pytest.approx(math.log(300), abs=2.5)
+    assert records[-1]["val_loss"] < 0.6 * records[0]["train_loss"]
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    written = tmp_path / "alone" / "model"
+    model, report = AutoModelForCausalLM.from_pretrained(written, output_loading_info=True)
+    assert not any(report.values())
+    tokenizer = AutoTokenizer.from_pretrained(written)
+    answer = model.generate(**tokenizer("two red and", return_tensors="pt"), max_new_tokens=2, do_sample=False)
+    assert tokenizer.decode(answer[0]).startswith("two red and")
+    assert (written / "generation_config.json").exists()
+    assert json.loads((written / "model.json").read_text())["val_loss"] == records[-1]["val_loss"]
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "vit"])
+def test_ranks_compute_the_loss_and_the_gradients_of_one_process(ranks, tmp_path, kind):
+    folder = write_vit(tmp_path / kind) if kind == "vit" else write_language_model(
+        tmp_path / kind, kind, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
+    )  # fmt: skip
+    found = []
+    for hosts, slots in ((1, 1), (2, 2)):
+        out = tmp_path / f"{hosts * slots}.pt"
+        run = ranks(hosts, slots, str(folder), str(out), program=STEP)
+        assert run.codes() == [0] * (hosts * slots), run.text()
+        found.append(torch.load(out, weights_only=True))
+    one, four = found
+    assert four["loss"] == pytest.approx(one["loss"], rel=1e-12)
+    assert one["gradients"].keys() == four["gradients"].keys()
+    largest = max(float(gradient.norm()) for gradient in one["gradients"].values())
+    for name, gradient in one["gradients"].items():
+        assert gradient.dtype == torch.float64
+        scale = max(float(gradient.norm()), 1e-6 * largest)  # a bias of attention's keys has a gradient of 0
+        assert torch.allclose(four["gradients"][name], gradient, rtol=0, atol=1e-10 * scale), name
+
+
+def test_a_resumed_language_model_has_the_same_bits(ranks, tmp_path):
+    folder, text = write_language_model(tmp_path / "gpt2", "gpt2"), write_text(tmp_path / "text", 120)
+    args = once([*FEW, "--epochs", "2", "--model", str(folder), "--train", str(text), "--batch-size", "2"])
+    whole = ranks(2, 2, *args)
+    assert whole.codes() == [0] * 4, whole.text()
+    first = ranks(2, 2, *once([*args, "--epochs", "1"]))
+    assert first.codes() == [0] * 4, first.text()
+    second = ranks(2, 2, *args, base=first.base)
+    assert second.codes() == [0] * 4, second.text()
+    assert "resumed:" in second.text()
+    one, other = (load_file(run.base / "host0" / "model" / "model.safetensors") for run in (whole, second))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    losses = [[record["train_loss"] for record in epochs(run.base / "host0")] for run in (whole, second)]
+    assert losses[0] == losses[1]
+
+
+REFUSED = {
+    "no tokenizer": (lambda f: [file.unlink() for file in f.glob("token*")], [], ["no tokenizer", "tokenizer.json"]),
+    "a broken tokenizer": (lambda f: (f / "tokenizer.json").write_text("{}"), [], ["the tokenizer cannot be read"]),
+    "a tokenizer with more tokens": (
+        lambda f: edit(f / "config.json", vocab_size=200), [], ["285 tokens", "200 by vocab_size"]
+    ),
+    "a context that is too long": (lambda f: None, ["--context", "64"], ["--context: 64 is more than the 32 tokens"]),
+    "images asked for": (lambda f: None, ["--image-size", "16"], ["--image-size: 16", "language model"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_language_model_that_cannot_be_trained_is_refused(alone, tmp_path, case):
+    folder, text = write_language_model(tmp_path / "llama"), write_text(tmp_path / "text", 20)
+    change, options, words = REFUSED[case]
+    change(folder)
+    with pytest.raises(UserError) as error:
+        alone(*once([*FEW, "--model", str(folder), "--train", str(text), *options]))
+    for word in (*words, str(folder), "allowed: ", "fix: "):
+        assert word in str(error.value)
+
+
+def test_a_context_for_images_is_refused(alone, tmp_path):
+    with pytest.raises(UserError, match="option --context: 16, with the image classifier .*fix: leave it out"):
+        alone(*FEW, "--model", str(write_vit(tmp_path / "vit")))
