@@ -14,6 +14,7 @@ from algorun_train.loop.data_parallel_steps import DataParallelSteps
 from algorun_train.models.folder_config import read_folder
 from algorun_train.models.folder_model import build_model, load_weights, prepare_transformers
 from algorun_train.options.job_options import DdpJobOptions
+from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
 
@@ -22,7 +23,10 @@ torch.set_default_dtype(torch.float64)
 prepare_transformers()
 folder = read_folder(path, "option --model")
 classes = [str(i) for i in range(10)] if folder.images else None
-with joined(read_world(os.environ)) as comm:
+
+
+def step(comm: Communicator) -> None:
+    """In a function: DDP must be gone before the process group is, else its destructor can wait for ever."""
     module = build_model(folder, classes, comm.rank)  # other weights on each rank, until DDP sends those of rank 0
     if comm.is_leader:
         load_weights(module, folder, classes)
@@ -47,3 +51,7 @@ with joined(read_world(os.environ)) as comm:
     loss_sum = sum(row[0] for row in comm.exchange([loss.item()]))
     if comm.is_leader:
         torch.save({"loss": loss_sum / total, "gradients": gradients}, out)
+
+
+with joined(read_world(os.environ)) as comm:
+    step(comm)
