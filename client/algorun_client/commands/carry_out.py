@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
-from algorun_client.common.errors import Interrupted
+from algorun_client.common.errors import ApiError, Interrupted
 from algorun_client.follow.outcome import Ending
 from algorun_client.request.model import Kind, Request, TaskAddress
 from algorun_client.send.progress import PlainProgress, Silent, TerminalProgress
@@ -17,6 +17,7 @@ from algorun_client.send.send import send
 from algorun_client.send.uploads import Progress
 
 from .following import follow_job
+from .telling import Telling
 from .where import Connection
 
 
@@ -42,27 +43,41 @@ def create(
     connection: Connection,
     address: TaskAddress,
     make: Callable[[int], Request],
+    telling: Telling,
     *,
     clean_state: bool = False,
     ended: float,
-    as_json: bool,
 ) -> Placed:
     """Makes one job of the request, whatever was interrupted before, and says so. `clean_state`: without checkpoints.
 
     `ended`, and EndedSince: as `claim.choose`. Raises UserError or ApiError; then no job was created. Raises Interrupted after Ctrl-C.
     """
-    progress: Progress = Silent() if as_json else TerminalProgress() if sys.stderr.isatty() else PlainProgress()
-    sent = send(connection.target, address, make, progress, clean_state=clean_state, ended=ended)
-    job, kind = sent.request.job, sent.request.kind
+    uploads = f"{address.uri}: its uploads are complete"
+    is_silent = telling.as_json or telling.has_said(uploads)
+    progress: Progress = Silent() if is_silent else TerminalProgress() if sys.stderr.isatty() else PlainProgress()
     try:
-        if as_json:
-            json_lines.write("sent", job=job, number=sent.request.number, joined=sent.joined)
-        else:
-            done = "runs already" if sent.joined else "is created"
-            print(f"algorun: job {job} (execution {sent.request.number}) {done}", file=sys.stderr, flush=True)
+        sent = send(connection.target, address, make, progress, clean_state=clean_state, ended=ended)
+    except ApiError as error:
+        if error.operation.startswith("Create"):
+            telling.first(uploads)
+        raise
+    how = How.JOINED if sent.joined else How.CREATED
+    placed = Placed(sent.request.kind, sent.request.job, sent.request.number, how)
+    try:
+        say_placed(placed, as_json=telling.as_json)
     except KeyboardInterrupt:
-        raise Interrupted(f"the job is created; come back with: {connection.follow_again(job)}") from None
-    return Placed(kind, job, sent.request.number, How.JOINED if sent.joined else How.CREATED)
+        raise Interrupted(f"the job is created; come back with: {connection.follow_again(placed.job)}") from None
+    return placed
+
+
+def say_placed(placed: Placed, *, as_json: bool) -> None:
+    """Says that there is a job, and whether it is a new one."""
+    is_joined = placed.how is How.JOINED
+    if as_json:
+        json_lines.write("sent", job=placed.job, number=placed.number, joined=is_joined)
+    else:
+        done = "runs already" if is_joined else "is created"
+        print(f"algorun: job {placed.job} (execution {placed.number}) {done}", file=sys.stderr, flush=True)
 
 
 def follow_or_leave(connection: Connection, placed: Placed, *, as_json: bool, detach: bool) -> int:

@@ -12,12 +12,12 @@ from pathlib import Path
 from algorun.common.errors import UserError
 from algorun_client.common import settings
 from algorun_client.common.refusals import Unanswered
-from algorun_client.files import archive
 from algorun_client.files.scan import FoundFile
 from algorun_client.request import chain, make_spec, values
 from algorun_client.request.chain import Chain, Node
 from algorun_client.request.jobfile import JobFile
 from algorun_client.request.layers import Given, Layer
+from algorun_client.request.material import CodeArchive
 from algorun_client.request.spec import TaskSpec
 
 from . import job_file, submit_options, submit_request
@@ -100,19 +100,23 @@ def is_sweep(options: argparse.Namespace, folder: Path) -> bool:
 def snapshot(plan: ChainPlan, folder: Path) -> ChainPlan:
     """The plan for the time when jobs are created one after the other: what a job reads is then looked up.
 
-    All code is copied to `folder`, so that what is edited while jobs run changes none of them. Data are hashed, once for
-    all points of a sweep: a file that changes later is noticed when it is uploaded. Raises UserError.
+    All code is copied to `folder`, so that what is edited while jobs run changes none of them. It is packed, and data are
+    hashed, once for all points of a sweep: a file that changes later is noticed when it is uploaded. Raises UserError.
     """
     copies: dict[Path, Path] = {}
-    packed: set[tuple[FoundFile, ...]] = set()
+    archives: dict[tuple[FoundFile, ...], CodeArchive | None] = {}
     asked = {}
     for task, each in plan.asked.items():
         code = tuple(_copied(file, copies, folder) for file in each.code)
-        if code not in packed:  # refuses a file that holds a key
-            archive.pack(code, {}, folder, "--code")
-            packed.add(code)
+        if code not in archives:  # refuses a file that holds a key
+            aside = folder / f"archive-{len(archives)}"
+            aside.mkdir()
+            alone = replace(each, code=code, started=replace(each.started, added={}))
+            archives[code] = submit_request.packed(alone, aside)
         reading = replace(each.reading, later=())
-        asked[task] = replace(each, code=code, hashed=submit_request.hashed(each), reading=reading)
+        asked[task] = replace(
+            each, code=code, archive=archives[code], hashed=submit_request.hashed(each), reading=reading
+        )
     return ChainPlan(plan.chain, asked)
 
 

@@ -30,6 +30,7 @@ from .next_jobs import Status
 from .submit_request import Asked
 
 POLLS_BETWEEN_TRIES = 12  # a request that is above the quota is made again so often, and when a job of ours has ended
+THROTTLED_S = 3600.0  # so long AWS may refuse a call of every round: a user should learn of it on the same day
 CALL_S = 0.2  # between two calls for the states of many jobs
 
 
@@ -73,9 +74,13 @@ class ChainRun:
         self._phases: dict[str, str] = {}
         self._queues: dict[str, _Queue] = {}
         self._contact = Contact(view, pace.silence_s)
+        self._throttled_since: float | None = None
 
     def run(self) -> None:
-        """Returns when nothing runs or waits. Raises UserError if AWS cannot be asked any more; jobs run on then."""
+        """Returns when nothing runs or waits. Raises UserError if AWS cannot be asked any more; jobs run on then.
+
+        It gives up after `pace.silence_s` without an answer, and after THROTTLED_S in which AWS has throttled each round.
+        """
         while not self._round():
             time.sleep(max(self._pace.state_s, CALL_S * len(self.running) if self._pace.stream_s else 0))
 
@@ -87,6 +92,7 @@ class ChainRun:
                     self._look(node)
             self._start()
             self._contact.complete()
+            self._throttled_since = None
         except (ApiError, UserError) as error:  # what is left of the round would wait as long for its answers
             self._refused(error)
         return next_jobs.has_ended(self.status)
@@ -161,6 +167,10 @@ class ChainRun:
         """A call was refused that says nothing about a task. Returns to try again; raises UserError if that is no use."""
         problem = explained(error) if isinstance(error, ApiError) else error
         if isinstance(error, ApiError) and refusal(error) is Refusal.THROTTLED:  # an answer, and a sign of life
+            now = time.monotonic()
+            self._throttled_since = self._throttled_since or now
+            if now - self._throttled_since > THROTTLED_S:
+                raise problem
             self._contact.tell("AWS limits the calls of this account at the moment")
             self._contact.answered()
         elif problem.code == ClientCode.CONTACT_LOST and not self._contact.is_lost:

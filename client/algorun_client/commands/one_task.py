@@ -14,15 +14,16 @@ from algorun_client.follow.line_text import shown
 from algorun_client.request.facts import Facts
 from algorun_client.request.model import Request
 from algorun_client.request.spec import TaskSpec, Where
-from algorun_client.send import done, task_file
+from algorun_client.send import claim, done, task_file
 from algorun_client.send.claim import EndedSince
 from algorun_client.send.task_file import Done
 from algorun_client.target.api import Target
 
 from . import submit_request
-from .carry_out import How, Placed, create
+from .carry_out import How, Placed, create, say_placed
 from .lookups import look_up
 from .submit_request import Asked, Maker
+from .telling import Telling
 from .where import Connection, connect
 
 SHOWN = 5  # differences on a terminal; --json has all
@@ -30,10 +31,14 @@ SHOWN = 5  # differences on a terminal; --json has all
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to happen to a task that is done. `clean_state`: its checkpoints are removed, and it runs again."""
+    """What is to happen to a task that is done. `clean_state`: its checkpoints are removed, and it runs again.
+
+    `lost`: an earlier try has called Create, and its answer was lost. A job that it has made counts, however it ended.
+    """
 
     force: bool = False
     clean_state: bool = False
+    lost: bool = False
 
     @property
     def runs_anyway(self) -> bool:
@@ -50,24 +55,25 @@ class Earlier:
 
 
 def place_task(
-    asked: Asked, connection: Connection, environ: Mapping[str, str], *, wish: Wish, as_json: bool
+    asked: Asked, connection: Connection, environ: Mapping[str, str], *, wish: Wish, telling: Telling
 ) -> Placed:
     """Makes sure that the task has a job: its completed one if nothing has changed, its running one, or a new one.
 
-    Says what it does; only with JSON that a task is done. Raises UserError or ApiError; then no job was created. Raises
+    Says what it does, once; only with JSON that a task is done. Raises UserError or ApiError; then no job was created. Raises
     Interrupted after Ctrl-C.
     """
     placed = None
     try:
         with submit_request.prepared(asked, look_up_facts(asked, connection, environ)) as make:
             request = make(None)
-            for warning in request.warnings:
+            for warning in filter(telling.first, request.warnings):
                 print(f"algorun: warning: {warning}", file=sys.stderr)
+            placed = _created_by_lost_call(connection.target, make, telling) if wish.lost else None
             while placed is None:
                 with contextlib.suppress(EndedSince):  # look again
-                    placed = _placed(connection, make, request, wish, as_json=as_json)
+                    placed = _placed(connection, make, request, wish, telling)
             if placed.how is How.JOINED:
-                _say_what_it_missed(connection.target, placed, request, as_json=as_json)
+                _say_what_it_missed(connection.target, placed, request, as_json=telling.as_json)
     except KeyboardInterrupt:
         if placed is not None:  # while the packed code was removed
             raise created_before(connection, placed) from None
@@ -115,7 +121,17 @@ def text_of_done(execution: Done | Placed) -> str:
     return f"done already by {execution.job} (execution {execution.number}): nothing has changed"
 
 
-def _placed(connection: Connection, make: Maker, request: Request, wish: Wish, *, as_json: bool) -> Placed:
+def _created_by_lost_call(target: Target, make: Maker, telling: Telling) -> Placed | None:
+    """The job that an earlier try has created without learning it. None if there is none: the newest claim tells."""
+    newest = next(claim.newest_first(target.store, make.address), None)
+    if newest is None or not claim.is_of(newest, make(newest.number)) or claim.state_of(target, newest) is None:
+        return None
+    placed = Placed(newest.kind, newest.job, newest.number, How.JOINED)
+    say_placed(placed, as_json=telling.as_json)
+    return placed
+
+
+def _placed(connection: Connection, make: Maker, request: Request, wish: Wish, telling: Telling) -> Placed:
     """As place_task. Raises EndedSince if a job of the task has ended between the look and the claim."""
     target = connection.target
     history = done.look(target, make.address)
@@ -124,10 +140,11 @@ def _placed(connection: Connection, make: Maker, request: Request, wish: Wish, *
     earlier = compared(target, request, history, wish)
     if earlier:
         if not earlier.differences:
-            return _done(earlier.execution, as_json=as_json)
-        _say_differences(earlier, as_json=as_json)
+            return _done(earlier.execution, as_json=telling.as_json)
+        if telling.first(f"{make.address.uri} differs from {earlier.execution.job}: {earlier.differences}"):
+            _say_differences(earlier, as_json=telling.as_json)
     ended = history.known.settled
-    return create(connection, make.address, make, clean_state=wish.clean_state, ended=ended, as_json=as_json)
+    return create(connection, make.address, make, telling, clean_state=wish.clean_state, ended=ended)
 
 
 def _done(found: Done, *, as_json: bool) -> Placed:

@@ -20,6 +20,7 @@ from .carry_out import How, follow_or_leave
 from .one_task import Wish, compared, connect_for, created_before, look_up_facts, place_task, text_of_done
 from .submit_options import add_options, split
 from .submit_request import Asked
+from .telling import Telling
 
 __all__ = ["add_options", "run", "split"]
 
@@ -35,7 +36,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if options.dry_run:
         return _print(asked, environ, _wish(options), as_json=options.json)
     connection = connect_for(asked.spec, environ)
-    placed = place_task(asked, connection, environ, wish=_wish(options), as_json=options.json)
+    placed = place_task(asked, connection, environ, wish=_wish(options), telling=Telling(options.json))
     del asked  # with its list of files: following may take days
     if placed.how is How.DONE and not options.json:
         print(f"algorun: {text_of_done(placed)}; --force runs it again", file=sys.stderr)

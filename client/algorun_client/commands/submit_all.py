@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from algorun_client.common.codes import ClientCode, Source
 from algorun_client.common.errors import ApiError, Interrupted
 from algorun_client.common.json_lines import End
 from algorun_client.common.refusals import Refusal, Unanswered, refusal
+from algorun_client.files import scratch
 from algorun_client.follow.outcome import Ending
 from algorun_client.request import values
 from algorun_client.request.chain import Chain
@@ -30,6 +30,7 @@ from .chain_view import ChainView, JsonChainView, PlainChainView
 from .next_jobs import Status
 from .one_task import Wish, connect_for, look_up_facts, place_task
 from .submit_request import Asked
+from .telling import Telling
 from .where import Connection
 
 QUEUE_S = 86_400
@@ -50,8 +51,8 @@ def run(options: argparse.Namespace, environ: Mapping[str, str], folder: Path, w
         return _print(plan, connections, as_json=options.json)
     _check(plan, connections)
     view: ChainView = JsonChainView() if options.json else PlainChainView()
-    with tempfile.TemporaryDirectory(prefix="algorun-chain-") as aside:
-        plan = chain_plan.snapshot(plan, Path(aside))
+    with scratch.folder("algorun-chain-") as aside:
+        plan = chain_plan.snapshot(plan, aside)
         view.note(summary(plan.chain))
         return _carry_out(plan, connections, wish, view, queue_s, as_json=options.json)
 
@@ -118,15 +119,17 @@ def _carry_out(
     first = connections.of(next(iter(plan.asked.values())).spec)
     following = first.following()
 
-    cleaned: set[str] = set()  # tasks whose state is removed, and whose job exists or not: the answer was lost
+    lost: set[str] = set()  # tasks whose job exists or not: the answer to Create was lost, and their state is removed
+    telling = Telling(as_json)
+    after_loss = Wish(force=wish.runs_anyway, lost=True)
 
     def place(asked: Asked) -> Placed:
-        now = Wish(force=True) if asked.spec.task in cleaned else wish
+        now = after_loss if asked.spec.task in lost else wish
         try:
-            return place_task(asked, connections.of(asked.spec), connections.environ, wish=now, as_json=as_json)
+            return place_task(asked, connections.of(asked.spec), connections.environ, wish=now, telling=telling)
         except ApiError as error:
-            if wish.clean_state and error.operation.startswith("Create") and refusal(error) is Refusal.UNREACHABLE:
-                cleaned.add(asked.spec.task)
+            if error.operation.startswith("Create") and refusal(error) is Refusal.UNREACHABLE:
+                lost.add(asked.spec.task)
             raise
 
     def look(kind: Kind, job: str) -> JobState:
@@ -146,7 +149,10 @@ def _carry_out(
     except BrokenPipeError:
         raise
     except (UserError, OSError) as error:
-        if isinstance(error, Unanswered) and chain_run.running:
+        is_lost = isinstance(error, Unanswered) or (
+            isinstance(error, UserError) and error.code == ClientCode.CONTACT_LOST
+        )
+        if is_lost and chain_run.running:
             text = f"{error}; {_left(chain_run, wish)}"
             return _end(End(code=ClientCode.CONTACT_LOST, kind=Ending.CONTACT_LOST, text=text), view, as_json=as_json)
         view.note(_left(chain_run, wish))

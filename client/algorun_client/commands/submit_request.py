@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from algorun.common.errors import UserError
 from algorun_client.common import settings
-from algorun_client.files import archive, inputs, scan
+from algorun_client.files import archive, inputs, scan, scratch
 from algorun_client.files.scan import FoundFile, Scan
 from algorun_client.request import chain, limits, make_spec, program, references
 from algorun_client.request.build import build, task_address, with_long_arguments
@@ -41,6 +40,9 @@ class Asked:
     notices: tuple[str, ...]
     reading: Reading = field(default_factory=Reading)  # what is known of tasks that it reads
     hashed: Mapping[str, Sequence[LocalFile]] | None = None  # the data, once somebody has hashed them for several jobs
+    archive: CodeArchive | None = (
+        None  # the code, once somebody has packed it for several jobs, without `started.added`
+    )
 
     def of(self, spec: TaskSpec) -> Asked:
         """The same files for a task with other words."""
@@ -101,8 +103,8 @@ def prepared(asked: Asked, facts: Facts) -> Iterator[Maker]:
     A large code archive exists until the end of the context.
     """
     asked = asked.of(references.filled(asked.spec, facts.values))
-    with tempfile.TemporaryDirectory(prefix="algorun-submit-") as folder:
-        code = _packed(asked, Path(folder))
+    with scratch.folder("algorun-submit-") as folder:
+        code = packed(asked, folder)
         material = Material(
             started=asked.started, code=code, inputs=_sizes(asked), notices=_with_size(asked.notices, code)
         )
@@ -177,9 +179,12 @@ def _added(path: Path, notices: list[str]) -> Sequence[FoundFile]:
     return [replace(file, name=f"{path.name}/{file.name}") for file in found.files]
 
 
-def _packed(asked: Asked, folder: Path) -> CodeArchive | None:
+def packed(asked: Asked, folder: Path) -> CodeArchive | None:
+    """The code of a task; None without any. A large archive is written into `folder`. Raises UserError."""
     if not asked.code and not asked.started.added:
         return None
+    if asked.archive is not None and not asked.started.added:
+        return asked.archive
     made = archive.pack(asked.code, asked.started.added, folder, "--code")
     return CodeArchive(sha256=made.sha256, size=made.size, data=made.data, path=made.path, contents=made.contents)
 

@@ -123,19 +123,20 @@ def choose(target: Target, address: TaskAddress, make: Callable[[int], Request],
     if newest is not None and state is not None:
         if not state.ended:
             request = make(newest.number)
-            if not _is_of(newest, request):
+            if not is_of(newest, request):
                 raise _still_runs(address, newest)
             return Choice(request, Step.JOIN)
         if newest.number > ended:
             raise EndedSince
     if last is not None and last.number == number and state_of(target, last) is None:
         request = make(number)
-        if _is_of(last, request) and not decision.is_abandoned(target.store, address, number):
+        if is_of(last, request) and not decision.is_abandoned(target.store, address, number):
             return Choice(request, Step.CONTINUE)
     return Choice(make(number + 1), Step.CLAIM)
 
 
-def _is_of(claim: Claim, request: Request) -> bool:
+def is_of(claim: Claim, request: Request) -> bool:
+    """True if the claim was made for this request."""
     return (claim.kind, claim.job, claim.request_id) == (request.kind, request.job, request_id(request))
 
 

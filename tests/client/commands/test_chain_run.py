@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -203,6 +204,25 @@ def test_a_short_silence_while_a_job_is_created_ends_nothing(error, capsys):
     notes = [each["text"] for each in map(json.loads, capsys.readouterr().out.splitlines()) if each["event"] == "note"]
     assert len(notes) == 2
     assert notes[1] == "AWS answers again"
+
+
+def test_throttling_without_end_has_a_deadline_and_rounds_that_succeed_reset_it(monkeypatch):
+    monkeypatch.setattr(chain_run, "THROTTLED_S", 0.05)
+    jobs, rounds = Jobs(), []
+
+    def describe(kind, job):
+        rounds.append(job)
+        if len(rounds) % 3 or time.monotonic() > end:
+            raise ApiError("ThrottlingException", "Rate exceeded", "DescribeTrainingJob")
+        return JobState(kind=kind, job=job, status="InProgress")
+
+    plan = SimpleNamespace(chain=chain("a"), of=lambda node: node.spec)
+    begin = time.monotonic()
+    end = begin + 0.2
+    with pytest.raises(UserError, match="Rate exceeded") as error:
+        ChainRun(plan, jobs.place, describe, JsonChainView(), PACE, 5.0).run()
+    assert error.value.code == 75
+    assert time.monotonic() - begin > 0.2
 
 
 def test_without_credentials_the_command_ends_at_once():

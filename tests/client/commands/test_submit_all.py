@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from algorun_client.commands import submit_all
+from algorun_client.commands import chain_run, submit_all
 from algorun_client.commands.carry_out import How, Placed
 from algorun_client.commands.chain_view import JsonChainView
 from algorun_client.commands.one_task import Wish
@@ -76,8 +76,10 @@ def test_ctrl_c_while_a_job_is_sent_says_how_far_it_is(carry_out):
     assert str(stop.value).startswith("parts may be left; ")
 
 
-@pytest.mark.parametrize("error", ["ExpiredToken", "EndpointConnectionError"])
-def test_contact_that_is_lost_while_jobs_run_is_75(carry_out, error):
+@pytest.mark.parametrize("error", ["ExpiredToken", "EndpointConnectionError", "ThrottlingException"])
+def test_contact_that_is_lost_while_jobs_run_is_75(carry_out, monkeypatch, error):
+    monkeypatch.setattr(chain_run, "THROTTLED_S", 0.01)
+
     def describe(*_):
         raise ApiError(error, "no", "DescribeTrainingJob")
 
@@ -111,4 +113,4 @@ def test_a_lost_answer_does_not_clean_the_state_again_under_the_job_that_it_crea
 
     code, _, _ = carry_out(describe, placing, Wish(clean_state=True))
     assert code == 0
-    assert wishes == [Wish(clean_state=True), Wish(force=True)]  # the second one joins the job that runs
+    assert wishes == [Wish(clean_state=True), Wish(force=True, lost=True)]  # the second one joins the job that runs
