@@ -128,7 +128,9 @@ def choose(target: Target, address: TaskAddress, make: Callable[[int], Request],
             return Choice(request, Step.JOIN)
         if newest.number > ended:
             raise EndedSince
-    if last is not None and last.number == number and state_of(target, last) is None:
+    if last is not None and last.number == number and (newest is None or newest.number < number):
+        if state_of(target, last) is not None:  # another client has created it since
+            return choose(target, address, make, ended)
         request = make(number)
         if is_of(last, request) and not decision.is_abandoned(target.store, address, number):
             return Choice(request, Step.CONTINUE)

@@ -33,6 +33,23 @@ def test_two_clients_at_once_with_the_same_request_make_one_job():
     assert world.creates == 1
 
 
+def test_a_job_that_the_other_client_creates_between_two_looks_is_joined(monkeypatch):
+    world = World()
+    claimed = take(world.target, ADDRESS, maker()).request
+    look, looks = world.describe_training_job, []
+
+    def slow(*, TrainingJobName: str):
+        looks.append(TrainingJobName)
+        if len(looks) == 2:  # after the first look, which found no job
+            world.create_training_job(**claimed.create)
+        return look(TrainingJobName=TrainingJobName)
+
+    monkeypatch.setattr(world, "describe_training_job", slow)
+    assert send(world.target, ADDRESS, maker(), Silent()).joined
+    assert list(world.jobs) == [claimed.job]
+    assert len(looks) >= 2
+
+
 def test_a_slow_client_that_another_one_has_overtaken_makes_no_second_job():
     world = World()
     overtaken = []
