@@ -1,8 +1,8 @@
 """Processes that decode images ahead of their use, into memory that they share with the rank.
 
-Processes, not threads: of a small image so much is Python that two threads decoded 0.7 of what two processes did (images
-of 96 x 72, Python 3.11, bench/loaders.py). They are new processes, not forks of a rank that has threads and a
-GPU, and load no torch. The memory is a memfd: /dev/shm has only 64 MB in many containers.
+Processes, not threads: so much of decoding a small image is Python that two threads reached 0.7 of the rate of two processes
+(images of 96 x 72, Python 3.11, bench/loaders.py on a machine that was not quiet). They are new processes, not forks of
+a rank that has threads and a GPU, and load no torch. The memory is a memfd: /dev/shm has only 64 MB in many containers.
 """
 
 import contextlib
