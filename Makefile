@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 # Each of the workers would compile every file of tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-pipeline test test-all test-rest test-tools fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
+.PHONY: help demo demo-lm demo-pipeline test test-all test-rest test-tools fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -42,6 +42,9 @@ $(VENV)/ready-lint: $(VENV)/ready
 
 demo: $(VENV)/ready  ## Train a ViT on real digits on 2 simulated hosts x 2 ranks (no Docker)
 	$(BIN)/algorun simulate -j 2x2 ddp
+
+demo-lm: $(VENV)/ready  ## Make a small Llama, train it sharded on Python's documentation, and let it write (4 minutes, no Docker)
+	$(BIN)/python examples/demo_lm.py
 
 demo-pipeline: $(VENV)/ready  ## Train a GPT in pipeline stages, kill it half way, go on in another layout (no Docker)
 	$(BIN)/python examples/demo_pipeline.py
@@ -145,6 +148,8 @@ bench: $(VENV)/ready-bench $(VENV)-sdk2/ready  ## Measure the launcher, the trai
 	$(BIN)/python bench/ddp.py
 	$(BIN)/python bench/pipeline.py
 	$(BIN)/python bench/loaders.py
+	$(BIN)/python bench/exactly_once.py
+	$(BIN)/python bench/models.py
 	$(BIN)/python bench/smp.py
 	$(BIN)/python bench/client.py
 	$(BIN)/python bench/page.py
@@ -154,11 +159,13 @@ bench-hub: $(VENV)/ready  ## Measure what the hub costs with 64 to 1,000 simulat
 	$(BIN)/python bench/hub.py --json .build/hub.json
 	$(BIN)/python bench/hub_plot.py docs/hub-cost.svg "$$(date +%F)"=.build/hub.json
 
-bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it gets: the figures mean nothing (5 minutes)
+bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it gets: the figures mean nothing (6 minutes)
 	mkdir -p .build
 	$(BIN)/python bench/launch.py --rounds 1 --no-containers
 	$(BIN)/python bench/ddp.py --rounds 1 --steps 2
 	$(BIN)/python bench/loaders.py --rounds 1 --images 200
+	$(BIN)/python bench/exactly_once.py --jobs 2 --ddp-jobs 0 --peer-jobs 0
+	$(BIN)/python bench/models.py --rounds 1 --steps 2 --width 32 --layers 1 --context 32 --forms sharded
 	$(BIN)/python bench/pipeline.py --rounds 1 --steps 1 --microbatches 4 --foreign inf
 	$(BIN)/python bench/smp.py --rounds 1 --steps 1 --microbatches 2 --foreign inf
 	$(BIN)/python bench/client.py --rounds 0 --files 20 --seconds 1 --no-peers

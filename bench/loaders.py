@@ -3,14 +3,16 @@ and the seconds until they know their images.
 
     python bench/loaders.py [--images 100000] [--pixels 96] [--side 64] [--workers 2] [--rounds 7] [--sample 8000]
 
-All contenders take turns in every round, in an order that changes; a turn passes over --sample images in a new order. Two
-DataLoaders are measured: one whose dataset decodes as ours does, and torchvision's ImageFolder with Resize and CenterCrop
-where torchvision is installed. Workers are processes that stay alive in all of them. CPU
-time is shown beside because it hardly feels foreign load.
+All contenders take turns in every round, in an order that changes; a turn passes over --sample images in a new order. The
+peers are torch's DataLoader with a dataset that decodes as ours does, with torchvision's ImageFolder, with webdataset and with
+Hugging Face's datasets (bench/loader_peers.py), where they are installed. webdataset reads tar files in their order, through a
+buffer; the others read the images that they are asked for. Workers are processes that stay alive in all of them. CPU time is
+shown beside because it hardly feels foreign load.
 """
 
 import argparse
 import contextlib
+import importlib
 import importlib.util
 import itertools
 import os
@@ -33,11 +35,11 @@ from torch.utils.data import DataLoader, Dataset
 from algorun_train.data.folder import decode, list_images
 from algorun_train.data.images import OnDisk
 from algorun_train.data.listing import Listing
-from algorun_train.data.tar_index import INDEX
+from bench import loader_peers
 from bench.quiet import busy_s, paired_ratio
 
 CLASSES = 10
-SHARD = 10_000  # images per tar file
+SHARD = 10_000  # images per tar file, or less: each worker needs tar files of its own for webdataset
 BATCH = 64
 OURS, TARS, PEER, VISION = (
     "algorun, folders",
@@ -45,6 +47,7 @@ OURS, TARS, PEER, VISION = (
     "DataLoader, our decoding",
     "DataLoader, ImageFolder",
 )
+WEB, HUB = "webdataset, tar files", "datasets, imagefolder"
 Turn = Callable[[list[int]], int]
 
 
@@ -58,9 +61,10 @@ def make(folder: Path, images: int, pixels: int) -> None:
     for number in range(CLASSES):
         (folder / "folders" / str(number)).mkdir(parents=True)
     (folder / "tars").mkdir()
-    for first in range(0, images, SHARD):
-        with tarfile.open(folder / "tars" / f"{first // SHARD:04d}.tar", "w") as archive:
-            for number in range(first, min(first + SHARD, images)):
+    shard = min(SHARD, -(-images // 8))
+    for first in range(0, images, shard):
+        with tarfile.open(folder / "tars" / f"{first // shard:04d}.tar", "w") as archive:
+            for number in range(first, min(first + shard, images)):
                 name = f"{number % CLASSES}/{number:07d}.jpg"
                 ready[number % len(ready)].save(folder / "folders" / name, quality=90)
                 archive.add(folder / "folders" / name, name)
@@ -102,10 +106,16 @@ def ours(listing: Listing, args: argparse.Namespace) -> Turn:
     return turn
 
 
-def torchs(dataset: Dataset, args: argparse.Namespace) -> Turn:
+def torchs(dataset: Dataset, args: argparse.Namespace, collate: Callable | None = None) -> Turn:
     chosen = Chosen()
     loader = DataLoader(
-        dataset, BATCH, sampler=chosen, num_workers=args.workers, persistent_workers=True, prefetch_factor=4
+        dataset,
+        BATCH,
+        sampler=chosen,
+        num_workers=args.workers,
+        persistent_workers=True,
+        prefetch_factor=4,
+        collate_fn=collate,
     )
 
     def turn(order: list[int]) -> int:
@@ -131,15 +141,34 @@ def image_folder(root: Path, side: int) -> Dataset | None:
     return None
 
 
-def start_up(folder: Path) -> dict[str, float]:
-    """Seconds until a channel's images are listed: folders, tar files, and tar files whose index is there."""
-    seconds = {}
-    for name, root in (("folders", "folders"), ("tar files", "tars"), ("tar files, again", "tars")):
+def start_up(folder: Path, side: int) -> tuple[dict[str, float], dict[str, object]]:
+    """Seconds until images are listed, by ours and by the peers that list them too, and what each has listed. "again": with
+    what the first time has kept on the disk."""
+    ways: dict[str, Callable[[], object]] = {
+        OURS: lambda: list_images("train", folder / "folders"),
+        TARS: lambda: list_images("train", folder / "tars"),
+        f"{TARS}, again": lambda: list_images("train", folder / "tars"),
+    }
+    if installed("datasets"):
+        ways |= dict.fromkeys(
+            (HUB, f"{HUB}, again"), lambda: loader_peers.hub_images(folder / "folders", side, folder / "cache")
+        )
+    if image_folder(folder / "folders", side):
+        ways[VISION] = lambda: image_folder(folder / "folders", side)
+    seconds, listed = {}, {}
+    for name, way in ways.items():
         begun = time.perf_counter()
-        list_images("train", folder / root)
+        listed[name] = way()
         seconds[name] = time.perf_counter() - begun
-    (folder / "tars" / INDEX).unlink()
-    return seconds
+    return seconds, listed
+
+
+def installed(package: str) -> bool:
+    if importlib.util.find_spec(package) is None:
+        print(f"{package} is not installed", file=sys.stderr)
+        return False
+    importlib.import_module(package)  # not a part of the time that is measured
+    return True
 
 
 Seconds = dict[str, list[float]]
@@ -151,7 +180,7 @@ def measure(turns: dict[str, Turn], args: argparse.Namespace) -> tuple[Seconds, 
     cpu: Seconds = {name: [] for name in turns}
     foreign, shuffle = [], random.Random(0)
     for number in range(args.rounds + 1):
-        order = shuffle.sample(range(args.images), min(args.sample, args.images))
+        order = shuffle.sample(range(args.images), args.sample)
         machine, own, clock = busy_s(), own_s(), time.perf_counter()
         for name in shuffle.sample(list(turns), len(turns)):
             begun, used = time.perf_counter(), own_s()
@@ -188,22 +217,34 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--sample", type=int, default=8_000, help="images per turn")
     args = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
     torch.set_num_threads(1)
+    whole = BATCH * args.workers  # a turn is whole batches for each worker, since webdataset's workers do not share one
+    args.sample = min(args.sample, args.images) // whole * whole
+    if not args.sample:
+        parser.error(f"--images and --sample: fewer than {whole}; allowed: at least {BATCH} for each worker")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         make(folder, args.images, args.pixels)
         print(f"{args.images} JPEG files of {args.pixels} x {args.pixels * 3 // 4}, torch {torch.__version__}")
-        for name, took in start_up(folder).items():
-            print(f"listed from {name}: {took:.2f} s")
-        files, tars = list_images("train", folder / "folders"), list_images("train", folder / "tars")
-        turns = {OURS: ours(files, args), TARS: ours(tars, args), PEER: torchs(Decoded(files, args.side), args)}
-        if (vision := image_folder(folder / "folders", args.side)) is not None:
-            turns[VISION] = torchs(vision, args)
+        begun, listed = start_up(folder, args.side)
+        for name, took in begun.items():
+            print(f"listed, {name}: {took:.2f} s", flush=True)
+        turns = {name: ours(listed[name], args) for name in (OURS, TARS)}
+        turns[PEER] = torchs(Decoded(listed[OURS], args.side), args)
+        if VISION in listed:
+            turns[VISION] = torchs(listed[VISION], args)
+        if HUB in listed:
+            turns[HUB] = torchs(listed[HUB], args, loader_peers.hub_batch)
+        if installed("webdataset"):
+            batches = args.sample // whole
+            streams = loader_peers.web_images(folder / "tars", args.side, batches, BATCH)
+            turns[WEB] = loader_peers.streamed(streams, args.workers)
         seconds, cpu, foreign = measure(turns, args)
     print(f"{args.workers} workers, {len(foreign)} rounds, other processes used {statistics.median(foreign):.2f} cores")
     for name, took in seconds.items():
         low, ratio, high = paired_ratio(seconds[PEER], took)
-        count = min(args.sample, args.images)
+        count = args.sample
         print(
             f"{name:26} {count / statistics.median(took):8.0f} images/s   {ratio:.3f} of {PEER} ({low:.3f} to {high:.3f})"
             f"   {1e6 * statistics.median(cpu[name]) / count:.0f} us of CPU per image"

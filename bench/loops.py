@@ -24,7 +24,7 @@ from algorun.inside.stop_flag import StopFlag
 from algorun_train.data.augment import Augment
 from algorun_train.data.image_data import ImageData
 from algorun_train.data.images import InMemory
-from algorun_train.data.sampler import Batching
+from algorun_train.data.sampler import Batching, Epochs
 from algorun_train.loop.data_parallel_steps import DataParallelSteps
 from algorun_train.loop.learning_rate import learning_rate_schedule, set_learning_rate
 from algorun_train.loop.optimizer import build_optimizer
@@ -160,9 +160,9 @@ class StampedData(ImageData):
 
     stamped: ClassVar[list[Stamped]] = []
 
-    def training(self, epoch: int, done: int, epochs: int, seed: int, batching: Batching) -> Stamped:
+    def training(self, epochs: Epochs, batching: Batching) -> Stamped:
         steps = self.train_count // batching.global_batch
-        self.stamped.append(Stamped(super().training(epoch, done, epochs, seed, batching), steps, self.device))
+        self.stamped.append(Stamped(super().training(epochs, batching), steps, self.device))
         return self.stamped[-1]
 
 

@@ -26,15 +26,87 @@ WHOLE, TRAIN, COMPAT = "launcher/whole", "train", "compat"
 
 LATER = (
     Later(
-        "Pairs of layouts, each of which starts four ranks. `make test` has a sharded one that reads an unsharded one's "
-        "checkpoint and one process that reads a sharded one's; damaged shards are those of train/checkpoint.",
+        "Tied weights in stages, and their checkpoints: `make test` has them in train/jobs/test_pipeline_folders.py and "
+        "compat/test_smp_tied.py. The bundled vit in stages: there from files of images. The stop while torch is imported: "
+        "under ddp. The shares of each host: by the checkpoint that four shares read. 1,000 schedules: 100 of them.",
         {
+            f"{TRAIN}/jobs/test_pipeline_models.py::test_tied_embeddings_are_one_weight_in_checkpoints_of_any_layout": (),
+            f"{TRAIN}/jobs/test_pipeline_models.py::test_images_go_through_a_vit": (),
+            f"{TRAIN}/jobs/test_ddp.py::test_a_stop_while_torch_is_imported_is_not_lost": ("ddp-options0",),
+            f"{TRAIN}/jobs/test_ddp_sharded.py::"
+            "test_each_rank_of_the_first_replica_writes_its_share_on_its_own_host": (),
+            f"{TRAIN}/data/test_order_sampler.py::"
+            "test_random_schedules_of_kills_layouts_and_workers_train_on_each_sample_once": ("100",),
+        },
+    ),
+    Later(
+        "A demo of what train/jobs/test_ddp_language_models.py shows; it makes a model, trains on four ranks and draws a page.",
+        {f"{TRAIN}/jobs/test_demo_lm.py::test_the_demo_of_a_language_model_runs_from_text_to_text": ()},
+    ),
+    Later(
+        "Two jobs of two ranks; that hosts with different images read the same is shown in threads.",
+        {f"{TRAIN}/data/test_listing_on_hosts.py::test_a_job_on_two_hosts_trains_on_the_tar_files_of_both": ()},
+    ),
+    Later(
+        "A model's cut and a layout are independent of each other. `make test` has the tied one in two stages; how other "
+        "models are cut is in train/parallel.",
+        {
+            f"{TRAIN}/jobs/test_pipeline_folders.py::test_stages_compute_the_loss_and_the_gradients_of_one_process": (
+                "gpt2-pp2",
+            ),
+        },
+    ),
+    Later(
+        "Layouts of sharded data parallelism, each of which starts two or four ranks. `make test` has two shares, and a "
+        "checkpoint that four shares read.",
+        {
+            f"{COMPAT}/test_smp_sharded.py::test_training_in_shares_equals_training_of_the_whole": ("2",),
+            f"{COMPAT}/test_smp_sharded.py::test_a_script_s_own_clipping_is_by_the_norm_of_all_shares": (),
+            f"{COMPAT}/test_smp_sharded.py::test_half_precision_has_master_weights": ("fp16",),
+            f"{COMPAT}/test_smp_sharded.py::test_what_has_no_meaning_with_shares_is_refused": (),
+            f"{COMPAT}/test_smp_sharded.py::test_a_checkpoint_goes_into_any_degree": ("2-4",),
+        },
+    ),
+    Later(
+        "Pairs of layouts, each of which starts four ranks. `make test` has a sharded one that reads an unsharded one's "
+        "checkpoint and one process that reads a sharded one's; ddp reads that of stages in test_pipeline_folders.py; "
+        "damaged shards are those of train/checkpoint.",
+        {
+            f"{TRAIN}/jobs/test_ddp_sharded.py::"
+            "test_every_layout_trains_to_the_same_loss_and_writes_whole_tensors_by_name": (
+                "alone",
+                "shard4",
+            ),
+            f"{TRAIN}/jobs/test_ddp_sharded.py::test_a_torn_shard_of_a_stage_makes_ddp_take_the_older_checkpoint": (),
             f"{TRAIN}/jobs/test_ddp_sharded.py::test_a_layout_goes_on_from_another_s_checkpoint": (
                 "shard2x2-alone",
                 "dp4-shard4",
             ),
+            f"{TRAIN}/jobs/test_ddp_sharded.py::test_a_checkpoint_of_version_0_1_0_is_read_into_shares": (),
+            f"{TRAIN}/jobs/test_ddp_folders.py::"
+            "test_ranks_that_resume_give_the_same_bits_and_the_channel_names_the_model": (),
             f"{TRAIN}/jobs/test_ddp_sharded.py::"
             "test_the_same_layout_resumes_bit_identical_and_a_torn_shard_is_passed_over": (),
+            f"{TRAIN}/jobs/test_ddp_language_models.py::"
+            "test_a_resumed_language_model_has_the_same_bits_and_reads_no_first_weights": ("1",),
+        },
+    ),
+    Later(
+        "Trackers of memory, which make each operation slow. `make test` has the bytes of weights, gradients and moments in "
+        "train/loop/test_sharded_steps.py.",
+        {
+            f"{TRAIN}/loop/test_sharded_memory.py::test_weights_and_moments_are_divided_by_the_shards": (),
+            f"{TRAIN}/loop/test_sharded_memory.py::test_buffers_of_communication_have_the_size_of_one_unit": (),
+            f"{TRAIN}/loop/test_sharded_memory.py::test_the_peak_is_that_of_the_formula": (),
+        },
+    ),
+    Later(
+        "Jobs with adapters. `make test` trains, and compares the gradients of a sharded one; kinds of models and "
+        "layouts are those of the jobs without adapters.",
+        {
+            f"{TRAIN}/jobs/test_ddp_lora.py::test_two_ranks_compute_the_gradients_of_one_process": ("llama-2",),
+            f"{TRAIN}/jobs/test_ddp_lora.py::test_a_resumed_job_has_the_same_bits": (),
+            f"{TRAIN}/jobs/test_ddp_lora.py::test_adapters_train_and_peft_reads_them_on_the_folder": ("gpt2",),
         },
     ),
     Later(
@@ -90,10 +162,7 @@ LATER = (
         "launcher/control/test_hub_left.py; `make test` keeps a rank that leaves its peers in a collective, one that "
         "leaves before it meets them, and ranks that may leave, without torch.",
         {
-            f"{WHOLE}/test_left.py::test_the_rank_that_left_is_named_on_every_host": (
-                "collective-native",
-                "early-native",
-            ),
+            f"{WHOLE}/test_left.py::test_the_rank_that_left_is_named_on_every_host": ("collective-native",),
             f"{WHOLE}/test_left.py::test_another_attempt_may_follow": (),
             f"{WHOLE}/test_left.py::test_ranks_that_end_on_their_own_are_fine": (),
             f"{WHOLE}/test_left.py::test_all_ranks_that_ran_out_of_data_are_counted": (),
@@ -237,7 +306,7 @@ LATER = (
                 "2-llama",
                 "2x2-spread-every-2",
             ),
-            f"{COMPAT}/test_smp_tied.py::test_a_checkpoint_goes_into_any_layout": ("whole",),
+            f"{COMPAT}/test_smp_tied.py::test_a_checkpoint_goes_into_any_layout": (),
             f"{COMPAT}/test_smp_forms.py::"
             "test_any_form_of_the_arguments_trains_and_evaluates_as_the_model_without_the_library": (
                 "2-2-words0",

@@ -7,8 +7,10 @@ import io
 import json
 import random
 import re
+import socket
 import tarfile
 import time
+from urllib.parse import urlsplit
 
 import boto3
 import pytest
@@ -214,3 +216,14 @@ def test_a_client_killed_again_and_again(place, seed):
         code, said = task.submit(at(chosen.randint(1, 12)), done=chosen.random() < 0.5)
         assert code in (KILLED, 0), said  # 0: it needed fewer requests than that
     task.stop(task.finish())
+
+
+def test_a_client_that_dies_while_it_sends_an_object_leaves_none(place):
+    """As S3 does. An object of which half came would be taken for the whole one, whose name has its hash."""
+    address = urlsplit(place.environ["AWS_ENDPOINT_URL_S3"])
+    head = f"PUT /{BUCKET}/torn HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: 10\r\n\r\n"
+    with socket.create_connection((address.hostname, address.port), timeout=30) as client:
+        client.sendall(head.encode() + b"half")
+        client.shutdown(socket.SHUT_WR)
+        client.recv(1)
+    assert place.objects("torn") == {}

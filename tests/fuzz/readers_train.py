@@ -21,7 +21,7 @@ from algorun_train.checkpoint.ddp_checkpoints import DdpCheckpoints
 from algorun_train.checkpoint.shard_reader import ShardReader
 from algorun_train.checkpoint.shard_saver import shard_state
 from algorun_train.checkpoint.shards import Save, ShardStore
-from algorun_train.checkpoint.single_file import LATEST, MANIFEST, STATE, SingleFileStore
+from algorun_train.checkpoint.single_file import LATEST, MANIFEST, STATE
 from algorun_train.checkpoint.state_file import FORMAT
 from algorun_train.common.errors import UserError
 from algorun_train.loop.progress import Position, Progress
@@ -29,6 +29,7 @@ from algorun_train.options import option_parser
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World, read_world
+from tests.train import old_checkpoints
 
 from . import mutations
 from .reader import PART, Reader, parts, scratch
@@ -70,7 +71,7 @@ def saved() -> tuple[bytes, bytes]:
         "model": model.state_dict(),
         "optimizer": optimizer.state_dict(),
     }
-    made = SingleFileStore(folder, 1).save(3, state)
+    made = old_checkpoints.save(folder, 3, state)
     return (made / MANIFEST).read_bytes(), (made / STATE).read_bytes()
 
 

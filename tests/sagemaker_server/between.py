@@ -95,7 +95,11 @@ def _handler(between: Between, service: str) -> type[BaseHTTPRequestHandler]:
                 super().handle_one_request()
 
         def _forward(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length)
+            if len(body) < length:  # its client was killed while it sent this: S3 keeps no object of an incomplete body
+                self.close_connection = True
+                return
             operation = self.headers.get("X-Amz-Target", "").rpartition(".")[2]
             name = operation or (self.path if service == "S3" else body.decode().partition("&")[0])
             headers = {key: value for key, value in self.headers.items() if key.lower() not in OF_THE_CONNECTION}

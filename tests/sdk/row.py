@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sdk_client import Running, Seen
@@ -32,6 +33,8 @@ class Row:
     check: Check
     s3: bool = False
     requirements: bool = False
+    channels: Callable[[Path], list[str]] | None = None
+    """writes folders into the job's folder `data` and returns their names, which are the channels"""
     during: Callable[[Running], None] | None = None
     quick: bool = False
     limit_s: float = 400.0
@@ -137,6 +140,19 @@ def bundled(world: int) -> Check:
         succeeded(seen)
         assert f"ok nnodes={world} world_size={world} loss=" in seen.log, seen.log[-3000:]
         assert "model.pt" in seen.model, seen.model.keys()
+
+    return check
+
+
+def language_model(world: int) -> Check:
+    """The bundled ddp trained the channel's language model, sharded over all ranks, and left a folder of its kind."""
+
+    def check(seen: Seen) -> None:
+        succeeded(seen)
+        assert f"sharded: over {world} ranks" in seen.log, seen.log[-3000:]
+        assert f"ok nnodes={world} world_size={world} loss=" in seen.log, seen.log[-3000:]
+        assert {"config.json", "model.safetensors", "tokenizer.json"} <= seen.model.keys(), seen.model.keys()
+        assert json.loads(seen.model["config.json"])["architectures"] == ["LlamaForCausalLM"]
 
     return check
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from row import (
@@ -17,12 +18,23 @@ from row import (
     fails,
     fails_late,
     hyperparameters,
+    language_model,
     logs,
     processing,
     ranks,
     stop,
     stopped,
 )
+
+from tests.train.model_folders import write_language_model, write_text
+
+
+def llama_and_text(data: Path) -> list[str]:
+    """A Hugging Face folder and a text, and the empty file that stands for the bundled `ddp`."""
+    write_language_model(data / "model")
+    write_text(data / "train")
+    (data.parent / "source" / "ddp.py").write_bytes(b"")
+    return ["model", "train"]
 
 
 def v2(name: str, script: str, *, hosts: int, expects: str, check: Check, **more: Any) -> Row:
@@ -64,6 +76,11 @@ def _on(hosts: int) -> list[Row]:
         Row(name="no script", client="v2", kind="Estimator", hosts=hosts, check=bundled(hosts), quick=hosts == 1,
             expects="the bundled ddp trains and leaves model.pt",
             options={"hyperparameters": {"epochs": 1, "warmup-epochs": 0}}),
+        v2("ddp with a channel model", "ddp.py", hosts=hosts, channels=llama_and_text, quick=hosts == 2,
+           expects="a language model of a folder, sharded, by torchrun; the same kind of folder as artifact",
+           check=both(language_model(hosts), logs("engine torchrun")),
+           options={"distribution": {"torch_distributed": {"enabled": True}},
+                    "hyperparameters": {"shard": "all", "context": 32, "epochs": 1, "warmup-epochs": 0}}),
         v2("script from S3", "plain.py", hosts=hosts, check=ranks(hosts, hosts), s3=True,
            expects="the code comes from sagemaker_submit_directory=s3://..tar.gz"),
         v2("requirements.txt", "needs_package.py", hosts=hosts, check=answered(hosts), requirements=True,

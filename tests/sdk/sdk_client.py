@@ -94,6 +94,7 @@ def run(
     *,
     with_s3: bool = False,
     requirements: bool = False,
+    channels: Callable[[Path], list[str]] | None = None,
     during: Callable[[Running], None] | None = None,
     limit_s: float = 400.0,
 ) -> Seen:
@@ -106,6 +107,7 @@ def run(
     (data / "lines.txt").write_text("one\ntwo\nthree\n")
     if requirements:
         write_package(source)
+    inputs = {name: f"file://{data / name}" for name in channels(data)} if channels else None
     environ = environment(work, client)
     network_was_there = has_network()
     try:
@@ -119,6 +121,7 @@ def run(
                 "root": str(root),
                 "out": str(out),
                 "data": str(data),
+                "inputs": inputs,
                 "s3": endpoint,
             }
             (work / "job.json").write_text(json.dumps(job))

@@ -25,6 +25,7 @@ def test_row(row: Row, tmp_path: Path, note: Callable[[Seen], None]) -> None:
         row.options,
         with_s3=row.s3,
         requirements=row.requirements,
+        channels=row.channels,
         during=row.during,
         limit_s=row.limit_s,
     )

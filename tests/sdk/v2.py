@@ -35,7 +35,7 @@ def train(kind: type, job: dict) -> None:
         sagemaker_session=session(job),
         **options,
     )
-    estimator.fit(wait=True)
+    estimator.fit(job["inputs"], wait=True)
 
 
 def process(job: dict) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -26,10 +27,18 @@ def write_vit(folder: Path, weights: bool = True, classes: int = 10, base: bool 
 
 
 def write_language_model(folder: Path, kind: str = "llama", context: int = 32, **changes: object) -> Path:
-    """A Llama or a GPT-2 (tied weights) with a tokenizer that has learned from a few lines."""
+    """A Llama, a Qwen2 or a GPT-2 (tied weights) with a tokenizer that has learned from a few lines."""
     import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers import (
+        GPT2Config,
+        GPT2LMHeadModel,
+        LlamaConfig,
+        LlamaForCausalLM,
+        PreTrainedTokenizerFast,
+        Qwen2Config,
+        Qwen2ForCausalLM,
+    )
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -42,10 +51,18 @@ def write_language_model(folder: Path, kind: str = "llama", context: int = 32, *
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
     torch.manual_seed(1)
     model: torch.nn.Module
-    if kind == "llama":
-        sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-        model = LlamaForCausalLM(LlamaConfig(**sizes, num_key_value_heads=2, vocab_size=300, max_position_embeddings=context,
-                                             bos_token_id=0, eos_token_id=1))  # fmt: skip
+    if kind in ("llama", "qwen2"):
+        sizes: dict[str, Any] = {
+            "hidden_size": 32,
+            "intermediate_size": 48,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+        }
+        sizes |= {"num_key_value_heads": 2, "vocab_size": 300, "max_position_embeddings": context, "bos_token_id": 0}
+        sizes |= {"eos_token_id": 1}
+        sizes |= changes
+        llama = kind == "llama"
+        model = LlamaForCausalLM(LlamaConfig(**sizes)) if llama else Qwen2ForCausalLM(Qwen2Config(**sizes))
     else:
         model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=300, n_positions=context,
                                            bos_token_id=0, eos_token_id=1, **changes))  # fmt: skip

@@ -9,10 +9,12 @@ finds such lines.
 from __future__ import annotations
 
 import re
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from itertools import compress
 from operator import attrgetter
 from typing import NamedTuple, TypedDict, cast
@@ -20,7 +22,7 @@ from typing import NamedTuple, TypedDict, cast
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.request.model import Kind
 from algorun_client.target import fields
-from algorun_client.target.api import LogsApi
+from algorun_client.target.api import Answer, LogsApi
 from algorun_client.target.job_state import GROUPS
 
 MOST_PAGES = 20  # of one stream in one round: a long stream must not hold up the others
@@ -63,6 +65,7 @@ class _Stream:
     host: str  # algo-1
     token: str = ""
     at_end: bool = False  # the last call brought nothing
+    read_ms: int = 0  # the time of the youngest line that was read
     is_followed: bool = False  # it was at its end once, and what came since was read by one call a round
     # The window: the lines that were handed out, from `begin_ms` on. They are counted in a sweep only.
     begin_ms: int = 0
@@ -88,13 +91,15 @@ class _Stream:
     def take(self, events: Sequence[tuple[int, str]], longest: int) -> list[LogLine]:
         """Times and texts as lines. They come into the window, which keeps the newest `longest` to twice as many."""
         host, short, make = self.host, self.short, tuple.__new__  # the class has a slower one, in Python
-        self.times += [time for time, _ in events]
+        times = [time_ms for time_ms, _ in events]
+        self.read_ms = max(times, default=self.read_ms)
+        self.times += times
         self.hashes += [hash(text) for _, text in events]
         if len(self.times) > 2 * longest:
             self.begin_ms = sorted(self.times, reverse=True)[longest] + 1
-            kept = [time >= self.begin_ms for time in self.times]
+            kept = [time_ms >= self.begin_ms for time_ms in self.times]
             self.times, self.hashes = list(compress(self.times, kept)), list(compress(self.hashes, kept))
-        return [make(LogLine, (host, short, time, text)) for time, text in events]
+        return [make(LogLine, (host, short, time_ms, text)) for time_ms, text in events]
 
 
 class LogReader:
@@ -106,6 +111,7 @@ class LogReader:
     def __init__(self, logs: LogsApi, kind: Kind, job: str) -> None:
         self._logs, self._group, self._job = logs, GROUPS[kind], job
         self._streams: dict[str, _Stream] = {}
+        self._discovered_ms = 0  # when the streams were looked for, by the service's clock
         self._ready: list[LogLine] = []  # lines that were read before a call in the same round was refused
 
     @property
@@ -131,6 +137,7 @@ class LogReader:
                 answer = self._logs.describe_log_streams(**query)
             except NotFound:  # no job of this account has printed anything yet
                 return
+            self._discovered_ms = _clock_ms(answer)
             for each in fields.tables(answer, "logStreams"):
                 name = fields.required(each, "logStreamName")
                 if name not in self._streams:
@@ -141,10 +148,11 @@ class LogReader:
             query["nextToken"] = token
 
     def read_all(self) -> Iterator[list[LogLine]]:
-        """All lines that exist now, in pieces."""
+        """All lines that exist now, in pieces. It ends also if the hosts go on to print faster than it reads."""
         self.discover()
         yield self.poll()
-        while left := [each for each in self._streams.values() if not each.at_end]:
+        until_ms = self._discovered_ms
+        while left := [each for each in self._streams.values() if not each.at_end and each.read_ms <= until_ms]:
             yield self._round(left, self._read_on)
 
     def poll(self) -> list[LogLine]:
@@ -209,8 +217,13 @@ class LogReader:
                 return
 
     def _read_again(self, stream: _Stream) -> Iterator[list[LogLine]]:
-        """All of the window, to its end. What was not handed out yet is new, also the lines behind the token."""
-        token, late = "", list[tuple[int, str]]()
+        """All of the window. What was not handed out yet is new, also the lines behind the token.
+
+        It ends at the first page with a line younger than the window: what follows is no late line but a new one, and a
+        talkative host prints faster than its end can be reached.
+        """
+        token, late, at_end = "", list[tuple[int, str]](), False
+        newest = max(stream.times, default=0)
         left = stream.window()  # less the lines that have come once more
         while True:
             try:
@@ -219,18 +232,19 @@ class LogReader:
                 stream.news, stream.at_end = False, True
                 yield stream.take(late, self._longest_window)
                 return
-            for time, text in events:
-                key = (time, hash(text))
-                if time < stream.begin_ms:
+            for time_ms, text in events:
+                key = (time_ms, hash(text))
+                if time_ms < stream.begin_ms:
                     continue
                 if left[key] > 0:
                     left[key] -= 1
                 else:
-                    late.append((time, text))
-            if following == token or not following:
+                    late.append((time_ms, text))
+            at_end = following == token or not following
+            token = following or token
+            if at_end or (events and events[-1][0] > newest):
                 break
-            token = following
-        stream.token, stream.news, stream.at_end = token, False, not late
+        stream.token, stream.news, stream.at_end = token, False, at_end and not late
         yield stream.take(late, self._longest_window)
 
     def _page(self, name: str, token: str, begin_ms: int = 0) -> tuple[list[tuple[int, str]], str]:
@@ -242,6 +256,15 @@ class LogReader:
         answer = self._logs.get_log_events(**query)
         events = cast("Sequence[_Event]", answer.get("events") or ())  # 16,000 a second: each is read without a check
         return [(each["timestamp"], each["message"]) for each in events], fields.text(answer, "nextForwardToken")
+
+
+def _clock_ms(answer: Answer) -> int:
+    """When the service answered, by its own clock: this machine's may be minutes off. A local job has this one's."""
+    date = fields.text(fields.inner(fields.inner(answer, "ResponseMetadata"), "HTTPHeaders"), "date")
+    try:
+        return int(parsedate_to_datetime(date).timestamp() * 1000) + 999  # the header has whole seconds
+    except ValueError:
+        return int(time.time() * 1000)
 
 
 def _is_short(page: Sequence[LogLine]) -> bool:

@@ -121,6 +121,10 @@ def of_file(target: str, args: Sequence[str], cwd: str, *, where: str, source: s
     return Entry(kind, target, tuple(args), cwd, source, interpreter)
 
 
+def _is_empty(path: Path) -> bool:
+    return os.path.isfile(path) and os.path.getsize(path) == 0
+
+
 def _programs(cwd: str) -> list[str]:
     try:
         return [name for name in os.listdir(cwd) if name.endswith((".py", ".sh"))]
@@ -131,8 +135,9 @@ def _programs(cwd: str) -> list[str]:
 def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str) -> Entry:
     """The program of a job: a file or module in the code folder, else a bundled entrypoint. Raises UserError.
 
-    A file called `ddp` in the code folder comes before the bundled entrypoint. Without a name and without code it is the
-    bundled `ddp`.
+    A file called `ddp` in the code folder comes before the bundled entrypoint. But an empty file `ddp.py` stands for the
+    bundled one, since the SageMaker SDK v2 takes as entry_point only files that exist, and with torch_distributed only
+    `*.py`. Without a name and without code it is the bundled `ddp`.
     """
     if not program:
         if code.is_dir() and any(name.endswith((".py", ".sh")) for name in _programs(str(code))):
@@ -142,8 +147,9 @@ def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str)
                 fix="name the entry point in sagemaker_program or SAGEMAKER_PROGRAM (SDK v3: entry_script)",
             )
         return Entry("bundled", "ddp", tuple(args), cwd if code.is_dir() else "/", "default program")
-    if program in BUNDLED and not os.path.exists(code / program):
-        return Entry("bundled", program, tuple(args), cwd if code.is_dir() else "/", source)
+    name = program.removesuffix(".py")
+    if name in BUNDLED and (_is_empty(code / program) or (name == program and not os.path.exists(code / program))):
+        return Entry("bundled", name, tuple(args), cwd if code.is_dir() else "/", source)
     plain = program.removeprefix("./")  # SDK v3 adds it
     if plain.startswith(("/", "-")) or ".." in plain.split("/") or "\0" in plain:
         raise UserError(source, f"{program!r} is not an entry point", allowed="a path inside the code folder")

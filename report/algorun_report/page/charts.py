@@ -19,6 +19,7 @@ MOST_SERIES_ON_PAGE = MOST_VALUES // FEWEST_PLACES
 UNITS = {
     "train:images_per_s": "images/s",
     "train:sequences_per_s": "sequences/s",
+    "train:tokens_per_s": "tokens/s",
     "train:data_wait": "share of the time, 0 to 1",
     "train:peak_memory_mib": "MiB",
 }

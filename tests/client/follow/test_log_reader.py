@@ -224,3 +224,59 @@ def test_all_lines_ask_no_stream_again_that_was_read_to_its_end():
     reader = LogReader(logs, Kind.TRAINING, "job")
     assert sum(map(len, reader.read_all())) == 2045
     assert logs.calls == 1 + 201 + 9 * 2  # streams; pages of the long one and of the others, each with its end
+
+
+class Talkative(CloudWatch):
+    """A host prints a line whenever somebody reads; each is 10 ms younger than the one before."""
+
+    printing, printed, date = True, 0, "Thu, 01 Jan 1970 00:00:01 GMT"
+
+    def describe_log_streams(self, **query):
+        answered = {"HTTPHeaders": {"date": self.date}} if self.date else {}
+        return {**super().describe_log_streams(**query), "ResponseMetadata": answered}
+
+    def get_log_events(self, **query):
+        if self.printing:
+            self.print()
+        return super().get_log_events(**query)
+
+    def print(self):
+        self.put("job/algo-1-1", 10 * self.printed, str(self.printed))
+        self.printed += 1
+
+
+@pytest.mark.parametrize("before", [1, 250])
+def test_a_look_for_late_lines_does_not_run_after_a_host_that_keeps_printing(before):
+    logs = Talkative()
+    for _ in range(before):
+        logs.print()
+    reader = LogReader(logs, Kind.TRAINING, "job")
+    reader.discover()
+    found = [line for _ in range(4) for line in reader.poll()]
+    logs.put("job/algo-1-1", 5, "late")
+    calls = logs.calls
+    found += reader.sweep(all_streams=True)
+    assert logs.calls <= calls + 4, "it followed the end"
+    logs.printing = False
+    while not reader.at_end:
+        found += reader.poll()
+    assert sorted(line.text for line in found) == sorted(["late", *map(str, range(logs.printed))])
+
+
+def test_all_lines_that_exist_are_those_before_the_look_by_the_clock_of_the_service():
+    logs = Talkative(page=20)
+    for _ in range(60):
+        logs.print()
+    texts = [line.text for lines in LogReader(logs, Kind.TRAINING, "job").read_all() for line in lines]
+    assert texts[:101] == list(map(str, range(101))), "the last of them is 1 s old"
+    assert len(texts) <= 220
+
+
+def test_without_a_date_this_machine_has_the_clock(monkeypatch):
+    logs = Talkative(page=20)
+    logs.date = ""
+    logs.print()
+    monkeypatch.setattr(log_reader.time, "time", lambda: 3.0)
+    texts = [line.text for lines in LogReader(logs, Kind.TRAINING, "job").read_all() for line in lines]
+    assert texts[:301] == list(map(str, range(301)))
+    assert len(texts) <= 340

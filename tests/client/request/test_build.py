@@ -178,7 +178,8 @@ def test_our_metrics_fill_up_and_those_left_out_are_named():
     assert len(names) == 40
     assert names[:35] == [f"m{number}" for number in range(35)]
     assert made.warnings == (
-        "--metric: SageMaker takes 40; left out of algorun's own: train:learning_rate, train:data_wait, train:peak_memory_mib",
+        "--metric: SageMaker takes 40; left out of algorun's own: train:perplexity, validation:perplexity, "
+        "train:tokens_per_s, train:learning_rate, train:data_wait, train:peak_memory_mib",
     )
 
 

@@ -103,6 +103,20 @@ def test_a_program_of_the_environment_beats_the_hyperparameter():
     assert (config.entry.kind, config.entry.source) == ("bundled", "SAGEMAKER_PROGRAM")
 
 
+@pytest.mark.parametrize(("text", "entry"), [("", ("bundled", "ddp")), ("print()\n", ("script", "ddp.py"))])
+def test_an_empty_file_named_as_an_entrypoint_stands_for_it(tmp_path, text, entry):
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "ddp.py").write_text(text)
+    config = read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": "ddp.py"})
+    assert (config.entry.kind, config.entry.target) == entry
+
+
+def test_a_file_that_is_not_there_is_no_entrypoint(tmp_path):
+    (tmp_path / "code").mkdir()
+    with pytest.raises(UserError, match="'ddp.py' does not exist"):
+        read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": "ddp.py"})
+
+
 def test_hyperparameters_become_the_arguments():
     assert job("script").entry.args == ("--lr", "0.1", "--name", "x y")
 

@@ -15,16 +15,21 @@ def test_every_definition_finds_its_number_in_a_real_line():
     epoch = EpochReport(step=9, epoch=1, epochs=2, train_loss=0.5, val_loss=0.25, val_accuracy=0.97, pace=PACE)
     step = StepReport(step=9, steps=18, epoch=1, epochs=2, train_loss=0.5, learning_rate=0.003, pace=PACE)
     text = StepReport(
-        step=9, steps=18, epoch=1, epochs=2, train_loss=0.5, learning_rate=0.003, pace=replace(PACE, unit="sequences")
-    )
-    lines = f"[0 algo-1] {epoch}\n[0 algo-1] {step}\n[0 algo-1] {text}"
+        step=9, steps=18, epoch=1, epochs=2, train_loss=0.5, learning_rate=0.003,
+        pace=replace(PACE, unit="sequences", sample_tokens=8),
+    )  # fmt: skip
+    held = replace(epoch, val_loss=0.0, pace=text.pace)
+    lines = f"[0 algo-1] {epoch}\n[0 algo-1] {step}\n[0 algo-1] {text}\n[0 algo-1] {held}"
     found = {each["Name"]: float(re.search(each["Regex"], lines)[1]) for each in metric_definitions.DEFINITIONS}
     assert found == {
         "train:loss": 0.5,
         "validation:loss": 0.25,
         "validation:accuracy": 0.97,
+        "train:perplexity": 1.6487,
+        "validation:perplexity": 1.0,
         "train:images_per_s": 2279.8,
         "train:sequences_per_s": 2279.8,
+        "train:tokens_per_s": 18238.4,
         "train:learning_rate": 0.003,
         "train:data_wait": 0.014,
         "train:peak_memory_mib": 346.2,

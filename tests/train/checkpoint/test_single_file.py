@@ -1,14 +1,15 @@
-"""Checkpoints: complete or not there, torn ones recognised, the newest whole one used, few kept."""
+"""Checkpoints of version 0.1.0: torn ones are recognised, and the newest whole one is read."""
 
-import json
 import os
 
 import pytest
 import torch
 
-from algorun_train.checkpoint.single_file import LATEST, SingleFileStore
+from algorun_train.checkpoint import single_file
+from algorun_train.checkpoint.single_file import LATEST
 from algorun_train.checkpoint.state_file import FORMAT, compatible, unpack
 from algorun_train.common.errors import UserError
+from tests.train.old_checkpoints import save
 
 
 def state(value: float) -> dict:
@@ -16,39 +17,31 @@ def state(value: float) -> dict:
 
 
 @pytest.fixture
-def store(tmp_path):
-    return SingleFileStore(tmp_path / "checkpoints", keep=2)
+def root(tmp_path):
+    return tmp_path / "checkpoints"
 
 
-def newest(store):
+def newest(root):
     warnings = []
-    found = store.newest(warnings.append)
+    found = single_file.newest(root, warnings.append)
     return (found[0].name, unpack(found[1], "here")["losses"][0]) if found else None, warnings
 
 
-def test_what_is_saved_comes_back(store):
-    store.save(7, state(0.5))
-    assert newest(store) == (("step-00000007", 0.5), [])
-    assert (store.root / LATEST).read_text() == "step-00000007\n"
-    unpacked = unpack(store.newest(print)[1], "here")
+def test_what_was_saved_comes_back(root):
+    save(root, 7, state(0.5))
+    assert newest(root) == (("step-00000007", 0.5), [])
+    unpacked = unpack(single_file.newest(root, print)[1], "here")
     assert torch.equal(unpacked["model"]["w"], torch.full((1000,), 0.5))
 
 
-def test_nothing_there(store):
-    assert newest(store) == (None, [])
-
-
-def test_only_the_last_are_kept_and_leftovers_of_killed_writers_go(store):
-    (store.root / ".step-00000001.99.tmp").mkdir(parents=True)
-    for step in (1, 2, 3):
-        store.save(step, state(step))
-    assert sorted(p.name for p in store.root.iterdir()) == [LATEST, "step-00000002", "step-00000003"]
+def test_nothing_there(root):
+    assert newest(root) == (None, [])
 
 
 @pytest.mark.parametrize("harm", ["truncate", "flip", "no manifest", "half a manifest", "no state"])
-def test_a_torn_checkpoint_is_passed_over_with_a_warning(store, harm):
-    store.save(1, state(1))
-    folder = store.save(2, state(2))
+def test_a_torn_checkpoint_is_passed_over_with_a_warning(root, harm):
+    save(root, 1, state(1))
+    folder = save(root, 2, state(2))
     file, manifest = folder / "state.pt", folder / "manifest.json"
     if harm == "truncate":
         os.truncate(file, file.stat().st_size // 2)
@@ -62,40 +55,33 @@ def test_a_torn_checkpoint_is_passed_over_with_a_warning(store, harm):
         manifest.write_text(manifest.read_text()[:20])
     else:
         file.unlink()
-    found, warnings = newest(store)
+    found, warnings = newest(root)
     assert found == ("step-00000001", 1)
     assert len(warnings) == 1
     assert "step-00000002 is not complete" in warnings[0]
 
 
-def test_a_pointer_that_is_missing_or_wrong_does_not_matter(store):
-    store.save(1, state(1))
-    store.save(2, state(2))
-    (store.root / LATEST).unlink()
-    assert newest(store)[0] == ("step-00000002", 2)
-    (store.root / LATEST).write_text("step-00000099\n")
-    assert newest(store)[0] == ("step-00000002", 2)
+def test_a_pointer_that_is_missing_or_wrong_does_not_matter(root):
+    save(root, 1, state(1))
+    save(root, 2, state(2))
+    (root / LATEST).unlink()
+    assert newest(root)[0] == ("step-00000002", 2)
+    (root / LATEST).write_text("step-00000099\n")
+    assert newest(root)[0] == ("step-00000002", 2)
 
 
-def test_a_run_that_began_anew_wins_over_older_checkpoints_of_more_steps(store):
-    store.save(900, state(1))
-    store.save(901, state(1))
-    store.save(5, state(2))
-    assert newest(store)[0] == ("step-00000005", 2)
-    (store.root / LATEST).unlink()
-    assert newest(store)[0] == ("step-00000005", 2)
-    store.save(901, state(3))  # the same step once more
-    assert newest(store)[0] == ("step-00000901", 3)
+def test_a_run_that_began_anew_wins_over_older_checkpoints_of_more_steps(root):
+    save(root, 900, state(1))
+    save(root, 901, state(1))
+    save(root, 5, state(2))
+    assert newest(root)[0] == ("step-00000005", 2)
+    (root / LATEST).unlink()
+    assert newest(root)[0] == ("step-00000005", 2)
+    save(root, 901, state(3))  # the same step once more
+    assert newest(root)[0] == ("step-00000901", 3)
 
 
-def test_a_failed_write_leaves_no_trace(store):
-    store.save(1, state(1))
-    with pytest.raises(Exception, match="pickle"):
-        store.save(2, {"bad": lambda: None})
-    assert sorted(p.name for p in store.root.iterdir()) == [LATEST, "step-00000001"]
-
-
-def test_a_state_of_another_format_or_with_code_in_it_is_refused(store):
+def test_a_state_of_another_format_or_with_code_in_it_is_refused(root):
     import io
     import pickle
 
@@ -119,18 +105,10 @@ def test_incompatible_jobs_are_told_what_differs():
         compatible(own | {"width": 32}, own, "there")
 
 
-def test_the_manifest_is_plain_json(store):
-    manifest = json.loads((store.save(3, state(1)) / "manifest.json").read_text())
-    assert manifest["step"] == 3
-    assert manifest["files"]["state.pt"]["size"] > 4000
-
-
-def test_checkpoints_of_stages_in_the_same_folder_are_left_alone(store):
-    part = store.root / "step-00000009" / "part-0000-of-0002.pt"
+def test_shards_in_the_same_folder_are_passed_over(root):
+    part = root / "step-00000009" / "part-0000-of-0002.pt"
     part.parent.mkdir(parents=True)
     part.write_bytes(b"another job's")
     for step in (1, 2, 3):
-        store.save(step, state(step))
-    assert newest(store) == (("step-00000003", 3.0), [])
-    assert [each.name for each in sorted(store.root.glob("step-*"))] == [f"step-0000000{n}" for n in (2, 3, 9)]
-    assert part.exists()
+        save(root, step, state(step))
+    assert newest(root) == (("step-00000003", 3.0), [])

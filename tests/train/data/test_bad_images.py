@@ -9,7 +9,7 @@ import torch
 
 from algorun_train.common.errors import UserError
 from algorun_train.data.batch import IGNORED
-from algorun_train.data.sampler import Batching
+from algorun_train.data.sampler import Batching, Epochs
 from tests.train.data.tar_files import SKIP, on_hosts, pack, source, spoil
 from tests.train.training_runs import SMALL, once
 
@@ -39,7 +39,7 @@ def test_a_skipped_image_is_counted_named_and_does_not_count(folder, tmp_path, c
     assert "skipped: 1 of 36 images of channel 'train' do not count" in said
     assert f"skipped: channel 'train': {named} is a corrupt image" in said
     assert "channel 'validation'" not in said
-    steps = list(images.training(0, 0, 1, 0, Batching(12, 1, 0, 1)))
+    steps = list(images.training(Epochs(0, 0, 1, 0), Batching(12, 1, 0, 1)))
     batches = [batch for _, (batch,) in steps]
     assert sorted(step.weight for step, _ in steps) == [11, 12, 12]
     ignored = [batch.inputs[i] for batch in batches for i in range(12) if batch.labels[i] == IGNORED]
@@ -72,7 +72,7 @@ def test_an_image_that_breaks_after_the_start_ends_the_job(tars):
     for path in tars.glob("*.tar"):
         os.truncate(path, 512)
     with pytest.raises(UserError, match=r"00.\.tar, member .* ends \d+ bytes before the end of the image"):
-        list(images.training(0, 0, 1, 0, Batching(12, 1, 0, 1)))
+        list(images.training(Epochs(0, 0, 1, 0), Batching(12, 1, 0, 1)))
 
 
 def test_a_channel_without_a_good_image_is_refused(folder, tmp_path):

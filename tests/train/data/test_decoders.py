@@ -12,14 +12,14 @@ import torch
 
 from algorun_train.data.folder import decode, list_images
 from algorun_train.data.images import OnDisk
-from algorun_train.data.sampler import Batching
+from algorun_train.data.sampler import Batching, Epochs
 from tests.train.data.tar_files import source
 from tests.train.training_runs import SMALL
 
 
 def test_a_killed_decoding_process_is_named_and_leaves_no_other(tars):
     images = source("--train", str(tars), "--cache-mb", "0")
-    stream = images.training(0, 0, 3, 0, Batching(4, 1, 0, 1))
+    stream = images.training(Epochs(0, 0, 3, 0), Batching(4, 1, 0, 1))
     next(stream)
     processes = decoding()
     assert len(processes) == 2

@@ -12,7 +12,7 @@ from PIL import Image
 from algorun_train.common.errors import UserError
 from algorun_train.data import image_data
 from algorun_train.data.folder import decode, list_images
-from algorun_train.data.sampler import Batching
+from algorun_train.data.sampler import Batching, Epochs
 from algorun_train.options import folders, option_parser
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.ranks.communicator import Communicator
@@ -56,10 +56,10 @@ def test_without_inputs_batches_are_the_same_but_for_what_is_in_the_images(chann
     )
     bare = full.without_inputs()
     batching = Batching(16, 1, 0, 1)
-    wanted = [*full.training(0, 0, 2, 0, batching), *full.evaluation(batching)]
+    wanted = [*full.training(Epochs(0, 0, 2, 0), batching), *full.evaluation(batching)]
     shutil.rmtree(train)
     shutil.rmtree(validation)
-    found = [*bare.training(0, 0, 2, 0, batching), *bare.evaluation(batching)]
+    found = [*bare.training(Epochs(0, 0, 2, 0), batching), *bare.evaluation(batching)]
     assert len(found) == len(wanted) == 9
     for one, other in zip(found, wanted, strict=True):
         (mine,), (theirs,) = (each[1] if isinstance(each, tuple) else (each,) for each in (one, other))

@@ -15,11 +15,12 @@ from tests.train.data.sampler_ledger import Ledger, carry_out, missing_and_doubl
 from tests.train.training_runs import ROOT
 
 
-def test_1000_random_schedules_of_kills_layouts_and_workers_train_on_each_sample_once(monkeypatch):
+@pytest.mark.parametrize("schedules", [100, 1000])
+def test_random_schedules_of_kills_layouts_and_workers_train_on_each_sample_once(schedules, monkeypatch):
     """The ranks of a schedule are in one process: what each of them computes anew is computed once."""
     monkeypatch.setattr(order_files, "permutation", functools.cache(permutation))
     kills = 0
-    for number in range(1000):
+    for number in range(schedules):
         files, epochs, runs = random_schedule(random.Random(number))
         ledger = Ledger()
         for run in runs:
@@ -27,7 +28,7 @@ def test_1000_random_schedules_of_kills_layouts_and_workers_train_on_each_sample
                 break
             kills += 1
         assert missing_and_double(files, epochs, ledger) == (0, 0), number
-    assert kills > 1000
+    assert kills > schedules
 
 
 @pytest.mark.parametrize("workers", [0, 2])

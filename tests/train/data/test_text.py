@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from algorun_train.common.errors import UserError
 from algorun_train.data import corpus, text
 from algorun_train.data.batch import IGNORED
-from algorun_train.data.sampler import Batching
+from algorun_train.data.sampler import Batching, Epochs
 from algorun_train.options.folders import Folders
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World
@@ -49,7 +49,7 @@ def test_sequences_do_not_overlap_and_labels_are_the_bytes_that_follow(tmp_path)
     (tmp_path / "a.txt").write_bytes(bytes(range(1, 67)))
     data = text.load(5, paths(tmp_path), ALONE)
     assert (data.train_count, data.validation_count, data.unit) == (10, 1, "sequences")
-    _, (batch,) = next(data.training(0, 0, 1, 0, Batching(10, 1, 0, 1)))
+    _, (batch,) = next(data.training(Epochs(0, 0, 1, 0), Batching(10, 1, 0, 1)))
     assert batch.inputs.dtype == batch.labels.dtype == torch.int64
     assert batch.inputs.shape == batch.labels.shape == (10, 5)
     assert torch.equal(batch.labels, batch.inputs + 1)
@@ -81,7 +81,8 @@ def test_each_sequence_counts_exactly_once_from_any_point_on(count, batch, accum
     data, seen = numbered(count), []
     done = min(done, count)
     ranks = [
-        data.training(epoch, done, epoch + 1, 7, Batching(batch, accumulation, r, replicas)) for r in range(replicas)
+        data.training(Epochs(epoch, done, epoch + 1, 7), Batching(batch, accumulation, r, replicas))
+        for r in range(replicas)
     ]
     for turns in zip(*ranks, strict=True):
         assert all(len(batches) == accumulation for _, batches in turns)
@@ -93,7 +94,7 @@ def test_each_sequence_counts_exactly_once_from_any_point_on(count, batch, accum
                 assert (each.inputs >= 0).all()  # also those that do not count are looked up
                 assert torch.equal(each.labels[: each.valid], each.inputs[: each.valid])
                 seen += each.labels[: each.valid, 0].tolist()
-    whole = data.training(epoch, 0, epoch + 1, 7, Batching(count, 1, 0, 1))
+    whole = data.training(Epochs(epoch, 0, epoch + 1, 7), Batching(count, 1, 0, 1))
     order = next(whole)[1][0].labels[:, 0].tolist()
     assert sorted(seen) == sorted(order[done:])
 
@@ -107,7 +108,7 @@ def test_evaluation_counts_each_sequence_once_and_all_ranks_take_part_in_every_p
 
 
 def test_epochs_follow_each_other_in_different_orders():
-    steps = list(numbered(8).training(1, 4, 3, 0, Batching(4, 1, 0, 1)))
+    steps = list(numbered(8).training(Epochs(1, 4, 3, 0), Batching(4, 1, 0, 1)))
     assert [(step.epoch, step.begin) for step, _ in steps] == [(1, 4), (2, 0), (2, 4)]
     assert steps[0][1][0].inputs.tolist() != steps[2][1][0].inputs.tolist()
 

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from algorun_train.common.errors import UserError
 from algorun_train.data import token_data, token_encoding, token_files, token_store
 from algorun_train.data.batch import IGNORED
-from algorun_train.data.sampler import Batching
+from algorun_train.data.sampler import Batching, Epochs
 from algorun_train.options.folders import Folders
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World
@@ -104,10 +104,12 @@ def test_each_token_is_a_label_once_from_any_point_on_any_layout(count, masked, 
     _, batch, accumulation, replicas = sizes
     done = min(done, data.train_count)
     before = (
-        [] if not done else next(data.training(2, 0, 3, 7, Batching(done, 1, 0, 1)))[1][0].labels.flatten().tolist()
+        []
+        if not done
+        else next(data.training(Epochs(2, 0, 3, 7), Batching(done, 1, 0, 1)))[1][0].labels.flatten().tolist()
     )
     seen = [label for label in before if label != IGNORED]
-    ranks = [data.training(2, done, 3, 7, Batching(batch, accumulation, r, replicas)) for r in range(replicas)]
+    ranks = [data.training(Epochs(2, done, 3, 7), Batching(batch, accumulation, r, replicas)) for r in range(replicas)]
     for turns in zip(*ranks, strict=True):
         counted = 0
         for _, batches in turns:

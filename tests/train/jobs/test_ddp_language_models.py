@@ -2,20 +2,19 @@
 
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from algorun_train.common.errors import UserError
-from tests.train.jobs.test_ddp_folders import edit
+from tests.train.jobs.folder_steps import assert_same_step, one_step
+from tests.train.jobs.test_ddp_folders import edit, shorten
 from tests.train.model_folders import write_language_model, write_text, write_vit
 from tests.train.training_runs import TRANSFORMERS, epochs, load_once, once
 
 load_once(*TRANSFORMERS, "transformers.models.vit.modeling_vit", "tokenizers")
 FEW = ["--epochs", "3", "--batch-size", "8", "--context", "16", "--lr", "0.01", "--gamma", "1"]
-STEP = str(Path(__file__).parents[1] / "programs" / "folder_step.py")
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
@@ -36,7 +35,14 @@ def test_a_language_model_learns_and_is_written_as_a_folder(alone, tmp_path, kin
     answer = model.generate(**tokenizer("two red and", return_tensors="pt"), max_new_tokens=2, do_sample=False)
     assert tokenizer.decode(answer[0]).startswith("two red and")
     assert (written / "generation_config.json").exists()
-    assert json.loads((written / "model.json").read_text())["val_loss"] == records[-1]["val_loss"]
+    described = json.loads((written / "model.json").read_text())
+    assert described["val_loss"] == records[-1]["val_loss"]
+    assert (
+        described["val_perplexity"] == records[-1]["val_perplexity"] == pytest.approx(math.exp(described["val_loss"]))
+    )
+    assert records[-1]["tokens_per_s"] == 16 * records[-1]["sequences_per_s"] > 0
+    summary = json.loads((tmp_path / "alone" / "output" / "data" / "summary.json").read_text())
+    assert (summary["perplexity"], summary["tokens_per_s"] > 0) == (described["val_perplexity"], True)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "vit"])
@@ -44,29 +50,20 @@ def test_ranks_compute_the_loss_and_the_gradients_of_one_process(ranks, tmp_path
     folder = write_vit(tmp_path / kind) if kind == "vit" else write_language_model(
         tmp_path / kind, kind, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
     )  # fmt: skip
-    found = []
-    for hosts, slots in ((1, 1), (2, 2)):
-        out = tmp_path / f"{hosts * slots}.pt"
-        run = ranks(hosts, slots, str(folder), str(out), program=STEP)
-        assert run.codes() == [0] * (hosts * slots), run.text()
-        found.append(torch.load(out, weights_only=True))
-    one, four = found
-    assert four["loss"] == pytest.approx(one["loss"], rel=1e-12)
-    assert one["gradients"].keys() == four["gradients"].keys()
-    largest = max(float(gradient.norm()) for gradient in one["gradients"].values())
-    for name, gradient in one["gradients"].items():
-        assert gradient.dtype == torch.float64
-        scale = max(float(gradient.norm()), 1e-6 * largest)  # a bias of attention's keys has a gradient of 0
-        assert torch.allclose(four["gradients"][name], gradient, rtol=0, atol=1e-10 * scale), name
+    assert_same_step(*(one_step(ranks, folder, tmp_path, hosts, slots) for hosts, slots in ((1, 1), (2, 2))))
 
 
-def test_a_resumed_language_model_has_the_same_bits(ranks, tmp_path):
+@pytest.mark.parametrize("shards", ["1", "2"])
+def test_a_resumed_language_model_has_the_same_bits_and_reads_no_first_weights(ranks, tmp_path, shards):
     folder, text = write_language_model(tmp_path / "gpt2", "gpt2"), write_text(tmp_path / "text", 120)
-    args = once([*FEW, "--epochs", "2", "--model", str(folder), "--train", str(text), "--batch-size", "2"])
+    args = once(
+        [*FEW, "--epochs", "2", "--model", str(folder), "--train", str(text), "--batch-size", "2", "--shard", shards]
+    )
     whole = ranks(2, 2, *args)
     assert whole.codes() == [0] * 4, whole.text()
     first = ranks(2, 2, *once([*args, "--epochs", "1"]))
     assert first.codes() == [0] * 4, first.text()
+    shorten(folder)  # to read them would be an error
     second = ranks(2, 2, *args, base=first.base)
     assert second.codes() == [0] * 4, second.text()
     assert "resumed:" in second.text()

@@ -1,5 +1,6 @@
-"""`ddp --shard`: any layout goes on from any other's checkpoint, and the artifact is the whole model."""
+"""`ddp`, `ddp --shard` and `pipeline`: any layout goes on from any other's checkpoint; the artifact is the whole model."""
 
+import functools
 import io
 import itertools
 import os
@@ -10,18 +11,22 @@ import pytest
 import torch
 
 from algorun_train.checkpoint.shards import ShardStore, model_state
-from algorun_train.checkpoint.single_file import SingleFileStore
 from algorun_train.common.errors import UserError
 from algorun_train.jobs import check
-from tests.train.training_runs import SMALL, Ranks, epochs
+from tests.train import old_checkpoints
+from tests.train.training_runs import DDP, SMALL, Ranks, epochs
 
+PIPELINE = "algorun_train.jobs.pipeline"
 ARGS = [*SMALL, "--clip-norm", "1", "--log-interval", "1"]
+VIT = ["--model", "vit"]
 # name: hosts, ranks per host, options. 64 images a step in all of them.
 LAYOUTS = {
     "alone": (1, 1, ["--batch-size", "64"]),
     "dp4": (1, 4, []),
     "shard4": (4, 1, ["--shard", "all"]),
     "shard2x2": (2, 2, ["--shard", "2", "--recompute", "True"]),
+    "pp2xdp2": (2, 2, [*VIT, "--pp", "2", "--batch-size", "32"]),
+    "pp4": (4, 1, [*VIT, "--pp", "4", "--batch-size", "64"]),
 }
 
 
@@ -29,7 +34,8 @@ def run(base, layout, epochs, *options):
     hosts, slots, own = LAYOUTS[layout]
     args = [*ARGS, *own, "--epochs", str(epochs), *options]
     words = dict(zip(args[::2], args[1::2], strict=True))
-    ranks = Ranks(base, hosts, slots, [word for pair in words.items() for word in pair])
+    program = PIPELINE if layout.startswith("pp") else DDP
+    ranks = Ranks(base, hosts, slots, [word for pair in words.items() for word in pair], program)
     try:
         assert ranks.codes() == [0] * (hosts * slots), ranks.text()
         return ranks.text()
@@ -39,13 +45,15 @@ def run(base, layout, epochs, *options):
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """For each layout the folder of a run of two epochs; its first epoch's checkpoints lie in `first`."""
-    made = {}
-    for layout in LAYOUTS:
+    """For a layout the folder of a run of one epoch; it lies in `first` as well."""
+
+    @functools.cache
+    def made(layout):
         base = tmp_path_factory.mktemp(layout)
         run(base, layout, 1)
         shutil.copytree(base, base / "first")
-        made[layout] = base
+        return base
+
     return made
 
 
@@ -56,36 +64,33 @@ def united(base, to):
     return to
 
 
-def test_every_layout_trains_to_the_same_loss(straight):
-    ends = {layout: epochs(base / "host0")[-1] for layout, base in straight.items()}
-    for layout, end in ends.items():
-        assert end["train_loss"] == pytest.approx(ends["alone"]["train_loss"], rel=1e-4), layout
-        assert end["val_loss"] == pytest.approx(ends["alone"]["val_loss"], rel=1e-3), layout
-
-
-def test_the_artifact_and_the_checkpoint_are_whole_tensors_by_name(straight, tmp_path):
-    for layout, base in straight.items():
-        artifact = torch.load(base / "host0" / "model" / "model.pt", weights_only=True)
-        saved = model_state(united(base, tmp_path / layout))
-        assert artifact.keys() == saved.keys()
-        assert all(torch.equal(artifact[name], saved[name]) for name in saved), layout
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_trains_to_the_same_loss_and_writes_whole_tensors_by_name(straight, tmp_path, layout):
+    base = straight(layout)
+    one, end = (epochs(folder / "host0")[-1] for folder in (straight("alone"), base))
+    assert end["train_loss"] == pytest.approx(one["train_loss"], rel=1e-4)
+    assert end["val_loss"] == pytest.approx(one["val_loss"], rel=1e-3)
+    artifact = torch.load(base / "host0" / "model" / "model.pt", weights_only=True)
+    saved = model_state(united(base, tmp_path / layout))
+    assert artifact.keys() == saved.keys()
+    assert all(torch.equal(artifact[name], saved[name]) for name in saved)
 
 
 def test_each_rank_of_the_first_replica_writes_its_share_on_its_own_host(straight):
     def files(layout, host):
-        folder = straight[layout] / f"host{host}" / "checkpoints"
+        folder = straight(layout) / f"host{host}" / "checkpoints"
         return [shard.number for shard in ShardStore(folder, 1).found()[0]]
 
     assert [files("shard4", host) for host in range(4)] == [[0], [1], [2], [3]]
     assert [sorted(files("shard2x2", host)) for host in range(2)] == [[0, 1], []]
-    sizes = [os.path.getsize(file) for file in straight["shard4"].glob("host*/checkpoints/*/*.pt")]
+    sizes = [os.path.getsize(file) for file in straight("shard4").glob("host*/checkpoints/*/*.pt")]
     assert max(sizes) < 1.5 * min(sizes)
 
 
 @pytest.mark.parametrize(("wrote", "reads"), list(itertools.permutations(LAYOUTS, 2)))
 def test_a_layout_goes_on_from_another_s_checkpoint(straight, tmp_path, wrote, reads):
     for host in range(LAYOUTS[reads][0]):
-        united(straight[wrote] / "first", tmp_path / f"host{host}" / "checkpoints")
+        united(straight(wrote) / "first", tmp_path / f"host{host}" / "checkpoints")
     text = run(tmp_path, reads, 2)
     assert "resumed: " in text
     expected = straight_on(straight)
@@ -94,7 +99,7 @@ def test_a_layout_goes_on_from_another_s_checkpoint(straight, tmp_path, wrote, r
 
 def straight_on(straight):
     """The second epoch of one process that goes on from its own checkpoint."""
-    base = straight["alone"]
+    base = straight("alone")
     if not (base / "on").exists():
         shutil.copytree(base / "first" / "host0", base / "on" / "host0")
         run(base / "on", "alone", 2)
@@ -102,7 +107,7 @@ def straight_on(straight):
 
 
 def test_the_same_layout_resumes_bit_identical_and_a_torn_shard_is_passed_over(straight, tmp_path):
-    base = straight["shard2x2"]
+    base = straight("shard2x2")
     shutil.copytree(base / "first", tmp_path / "one")
     run(tmp_path / "one", "shard2x2", 2)
     shutil.copytree(base / "first", tmp_path / "two", ignore=shutil.ignore_patterns("first"))
@@ -117,6 +122,19 @@ def test_the_same_layout_resumes_bit_identical_and_a_torn_shard_is_passed_over(s
     assert epochs(tmp_path / "two" / "host0")[-1] is not None
     again = torch.load(tmp_path / "two" / "host0" / "model" / "model.pt", weights_only=True)
     assert all(torch.equal(one[name], again[name]) for name in one)
+
+
+def test_a_torn_shard_of_a_stage_makes_ddp_take_the_older_checkpoint(straight, tmp_path):
+    shutil.copytree(straight("pp2xdp2") / "first", tmp_path / "stages")
+    run(tmp_path / "stages", "pp2xdp2", 2)
+    saved = united(tmp_path / "stages", tmp_path / "one" / "host0" / "checkpoints")
+    torn, older = max(saved.glob("step-*/part-0001-of-0002.pt")), min(saved.glob("step-*"))
+    os.truncate(torn, 1000)
+    text = run(tmp_path / "one", "alone", 2)
+    assert f"damaged on rank 0's host: {torn.name} has 1000 bytes" in text
+    assert f"resumed: {older}, epoch 2" in text
+    expected = straight_on(straight)
+    assert epochs(tmp_path / "one" / "host0")[-1]["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -135,12 +153,12 @@ def test_what_cannot_be_sharded_is_refused_before_any_rank_starts(words, text, m
 
 
 def test_a_checkpoint_of_version_0_1_0_is_read_into_shares(straight, tmp_path):
-    saved = torch.load(next((straight["alone"] / "first").glob("host0/checkpoints/*/*.pt")), weights_only=True)
+    saved = torch.load(next((straight("alone") / "first").glob("host0/checkpoints/*/*.pt")), weights_only=True)
     names = [name for name in saved["model"] if saved["model"][name].dim() > 1]  # the order of the optimizer's groups
     names += [name for name in saved["model"] if saved["model"][name].dim() <= 1]
     moments = {number: saved["optimizer"][name] for number, name in enumerate(names)}
     old = saved | {"optimizer": {"state": moments, "param_groups": []}}
-    SingleFileStore(tmp_path / "host0" / "checkpoints", 2).save(saved["position"]["step"], old)
+    old_checkpoints.save(tmp_path / "host0" / "checkpoints", saved["position"]["step"], old)
     assert "resumed: " in run(tmp_path, "shard4", 2)
     expected = straight_on(straight)
     assert epochs(tmp_path / "host0")[-1]["train_loss"] == pytest.approx(expected["train_loss"], rel=1e-3)

@@ -1,9 +1,10 @@
 """The report lines that users' regular expressions read, and their records."""
 
+import math
 import re
 from dataclasses import replace
 
-from algorun_train.loop.metrics import EpochReport, Pace, StepReport, clock, record
+from algorun_train.loop.metrics import EpochReport, Pace, StepReport, clock, perplexity, record
 
 PACE = Pace(unit="images", samples_per_s=1234.56, data_wait=0.01234, peak_memory_mib=345.67, eta_s=3725.2)
 STEP = StepReport(step=5, steps=9, epoch=1, epochs=2, train_loss=0.123449, learning_rate=3e-5, pace=PACE)
@@ -30,11 +31,27 @@ def test_records_are_flat_and_exact():
     assert all(not isinstance(value, dict) for value in record(STEP).values())
 
 
-def test_text_has_sequences_where_images_were():
-    text = replace(STEP, pace=replace(PACE, unit="sequences"))
-    assert str(text) == str(STEP).replace("images", "sequences")
-    assert list(record(text)) == [name.replace("images", "sequences") for name in record(STEP)]
-    assert record(text)["sequences_per_s"] == 1234.56
+def test_text_has_sequences_where_images_were_and_counts_tokens():
+    pace = replace(PACE, unit="sequences", sample_tokens=4)
+    step, epoch = replace(STEP, pace=pace), replace(EPOCH, pace=pace)
+    assert str(step) == str(STEP).replace(
+        "images_per_s: 1234.6", "sequences_per_s: 1234.6 tokens_per_s: 4938.2"
+    ).replace("train_loss: 0.1234 ", "train_loss: 0.1234 train_perplexity: 1.1314 ")
+    assert re.findall(r"(train|val)_perplexity: ([0-9\.]+)", str(epoch)) == [
+        ("train", "268337.2865"),
+        ("val", "1.0000"),
+    ]
+    only = {"train_perplexity", "val_perplexity", "tokens_per_s", "sequences_per_s"}
+    assert set(record(epoch)) == set(record(EPOCH)) - {"images_per_s"} | only
+    assert record(step)["sequences_per_s"] == 1234.56
+    assert record(step)["tokens_per_s"] == 4 * 1234.56
+    assert record(epoch)["val_perplexity"] == math.exp(0.00001)
+    assert "val_perplexity" not in record(step)
+
+
+def test_the_perplexity_of_a_huge_loss_is_a_number():
+    assert perplexity(2.0) == math.exp(2)
+    assert perplexity(1e6) == perplexity(100.0) < math.inf
 
 
 def test_an_unknown_eta():

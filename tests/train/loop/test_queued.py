@@ -10,15 +10,16 @@ from torch import nn
 
 from algorun_train.data import image_data, text
 from algorun_train.data.augment import Augment, bits
-from algorun_train.data.sampler import Batching
+from algorun_train.data.sampler import Batching, Epochs
+from algorun_train.loop import losses
 from algorun_train.loop.data_parallel_steps import DataParallelSteps
 from algorun_train.loop.meter import Meter
-from algorun_train.loop.pipeline_steps import PipelineSteps, sample_losses
+from algorun_train.loop.pipeline_steps import PipelineSteps
 from algorun_train.models import gpt
 from algorun_train.models.image_models import build, specify
 from algorun_train.options import folders, option_parser
 from algorun_train.options.folders import Folders
-from algorun_train.options.job_options import DdpJobOptions
+from algorun_train.options.job_options import DdpJobOptions, PipelineJobOptions
 from algorun_train.parallel.cut.any_module import cut
 from algorun_train.parallel.layout.grid import Grid
 from algorun_train.parallel.model.model_stages import ModelStages
@@ -48,12 +49,12 @@ def images(*argv):
 
 
 def first_step(source):
-    return next(source.training(0, 0, 1, 0, Batching(BATCH, 1, 0, 1)))
+    return next(source.training(Epochs(0, 0, 1, 0), Batching(BATCH, 1, 0, 1)))
 
 
 def assert_queued(gpu, source, shape, at_most):
     """The second batch of `source`, which costs the host at most so many bytes. Tables are sent before the first."""
-    steps = source.training(0, 0, 1, 0, Batching(BATCH, 1, 0, 1))
+    steps = source.training(Epochs(0, 0, 1, 0), Batching(BATCH, 1, 0, 1))
     next(steps)
     gpu.copies.clear()
     _, (batch,) = next(steps)
@@ -122,10 +123,11 @@ def cutting():
 
 def test_a_pipeline_step_and_its_evaluation_read_nothing_back(cutting, gpu):
     axes = process_groups.join(Grid(1, 1), 0, CUDA)
-    pipeline = Pipeline(ModelStages(cutting, (0,)), axes, RunOptions(microbatches=2), sample_losses)
-    stepper = PipelineSteps(pipeline, torch.optim.SGD(pipeline.parameters(), 0.1, foreach=True), COMM, 0, 1.0)
+    pipeline = Pipeline(ModelStages(cutting, (0,)), axes, RunOptions(microbatches=2), losses.PER_SAMPLE.loss)
+    optimizer, options = torch.optim.SGD(pipeline.parameters(), 0.1, foreach=True), PipelineJobOptions(clip_norm=1.0)
+    stepper = PipelineSteps(pipeline, optimizer, COMM, options, losses.PER_SAMPLE, random=True)
     source = text.load(8, Folders(None, None, Path(), Path(), Path()), COMM)
-    step, batches = next(source.training(0, 0, 1, 0, Batching(8, 1, 0, 1)))
+    step, batches = next(source.training(Epochs(0, 0, 1, 0), Batching(8, 1, 0, 1)))
     gpu.copies.clear()
     stepper.train()
     Meter(COMM).add(stepper.step(batches, step.total, 0.1, 1), step, 0.0)

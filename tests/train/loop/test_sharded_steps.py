@@ -48,3 +48,17 @@ def test_a_rank_holds_its_share_of_weights_gradients_and_moments(found):
     row = found["4,wide,float32,0.1,no"]
     for kind in ("parameters", "held_gradients", "moments"):
         assert row[kind] == pytest.approx(1.0, abs=0.01)
+
+
+def test_norm_and_head_in_one_unit_give_wrong_gradients_and_units_of_their_own_do_not(tmp_path):
+    """A head that is called alone never completes the unit that it shares with the norm: the unit stays whole, and the next
+    step computes with the weights from before the optimizer's step. No error says so."""
+    program = str(Path(PROGRAM).with_name("norm_and_head.py"))
+    run = Ranks(tmp_path, 1, 2, [], program=program)
+    try:
+        assert run.codes() == [0, 0], run.text()
+    finally:
+        run.kill()
+    norms = {name: float(value) for name, value in re.findall(r"(\w+)=(\S+)", run.text())}
+    assert norms["units"] == pytest.approx(norms["alone"], rel=1e-5)
+    assert norms["grouped"] != pytest.approx(norms["alone"], rel=1e-2)

@@ -15,6 +15,7 @@ from algorun_train.options.mp_parameter_names import (
     TRANSLATED,
 )
 from algorun_train.options.mp_parameters import MpParameters, apply, merged, parse
+from algorun_train.options.mp_sharding import Sharding
 
 DEFAULTS = {"pp": 1, "microbatches": 1, "schedule": "1f1b", "optimize": "memory", "placement": "cluster"}
 
@@ -118,6 +119,13 @@ def test_what_cannot_be_had_is_refused_by_name(key, neutral, fix, form):
         ('{"sdp_reduce_bucket_size": "many"}', 'mp_parameters: sdp_reduce_bucket_size = "many"; allowed: a number of at least 0; fix: give one'),
         ('{"sdp_max_live_parameters": -%s}' % ("9" * 400), "mp_parameters: sdp_max_live_parameters = -9+; allowed: a number of at least 0; fix: give one"),
         ('{"sdp_max_live_params": 1}', 'mp_parameters: sdp_max_live_params = 1; allowed: .*; fix: leave it out: it has no meaning here'),
+        ('{"partitions": 2, "sharded_data_parallel_degree": 2}', 'mp_parameters: sharded_data_parallel_degree = 2; allowed: 1 with more than one partition; fix: "partitions": 1, or pipeline stages alone'),
+        ('{"sharded_data_parallel_degree": 0}', "mp_parameters: sharded_data_parallel_degree = 0; allowed: a whole number of at least 1; fix: give one"),
+        ('{"partitions": 2, "shard_optimizer_state": true}', 'mp_parameters: shard_optimizer_state = true; allowed: false with more than one partition; fix: "partitions": 1, or leave shard_optimizer_state out'),
+        ('{"sharded_data_parallel_degree": 2, "shard_optimizer_state": true}', "mp_parameters: shard_optimizer_state = true; allowed: false with sharded_data_parallel_degree = 2, which shards that state too; fix: leave it out"),
+        ('{"fp16": true}', "mp_parameters: fp16 = true; allowed: false without sharded_data_parallel_degree above 1; fix: use bf16, or a sharded_data_parallel_degree above 1"),
+        ('{"fp16": true, "bf16": true}', "mp_parameters: fp16 = true; allowed: one of fp16 and bf16; fix: use bf16 alone"),
+        ('{"sdp_gradient_clipping": -1}', "mp_parameters: sdp_gradient_clipping = -1; allowed: a number of at least 0; fix: give one"),
         ('{"bf16": 2}', "mp_parameters: bf16 = 2; allowed: true or false; fix: .*"),
         ('{"auto_partition": false}', "mp_parameters: auto_partition = false; allowed: with default_partition only; fix: add default_partition"),
         ('{"partitions": 2, "default_partition": 2}', "mp_parameters: default_partition = 2; allowed: 0 .. 1; fix: name a partition that exists"),
@@ -157,6 +165,8 @@ def test_without_them_nothing_changes_and_replicas_are_allowed():
         ({"schedule": "zbv"}, {"partitions": 2}, "option --schedule: zbv and mp_parameters ask for different things; .*"),
         ({"microbatches": 4}, {"microbatches": 2}, "option --microbatches: 4 and mp_parameters .*"),
         ({"placement": "spread"}, {"partitions": 2}, "option --placement: spread and mp_parameters .*"),
+        ({}, {"sharded_data_parallel_degree": 2}, "mp_parameters: sharded_data_parallel_degree = 2; allowed: 1 in entrypoint pipeline; fix: a script with smdistributed.modelparallel, or entrypoint ddp with --shard"),
+        ({}, {"shard_optimizer_state": True}, "mp_parameters: shard_optimizer_state = true; allowed: false in entrypoint pipeline; fix: .*"),
         ({"batch_size": 30}, {"microbatches": 4}, "option --microbatches: 4 does not divide --batch-size 30; allowed: .*"),
     ],
 )  # fmt: skip
@@ -255,3 +265,27 @@ def test_any_text_is_read_or_refused(text):
         said = str(error)
     assert said.startswith("mp_parameters: ")
     assert "; fix: " in said
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ({"sharded_data_parallel_degree": 1, "sdp_gradient_clipping": 0.5}, Sharding()),
+        ({"sharded_data_parallel_degree": "4"}, Sharding(4, 1.0)),
+        ({"sharded_data_parallel_degree": 4, "sdp_gradient_clipping": 0, "bf16": True}, Sharding(4, 0.0, "bf16")),
+        ({"sharded_data_parallel_degree": 2, "sdp_gradient_clipping": "0.5", "fp16": "true"}, Sharding(2, 0.5, "fp16")),
+        ({"shard_optimizer_state": True, "sdp_gradient_clipping": 0.5}, Sharding(0, 0.0)),
+    ],
+)
+def test_sharding_as_the_parameters_ask_for_it(given, wanted):
+    assert parse(json.dumps(given)).sharding == wanted
+
+
+def test_a_degree_divides_the_ranks():
+    assert [Sharding(degree).shards(8) for degree in (1, 2, 8, 0)] == [1, 2, 8, 8]
+    message = (
+        "mp_parameters: sharded_data_parallel_degree = 3 does not divide the job's 8 ranks; allowed: 1, 2, 4, 8; fix: choose one "
+        "of them, or start another number of ranks"
+    )
+    with pytest.raises(UserError, match=f"^{message}$"):
+        Sharding(3).shards(8)

@@ -81,7 +81,12 @@ def compare(comm: Communicator, shards: int, name: str, precision: str, clip: fl
         for layer in layer_list(model):
             recompute.mark(layer, preserve_rng_state=True)
         recompute.in_place(model)
-    shard(model, layer_units(model), make_mesh(comm.device, comm.rank, comm.size, shards), precision == "bf16")
+    shard(
+        model,
+        layer_units(model),
+        make_mesh(comm.device, comm.rank, comm.size, shards),
+        torch.bfloat16 if precision == "bf16" else None,
+    )
     ours = ShardedSteps(model, build_optimizer(options, model.parameters()), comm, options)
     alone = Communicator(World(0, 1, 0, 1, False), comm.device)
     theirs = DataParallelSteps(reference, build_optimizer(options, reference.parameters()), alone, options)

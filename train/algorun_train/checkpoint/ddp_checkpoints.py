@@ -13,12 +13,12 @@ from algorun_train.loop.progress import Progress
 from algorun_train.parallel.shard.sharded_model import ShardMesh, own_share
 from algorun_train.ranks.communicator import Communicator
 
+from . import single_file
 from .optimizer_state import NamedState
 from .shard_reader import Restored, ShardReader
 from .shard_saver import MODEL, OPTIMIZER, ShardSaver, shard_state
 from .sharded_state import owned_state
 from .shards import ShardStore
-from .single_file import SingleFileStore
 from .state_file import FORMAT, Identity, State, compatible, does_not_fit, read_progress, resumed_line, unpack
 
 
@@ -95,8 +95,8 @@ class DdpCheckpoints:
     def _of_one_file(self) -> Restored | None:
         """The newest undamaged checkpoint of version 0.1.0 in rank 0's folder, read on all ranks; None if there is none."""
         say = self._comm.say
-        old = SingleFileStore(self._store.root, self._store.keep)
-        found = old.newest(lambda text: say(f"warning: {text}")) if self._comm.is_leader else None
+        root = self._store.root
+        found = single_file.newest(root, lambda text: say(f"warning: {text}")) if self._comm.is_leader else None
         folder = self._comm.from_leader(lambda: str(found[0]) if found else "")
         packed = self._comm.bytes_from_leader(found[1] if found else None)
         if packed is None:

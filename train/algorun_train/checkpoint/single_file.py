@@ -1,85 +1,41 @@
-"""Checkpoints of one state file each, as `ddp` of version 0.1.0 wrote them: rank 0 holds the whole state.
+"""Reads the checkpoints of `ddp` of version 0.1.0: one state file each, which rank 0 wrote. None is written or removed.
 
     step-00001000/state.pt         the state (state_file.py)
     step-00001000/manifest.json    {"format", "step", "written", "files": {"state.pt": {"size", "sha256"}}}
     latest                         the name of the newest folder
 
-A folder appears complete: it is written under another name and renamed. It can be damaged later, for example by an
-interrupted copy to S3, which has no rename. So size and hash are checked before a checkpoint is used, and the newest
-undamaged one is used.
+A folder can be damaged, for example by an interrupted copy to S3, which has no rename. So size and hash are checked
+before a checkpoint is used, and the newest undamaged one is used.
 """
 
 import json
-import os
-import shutil
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TypedDict
 
-import torch
-
-from algorun_train.common.files import sync_folder, write, write_json, write_text
-
-from .state_file import FORMAT, State
-
 STATE, MANIFEST, LATEST = "state.pt", "manifest.json", "latest"
 
 
-@dataclass(frozen=True, slots=True)
-class SingleFileStore:
-    """The checkpoints below `root`; the newest `keep` are kept. Call `save` and `newest` on rank 0 only."""
-
-    root: Path
-    keep: int
-
-    def save(self, step: int, state: State) -> Path:
-        """Writes `state` as the checkpoint of `step`; returns its folder. Raises OSError; then no unfinished file is left."""
-        self.root.mkdir(parents=True, exist_ok=True)
-        folder = self.root / f"step-{step:08d}"
-        aside = self.root / f".{folder.name}.{os.getpid()}.tmp"
-        shutil.rmtree(aside, ignore_errors=True)
+def newest(root: Path, warn: Callable[[str], None]) -> tuple[Path, bytes] | None:
+    """The newest undamaged checkpoint below `root`: its folder and the bytes of its state. `warn` gets a text for each
+    damaged one. Call it on rank 0."""
+    for folder in _by_age(root):
         try:
-            aside.mkdir()
-            written = write(aside / STATE, lambda file: torch.save(state, file))
-            files = {STATE: {"size": written.size, "sha256": written.sha256}}
-            write_json(aside / MANIFEST, {"format": FORMAT, "step": step, "written": time.time(), "files": files})
-            shutil.rmtree(folder, ignore_errors=True)  # left by an earlier run that was not resumed
-            aside.rename(folder)
-        except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
-        sync_folder(self.root)
-        write_text(self.root / LATEST, folder.name + "\n")
-        self._prune(folder)
-        return folder
+            return folder, _verified(folder)
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            warn(f"checkpoint {folder} is not complete and is passed over: {error}")
+    return None
 
-    def newest(self, warn: Callable[[str], None]) -> tuple[Path, bytes] | None:
-        """The newest undamaged checkpoint: its folder and the bytes of its state. `warn` gets a text for each damaged one."""
-        for folder in self._by_age():
-            try:
-                return folder, _verified(folder)
-            except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-                warn(f"checkpoint {folder} is not complete and is passed over: {error}")
-        return None
 
-    def _by_age(self) -> Iterator[Path]:
-        """The folder that `latest` names, then the others, newest first by the time they were written."""
-        # A folder with shards (shards.py) belongs to a job in stages: it is neither read nor removed here.
-        folders = [f for f in self.root.glob("step-*") if f.is_dir() and not any(f.glob("part-*"))]
-        try:
-            pointed = (self.root / LATEST).read_text().strip()
-        except (OSError, ValueError):  # absent, or no text
-            pointed = ""
-        return iter(sorted(folders, key=lambda f: (f.name == pointed, _written(f), f.name), reverse=True))
-
-    def _prune(self, newest: Path) -> None:
-        for folder in [f for f in self._by_age() if f != newest][self.keep - 1 :]:
-            shutil.rmtree(folder, ignore_errors=True)
-        for torn in self.root.glob(".step-*.tmp"):  # left by a writer that was killed
-            shutil.rmtree(torn, ignore_errors=True)
+def _by_age(root: Path) -> Iterator[Path]:
+    """The folder that `latest` names, then the others, newest first by the time they were written."""
+    folders = [f for f in root.glob("step-*") if f.is_dir() and not any(f.glob("part-*"))]  # part-*: shards.py
+    try:
+        pointed = (root / LATEST).read_text().strip()
+    except (OSError, ValueError):  # absent, or no text
+        pointed = ""
+    return iter(sorted(folders, key=lambda f: (f.name == pointed, _written(f), f.name), reverse=True))
 
 
 class _File(TypedDict):
@@ -95,7 +51,7 @@ class _Manifest(TypedDict):
 
 
 def _manifest(folder: Path) -> _Manifest:
-    """The manifest as `save` wrote it. A damaged file may hold other values: callers catch KeyError and TypeError."""
+    """The manifest as 0.1.0 wrote it. A damaged file may hold other values: callers catch KeyError and TypeError."""
     manifest: _Manifest = json.loads((folder / MANIFEST).read_text())
     return manifest
 

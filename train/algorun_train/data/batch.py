@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from .sampler import Batching, Step
+from .sampler import Batching, Epochs, Step
 
 IGNORED = -100  # label of a sample that does not count: cross_entropy's default for ignore_index
 
@@ -30,6 +30,11 @@ class Source(Protocol):
         ...
 
     @property
+    def sample_tokens(self) -> int:
+        """Tokens of a sample, equal for all of them; 0 if samples are not text."""
+        ...
+
+    @property
     def train_count(self) -> int: ...
 
     @property
@@ -40,11 +45,8 @@ class Source(Protocol):
         """The number of labels of the validation split that count, over all ranks."""
         ...
 
-    def training(
-        self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
-    ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
-        """Yields each step with this rank's batches, one for each pass: from `done` samples of `epoch` to the end of epoch
-        `epochs` - 1."""
+    def training(self, epochs: Epochs, batching: Batching) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
+        """Yields each step of `epochs` with this rank's batches, one for each pass."""
         ...
 
     def evaluation(self, batching: Batching) -> Iterator[Batch]:

@@ -14,6 +14,7 @@ from algorun_train.common.errors import UserError
 
 from .listing import Listing
 from .tar_index import SUFFIXES, is_compressed
+from .tar_listing import ALLOWED as TARS_ALLOWED
 from .tar_listing import list_tars
 
 ALLOWED = "class/*.png, class/*.jpg, class/*.jpeg or *.tar, with two classes or more"
@@ -25,7 +26,28 @@ class CorruptImageError(UserError):
 
 def list_images(channel: str, root: Path) -> Listing:
     """Lists the images of a channel without opening one; of tar files it reads the headers. Raises UserError if the folder
-    cannot be read or holds no images."""
+    cannot be read or holds fewer than two classes of images."""
+    return check_classes(find_images(channel, root))
+
+
+def check_classes(listing: Listing) -> Listing:
+    """The listing. Raises UserError if it has fewer than two classes."""
+    where = f"channel '{listing.channel}' at {listing.root}"
+    if not listing.classes:
+        raise UserError(f"{where} holds no class folders; allowed: {ALLOWED}; fix: put images into a folder per class")
+    if len(listing.classes) == 1 and listing.tars is not None:
+        raise UserError(
+            f"{where} holds one class, {listing.classes[0]}; allowed: two classes or more, {TARS_ALLOWED}; "
+            "fix: add the other classes; where class folders are inside another folder, make the tar file in that folder"
+        )
+    if len(listing.classes) == 1:
+        name = listing.classes[0]
+        raise UserError(f"{where} holds one class, {name}; allowed: {ALLOWED}; fix: add the other classes' folders")
+    return listing
+
+
+def find_images(channel: str, root: Path) -> Listing:
+    """As `list_images`, of any number of classes."""
     where = f"channel '{channel}' at {root}"
     try:
         entries = sorted((e.name, e.is_dir()) for e in os.scandir(root) if not e.name.startswith("."))
@@ -38,8 +60,6 @@ def list_images(channel: str, root: Path) -> Listing:
     compressed = [name for name, is_folder in entries if not is_folder and is_compressed(name)]
     if tars or compressed:
         return _list_tars(channel, root, tars, compressed, names)
-    if not names:
-        raise UserError(f"{where} holds no class folders; allowed: {ALLOWED}; fix: put images into a folder per class")
     files: list[str] = []
     labels: list[int] = []
     for label, name in enumerate(names):
@@ -48,8 +68,6 @@ def list_images(channel: str, root: Path) -> Listing:
             raise UserError(f"{where}: class folder {name} holds no image; allowed: {ALLOWED}; fix: fill or remove it")
         files += found
         labels += [label] * len(found)
-    if len(names) == 1:
-        raise UserError(f"{where} holds one class, {names[0]}; allowed: {ALLOWED}; fix: add the other classes' folders")
     return Listing(channel, str(root), tuple(names), tuple(files), tuple(labels))
 
 

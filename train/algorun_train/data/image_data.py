@@ -16,10 +16,10 @@ from algorun_train.ranks.device_copies import to_device
 from . import digits
 from .augment import Augment
 from .batch import IGNORED, Batch
-from .folder import list_images, same_classes
+from .folder import same_classes
 from .images import Images, InMemory, Opening, Unread, default_workers, open_images
-from .listing import Listing
-from .sampler import Batching, Piece, Step, held_out, permutation, walk
+from .listing_on_hosts import list_everywhere
+from .sampler import Batching, Epochs, Piece, Step, held_out, walk, walk_epochs
 
 FOLDER_SIDE = 64
 FOLDER_HELD_OUT = 0.1
@@ -43,6 +43,10 @@ class ImageData:
         return "images"
 
     @property
+    def sample_tokens(self) -> int:
+        return 0
+
+    @property
     def train_count(self) -> int:
         return len(self.train.labels)
 
@@ -56,22 +60,13 @@ class ImageData:
         """One label for each image."""
         return self.validation_count
 
-    def training(
-        self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
-    ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
+    def training(self, epochs: Epochs, batching: Batching) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
         """See `Source`. Decoding runs ahead, also into the next epoch."""
-
         counted = (self.train.labels != IGNORED).numpy().astype(np.int64)
-
-        def passes() -> Iterator[tuple[Step, Piece]]:
-            for number in range(epoch, epochs):
-                order = permutation(self.train_count, seed, number)
-                for step in walk(order, done if number == epoch else 0, batching, number, counted):
-                    for piece in step.pieces:
-                        yield step, piece
-
+        steps = walk_epochs(self.train_count, epochs, batching, counted)
+        passes = ((step, piece) for step in steps for piece in step.pieces)
         batches: list[Batch] = []
-        for (step, piece), pixels in self.train.batches(passes(), lambda request: request[1].indices):
+        for (step, piece), pixels in self.train.batches(passes, lambda request: request[1].indices):
             changed = self.augment(pixels, step.epoch, piece.indices)
             batches.append(self._batch(changed, self.train.labels, piece))
             if len(batches) == len(step.pieces):
@@ -109,18 +104,10 @@ def load(config: ModelOptions, paths: Folders, comm: Communicator) -> ImageData:
     workers = config.workers or default_workers(comm.world.local_world_size)
     opening = Opening(side, workers, config.cache_mb, config.skip_bad_samples)
     root, other = paths.train, paths.validation
-
-    def look() -> tuple[Listing, Listing | None]:
-        train = list_images("train", root)
-        validation = list_images("validation", other) if other else None
-        if validation:
-            same_classes(train, validation)
-        return train, validation
-
-    train, validation = comm.from_leader(look)
-    train = replace(train, root=str(root))  # the names are rank 0's, the folder is this host's
-    if validation:
-        validation = replace(validation, root=str(other))
+    train = list_everywhere("train", root, comm)
+    if other:
+        validation = list_everywhere("validation", other, comm)
+        same_classes(train, validation)
         source = f"{root} and {other}"
     else:
         train, validation = (train.subset(chosen) for chosen in held_out(np.array(train.labels), FOLDER_HELD_OUT))

@@ -1,6 +1,6 @@
 """Decoded images: from memory if they fit there, else from files that processes decode ahead of their use."""
 
-import itertools
+import math
 import os
 import time
 from collections import deque
@@ -128,8 +128,8 @@ def open_images(listing: Listing, opening: Opening, comm: Communicator) -> InMem
     comm.on_all(lambda: check_tars(listing))
     count, side, workers = len(listing.files), opening.side, opening.workers
     size = side * side * 3
-    bounds = [count * rank // comm.size for rank in range(comm.size + 1)]
-    mine = range(bounds[comm.rank], bounds[comm.rank + 1])
+    shares = _shares(listing, comm)
+    mine = shares[comm.rank].tolist()
 
     def tried(index: int) -> np.ndarray | str:
         try:
@@ -140,6 +140,12 @@ def open_images(listing: Listing, opening: Opening, comm: Communicator) -> InMem
             raise
 
     if count * size > opening.cache_mb * 2**20:
+        if listing.hosts is not None:
+            raise UserError(
+                f"channel '{listing.channel}': hosts have different files, and their {count} decoded images take "
+                f"{math.ceil(count * size / 2**20)} MiB; allowed: as much as --cache-mb, {opening.cache_mb}; "
+                "fix: raise --cache-mb, or use S3DataDistributionType FullyReplicated"
+            )
         if not opening.skip_bad:
             some = range(comm.rank, count, comm.size)[:SCANNED_PER_RANK]
             comm.on_all(lambda: _in_threads(lambda i: check_header(listing, i), some, workers))
@@ -151,9 +157,21 @@ def open_images(listing: Listing, opening: Opening, comm: Communicator) -> InMem
     skipped = _skipped(listing, {i: d for i, d in zip(mine, decoded, strict=True) if isinstance(d, str)}, comm)
     kept = [np.zeros((side, side, 3), np.uint8) if isinstance(image, str) else image for image in decoded]
     pixels = torch.from_numpy(np.stack(kept) if kept else np.empty((0, side, side, 3), np.uint8))
-    sizes = [(end - begin) * size for begin, end in itertools.pairwise(bounds)]
+    sizes = [len(share) * size for share in shares]
     everything = torch.cat(comm.gather_bytes(pixels.flatten(), sizes)).view(count, side, side, 3)
+    if listing.hosts is not None:
+        everything = everything[torch.from_numpy(np.argsort(np.concatenate(shares)))]
     return InMemory(everything.to(comm.device), _labels(listing, skipped))
+
+
+def _shares(listing: Listing, comm: Communicator) -> list[Indices]:
+    """The images that each rank decodes at the start: as many as another's, or where hosts have different files, a part of
+    those that its host reads."""
+    if listing.hosts is None:
+        return np.array_split(np.arange(len(listing.files)), comm.size)
+    hosts = comm.gather(comm.rank - comm.world.local_rank)
+    parts = {host: iter(np.array_split(np.flatnonzero(listing.hosts == host), hosts.count(host))) for host in hosts}
+    return [next(parts[host]) for host in hosts]
 
 
 def _labels(listing: Listing, skipped: frozenset[int]) -> torch.Tensor:

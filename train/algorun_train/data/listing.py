@@ -25,7 +25,8 @@ class Tars:
 @dataclass(frozen=True, slots=True)
 class Listing:
     """The images of one channel. `files` are relative to `root`, or to their tar file, sorted by class and name; `labels`
-    are their class numbers."""
+    are their class numbers. `hosts`, int64 [images], is the first rank of the host that reads each image, where hosts have
+    different files; None if every host has all."""
 
     channel: str
     root: str
@@ -33,6 +34,7 @@ class Listing:
     files: tuple[str, ...]
     labels: tuple[int, ...]
     tars: Tars | None = None
+    hosts: NDArray[np.int64] | None = None
 
     def name(self, index: int) -> str:
         """The name of an image for messages."""
@@ -59,12 +61,13 @@ class Listing:
         chosen = list(indices)
         files = tuple(self.files[i] for i in chosen)
         tars = self.tars and replace(self.tars, spans=self.tars.spans[chosen])
-        return replace(self, files=files, labels=tuple(self.labels[i] for i in chosen), tars=tars)
+        hosts = None if self.hosts is None else self.hosts[chosen]
+        return replace(self, files=files, labels=tuple(self.labels[i] for i in chosen), tars=tars, hosts=hosts)
 
 
 def check_tars(listing: Listing) -> None:
     """Raises UserError if this host's tar files are not those that rank 0's host has listed."""
-    if listing.tars is None:
+    if listing.tars is None or listing.hosts is not None:
         return
     for name, size in zip(listing.tars.names, listing.tars.sizes, strict=True):
         path = os.path.join(listing.root, name)

@@ -55,6 +55,17 @@ class Step:
         return self.end - self.begin
 
 
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """What is left of a run: from `done` samples of epoch `first` to the end of epoch `end` - 1. `seed` is that of the
+    orders."""
+
+    first: int
+    done: int
+    end: int
+    seed: int
+
+
 def permutation(count: int, seed: int, epoch: int) -> Indices:
     """The order of `count` samples in `epoch`. RandomState gives the same numbers in all versions of numpy (NEP 19)."""
     return np.random.RandomState([seed, epoch]).permutation(count)
@@ -90,6 +101,13 @@ def walk(
     """Yields the steps of an epoch, from the one that starts after `begin` samples. `labels` as in `take`."""
     for at in range(begin, len(order), batching.global_batch):
         yield take(order, at, batching, epoch, labels)
+
+
+def walk_epochs(count: int, epochs: Epochs, batching: Batching, labels: Indices | None = None) -> Iterator[Step]:
+    """Yields the steps of a run over `count` samples, epoch after epoch. `labels` as in `take`."""
+    for epoch in range(epochs.first, epochs.end):
+        begin = epochs.done if epoch == epochs.first else 0
+        yield from walk(permutation(count, epochs.seed, epoch), begin, batching, epoch, labels)
 
 
 def held_out(labels: Indices, share: float) -> tuple[Indices, Indices]:

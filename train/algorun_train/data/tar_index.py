@@ -7,6 +7,7 @@ import contextlib
 import gzip
 import json
 import os
+import platform
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -186,4 +187,5 @@ def _keep(root: Path, indexes: dict[str, TarIndex]) -> None:
     tars = {name: (index.size, index.mtime_ns, index.images) for name, index in indexes.items()}
     packed = gzip.compress(json.dumps({"version": VERSION, "tars": tars}).encode(), 1)
     with contextlib.suppress(OSError):
-        files.write(root / INDEX, lambda file: file.write(packed))
+        # Hosts that share the folder write at once, from containers that may number their processes alike.
+        files.write(root / INDEX, lambda file: file.write(packed), f"{platform.node()}-{os.getpid()}")

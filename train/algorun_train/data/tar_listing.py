@@ -20,12 +20,7 @@ def list_tars(channel: str, root: Path, names: list[str]) -> Listing:
         if not index.images:
             raise UserError(f"{where}: {name} holds no image; allowed: {ALLOWED}; fix: fill or remove it")
     classes = _classes(where, indexes)
-    numbers = {name: number for number, name in enumerate(_sorted(set(classes)))}
-    if len(numbers) == 1:
-        raise UserError(
-            f"{where} holds one class, {next(iter(numbers))}; allowed: two classes or more, {ALLOWED}; "
-            "fix: add the other classes; where class folders are inside another folder, make the tar file in that folder"
-        )
+    numbers = {name: number for number, name in enumerate(sorted_classes(set(classes)))}
     images = [(tar, member) for tar, index in enumerate(indexes.values()) for member in index.images]
     labels = [numbers[name] for name in classes]
     order = sorted(range(len(images)), key=lambda i: (labels[i], images[i][1].name, images[i][0]))
@@ -62,6 +57,6 @@ def _folder(member: Member) -> str | None:
     return folder if slash else None
 
 
-def _sorted(names: set[str]) -> list[str]:
+def sorted_classes(names: set[str]) -> list[str]:
     """Numbers by their value, names by their text."""
     return sorted(names, key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))

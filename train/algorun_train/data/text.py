@@ -13,7 +13,7 @@ from algorun_train.ranks.device_copies import to_device
 
 from . import corpus
 from .batch import IGNORED, Batch
-from .sampler import Batching, Piece, Step, permutation, walk
+from .sampler import Batching, Epochs, Piece, Step, walk, walk_epochs
 
 HELD_OUT = 0.1
 
@@ -37,6 +37,10 @@ class Text:
         return "sequences"
 
     @property
+    def sample_tokens(self) -> int:
+        return self.train.shape[1] - 1
+
+    @property
     def train_count(self) -> int:
         return len(self.train)
 
@@ -49,14 +53,10 @@ class Text:
         """One for each sequence: its loss and accuracy are means over its bytes."""
         return self.validation_count
 
-    def training(
-        self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
-    ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
+    def training(self, epochs: Epochs, batching: Batching) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
         """See `Source`."""
-        for number in range(epoch, epochs):
-            order = permutation(self.train_count, seed, number)
-            for step in walk(order, done if number == epoch else 0, batching, number):
-                yield step, tuple(self._batch(self.train, piece) for piece in step.pieces)
+        for step in walk_epochs(self.train_count, epochs, batching):
+            yield step, tuple(self._batch(self.train, piece) for piece in step.pieces)
 
     def evaluation(self, batching: Batching) -> Iterator[Batch]:
         """See `Source`."""

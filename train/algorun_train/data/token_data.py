@@ -20,7 +20,7 @@ from algorun_train.ranks.device_copies import to_device
 
 from . import token_encoding, token_store
 from .batch import IGNORED, Batch
-from .sampler import Batching, Indices, Piece, Step, permutation, walk
+from .sampler import Batching, Epochs, Indices, Piece, Step, walk, walk_epochs
 from .token_encoding import Tokens
 from .token_files import ALLOWED
 
@@ -79,6 +79,10 @@ class TokenData:
         return "sequences"
 
     @property
+    def sample_tokens(self) -> int:
+        return self.train.context
+
+    @property
     def train_count(self) -> int:
         return len(self.train.numbers)
 
@@ -90,14 +94,10 @@ class TokenData:
     def validation_weight(self) -> int:
         return int(self.validation.labels.sum())
 
-    def training(
-        self, epoch: int, done: int, epochs: int, seed: int, batching: Batching
-    ) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
+    def training(self, epochs: Epochs, batching: Batching) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
         """See `Source`."""
-        for number in range(epoch, epochs):
-            order = permutation(self.train_count, seed, number)
-            for step in walk(order, done if number == epoch else 0, batching, number, self.train.labels):
-                yield step, tuple(self._batch(self.train, piece) for piece in step.pieces)
+        for step in walk_epochs(self.train_count, epochs, batching, self.train.labels):
+            yield step, tuple(self._batch(self.train, piece) for piece in step.pieces)
 
     def evaluation(self, batching: Batching) -> Iterator[Batch]:
         """See `Source`."""

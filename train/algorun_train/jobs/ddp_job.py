@@ -10,7 +10,6 @@ import torch
 from algorun.inside.stop_flag import StopFlag
 from algorun_train.checkpoint.ddp_checkpoints import DdpCheckpoints
 from algorun_train.checkpoint.shards import ShardStore
-from algorun_train.checkpoint.state_file import Identity
 from algorun_train.common.errors import UserError
 from algorun_train.data.sampler import Batching
 from algorun_train.loop.data_parallel_steps import DataParallelSteps
@@ -20,11 +19,14 @@ from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.options.shard_layout import shards_of
 from algorun_train.parallel.model import recompute
 from algorun_train.parallel.shard.layer_units import layer_list, layer_units
-from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered_weights, make_mesh, shard
+from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered_weights, give_memory, make_mesh, shard
 from algorun_train.ranks.world import read_world
 
-from .ddp_data import load_data
-from .ddp_model import choose_model, for_folder, open_folder
+from .chosen_data import load_data
+from .chosen_model import choose_model, job_description, job_identity
+from .first_weights import send_weights
+from .folder_options import for_folder, open_folder
+from .lora_model import LoraJobModel, check_lora
 from .skeleton import JobContext, TrainingJob, joined_job, numerics, train
 
 
@@ -45,16 +47,21 @@ class DdpJob(TrainingJob):
         self._comm = context.comm
         folder = open_folder(options, context.folders.base_model, self._comm)
         self.options = options = for_folder(options, folder) if folder else options
+        check_lora(options, folder, self._comm)
         self._data = load_data(options, context.folders, self._comm, folder)
         self.source = self._data.source
-        self._chosen = choose_model(options, folder, self._data)
-        self._model = self._chosen.module.to(self._comm.device)
+        self._chosen = (
+            LoraJobModel(options, folder, self._data.classes, self._comm)
+            if folder and options.lora
+            else choose_model(options, folder, self._data, shards_of(options, self._comm.size) > 1)
+        )
+        self._model = self._chosen.module
         self._first_weights: str | None = None  # the line about them, once they are loaded
         self._mesh = self._lay_out()
         self._optimizer = build_optimizer(options, self._model.parameters())
         self.batching = Batching(options.batch_size, options.accumulation, self._comm.rank, self._comm.size)
         store = ShardStore(context.folders.checkpoints, options.keep_checkpoints)
-        identity = self._identity()
+        identity = job_identity(self._chosen, self._data, options)
         self.checkpoints = DdpCheckpoints(store, identity, self._model, self._optimizer, self._comm, self._mesh)
 
     def _lay_out(self) -> ShardMesh | None:
@@ -66,25 +73,26 @@ class DdpJob(TrainingJob):
                 recompute.mark(layer, preserve_rng_state=True)
             recompute.in_place(model)
         if shards == 1:
+            model.to(comm.device)
             return None
-        self._first_weights = comm.from_leader(self._chosen.first_weights) or ""
-        for tensor in model.state_dict().values():
-            whole = tensor.detach().cpu().contiguous()
-            comm.broadcast(whole.view(-1).view(torch.uint8), 0)
-            tensor.copy_(whole)
         mesh = make_mesh(comm.device, comm.rank, comm.size, shards)
-        shard(model, layer_units(model), mesh, options.precision == "bf16")
+        half = torch.bfloat16 if options.precision == "bf16" else None
+        if any(parameter.is_meta for parameter in model.parameters()):
+            shard(model, layer_units(model), mesh, half)
+            give_memory(model, comm.device)
+            return mesh
+        model.to(comm.device)
+        self._first_weights = comm.from_leader(self._chosen.first_weights) or ""
+        send_weights(model, comm)
+        shard(model, layer_units(model), mesh, half)
         return mesh
 
-    def _identity(self) -> Identity:
-        """What a checkpoint and the job that resumes it have in common. Ranks, batch, epochs and learning rate may differ."""
-        order = {"optimizer": self.options.optimizer, "seed": self.options.seed}
-        return {**self._chosen.identity, **order, **self._data.identity}
-
     def start_from_scratch(self) -> None:
-        """Rank 0 reads the weights to start from. `make_stepper` creates DDP, which sends them to all ranks; a sharded model
-        has them already."""
-        if self._first_weights is None:
+        """Rank 0 reads the weights to start from. `make_stepper` creates DDP, which sends them to all ranks; of a sharded model
+        each rank gets its share. An embedded model that is sharded has them already."""
+        if self._first_weights is None and self._mesh:
+            self._first_weights = self._chosen.fill_shares(self._comm)
+        elif self._first_weights is None:
             self._first_weights = self._comm.from_leader(self._chosen.first_weights)
         if self._first_weights:
             self._comm.say(self._first_weights)
@@ -110,8 +118,7 @@ class DdpJob(TrainingJob):
         return gathered_weights(self._model, self._mesh) if self._mesh else self._model.state_dict()
 
     def description(self) -> Mapping[str, object]:
-        classes = self._data.classes
-        return {**self._chosen.description, **({"class_names": list(classes)} if classes is not None else {})}
+        return job_description(self._chosen, self._data)
 
     def write_model(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
         return self._chosen.write(state, description, folder)

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -13,8 +14,8 @@ from algorun_train.checkpoint.pipeline_checkpoints import PipelineCheckpoints, R
 from algorun_train.checkpoint.shards import ShardStore
 from algorun_train.data.sampler import Batching
 from algorun_train.loop.optimizer import build_optimizer
-from algorun_train.loop.pipeline_steps import PipelineSteps, sample_losses
-from algorun_train.loop.stepper import Stepper
+from algorun_train.loop.pipeline_steps import PipelineSteps
+from algorun_train.loop.stepper import Stepper, draws_random_numbers
 from algorun_train.options.for_parallel import partition_options, run_options
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_parameters import MpParameters
@@ -49,7 +50,7 @@ class ModelInStages:
     """This rank's stages of the model, and the decisions behind them.
 
     `first_names`: {name: first name of the same tensor} for the uncut model's state dict, in its order.
-    `weights`: the number of the uncut model's weights.
+    `weights`: the number of the uncut model's weights. `random`: whether a training step draws random numbers.
     """
 
     layout: Layout
@@ -57,6 +58,7 @@ class ModelInStages:
     partition: Partition | None
     first_names: dict[str, str]
     weights: int
+    random: bool
 
 
 def _stages(
@@ -69,19 +71,20 @@ def _stages(
     comm = context.comm
     task, model = pipeline_task.load(options, context.folders, comm)
     names, weights = _first_names(model), sum(parameter.numel() for parameter in model.parameters())
+    random = draws_random_numbers([model])
     for line in (*task.lines, f"layout: {layout}"):
         comm.say(line)
     if find(layout.schedule).experimental:
         comm.say(f"schedule {layout.schedule} is experimental: it splits the backward pass, which some modules forbid")
     example, labels = task.example(layout.microbatch)
-    loss = with_target(sample_losses, labels, comm.device)
+    loss = with_target(task.scoring.loss, labels, comm.device)
     partitioner = ModelPartitioner(model, layout, partition_options(options, asked), comm, loss)
     found = partitioner.partition(example, context.folders.output / PARTITION)
     if options.profile_only:
         return task, None
     axes = process_groups.join(layout.grid, comm.rank, comm.device)
-    pipeline = Pipeline(found.stages, axes, run_options(options, layout), sample_losses)
-    return task, ModelInStages(layout, pipeline, found.partition, names, weights)
+    pipeline = Pipeline(found.stages, axes, run_options(options, layout), task.scoring.loss)
+    return task, ModelInStages(layout, pipeline, found.partition, names, weights, random)
 
 
 class PipelineJob(TrainingJob):
@@ -111,16 +114,20 @@ class PipelineJob(TrainingJob):
         )
         self._explained: ExplainedSteps | None = None
 
+    def start_from_scratch(self) -> None:
+        if self._task.first_weights:
+            self._context.comm.say(self._task.first_weights)
+
     def introduction(self) -> list[str]:
         options, layout = self.options, self._stages.layout
         return [
-            f"model: {options.model}, {self._stages.weights} weights, {numerics(options, self._context.comm.device)}",
+            f"model: {self._task.name}, {self._stages.weights} weights, {numerics(options, self._context.comm.device)}",
             f"global batch: {self.batching.global_batch} = {options.batch_size} per pipeline x {layout.grid.dp} pipelines",
         ]
 
     def make_stepper(self) -> Stepper:
         options, stages, comm = self.options, self._stages, self._context.comm
-        stepper = PipelineSteps(stages.pipeline, self._optimizer, comm, options.seed, options.clip_norm)
+        stepper = PipelineSteps(stages.pipeline, self._optimizer, comm, options, self._task.scoring, stages.random)
         if not options.explain:
             return stepper
         folder = self._context.folders.output
@@ -141,6 +148,9 @@ class PipelineJob(TrainingJob):
 
     def description(self) -> Mapping[str, object]:
         return self._task.description
+
+    def write_model(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
+        return self._task.write(state, description, folder)
 
 
 def _first_names(model: nn.Module) -> dict[str, str]:

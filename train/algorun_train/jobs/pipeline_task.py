@@ -1,37 +1,58 @@
-"""The models and data of the job `pipeline`: a GPT on text, or a ViT on images."""
+"""The models and data of the job `pipeline`: a GPT on text, a ViT on images, or a Hugging Face folder."""
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
 
+from algorun_train.checkpoint import artifact
 from algorun_train.checkpoint.state_file import Identity
 from algorun_train.data import image_data, text
 from algorun_train.data.batch import Source
+from algorun_train.loop.losses import PER_LABEL, PER_SAMPLE, Scoring
 from algorun_train.models import gpt
+from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.image_models import build, specify
 from algorun_train.options.folders import Folders
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.ranks.communicator import Communicator
 
-GPT_WIDTH, GPT_DEPTH = 128, 8
+from .chosen_data import load_data
+from .chosen_model import FolderJobModel, job_description, job_identity, write_trained
+from .first_weights import send_weights
+from .folder_options import for_folder, open_folder
+
+GPT_WIDTH, GPT_DEPTH, GPT_CONTEXT = 128, 8, 128
+Write = Callable[[dict[str, torch.Tensor], Mapping[str, object], Path], Path]
+
+
+def _write_embedded(state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
+    return artifact.write_model(folder, state, description)
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineTask:
     """The data, and what the job says about the model.
 
-    `identity`: what a checkpoint and the job that resumes it have in common. `description`: what the artifact says about
-    the model. `sample` and `label`: input and target of one sample, all zeros. `lines`: lines for the log.
+    `name`: the model's, for the log. `identity`: what a checkpoint and the job that resumes it have in common.
+    `description`: what the artifact says about the model. `sample` and `label`: input and target of one sample, all zeros.
+    `lines`: lines for the log. `scoring`: how outputs are compared with labels. `write`: writes the artifact.
+    `first_weights`: a line about the weights that training starts from.
     """
 
+    name: str
     source: Source
     identity: Identity
     description: Mapping[str, object]
     sample: torch.Tensor
     label: torch.Tensor
     lines: tuple[str, ...]
+    scoring: Scoring = PER_SAMPLE
+    write: Write = _write_embedded
+    first_weights: str | None = None
 
     def example(self, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs [samples, ..] and labels [samples, ..]: an example batch."""
@@ -39,33 +60,63 @@ class PipelineTask:
 
 
 def load(options: PipelineJobOptions, folders: Folders, comm: Communicator) -> tuple[PipelineTask, nn.Module]:
-    """The task, and the model on the CPU. Its weights are drawn from the seed, so they are equal on all ranks. Raises
-    UserError if the data cannot be used, or if sizes do not fit each other."""
-    return _gpt(options, folders, comm) if options.model == "gpt" else _vit(options, folders, comm)
+    """The task, and the model on the CPU, with equal weights on all ranks. Call it on all ranks.
+
+    Raises UserError, the same on all ranks, if the folder or the data cannot be used, or if sizes do not fit each other.
+    """
+    folder = open_folder(options, folders.base_model, comm)
+    if folder:
+        return _of_folder(for_folder(options, folder), folder, folders, comm)
+    return _vit(options, folders, comm) if options.model == "vit" else _gpt(options, folders, comm)
+
+
+def _of_folder(
+    options: PipelineJobOptions, folder: ModelFolder, folders: Folders, comm: Communicator
+) -> tuple[PipelineTask, nn.Module]:
+    data = load_data(options, folders, comm, folder)
+    chosen = FolderJobModel(folder, data.classes, options.seed)
+    first_weights = comm.from_leader(chosen.first_weights)
+    send_weights(chosen.module, comm)
+    inputs, labels = data.example(1, torch.device("cpu"))
+    task = PipelineTask(
+        chosen.name,
+        data.source,
+        job_identity(chosen, data, options),
+        job_description(chosen, data),
+        inputs[0],
+        labels[0],
+        (data.line,),
+        PER_LABEL,
+        functools.partial(write_trained, folder, data.classes),
+        first_weights,
+    )
+    return task, chosen.module
 
 
 def _gpt(options: PipelineJobOptions, folders: Folders, comm: Communicator) -> tuple[PipelineTask, nn.Module]:
+    context = options.context or GPT_CONTEXT
     spec = gpt.GptSpec(
-        context=options.context,
+        context=context,
         width=options.width or GPT_WIDTH,
         depth=options.depth or GPT_DEPTH,
         heads=options.heads,
         dropout=options.dropout,
         tied=options.tied,
     )
-    source = text.load(options.context, folders, comm)
+    source = text.load(context, folders, comm)
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
     identity = shapes | {"optimizer": options.optimizer, "seed": options.seed, "text": source.checksum}
     if not options.tied:  # checkpoints of 0.1.0 have no such key
         identity.pop("tied")
     task = PipelineTask(
+        "gpt",
         source,
         identity,
         spec.as_dict(),
-        torch.zeros(options.context, dtype=torch.int64),
-        torch.zeros(options.context, dtype=torch.int64),
+        torch.zeros(context, dtype=torch.int64),
+        torch.zeros(context, dtype=torch.int64),
         (f"data: {source.source}; {source.train_count} training and {source.validation_count} validation sequences "
-         f"of {options.context} bytes",),
+         f"of {context} bytes",),
     )  # fmt: skip
     return task, gpt.build(spec, options.seed)
 
@@ -76,6 +127,7 @@ def _vit(options: PipelineJobOptions, folders: Folders, comm: Communicator) -> t
     shapes = {key: value for key, value in spec.as_dict().items() if key != "dropout"}
     identity = shapes | {"optimizer": options.optimizer, "seed": options.seed, "class_names": list(images.classes)}
     task = PipelineTask(
+        "vit",
         images,
         identity | {"training_images": images.train_count},
         spec.as_dict() | {"class_names": list(images.classes)},

@@ -17,7 +17,7 @@ from algorun_train.common.files import writable
 from algorun_train.data.batch import Source
 from algorun_train.data.sampler import Batching
 from algorun_train.loop.learning_rate import learning_rate_schedule
-from algorun_train.loop.metrics import EpochReport, StepReport, per_s
+from algorun_train.loop.metrics import TOKENS, EpochReport, StepReport, per_s, perplexity
 from algorun_train.loop.progress import Position, Progress
 from algorun_train.loop.sinks import Sinks
 from algorun_train.loop.stepper import Stepper
@@ -185,11 +185,16 @@ def _write_results(job: TrainingJob, folders: Folders, state: dict[str, torch.Te
     """Writes the artifact and the summary, on rank 0. Returns the line for the log that names their folders."""
     counted: dict[str, float] = {"epochs": outcome.position.epoch, "steps": outcome.position.step}
     validation = {"val_loss": outcome.val_loss, "val_accuracy": outcome.val_accuracy}
+    tokens, text = job.source.sample_tokens, {}
+    if tokens:
+        validation["val_perplexity"] = perplexity(outcome.val_loss)
+        text = {"perplexity": validation["val_perplexity"], per_s(TOKENS): outcome.samples_per_s * tokens}
     file = job.write_model(state, {**job.description(), **validation, **counted}, folders.model)
     figures: dict[str, float] = {
         "loss": outcome.val_loss,
         "accuracy": outcome.val_accuracy,
         per_s(job.source.unit): outcome.samples_per_s,
+        **text,
     }
     write_summary(folders.output, figures | counted)
     return f"artifact: {file} metrics: {folders.output}"

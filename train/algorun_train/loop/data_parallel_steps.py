@@ -5,14 +5,14 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from algorun_train.data.batch import IGNORED, Batch
+from algorun_train.data.batch import Batch
 from algorun_train.options.job_options import TrainOptions
 from algorun_train.ranks.communicator import Communicator
 
 from .learning_rate import set_learning_rate
+from .losses import label_scores, sum_of_losses
 from .stepper import draws_random_numbers, seed_step
 
 
@@ -83,10 +83,7 @@ class DataParallelSteps:
         """See `Stepper`."""
         with torch.no_grad(), self._precision():
             logits = self.model(batch.inputs)
-            loss = sum_of_losses(logits, batch.labels)
-        right = (logits.argmax(dim=-1) == batch.labels).sum()
-        counted = (batch.labels != IGNORED).sum()  # on the device, so the host waits for no copy
-        return torch.stack([loss.double(), right.double(), counted.double()])
+            return label_scores(logits, batch.labels)
 
     def _loss(self, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         with self._precision():
@@ -94,8 +91,3 @@ class DataParallelSteps:
 
     def _precision(self) -> contextlib.AbstractContextManager[object]:
         return torch.autocast(self._device_type, torch.bfloat16, enabled=self._autocast)
-
-
-def sum_of_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The sum of cross entropies of logits [.., classes] and labels [..], without the IGNORED ones; a scalar."""
-    return functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="sum")

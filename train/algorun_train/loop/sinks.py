@@ -5,13 +5,14 @@ from pathlib import Path
 
 from algorun_train.common.files import write_text
 
-from .metrics import EpochReport, StepReport, per_s, record
+from .metrics import TOKENS, EpochReport, StepReport, per_s, record
 from .progress import Position
 
 JSONL = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
-SPEEDS = tuple(per_s(unit) for unit in ("images", "sequences"))
-SCALARS = ("train_loss", "val_loss", "val_accuracy", "learning_rate", *SPEEDS, "data_wait", "peak_memory_mib")
+SPEEDS = tuple(per_s(unit) for unit in ("images", "sequences", TOKENS))
+LOSSES = ("train_loss", "val_loss", "train_perplexity", "val_perplexity")
+SCALARS = (*LOSSES, "val_accuracy", "learning_rate", *SPEEDS, "data_wait", "peak_memory_mib")
 
 
 class Sinks:

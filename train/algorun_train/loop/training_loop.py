@@ -12,7 +12,7 @@ import torch
 
 from algorun.inside.stop_agreement import Agreement
 from algorun_train.data.batch import Batch, Source
-from algorun_train.data.sampler import Batching, Step, steps_in
+from algorun_train.data.sampler import Batching, Epochs, Step, steps_in
 from algorun_train.options.job_options import TrainOptions
 from algorun_train.ranks.communicator import Communicator
 
@@ -74,7 +74,7 @@ class TrainingLoop:
     def run(self) -> Outcome:
         """Trains. Returns the same on all ranks. Raises TrainingError, on all ranks, if the loss is not a finite number."""
         setup, at = self._setup, self._position
-        stream = setup.data.training(at.epoch, at.samples, self._epochs, setup.options.seed, setup.batching)
+        stream = setup.data.training(Epochs(at.epoch, at.samples, self._epochs, setup.options.seed), setup.batching)
         evaluated = None
         while self._position.epoch < self._epochs:
             if not self._train_epoch(stream):
@@ -194,6 +194,7 @@ class TrainingLoop:
         return Pace(
             unit=self._setup.data.unit,
             samples_per_s=reading.samples_per_s,
+            sample_tokens=self._setup.data.sample_tokens,
             data_wait=reading.data_wait,
             peak_memory_mib=reading.peak_memory_mib,
             eta_s=steps * step_s + evaluations * self._evaluation_s if steps else evaluations * self._evaluation_s,

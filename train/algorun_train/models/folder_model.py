@@ -1,9 +1,12 @@
 """Models of Hugging Face folders: built by transformers, filled from the folder, and saved as such a folder."""
 
+import contextlib
+import itertools
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,8 +15,10 @@ from torch import nn
 
 from algorun_train.common.errors import UserError
 from algorun_train.common.files import sync_folder
+from algorun_train.parallel.shard.layer_units import layer_units
 
 from .folder_config import ImageInput, ModelFolder, refused
+from .folder_weights import TensorPlan, draw_tensors, plan_tensors, read_tensors
 
 SHARD_SIZE = "4GB"  # of a file of weights; larger models get several files and an index, as save_pretrained writes them
 # Files of a model that stay as they are: image processor, tokenizer, and how to generate text.
@@ -99,29 +104,65 @@ def build_model(folder: ModelFolder, classes: Sequence[str] | None, seed: int) -
     """
     torch.manual_seed(seed)
     config = make_config(folder, classes)
-    module: FolderModule
     with refused(f"{folder.source}: {folder.path}: transformers cannot build this model"):
         model = model_class(folder)(config)
-        if folder.images:
-            module, example = ImageClassifier(model, folder.images), torch.zeros(1, 3, *[folder.images.side] * 2)
-        else:
-            module, example = LanguageModel(model), torch.zeros(1, 2, dtype=torch.int64)
-        module.eval()
-        module(example).sum().backward()
-    for parameter in module.parameters():
-        parameter.requires_grad_(parameter.grad is not None)
-        parameter.grad = None
+        module: FolderModule = ImageClassifier(model, folder.images) if folder.images else LanguageModel(model)
+        freeze_unused(module, folder)
     return module
 
 
-def load_weights(module: FolderModule, folder: ModelFolder, classes: Sequence[str] | None) -> str:
-    """Copies the folder's weights into the model; the head starts anew if the classes differ. Returns a line for the log.
+def freeze_unused(module: FolderModule, folder: ModelFolder) -> None:
+    """Freezes the weights that no result depends on."""
+    side = folder.images.side if folder.images else 0
+    example = torch.zeros(1, 3, side, side) if side else torch.zeros(1, 2, dtype=torch.int64)
+    module.eval()
+    module(example).sum().backward()
+    for parameter in module.parameters():
+        parameter.requires_grad_(parameter.grad is not None)
+        parameter.grad = None
 
-    Raises UserError if the weights cannot be read or do not fit config.json.
-    """
+
+@dataclass(frozen=True, slots=True)
+class FirstWeights:
+    """What training starts from. `loaded` has the tensors if transformers had to load them, else it is empty: they are read
+    one by one. `line` is for the log."""
+
+    plan: TensorPlan
+    loaded: dict[str, torch.Tensor]
+    line: str
+
+
+def first_weights(folder: ModelFolder, classes: Sequence[str] | None) -> FirstWeights:
+    """Finds the weights and checks that they fit. Raises UserError if they cannot be read or do not fit config.json."""
     where = f"{folder.source}: {folder.path}"
+    with torch.device("meta"):
+        model = model_class(folder)(make_config(folder, classes))
     if folder.weights is None:
-        return f"{where}: no weights there; starting from random ones"
+        names = tuple(name for name, _ in model.named_parameters())
+        return FirstWeights(TensorPlan({}, names, ()), {}, f"{where}: no weights there; starting from random ones")
+    head = set() if classes is None else head_names(folder, classes)
+    keep = classes is None or _same_classes(folder, classes)
+    loaded: dict[str, torch.Tensor] = {}
+    try:
+        plan = plan_tensors(model, Path(folder.path), folder.weights, head, keep)
+    except Exception:  # whatever is wrong with the files: transformers' loading names it
+        plan = None
+    if plan is None:
+        plan, loaded = _load_by_transformers(folder, classes, head, keep)
+    count = len(model.state_dict())
+    line = f"{where}: {count - len(plan.fresh)} of {count} tensors taken from {folder.weights}"
+    if plan.fresh:
+        line += f"; new head for {len(classes or ())} classes: {', '.join(plan.fresh)}"
+    if plan.unused:
+        line += f"; not used: {', '.join(plan.unused[:3])}{' ..' if len(plan.unused) > 3 else ''}"
+    return FirstWeights(plan, loaded, line)
+
+
+def _load_by_transformers(
+    folder: ModelFolder, classes: Sequence[str] | None, head: set[str], keep_head: bool
+) -> tuple[TensorPlan, dict[str, torch.Tensor]]:
+    """All tensors at once, for files that safetensors cannot read one by one. Raises UserError if they do not fit."""
+    where = f"{folder.source}: {folder.path}"
     with refused(f"{where}: {folder.weights} cannot be read"):
         loaded, report = model_class(folder).from_pretrained(
             folder.path,
@@ -133,7 +174,6 @@ def load_weights(module: FolderModule, folder: ModelFolder, classes: Sequence[st
             weights_only=True,
             dtype=torch.float32,
         )
-    head = set() if classes is None else head_names(folder, classes)
     absent, other = set(report["missing_keys"]), {row[0]: row for row in report["mismatched_keys"]}
     wrong = [f"{name} is missing" for name in sorted(absent - head)]
     wrong += [f"{name} is {list(there)}, config.json asks for {list(here)}"
@@ -144,16 +184,39 @@ def load_weights(module: FolderModule, folder: ModelFolder, classes: Sequence[st
             f"{where}: {folder.weights} does not fit config.json: {'; '.join(wrong[:3])}{more}; allowed: the weights of "
             f"{folder.architecture} with this config, save for its head; fix: save both together with save_pretrained"
         )
-    own = loaded.state_dict()
-    same = classes is None or _same_classes(folder, classes)
-    fresh = head if head & (absent | other.keys()) or not same else set()
-    module.model.load_state_dict({name: tensor for name, tensor in own.items() if name not in fresh}, strict=False)
-    line = f"{where}: {len(own) - len(fresh)} of {len(own)} tensors taken from {folder.weights}"
-    if fresh:
-        line += f"; new head for {len(classes or ())} classes: {', '.join(sorted(fresh))}"
-    if unused := sorted(report["unexpected_keys"]):
-        line += f"; not used: {', '.join(unused[:3])}{' ..' if len(unused) > 3 else ''}"
-    return line
+    fresh = sorted(head) if head & (absent | other.keys()) or not keep_head else []
+    own = {name: tensor for name, tensor in loaded.state_dict().items() if name not in fresh}
+    return TensorPlan({name: ("", name) for name in own}, tuple(fresh), tuple(sorted(report["unexpected_keys"]))), own
+
+
+def taken_tensors(first: FirstWeights, folder: ModelFolder) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of the folder, whole, one after the other; those that transformers has loaded are freed on the way."""
+    if not first.loaded:
+        yield from read_tensors(Path(folder.path), first.plan, {})
+    for name in list(first.loaded):
+        yield name, first.loaded.pop(name)
+
+
+def drawn_tensors(
+    first: FirstWeights, folder: ModelFolder, classes: Sequence[str] | None, seed: int
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """The weights that start anew, whole, one unit of sharding after the other; the same bits on every rank."""
+    if not first.plan.fresh:
+        return
+    with torch.device("meta"):
+        skeleton = model_class(folder)(make_config(folder, classes))
+    yield from draw_tensors(skeleton, layer_units(skeleton), first.plan.fresh, seed)
+
+
+def load_weights(module: FolderModule, folder: ModelFolder, classes: Sequence[str] | None, seed: int = 0) -> str:
+    """Copies the folder's weights into the model, tensor by tensor; what the folder lacks is drawn from `seed`. Returns a line
+    for the log. Raises UserError if the weights cannot be read or do not fit config.json."""
+    first = first_weights(folder, classes)
+    own = module.model.state_dict()
+    for name, tensor in itertools.chain(taken_tensors(first, folder), drawn_tensors(first, folder, classes, seed)):
+        own[name].copy_(tensor)
+        del tensor  # before the next one is read
+    return first.line
 
 
 def head_names(folder: ModelFolder, classes: Sequence[str]) -> set[str]:
@@ -180,28 +243,41 @@ def identity(folder: ModelFolder) -> dict[str, object]:
     return {"model": folder.architecture} | {f"config.{name}": value for name, value in sorted(shapes.items())}
 
 
-def write_folder(module: FolderModule, folder: ModelFolder, state: Mapping[str, torch.Tensor], target: Path) -> Path:
-    """Writes the model to `target` as a folder that from_pretrained reads; returns it. `state` is the module's.
+def write_folder(
+    folder: ModelFolder, classes: Sequence[str] | None, state: Mapping[str, torch.Tensor], target: Path
+) -> Path:
+    """Writes a model to `target` as a folder that from_pretrained reads; returns it. `state` is that of a FolderModule.
 
     Raises OSError. The files are written aside and then renamed; what an earlier job left of weights is removed.
     """
-    aside = target / ".new"
-    shutil.rmtree(aside, ignore_errors=True)
     copies: dict[object, torch.Tensor] = {}  # tied weights stay one tensor, which save_pretrained writes once
     own = {
         name.removeprefix("model."): copies.setdefault((tensor.data_ptr(), tensor.shape), tensor.detach().cpu())
         for name, tensor in state.items()
     }
-    model: Any = module.model  # torch knows no more of it than that it is a module
-    model.save_pretrained(aside, state_dict=own, max_shard_size=SHARD_SIZE)
+    with torch.device("meta"):  # the weights are in `state`
+        model = model_class(folder)(make_config(folder, classes))
+    with new_files(folder, target) as aside:
+        model.save_pretrained(aside, state_dict=own, max_shard_size=SHARD_SIZE)
+    return target
+
+
+@contextlib.contextmanager
+def new_files(folder: ModelFolder, target: Path) -> Iterator[Path]:
+    """A folder to write a model to. At the end its files and the tokenizer or processor of `folder` move to `target`; what an
+    earlier job left there of weights, adapters and their configs is removed."""
+    aside = target / ".new"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    yield aside
     for file in Path(folder.path).iterdir():
         if BESIDE.fullmatch(file.name):
             shutil.copyfile(file, aside / file.name)
-    for old in target.glob("model*.safetensors*"):
-        if not (aside / old.name).exists():
-            old.unlink()
+    for pattern in ("model*.safetensors*", "adapter_*", "config.json"):
+        for old in target.glob(pattern):
+            if not (aside / old.name).exists():
+                old.unlink()
     for file in aside.iterdir():
         file.replace(target / file.name)
     aside.rmdir()
     sync_folder(target)
-    return target

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from algorun_train.common.errors import UserError
-from algorun_train.options.job_options import DdpJobOptions, PipelineJobOptions
+from algorun_train.options.job_options import ModelJobOptions
 
 from .convnet import ConvNet
 from .image_spec import ModelSpec
@@ -15,7 +15,7 @@ WIDTHS = {"vit": 64, "convnet": 32}
 DEPTHS = {"vit": 4, "convnet": 3}
 
 
-def specify(config: DdpJobOptions | PipelineJobOptions, classes: int, side: int) -> ModelSpec:
+def specify(config: ModelJobOptions, classes: int, side: int) -> ModelSpec:
     """The model that the options ask for, for images of `side` x `side`. Raises UserError if sizes do not fit each other."""
     model = config.model or "vit"
     width = config.width or WIDTHS[model]

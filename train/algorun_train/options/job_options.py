@@ -12,8 +12,6 @@ from algorun_train.common.errors import UserError
 
 from .option_parser import option
 
-EMBEDDED = ("vit", "convnet")  # models of `ddp` that need no folder
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
@@ -97,18 +95,35 @@ class DdpJobOptions(ModelOptions):
         "1", "ranks over which a replica's weights, gradients and moments are sharded: a divisor of the ranks, or all"
     )
     recompute: bool = option(False, "compute the activations of each layer again in the backward pass")
+    lora: int = option(
+        0, "train adapters of this rank beside a folder's weights, and a classifier's head; 0: all weights", at_least=0
+    )
+    lora_alpha: float | None = option(
+        None, "the adapters' output counts lora-alpha / lora times; by default once", above=0
+    )
+    lora_targets: str | None = option(
+        None, "modules to adapt, by the ends of their names, separated by commas; by default peft's for the model"
+    )
+    merge: bool = option(False, "with --lora: write the model with its adapters added, not the adapters")
+
+    @property
+    def embedded(self) -> tuple[str, ...]:
+        """Models that need no folder."""
+        return "vit", "convnet"
 
     def __post_init__(self) -> None:
         ModelOptions.__post_init__(self)  # not super(): see PipelineJobOptions
-        if self.model and self.model not in EMBEDDED and "/" not in self.model and not Path(self.model).is_dir():
-            raise UserError(
-                f"option --model: {self.model!r} is no model and no folder; allowed: {', '.join(EMBEDDED)}, or the path of a "
-                "Hugging Face folder; fix: give one of them"
-            )
+        _check_model(self.model, self.embedded)
         if self.shard != "all" and not (self.shard.isascii() and self.shard.isdigit() and int(self.shard) > 0):
             raise UserError(
                 f"option --shard: {self.shard!r}; allowed: a divisor of the number of ranks, or all; fix: --shard all"
             )
+        for name in ("lora_alpha", "lora_targets", "merge"):
+            if getattr(self, name) and not self.lora:
+                raise UserError(
+                    f"option --{name.replace('_', '-')}: {getattr(self, name)}, without --lora; allowed: with --lora; "
+                    "fix: give --lora RANK, or leave it out"
+                )
         if self.compile and self.shard != "1":
             raise UserError(
                 f"option --compile: with --shard {self.shard}; allowed: with --shard 1; fix: leave one of them out"
@@ -119,8 +134,14 @@ class DdpJobOptions(ModelOptions):
 class PipelineJobOptions(ModelOptions):
     """Options of `pipeline`: a model in stages, with as many pipelines as the ranks allow. `batch_size` is per pipeline."""
 
-    model: str = option("gpt", "architecture: gpt on text, vit on images", choices=("gpt", "vit"))
-    context: int = option(128, "bytes of text that the gpt sees at once", at_least=1)
+    model: str | None = option(
+        None, "embedded model (gpt on text, vit on images), or a Hugging Face folder; else SM_CHANNEL_MODEL, else gpt"
+    )
+    context: int | None = option(
+        None,
+        "bytes of text that the gpt sees at once, 128; tokens that a folder's language model sees, 1024 or its limit",
+        at_least=1,
+    )
     tied: bool = option(False, "the gpt's head has the weights of its embedding, as in GPT-2")
     pp: int | None = option(
         None,
@@ -151,6 +172,11 @@ class PipelineJobOptions(ModelOptions):
     explain: bool = option(False, "show the planned schedule and memory, then measure both in early steps")
     mp_parameters: str | None = option(None, "options in the form of AWS's model parallel library, a JSON object")
 
+    @property
+    def embedded(self) -> tuple[str, ...]:
+        """Models that need no folder."""
+        return "gpt", "vit"
+
     def __post_init__(self) -> None:
         ModelOptions.__post_init__(self)  # not super(): `slots=True` creates the class a second time, and super() fails
         for name, only, why in (
@@ -160,13 +186,25 @@ class PipelineJobOptions(ModelOptions):
             value = getattr(self, name)
             if value != only:
                 raise UserError(f"option --{name}: {value}: {why}")
-        if self.tied and self.model != "gpt":
+        _check_model(self.model, self.embedded)
+        if self.tied and self.model not in (None, "gpt"):
             raise UserError(f"option --tied: with --model {self.model}; allowed: with gpt; fix: leave it out")
         if self.microbatches and self.batch_size % self.microbatches:
             raise UserError(
                 f"option --microbatches: {self.microbatches} does not divide --batch-size {self.batch_size}; "
                 f"allowed: {divisors(self.batch_size)}; fix: use one of them, or another --batch-size"
             )
+
+
+ModelJobOptions = DdpJobOptions | PipelineJobOptions
+
+
+def _check_model(model: str | None, embedded: tuple[str, ...]) -> None:
+    if model and model not in embedded and "/" not in model and not Path(model).is_dir():
+        raise UserError(
+            f"option --model: {model!r} is no model and no folder; allowed: {', '.join(embedded)}, or the path of a "
+            "Hugging Face folder; fix: give one of them"
+        )
 
 
 def divisors(number: int) -> str:

@@ -4,10 +4,7 @@ A parameter with a counterpart here is translated. A parameter whose value is th
 parameter is refused by name.
 """
 
-import contextlib
 import json
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,14 +20,12 @@ from .mp_parameter_names import (
     SCHEDULES,
     TRANSLATED,
 )
-
-Given = Mapping[str, object]  # what the job wrote: JSON values by parameter name, not checked yet
+from .mp_sharding import DEFAULT_CLIP, DEGREE, NO_SHARDING, STATE, Sharding, read_sharding
+from .mp_values import BOOLEANS, LONGEST, Given, choice, count, flag, number, refused, value_or
 
 DEGREES = {"partitions", "pipeline_parallel_degree"}
 WEIGHTS = {"speed": 0.2, "memory": 0.8}  # AWS's default of memory_weight, by `optimize`
 AWS_NAMES = {"pp": "partitions"}  # of our options, in messages that can be about either
-LONGEST = 200  # characters of a value in a message
-BOOLEANS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +33,7 @@ class MpParameters:
     """What mp_parameters ask for. Without arguments: a job without mp_parameters.
 
     `options` are options of PipelineJobOptions by name, `given` are all parameters as the job wrote them. The other
-    fields can only be checked once the number of ranks or the model is known: `ddp` (several pipelines side by side are
+    fields can only be checked once the number of ranks or the model is known: `sharding`, `ddp` (several pipelines side by side are
     allowed), `auto_partition` (no partition file is needed), `default_partition` (the stage of units that the partition
     file does not name), and `active_microbatches` (the largest number of microbatches in flight on a rank).
     """
@@ -49,15 +44,16 @@ class MpParameters:
     default_partition: int | None = None
     active_microbatches: int | None = None
     given: Given = field(default_factory=dict, compare=False)
+    sharding: Sharding = NO_SHARDING
 
     def value(self, key: str) -> object:
         """A parameter as AWS's library holds it: what the job gave, else the default. KeyError for an unknown one."""
         if key in ONLY_DEFAULT:
             return ONLY_DEFAULT[key][0]  # anything else is refused
         if key in FLAGS_WITHOUT_EFFECT:
-            return _flag(self.given, key, FLAGS_WITHOUT_EFFECT[key])
+            return flag(self.given, key, FLAGS_WITHOUT_EFFECT[key])
         if key in NUMBERS_WITHOUT_EFFECT:
-            return _or(_number(self.given, key), NUMBERS_WITHOUT_EFFECT[key])
+            return value_or(number(self.given, key), NUMBERS_WITHOUT_EFFECT[key])
         if key not in TRANSLATED:
             raise KeyError(key)
         partitions, optimize = int(self.options.get("pp", 1)), str(self.given.get("optimize") or "memory")
@@ -70,10 +66,14 @@ class MpParameters:
             "placement_strategy": self.given.get("placement_strategy") or "cluster",
             "ddp": self.ddp,
             "auto_partition": self.auto_partition,
-            "default_partition": _or(self.default_partition, 0),
-            "active_microbatches": _or(self.active_microbatches, partitions + 2),
+            "default_partition": value_or(self.default_partition, 0),
+            "active_microbatches": value_or(self.active_microbatches, partitions + 2),
             "bf16": self.options.get("precision") == "bf16",
-            "memory_weight": _or(_number(self.given, "memory_weight", 1), WEIGHTS[optimize]),
+            "fp16": flag(self.given, "fp16", default=False),
+            "sharded_data_parallel_degree": value_or(count(self.given, "sharded_data_parallel_degree"), 1),
+            "shard_optimizer_state": flag(self.given, "shard_optimizer_state", default=False),
+            "sdp_gradient_clipping": value_or(number(self.given, "sdp_gradient_clipping"), DEFAULT_CLIP),
+            "memory_weight": value_or(number(self.given, "memory_weight", 1), WEIGHTS[optimize]),
         }
         return known[key]
 
@@ -88,56 +88,6 @@ class MpParameters:
         return "fewer partitions" if self.options else "fewer stages (a smaller --pp or --chunks)"
 
 
-def _or(value: int | float | None, default: int | float) -> int | float:
-    return default if value is None else value
-
-
-def _refused(key: str, value: object, allowed: str, fix: str) -> UserError:
-    return UserError(f"mp_parameters: {key} = {json.dumps(value)[:LONGEST]}; allowed: {allowed}; fix: {fix}")
-
-
-def _count(given: Given, key: str, at_least: int = 1) -> int | None:
-    value = given.get(key)
-    if value is None:
-        return None
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
-        value = int(value)  # the SageMaker SDK writes some numbers as text
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise _refused(key, value, f"a whole number of at least {at_least}", "give one")
-    return value
-
-
-def _flag(given: Given, key: str, default: bool) -> bool:
-    value = given.get(key, default)
-    if isinstance(value, str) and value.lower() in BOOLEANS:
-        return BOOLEANS[value.lower()]
-    if not isinstance(value, bool):
-        raise _refused(key, value, "true or false", "give one of them")
-    return value
-
-
-def _number(
-    given: Given, key: str, most: float = math.inf, allowed: str = "a number of at least 0"
-) -> int | float | None:
-    """A number from 0 to `most`, which may be written as text; None if it is not given."""
-    value = given.get(key)
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            value = float(value)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
-        raise _refused(key, given[key], allowed, "give one")
-    return value
-
-
-def _choice(given: Given, key: str, allowed: tuple[str, ...]) -> str | None:
-    value = given.get(key)
-    if value is not None and (not isinstance(value, str) or value not in allowed):
-        raise _refused(key, value, ", ".join(allowed), "choose one of them")
-    return value
-
-
 def _placement(given: Given) -> str | None:
     """cluster, spread, or the letters of the axes from slowest to fastest: ranks of the last one are neighbours."""
     value = given.get("placement_strategy")
@@ -148,7 +98,7 @@ def _placement(given: Given) -> str | None:
             return value
         if sorted(value) == ["D", "P", "T"]:
             return "cluster" if value.index("D") < value.index("P") else "spread"
-    raise _refused("placement_strategy", value, "cluster, spread, or an order of the letters D, P, T", "use cluster")
+    raise refused("placement_strategy", value, "cluster, spread, or an order of the letters D, P, T", "use cluster")
 
 
 def _optimize(given: Given) -> str:
@@ -157,8 +107,8 @@ def _optimize(given: Given) -> str:
     AWS's library mixes speed and memory; here the partition minimises the one that weighs more. AWS's default weights,
     0.2 with "speed" and 0.8 with "memory", give the same result as `optimize` alone.
     """
-    wanted = _choice(given, "optimize", ("speed", "memory")) or "memory"
-    weight = _number(given, "memory_weight", 1, "a number from 0 to 1")
+    wanted = choice(given, "optimize", ("speed", "memory")) or "memory"
+    weight = number(given, "memory_weight", 1, "a number from 0 to 1")
     return wanted if weight is None else "memory" if weight >= 0.5 else "speed"
 
 
@@ -195,13 +145,13 @@ def _check_names(given: Given) -> None:
         if key in ONLY_DEFAULT:
             default, instead = ONLY_DEFAULT[key]
             if value != default and str(value).lower() != str(default).lower():
-                raise _refused(key, value, json.dumps(default), instead)
+                raise refused(key, value, json.dumps(default), instead)
         elif key in FLAGS_WITHOUT_EFFECT:
-            _flag(given, key, default=False)
+            flag(given, key, default=False)
         elif key in NUMBERS_WITHOUT_EFFECT:
-            _number(given, key)
+            number(given, key)
         elif key not in TRANSLATED:
-            raise _refused(key, value, ", ".join(sorted(TRANSLATED)), "leave it out: it has no meaning here")
+            raise refused(key, value, ", ".join(sorted(TRANSLATED)), "leave it out: it has no meaning here")
 
 
 def parse(text: str) -> MpParameters:
@@ -209,28 +159,34 @@ def parse(text: str) -> MpParameters:
     parameter, and for a value that is not supported."""
     given = _read_text(text.strip())
     _check_names(given)
-    degrees = {_count(given, name) for name in DEGREES} - {None}
+    degrees = {count(given, name) for name in DEGREES} - {None}
     if len(degrees) > 1:
-        raise _refused("partitions", given["partitions"], str(given["pipeline_parallel_degree"]), "give one of the two")
+        raise refused("partitions", given["partitions"], str(given["pipeline_parallel_degree"]), "give one of the two")
     degree = degrees.pop() if degrees else None
-    pipeline = _choice(given, "pipeline", tuple(SCHEDULES))
+    pipeline = choice(given, "pipeline", tuple(SCHEDULES))
     options: dict[str, str | int] = {
         "pp": degree or 1,
-        "microbatches": _count(given, "microbatches") or 1,
+        "microbatches": count(given, "microbatches") or 1,
         "schedule": SCHEDULES[pipeline or "interleaved"],
         "optimize": _optimize(given),
         "placement": _placement(given) or "cluster",
     }
-    if _flag(given, "bf16", default=False):
+    if flag(given, "bf16", default=False):
         options["precision"] = "bf16"
-    auto = _flag(given, "auto_partition", default=True)
-    default = _count(given, "default_partition", at_least=0)
+    auto = flag(given, "auto_partition", default=True)
+    default = count(given, "default_partition", at_least=0)
     if not auto and default is None:
-        raise _refused("auto_partition", False, "with default_partition only", "add default_partition")
+        raise refused("auto_partition", False, "with default_partition only", "add default_partition")
     if default is not None and default >= (degree or 1):
-        raise _refused("default_partition", default, f"0 .. {(degree or 1) - 1}", "name a partition that exists")
+        raise refused("default_partition", default, f"0 .. {(degree or 1) - 1}", "name a partition that exists")
     return MpParameters(
-        options, _flag(given, "ddp", default=False), auto, default, _count(given, "active_microbatches"), given
+        options,
+        flag(given, "ddp", default=False),
+        auto,
+        default,
+        count(given, "active_microbatches"),
+        given,
+        read_sharding(given, degree or 1),
     )
 
 
@@ -244,20 +200,24 @@ def merged(script: Given, job: str) -> str:
     replaced = DEGREES if DEGREES & theirs.keys() else set()  # two names of one parameter
     if "optimize" in theirs:
         replaced = replaced | {"memory_weight"}
-    if "auto_partition" in theirs and _flag(theirs, "auto_partition", default=True):
+    if "auto_partition" in theirs and flag(theirs, "auto_partition", default=True):
         replaced = replaced | {"default_partition"}
     kept = {key: value for key, value in script.items() if key not in replaced}
     return json.dumps({**kept, **theirs}, default=repr)
 
 
-def apply(options: PipelineJobOptions) -> tuple[PipelineJobOptions, MpParameters]:
+def apply(options: PipelineJobOptions, shards: bool = False) -> tuple[PipelineJobOptions, MpParameters]:
     """The options of a job after its mp_parameters are applied, and the mp_parameters.
 
-    Raises UserError if an option and mp_parameters ask for different things.
+    Raises UserError if an option and mp_parameters ask for different things, and for sharding unless the job `shards`.
     """
     if options.mp_parameters is None:
         return options, MpParameters()
     asked = parse(options.mp_parameters)
+    if asked.sharding != NO_SHARDING and not shards:
+        key, neutral = (DEGREE, 1) if asked.sharding.degree else (STATE, False)
+        fix = "a script with smdistributed.modelparallel, or entrypoint ddp with --shard"
+        raise refused(key, asked.value(key), f"{json.dumps(neutral)} in entrypoint pipeline", fix)
     for name, wanted in asked.options.items():
         own, default = getattr(options, name), PipelineJobOptions.__dataclass_fields__[name].default
         if own not in (default, wanted) and (name, ALIASES.get(own)) != ("schedule", wanted):

@@ -5,6 +5,8 @@
     path/{tag}_partial/user_content.pt
     path/{tag}, path/user_content_{tag}   where the checkpoint is a full one
 
+With sharded data parallelism there is one for each rank of a replica: model_0_of_2_shares.pt, ..
+
 A part is a dictionary: `state` is what local_state_dict() returned, `save` the same number in all parts of one save.
 A full checkpoint is {"model": state_dict, "optimizer": state_dict}; a bare state_dict of a model is read too.
 """
@@ -29,14 +31,16 @@ from algorun_train.torch_files.safe_files import read, warn_of_unreadable, write
 from smdistributed.script_types import Given, Result, StateDict
 
 from .context import Context
+from .sharded_state import merged_shares
 from .state_keys import BUILD, PARTIAL, without_keys
 
 PARTS = "_partial"
 NEWEST = "newest"
 CONTENT = "user_content"
 KINDS = ("model", "optimizer")
+SUFFIX = "_shares"
 SAVE, RESUME = "smp.save_checkpoint", "smp.resume_from_checkpoint"
-_PART = re.compile(r"(model|optimizer)_(\d{1,9})_of_(\d{1,9})\.pt")
+_PART = re.compile(r"(model|optimizer)_(\d{1,9})_of_(\d{1,9}(?:_shares)?)\.pt")
 
 
 class CheckpointFolder:
@@ -45,18 +49,19 @@ class CheckpointFolder:
     def __init__(self, context: Context, where: Path, tag: Given) -> None:
         self._context, self._where = context, where
         self._tag = _newest(context, where / NEWEST) if tag is None else _checked(tag)
-        self._number, self._count = context.axes.pp_rank, context.layout.grid.pp
+        self._number, count = context.number, len(context.holders.ranks)
+        self._of = f"{count}{SUFFIX}" if context.mesh else f"{count}"  # how this job's files are called
         self._parts = where / f"{self._tag}{PARTS}"
 
-    # -- writing, on all ranks of one pipeline ------------------------------------------------------------------------
+    # -- writing, on all ranks that hold one model --------------------------------------------------------------------
 
     def write_parts(self, things: Mapping[str, Given], content: Given, kept: int | None) -> None:
         """This rank's part of each of `things`, which has local_state_dict(); keeps `kept` folders of parts, or all.
 
         UserError on all of them where one cannot write.
         """
-        folder, number, count = self._parts, self._number, self._count
-        save = self._context.pipeline.gathered(secrets.token_hex(8), SAVE)[0]
+        folder, number = self._parts, self._number
+        save = self._context.holders.gathered(secrets.token_hex(8), SAVE)[0]
 
         def parts() -> None:
             if number == 0:
@@ -64,26 +69,26 @@ class CheckpointFolder:
             writable(folder, "folder", "another path")
             for kind, thing in things.items():
                 part = {"save": save, "state": thing.local_state_dict()}
-                self._write(folder / f"{kind}_{number}_of_{count}.pt", part)
+                self._write(folder / f"{kind}_{number}_of_{self._of}.pt", part)
 
         def rest() -> None:
             # Parts of a save under the same tag on another number of ranks, or with more in it, are none of this one's.
             for file in folder.glob("*.pt"):
                 named = _PART.fullmatch(file.name)
-                if named and (int(named[3]) != count or named[1] not in things):
+                if named and (named[3] != self._of or named[1] not in things):
                     file.unlink(missing_ok=True)
             if number == 0:
                 self._write(folder / f"{CONTENT}.pt", {"save": save, "content": content})
             if kept is not None:
                 _prune(self._where, folder, kept)
 
-        self._context.pipeline.on_all(parts, SAVE)
-        self._context.pipeline.on_all(rest, SAVE)
+        self._context.holders.on_all(parts, SAVE)
+        self._context.holders.on_all(rest, SAVE)
         self._point()
 
     def write_whole(self, things: Mapping[str, Given], content: Given) -> None:
         """One file with the state_dict() of each of `things`. UserError on all of them where it cannot be written."""
-        states = {kind: thing.state_dict() for kind, thing in things.items()}  # on all ranks of the pipeline
+        states = {kind: thing.state_dict(gather_to_rank0=True) for kind, thing in things.items()}
 
         def both() -> None:
             if self._number == 0:
@@ -92,7 +97,7 @@ class CheckpointFolder:
                 self._write(self._where / f"{CONTENT}_{self._tag}", content)
                 self._write(self._where / self._tag, states)
 
-        self._context.pipeline.on_all(both, SAVE)
+        self._context.holders.on_all(both, SAVE)
         self._point()
 
     def _write(self, path: Path, value: Given) -> None:
@@ -121,7 +126,7 @@ class CheckpointFolder:
         """
         folder = self._parts
         names = host_files.names(self._context.comm, folder, "*.pt")
-        counts = {int(match[3]) for name in names if (match := _PART.fullmatch(name))}
+        counts = {match[3] for name in names if (match := _PART.fullmatch(name))}
         if f"{CONTENT}.pt" not in names or len(counts) > 1:
             raise UserError(
                 f"{RESUME}: {folder} holds no whole checkpoint; found: {', '.join(names) or 'nothing'}; "
@@ -129,16 +134,16 @@ class CheckpointFolder:
             )
         last = self._read(folder / f"{CONTENT}.pt", keys=("save", "content"))
         there = [kind for kind in kinds if any(name.startswith(f"{kind}_") for name in names)]
-        states = {kind: self._state(kind, next(iter(counts), 0), last["save"]) for kind in there}
+        states = {kind: self._state(kind, next(iter(counts)), last["save"]) for kind in there}
         return states, last["content"]
 
-    def _state(self, kind: str, count: int, save: str) -> StateDict:
-        """The state of this rank, or of the whole model, from the `count` parts of one kind."""
-        same = count == self._count
+    def _state(self, kind: str, of: str, save: str) -> StateDict:
+        """The state of this rank, or of the whole model, from the parts of one kind, whose names end with `of`."""
+        same, count = of == self._of, int(of.removesuffix(SUFFIX))
         wanted = [self._number] if same else range(count)
         parts: dict[int, Given] = {}
         for number in range(count):
-            file = self._parts / f"{kind}_{number}_of_{count}.pt"
+            file = self._parts / f"{kind}_{number}_of_{of}.pt"
             part = self._read(file, keys=("save", "state"), wanted=number in wanted)
             if number in wanted:
                 parts[number] = part
@@ -149,6 +154,8 @@ class CheckpointFolder:
         found: list[StateDict] = [part["state"] for part in parts.values()]
         if same:
             return found[0]
+        if of.endswith(SUFFIX):
+            return merged_shares(found)
         if kind == "optimizer":
             return merged([without_keys(state) for state in found], BUILD)
         return {key: value for state in found for key, value in state.items() if key != PARTIAL}

@@ -14,9 +14,10 @@ from algorun_train.options.mp_parameters import MpParameters
 from algorun_train.options.pipeline_layout import lay_out
 from algorun_train.parallel.planning import on_one_rank
 from algorun_train.parallel.run import process_groups
+from algorun_train.parallel.shard.sharded_model import ShardMesh, make_mesh
 from algorun_train.parallel.signatures.model_ranks import ModelRanks
 from algorun_train.ranks import join
-from algorun_train.ranks.meeting import own_meeting
+from algorun_train.ranks.meeting import Meeting, own_meeting
 from algorun_train.ranks.object_channel import ObjectChannel
 from algorun_train.ranks.packing import Packing, cannot_be_sent
 from algorun_train.ranks.world import read_world
@@ -37,6 +38,20 @@ class Context(ModelRanks):
     """between all ranks: what scripts send"""
     known: dict[str, object]
     """what every rank has, and step functions may get: "model" and "optimizer" """
+    mesh: ShardMesh | None
+    """replicas x shards, with sharded data parallelism"""
+    holders: Meeting
+    """of the ranks that hold one model together: those of a pipeline, or of the shares of a replica"""
+
+    @property
+    def number(self) -> int:
+        """This rank's place among the holders."""
+        return self.mesh.index if self.mesh else self.axes.pp_rank
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank is one of the holders that write checkpoints."""
+        return self.mesh.is_first_replica if self.mesh else self.axes.dp_rank == 0
 
 
 def enter(parameters: str) -> Context:
@@ -46,26 +61,35 @@ def enter(parameters: str) -> Context:
     """
     count = int(mp_parameters.parse(parameters).options["microbatches"])
     wanted = PipelineJobOptions(mp_parameters=parameters, batch_size=count, microbatches=count)
-    options, wishes = mp_parameters.apply(wanted)
+    options, wishes = mp_parameters.apply(wanted, shards=True)
     world = read_world(os.environ)
     layout = lay_out(options, wishes, world.world_size, torch.__version__)
+    shards = wishes.sharding.shards(world.world_size)
     comm = join.enter(world)
     grid, known = layout.grid, dict[str, object]()
     axes = process_groups.join(grid, comm.rank, comm.device)
     everybody = None
     if comm.size > 1:  # a group of its own, so that scripts' messages meet no others
         everybody = dist.new_group(list(range(comm.size)), backend="gloo", timeout=join.COLLECTIVE_TIMEOUT)
+    pipeline = own_meeting(comm.rank, grid.pipelines, ADVICE, on_one_rank.LIMIT if grid.pp > 1 else None)
+    mesh, holders = None, pipeline
+    if shards > 1:
+        mesh = make_mesh(comm.device, comm.rank, comm.size, shards)
+        groups = [range(first, first + shards) for first in range(0, comm.size, shards)]
+        holders = own_meeting(comm.rank, groups, ADVICE)
     return Context(
         comm=comm,
         layout=layout,
         axes=axes,
-        pipeline=own_meeting(comm.rank, grid.pipelines, ADVICE, on_one_rank.LIMIT if grid.pp > 1 else None),
+        pipeline=pipeline,
         replicas=own_meeting(comm.rank, grid.replicas, ADVICE),
         steps=ObjectChannel(axes.pp_group, Packing(axes.device, _no_argument, known, direct=True)),
         options=replace(options, microbatches=count),
         wishes=wishes,
         messages=ObjectChannel(everybody, Packing(comm.device, cannot_be_sent("smdistributed"))),
         known=known,
+        mesh=mesh,
+        holders=holders,
     )
 
 

@@ -24,11 +24,12 @@ def save_checkpoint(
     translate_if_full: bool = True,
     num_kept_partial_checkpoints: int | None = None,
 ) -> None:
-    """Writes a checkpoint of `model` and `optimizer`, of those that are given. On all ranks, or all with dp_rank 0.
+    """Writes a checkpoint of `model` and `optimizer`, of those that are given. On all ranks, or all with dp_rank 0; with
+    sharded data parallelism on all ranks.
 
-    Only ranks with dp_rank 0 write. `translate_if_full` has no effect: the names of the weights are the model's own.
-    Warns of a `user_content` that torch.load will refuse, and so resume_from_checkpoint. Raises UserError for other
-    arguments, and on all ranks of the pipeline where one cannot write.
+    Only ranks with dp_rank 0 write, or those of the first replica of shares. `translate_if_full` has no effect: the
+    names of the weights are the model's own. Warns of a `user_content` that torch.load will refuse, and so
+    resume_from_checkpoint. Raises UserError for other arguments, and on all writers where one cannot write.
     """
     context = session().context
     folder, kept = CheckpointFolder(context, Path(path), "" if tag is None else tag), num_kept_partial_checkpoints
@@ -43,7 +44,7 @@ def save_checkpoint(
         raise UserError(
             f"smp.save_checkpoint: optimizer is a {type(optimizer).__name__}; fix: give the smp.DistributedOptimizer"
         )
-    if context.axes.dp_rank:
+    if not context.writes:
         return
     things = {kind: thing for kind, thing in zip(KINDS, (model, optimizer), strict=True) if thing is not None}
     if partial:
@@ -67,11 +68,13 @@ def resume_from_checkpoint(
     Model and optimizer are those of the script, also when it makes them later. Parts of another number of ranks are put
     together. A host without the files gets them from another one. `translate_function(state)` changes the state of the
     model in a full checkpoint first. `load_optimizer_states` is the older name of `load_optimizer`;
-    `load_sharded_optimizer_state` has no effect, as there is no sharded data parallelism. Raises UserError, equal on
+    `load_sharded_optimizer_state=False` leaves an optimizer out whose state is sharded. Raises UserError, equal on
     all ranks, where there is no whole checkpoint.
     """
     now = session()
     folder, load_optimizer = CheckpointFolder(now.context, Path(path), tag), load_optimizer and load_optimizer_states
+    if now.context.mesh is not None:
+        load_optimizer = load_optimizer and load_sharded_optimizer_state
     if partial:
         states, content = folder.read_parts(KINDS if load_optimizer else KINDS[:1])
     else:

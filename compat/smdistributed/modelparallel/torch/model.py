@@ -17,6 +17,7 @@ from algorun_train.parallel.replicas.uneven import UnevenReplicas
 from algorun_train.parallel.signatures.whole_state import Calls, WholeState
 from smdistributed.modelparallel.core.answers import scalar
 from smdistributed.modelparallel.core.script_model import ScriptModel
+from smdistributed.modelparallel.core.sharded_state import ShardedModelState
 from smdistributed.modelparallel.core.state_keys import PARTIAL
 from smdistributed.script_types import Given, Result, StateDict
 
@@ -76,7 +77,7 @@ class DistributedModel(NothingDistributed, nn.Module):
         )
         here.context.known["model"] = self
         here.model = self._placed = ScriptModel(here.context, module, replicas, average_grads_across_microbatches)
-        self._state = WholeState(self._placed, STATE_CALLS)
+        self._unsharded = WholeState(self._placed, STATE_CALLS)
         self._placed.place()
 
     def get_module(self) -> nn.Module:
@@ -87,6 +88,10 @@ class DistributedModel(NothingDistributed, nn.Module):
     def module(self) -> ModuleView:
         """A wrapper of the script's module, as DistributedDataParallel is one: its own `module` is the script's."""
         return self._view
+
+    @property
+    def _state(self) -> WholeState | ShardedModelState:
+        return self._placed.shares or self._unsharded
 
     # -- passes -------------------------------------------------------------------------------------------------------
 
@@ -105,6 +110,9 @@ class DistributedModel(NothingDistributed, nn.Module):
         """
         if self._placed.answer is not None:
             self._placed.answer.backward(scalar(tensors, grad_tensors))
+        elif self._placed.sharded is not None:
+            with self._placed.sharded.counted():
+                (scalar(tensors, grad_tensors) * self._placed.loss_scale).backward()
         elif self._placed.whole is not None:
             scalar(tensors, grad_tensors).backward()
         else:
@@ -198,10 +206,15 @@ class DistributedModel(NothingDistributed, nn.Module):
 
     def local_state_dict(self, *args: Given, **kwargs: Given) -> StateDict:
         """This rank's part of the state dict; `_smp_is_partial` says whether there is more elsewhere."""
+        if isinstance(self._state, ShardedModelState):
+            return self._state.local()
         return {**self._placed.there().state_dict(), PARTIAL: self._placed.staged is not None}
 
-    def state_dict(self, *args: Given, **kwargs: Given) -> StateDict:  # type: ignore[override]
-        """The whole model's state dict, under the names of `module`. On all ranks with the same dp_rank."""
+    def state_dict(self, *args: Given, gather_to_rank0: bool = False, **kwargs: Given) -> StateDict:  # type: ignore[override]
+        """The whole model's state dict, under the names of `module`. On all ranks with the same dp_rank, or of a replica of
+        shares; with `gather_to_rank0` only the first of these gets it, and the others get {}."""
+        if isinstance(self._state, ShardedModelState):
+            return self._state.whole(gather_to_rank0)
         return self._state.whole()
 
     def load_state_dict(
@@ -217,6 +230,8 @@ class DistributedModel(NothingDistributed, nn.Module):
         partitioned yet, the module is loaded as a whole, and cut afterwards.
         """
         state = dict(state_dict)
+        if isinstance(self._state, ShardedModelState):
+            return self._state.load(state, strict)
         if state.pop(PARTIAL, False):
             state = self._state.union(state)
         return self._state.load(state, strict, assign)

@@ -24,9 +24,12 @@ class WholeModel(Part):
     `before_use`.
     """
 
-    def __init__(self, module: nn.Module, axes: Axes, options: ReplicaOptions) -> None:
+    def __init__(
+        self, module: nn.Module, axes: Axes, options: ReplicaOptions, gradients: GradientSum | None = None
+    ) -> None:
+        """`gradients`: those of its parameters if nothing else reduces them."""
         module.to(axes.device)
-        gradients = GradientSum(module.parameters(), axes.dp_group, None, mean=True)
+        gradients = gradients or GradientSum(module.parameters(), axes.dp_group, None, mean=True)
         gradients.counting = False
         super().__init__([module], gradients, axes, options)
         self._overlap, self._backwards = options.overlap and options.every == 1, 0

@@ -12,8 +12,9 @@ def layer_units(model: nn.Module) -> list[nn.Module]:
 
     Each layer of the longest list of layers is a unit, and so is each module beside the list or beside a module around
     it: the embedding, the norm and the head are three units. A norm and a head in one unit can get wrong gradients without
-    an error, because the hooks of a unit expect one forward and one backward pass of all of its modules together. A module
-    that shares a weight with another one, such as a head tied to its embedding, stays in the model's own unit.
+    an error: a unit that is called in part, as by an action of a pipeline that computes the head alone, stays whole and
+    keeps old weights (tests/train/programs/norm_and_head.py). A module that shares a weight with another one, such as a
+    head tied to its embedding, stays in the model's own unit.
     """
     name, layers = _longest_list(model)
     found = list(layers) if layers else _callable_children(model)

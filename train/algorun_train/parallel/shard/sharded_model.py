@@ -45,19 +45,41 @@ def make_mesh(device: torch.device, rank: int, size: int, shards: int) -> ShardM
     return ShardMesh(mesh, shards, rank % shards, rank < shards, size // shards)
 
 
-def shard(model: nn.Module, units: Sequence[nn.Module], mesh: ShardMesh, bf16: bool) -> None:
+def shard(model: nn.Module, units: Sequence[nn.Module], mesh: ShardMesh, half: torch.dtype | None) -> None:
     """Leaves each rank its share of each weight; a unit's weights are whole only while it computes. Call it on all ranks.
 
-    The weights must be equal on all ranks. With `bf16` a unit computes in bfloat16; shares, sums of gradients and the
-    model's output are float32. FSDP2 averages gradients over all ranks of the mesh.
+    The weights must be equal on all ranks. With `half`, torch.bfloat16 or float16, a unit computes in it; shares, sums of
+    gradients and the model's output are float32. FSDP2 averages gradients over all ranks of the mesh.
     """
-    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if bf16 else None
-    inner = half or MixedPrecisionPolicy()
+    inner = MixedPrecisionPolicy(half, torch.float32) if half else MixedPrecisionPolicy()
     for unit in units:
         fully_shard(unit, mesh=mesh.mesh, mp_policy=inner, reshard_after_forward=True)
-    outer = MixedPrecisionPolicy(torch.bfloat16, torch.float32, torch.float32) if bf16 else inner
+    outer = MixedPrecisionPolicy(half, torch.float32, torch.float32) if half else inner
     # By default the outermost unit stays whole after a forward pass: after an evaluation its weights would not be shares.
     fully_shard(model, mesh=mesh.mesh, mp_policy=outer, reshard_after_forward=True)
+
+
+def give_memory(model: nn.Module, device: torch.device) -> None:
+    """Gives each rank memory on `device` for its shares of a model that was sharded on the meta device; what is in it is
+    undefined. Buffers move there with their values."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    model.to_empty(device=device)
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+
+
+def own_rows(like: torch.Tensor) -> slice | None:
+    """The rows of the whole tensor that this rank's share has; None if `like` is no share."""
+    if not isinstance(like, DTensor):
+        return None
+    begin, _ = _rows(like)
+    return slice(begin, begin + like.to_local().shape[0])
+
+
+def set_own(like: torch.Tensor, rows: torch.Tensor) -> None:
+    """Overwrites this rank's share with `rows`, or all of `like` if it is no share."""
+    held = like.to_local() if isinstance(like, DTensor) else like
+    held.copy_(rows)
 
 
 def own_share(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

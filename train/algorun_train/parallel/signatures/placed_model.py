@@ -53,9 +53,12 @@ class PlacedModel:
     def place(self) -> None:
         """With one stage, the model is this rank's part."""
         if self.ranks.layout.grid.pp == 1:
-            self.part = WholeModel(self.module, self.ranks.axes, self._setting.replicas)
+            self.part = self._make_whole()
             recompute.in_place(self.module)
             self.ranks.partition.happens()
+
+    def _make_whole(self) -> WholeModel:
+        return WholeModel(self.module, self.ranks.axes, self._setting.replicas)
 
     @property
     def staged(self) -> StagedModel | None:

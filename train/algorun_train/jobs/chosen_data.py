@@ -1,4 +1,4 @@
-"""The data that `ddp` trains on, by what its model reads: images, or text as tokens."""
+"""The data of `ddp`, and of folders in `pipeline`, by what the model reads: images, or text as tokens."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,11 +10,11 @@ from algorun_train.data import image_data, token_data
 from algorun_train.data.batch import Source
 from algorun_train.models.folder_config import ModelFolder
 from algorun_train.options.folders import Folders
-from algorun_train.options.job_options import DdpJobOptions
+from algorun_train.options.job_options import ModelJobOptions
 from algorun_train.ranks.communicator import Communicator
 
 
-class DdpData(Protocol):
+class ChosenData(Protocol):
     """A source and what the job must know of it. `classes` is None for text; `identity` is what a resumed job must share."""
 
     source: Source
@@ -30,7 +30,7 @@ class DdpData(Protocol):
 class ImageInputs:
     """Images in classes."""
 
-    def __init__(self, options: DdpJobOptions, folders: Folders, comm: Communicator) -> None:
+    def __init__(self, options: ModelJobOptions, folders: Folders, comm: Communicator) -> None:
         images = image_data.load(options, folders, comm)
         self.source: Source = images
         self.side = images.side
@@ -56,7 +56,7 @@ class TokenInputs:
     classes: Sequence[str] | None = None
 
     def __init__(
-        self, options: DdpJobOptions, folders: Folders, comm: Communicator, folder: ModelFolder, context: int
+        self, options: ModelJobOptions, folders: Folders, comm: Communicator, folder: ModelFolder, context: int
     ) -> None:
         tokens = token_data.load(options, folders, comm, Path(folder.path))
         self.source: Source = tokens
@@ -72,7 +72,7 @@ class TokenInputs:
         return tokens, tokens.clone()
 
 
-def load_data(options: DdpJobOptions, folders: Folders, comm: Communicator, folder: ModelFolder | None) -> DdpData:
+def load_data(options: ModelJobOptions, folders: Folders, comm: Communicator, folder: ModelFolder | None) -> ChosenData:
     """The data that the model reads. Call it on all ranks. Raises UserError, the same on all ranks."""
     if folder and folder.tokens and options.context:
         return TokenInputs(options, folders, comm, folder, options.context)

@@ -1,0 +1,1 @@
+"""The programs of bench/exactly_once.py, which are killed and resumed."""

@@ -1,0 +1,46 @@
+"""What a rank holds at the peak of a step, as torch's memory trackers count it, against the formula of docs/models.md."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.train.training_runs import TRANSFORMERS, Ranks, load_once
+
+load_once(*TRANSFORMERS)
+PROGRAM = str(Path(__file__).parents[1] / "programs" / "sharded_memory.py")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Rank 0's bytes by kind, for each number of shards; 1 is plain data parallel."""
+    run = Ranks(tmp_path_factory.mktemp("memory"), 1, 4, ["1", "2", "4"], program=PROGRAM)
+    try:
+        assert run.codes() == [0, 0, 0, 0], run.text()
+    finally:
+        run.kill()
+    lines = [line for line in run.text().splitlines() if " weights=" in line]
+    return {int(line.split()[0]): {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", line)} for line in lines}
+
+
+@pytest.mark.parametrize("shards", [2, 4])
+def test_weights_and_moments_are_divided_by_the_shards(found, shards):
+    row = found[shards]
+    assert row["sharded_param"] == pytest.approx(row["weights"] / shards, rel=0.01)
+    assert row["opt"] == pytest.approx(2 * row["weights"] / shards, rel=0.01)
+
+
+@pytest.mark.parametrize("shards", [2, 4])
+def test_buffers_of_communication_have_the_size_of_one_unit(found, shards):
+    row = found[shards]
+    for kind in ("unsharded_param", "all_gather", "reduce_scatter"):
+        assert row[kind] == row["unit"]
+
+
+@pytest.mark.parametrize("shards", [1, 2, 4])
+def test_the_peak_is_that_of_the_formula(found, shards):
+    row = found[shards]
+    whole, unit, saved = row["weights"], row["unit"], row["saved"]
+    sharded = 3 * whole / shards + max(saved, whole / shards) + 4 * unit
+    expected = sharded if shards > 1 else 4 * whole + saved
+    assert row["total"] == pytest.approx(expected, rel=0.1)

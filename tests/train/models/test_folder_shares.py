@@ -1,0 +1,64 @@
+"""A sharded model of a folder has the weights that one process loads, and no rank needs the whole model to get them."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.train.model_folders import write_language_model, write_vit
+from tests.train.training_runs import TRANSFORMERS, Ranks, load_once
+
+load_once(*TRANSFORMERS, "transformers.models.vit.modeling_vit", "tokenizers", "torch.profiler")
+PROGRAM = str(Path(__file__).parents[1] / "programs" / "folder_shares.py")
+LARGE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6}
+CASES = {
+    "own files": ("llama", 4, "all"),
+    "sent by rank 0": ("llama", 2, "first"),
+    "tied": ("gpt2", 2, "all"),
+    "bin": ("bin", 4, "first"),
+    "random": ("random", 4, "first"),
+    "new head": ("vit", 2, "all"),
+    "new head, sent": ("vit", 4, "first"),
+}
+
+
+def as_bin(folder: Path) -> None:
+    """The weights as torch saves them, in place of safetensors."""
+    from safetensors.torch import load_file
+
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """For each case the worst rank's numbers, by name."""
+    base = tmp_path_factory.mktemp("shares")
+    write_language_model(base / "llama", **LARGE)
+    write_language_model(base / "gpt2", "gpt2")
+    as_bin(write_language_model(base / "bin"))
+    (write_language_model(base / "random", **LARGE) / "model.safetensors").unlink()
+    write_vit(base / "vit")
+    words = {case: f"{base / kind},{shards},{hosts}" for case, (kind, shards, hosts) in CASES.items()}
+    run = Ranks(base / "run", 1, 4, list(words.values()), program=PROGRAM)
+    try:
+        assert run.codes() == [0, 0, 0, 0], run.text()
+    finally:
+        run.kill()
+    rows = {case: line for case, word in words.items() for line in run.text().splitlines() if line.startswith(word)}
+    return {case: {k: float(v) for k, v in re.findall(r"(\w+)=(\S+)", line)} for case, line in rows.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_shares_have_the_bits_of_one_process(found, case):
+    assert found[case]["differ"] == 0
+
+
+@pytest.mark.parametrize("case", ["own files", "sent by rank 0"])
+def test_loading_needs_a_share_and_one_tensor(found, case):
+    assert found[case]["peak"] < 1.02
+
+
+def test_a_process_without_shards_holds_the_weights_once(found):
+    assert found["own files"]["copy"] < 0.05

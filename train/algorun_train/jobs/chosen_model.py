@@ -1,0 +1,116 @@
+"""The model that `ddp` trains, and `pipeline` if it is a folder: one of the embedded classifiers, or a Hugging Face folder."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from algorun_train.checkpoint import artifact
+from algorun_train.checkpoint.state_file import Identity
+from algorun_train.models import folder_model
+from algorun_train.models.folder_config import ModelFolder
+from algorun_train.models.folder_meta import build_on_meta
+from algorun_train.models.image_models import build, specify
+from algorun_train.models.pretrained import start_from
+from algorun_train.options.job_options import DdpJobOptions, ModelJobOptions
+from algorun_train.ranks.communicator import Communicator
+
+from .chosen_data import ChosenData, ImageInputs
+from .first_shares import fill_shares
+
+
+class ChosenModel(Protocol):
+    """A model and what the job must know of it. `identity` is what a resumed job must share."""
+
+    module: nn.Module
+    name: str
+    identity: Mapping[str, object]
+    description: Mapping[str, object]
+
+    def first_weights(self) -> str | None:
+        """Loads the weights that training starts from, on rank 0 alone; a line for the log. Raises UserError."""
+        ...
+
+    def fill_shares(self, comm: Communicator) -> str | None:
+        """As `first_weights`, for a sharded model that had no memory. Call it on all ranks. Raises UserError on all ranks."""
+        ...
+
+    def write(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
+        """Writes the trained model, on rank 0 alone; returns what the log names. Raises OSError."""
+        ...
+
+
+class EmbeddedModel:
+    """The vit or the convnet."""
+
+    def __init__(self, options: DdpJobOptions, classes: Sequence[str], side: int) -> None:
+        self._start = options.init_from
+        self._spec = specify(options, len(classes), side)
+        self.module: nn.Module = build(self._spec, options.seed)
+        self.name = self._spec.model
+        self.identity: Mapping[str, object] = {k: v for k, v in self._spec.as_dict().items() if k != "dropout"}
+        self.description: Mapping[str, object] = self._spec.as_dict()
+
+    def first_weights(self) -> str | None:
+        return start_from(self.module, self._start) if self._start else None
+
+    def fill_shares(self, comm: Communicator) -> str | None:
+        return None  # it was built whole: it is small
+
+    def write(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
+        return artifact.write_model(folder, state, description)
+
+
+class FolderJobModel:
+    """A model of a Hugging Face folder; an image classifier has a head for `classes`, for a language model they are None."""
+
+    def __init__(self, folder: ModelFolder, classes: Sequence[str] | None, seed: int, sharded: bool = False) -> None:
+        self._folder, self._classes, self._seed = folder, classes, seed
+        self._module = build_on_meta(folder, classes) if sharded else folder_model.build_model(folder, classes, seed)
+        self.module: nn.Module = self._module
+        self.name = f"{folder.architecture} of {folder.path}"
+        self.identity: Mapping[str, object] = folder_model.identity(folder)
+        self.description: Mapping[str, object] = {"model": folder.architecture}
+
+    def first_weights(self) -> str | None:
+        return folder_model.load_weights(self._module, self._folder, self._classes, self._seed)
+
+    def fill_shares(self, comm: Communicator) -> str:
+        return fill_shares(self._module, self._folder, self._classes, self._seed, comm)
+
+    def write(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
+        return write_trained(self._folder, self._classes, state, description, folder)
+
+
+def write_trained(
+    folder: ModelFolder,
+    classes: Sequence[str] | None,
+    state: dict[str, torch.Tensor],
+    description: Mapping[str, object],
+    target: Path,
+) -> Path:
+    """Writes a folder's trained model and its description to `target`, on rank 0 alone. Returns `target`. Raises OSError."""
+    written = folder_model.write_folder(folder, classes, state, target)
+    artifact.write_description(target, description)
+    return written
+
+
+def job_identity(chosen: ChosenModel, data: ChosenData, options: ModelJobOptions) -> Identity:
+    """What a checkpoint and the job that resumes it have in common. Ranks, batch, epochs and learning rate may differ."""
+    return {**chosen.identity, "optimizer": options.optimizer, "seed": options.seed, **data.identity}
+
+
+def job_description(chosen: ChosenModel, data: ChosenData) -> Mapping[str, object]:
+    """What the artifact says about the model."""
+    return {**chosen.description, **({"class_names": list(data.classes)} if data.classes is not None else {})}
+
+
+def choose_model(options: DdpJobOptions, folder: ModelFolder | None, data: ChosenData, sharded: bool) -> ChosenModel:
+    """The model of the folder, else the embedded one, for this data. Call it on all ranks: weights are equal on all of them
+    only after DDP has sent them. If `sharded`, the weights of a folder's model have no memory yet. Raises UserError."""
+    if folder:
+        return FolderJobModel(folder, data.classes, options.seed, sharded)
+    assert isinstance(data, ImageInputs)  # only folders have language models
+    return EmbeddedModel(options, data.classes or (), data.side)

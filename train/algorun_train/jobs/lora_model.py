@@ -1,0 +1,84 @@
+"""The model of `ddp --lora RANK`: a Hugging Face folder of which only adapters, and the head of a classifier, train."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from algorun_train.checkpoint import artifact
+from algorun_train.common.errors import UserError
+from algorun_train.models import folder_model, lora
+from algorun_train.models.folder_config import ModelFolder
+from algorun_train.options.job_options import DdpJobOptions
+from algorun_train.ranks.communicator import Communicator
+
+from .first_weights import send_weights
+
+
+def check_lora(options: DdpJobOptions, folder: ModelFolder | None, comm: Communicator) -> None:
+    """Raises UserError, the same on all ranks, if there is nothing to adapt or peft is missing. Call it on all ranks."""
+    if not options.lora:
+        return
+    if folder is None:
+        raise UserError(
+            f"option --lora: {options.lora}, with an embedded model; allowed: with a Hugging Face folder; fix: give --model "
+            "FOLDER, or leave --lora out"
+        )
+    if folder.weights is None:
+        raise UserError(
+            f"option --lora: {options.lora}, but {folder.path} has no weights that adapters could change; allowed: a folder "
+            "with weights; fix: give one, or leave --lora out"
+        )
+    comm.on_all(lora.prepare_peft)
+
+
+class LoraJobModel:
+    """A folder's model with adapters. Rank 0 reads the folder at once, also if a checkpoint follows: that has adapters only.
+
+    Call it on all ranks. Raises UserError, the same on all ranks.
+    """
+
+    def __init__(
+        self, options: DdpJobOptions, folder: ModelFolder, classes: Sequence[str] | None, comm: Communicator
+    ) -> None:
+        self._folder, self._classes, self._seed, self._merge = folder, classes, options.seed, options.merge
+        targets = tuple(word.strip() for word in options.lora_targets.split(",")) if options.lora_targets else None
+        self._spec = lora.LoraSpec(options.lora, options.lora_alpha or options.lora, targets)
+        self._head = set() if classes is None else folder_model.head_names(folder, classes)
+        self._module = folder_model.build_model(folder, classes, options.seed)
+        self._targets = lora.choose_targets(self._module.model, folder, self._spec, self._head)
+        self._line = comm.from_leader(lambda: folder_model.load_weights(self._module, folder, classes, options.seed))
+        if options.shard != "1":
+            send_weights(self._module, comm)  # else DDP sends them
+        self._adapt(self._module)
+        self.module: nn.Module = self._module
+        trained = sum(each.numel() for each in self._module.parameters() if each.requires_grad)
+        words = ", ".join(self._targets)
+        self.name = (
+            f"{folder.architecture} of {folder.path}, {trained} weights train (LoRA of rank {options.lora} on {words})"
+        )
+        asked = {"lora": options.lora, "lora_alpha": self._spec.alpha, "lora_targets": list(self._targets)}
+        self.identity: Mapping[str, object] = folder_model.identity(folder) | asked
+        self.description: Mapping[str, object] = {"model": folder.architecture, **asked, "merged": options.merge}
+
+    def first_weights(self) -> str:
+        return self._line
+
+    def fill_shares(self, comm: Communicator) -> str:
+        return self._line  # it was built whole
+
+    def write(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
+        if self._merge:
+            whole = folder_model.build_model(self._folder, self._classes, self._seed)
+            folder_model.load_weights(whole, self._folder, self._classes, self._seed)
+            self._adapt(whole)
+            merged = lora.merged_state(whole, state)
+            written = folder_model.write_folder(self._folder, self._classes, merged, folder)
+        else:
+            written = lora.write_adapters(self._module, self._folder, state, folder)
+        artifact.write_description(folder, description)
+        return written
+
+    def _adapt(self, module: folder_model.FolderModule) -> None:
+        lora.add_adapters(module, self._folder, self._spec, self._targets, self._head, self._seed)

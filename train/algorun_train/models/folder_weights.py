@@ -1,0 +1,171 @@
+"""The weights of a Hugging Face folder, tensor by tensor: read from safetensors files, or drawn anew."""
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+INDEX, ONE_FILE = "model.safetensors.index.json", "model.safetensors"
+SAMPLE = 64  # bytes of each tensor that a fingerprint counts: weights that were trained differ in them
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPlan:
+    """Where the tensors of a model come from. `files` has for each name of the model (file, name in it); `fresh` are the
+    weights that are drawn, `unused` the names in the files that the model has not."""
+
+    files: dict[str, tuple[str, str]]
+    fresh: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def plan_tensors(
+    model: Any, path: Path, weights: str | None, head: Collection[str], keep_head: bool
+) -> TensorPlan | None:
+    """The plan for a model of transformers, from the headers of the files alone: no tensor is read.
+
+    transformers knows older names and those of a model without a head. Tensors of `head` may be absent or have
+    another shape; if one of them is, or not `keep_head`, all of them are drawn. None if transformers must load the model:
+    other files, tensors that it converts, names that do not fit. Raises what safetensors raises for damaged files.
+    """
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightRenaming, rename_source_key
+
+    transforms = get_model_conversion_mapping(model)
+    renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
+    if weights not in (INDEX, ONE_FILE) or len(renamings) < len(transforms):
+        return None
+    own = model.state_dict()
+    there: dict[str, tuple[str, str, list[int]]] = {}
+    for file, key, shape in _headers(path, weights):
+        name, _ = rename_source_key(key, renamings, [], model.base_model_prefix, own)
+        there[name] = file, key, shape
+    tied = _tied(model)
+    files: dict[str, tuple[str, str]] = {}
+    absent: set[str] = set()
+    for name, tensor in own.items():
+        found = there.get(name)
+        if found is not None and found[2] == list(tensor.shape):
+            files[name] = (found[0], found[1])
+        elif name in head:
+            absent.add(name)
+        elif found is not None or name not in tied:
+            return None
+    if any(name not in files and tied[name] not in files for name in tied):
+        return None
+    fresh = sorted(head) if head and (absent or not keep_head) else []
+    taken = {name: place for name, place in files.items() if name not in fresh}
+    return TensorPlan(taken, tuple(fresh), tuple(sorted(key for name, (_, key, _) in there.items() if name not in own)))
+
+
+def _tied(model: nn.Module) -> dict[str, str]:
+    """For each name of a weight that has an earlier name: the earlier one."""
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: first[id(p)] for name, p in named if first.setdefault(id(p), name) != name}
+
+
+def _headers(path: Path, weights: str) -> Iterator[tuple[str, str, list[int]]]:
+    """(file, name, shape) of all tensors."""
+    from safetensors import safe_open
+
+    for file in _files(path, weights):
+        with safe_open(path / file, "pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 (not a mapping)
+                yield file, name, list(opened.get_slice(name).get_shape())
+
+
+def _files(path: Path, weights: str) -> list[str]:
+    if weights == ONE_FILE:
+        return [ONE_FILE]
+    return sorted(set(json.loads((path / weights).read_text())["weight_map"].values()))
+
+
+def fingerprint(path: Path, plan: TensorPlan) -> str:
+    """What two hosts compare before each reads its own copy of the files: names, shapes, and the first bytes of each tensor.
+    Empty if this host has no such files."""
+    digest = hashlib.sha256()
+    try:
+        for file in sorted({file for file, _ in plan.files.values()}):
+            with (path / file).open("rb") as opened:
+                length = opened.read(8)
+                header = opened.read(int.from_bytes(length, "little"))
+                digest.update(length + header)
+                for place in json.loads(header).values():
+                    if "data_offsets" in place:
+                        opened.seek(8 + len(header) + place["data_offsets"][0])
+                        digest.update(opened.read(SAMPLE))
+    except (OSError, ValueError):
+        return ""
+    return digest.hexdigest()
+
+
+def read_tensors(path: Path, plan: TensorPlan, rows: Mapping[str, slice]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of the plan one after the other, of those in `rows` only these rows."""
+    from safetensors import safe_open
+
+    with ExitStack() as stack:
+        opened = {file: stack.enter_context(safe_open(path / file, "pt")) for file, _ in sorted(plan.files.values())}
+        for name, (file, key) in plan.files.items():
+            yield name, opened[file].get_slice(key)[rows[name]] if name in rows else opened[file].get_tensor(key)
+
+
+def draw_tensors(
+    skeleton: Any, units: Sequence[nn.Module], names: Collection[str], seed: int
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Random weights, on the CPU, of those `names`, as transformers draws them; the same bits for everyone who calls this.
+
+    `skeleton` is the model on the meta device; it is used up. One of its `units` at a time has memory. A tied weight comes
+    once, under its first name.
+    """
+    torch.manual_seed(seed)
+    known = {id(p): name for name, p in reversed(list(skeleton.named_parameters(remove_duplicate=False)))}
+    wanted = {known[id(p)] for name, p in skeleton.named_parameters(remove_duplicate=False) if name in names}
+    drawn: set[str] = set()
+    for unit in (*units, skeleton):
+        own = {id(p): known[id(p)] for p in unit.parameters() if known.get(id(p)) in wanted - drawn}
+        if not own:
+            continue
+        made = {
+            key: nn.Parameter(torch.zeros(p.shape, dtype=p.dtype)) for key, p in _unique(unit).items() if key in own
+        }
+        places = [
+            (m, key, p) for m in unit.modules() for key, p in m._parameters.items() if p is not None and id(p) in made
+        ]
+        for module, key, old in places:
+            setattr(module, key, made[id(old)])
+        with torch.no_grad():
+            initialise(unit, _owner(skeleton, unit))
+        yield from ((name, made[key].data) for key, name in own.items())
+        for module, key, old in places:
+            setattr(module, key, old)
+        drawn |= set(own.values())
+
+
+def _unique(module: nn.Module) -> dict[int, nn.Parameter]:
+    return {id(p): p for p in module.parameters()}
+
+
+def initialise(module: nn.Module, owner: Any) -> None:
+    """Gives weights and buffers that are not on the meta device their first values, as transformers does: children first."""
+    from transformers import PreTrainedModel
+
+    for child in module.children():
+        initialise(child, child if isinstance(child, PreTrainedModel) else owner)
+    owner._init_weights(module)
+
+
+def _owner(model: nn.Module, unit: nn.Module) -> Any:
+    """The innermost model of transformers around `unit`; it knows how to draw the unit's weights."""
+    from transformers import PreTrainedModel
+
+    around = [
+        m for m in model.modules() if isinstance(m, PreTrainedModel) and any(each is unit for each in m.modules())
+    ]
+    return around[-1]
