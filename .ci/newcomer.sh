@@ -14,6 +14,7 @@ settings=$(mktemp -d)
 trap 'docker rm --force "$name" > /dev/null 2>&1 || true; rm -rf "$settings"' EXIT
 
 secrets=() options=()
+[[ -z ${PYTEST_ADDOPTS:-} ]] || options+=(--env PYTEST_ADDOPTS)
 while IFS=$'\t' read -r kind path; do
     case $kind in
         ca)
