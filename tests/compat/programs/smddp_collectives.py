@@ -140,9 +140,7 @@ def refused():
     return {
         "average of integers": refusal(lambda: sdp.all_reduce(torch.ones(1, dtype=torch.int64), sdp.ReduceOp.AVERAGE)),
         # In a group of its own: gloo's barrier waits for the group's earlier work and would raise this error again.
-        "premultiplied": refusal(
-            lambda: dist.all_reduce(own(), dist._make_nccl_premul_sum(2.0), group=premultiplied)
-        ),
+        "premultiplied": refusal(lambda: dist.all_reduce(own(), dist._make_nccl_premul_sum(2.0), group=premultiplied)),
         "monitored_barrier": refusal(dist.monitored_barrier),
         "split_group": refusal(lambda: dist.split_group(split_ranks=[list(range(size))])),
         "accumulation": refusal(lambda: DistributedDataParallel(module, gradient_accumulation_steps=2)),
