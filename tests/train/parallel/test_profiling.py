@@ -1,12 +1,15 @@
 """What a segment costs: known bytes exactly, seconds plausibly, and nothing of the model is changed by measuring it."""
 
+import copy
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import nn
 
-from algorun_train.parallel.cut.any_module import cut
+from algorun_train.parallel.cut.any_module import Cut, cut
+from algorun_train.parallel.model.memory import give_memory, with_values
 from algorun_train.parallel.partition.profiling import entries, profile
 from tests.train.parallel import model_zoo
 
@@ -135,3 +138,33 @@ def test_a_segment_holds_no_weights_but_its_own():
     total = sum(parameter.numel() * 4 for parameter in model.parameters())
     assert sum(cost.parameter_bytes for cost in costs) == total
     assert max(cost.parameter_bytes for cost in costs) < total / 3
+
+
+def test_a_model_without_memory_costs_the_bytes_of_one_with_weights():
+    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 4))
+    example = torch.randn(3, 4)
+    cutting = cut(model, example, stages=5)
+    empty = Cut(copy.deepcopy(model).to("meta"), example, cutting.found)
+    for real, found in zip(profile(cutting, "cpu"), profile(empty, "cpu"), strict=True):
+        assert replace(found, forward_s=0, backward_s=0) == replace(real, forward_s=0, backward_s=0)
+        assert found.forward_s > 0
+    assert entries(empty, "cpu") == entries(cutting, "cpu")
+    assert all(parameter.is_meta for parameter in empty.stage(0, 5).parameters())
+
+
+def test_values_of_a_profile_keep_activations_at_their_size():
+    """Shrinking ones would become denormal numbers, which a CPU computes slowly."""
+    deep = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(50))).to("meta")
+    with with_values(deep, torch.device("cpu")):
+        assert 0.01 < float(deep(torch.randn(8, 64)).detach().std()) < 100
+    assert all(parameter.is_meta for parameter in deep.parameters())
+
+
+def test_a_weight_of_several_modules_gets_memory_once():
+    first, second = nn.Linear(4, 4).to("meta"), nn.Linear(4, 4).to("meta")
+    second.weight, first.bias.requires_grad = first.weight, False
+    give_memory([first, second], torch.device("cpu"))
+    assert first.weight is second.weight
+    assert not first.weight.is_meta
+    assert not first.bias.requires_grad
+    assert second.bias.requires_grad

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from algorun_train.jobs.first_shares import fill_shares
 from algorun_train.models.folder_config import ModelFolder, read_folder
@@ -22,25 +21,9 @@ from algorun_train.parallel.shard.sharded_model import give_memory, make_mesh, s
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
+from tests.train.programs.measured import allocated, measured
 
 SEED = 7
-
-
-def measured() -> profile:
-    return profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-
-
-def peak(profiled: profile, mapped: set[int]) -> int:
-    """The most bytes that were allocated at once, less those that were there before. Files that are `mapped` are not
-    allocated: torch reports their sizes, but the kernel reads and drops their pages."""
-    held = most = 0
-    events = profiled.profiler.kineto_results.events()
-    for event in sorted(
-        (e for e in events if e.name() == "[memory]" and abs(e.nbytes()) not in mapped), key=lambda e: e.start_ns()
-    ):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -67,8 +50,8 @@ def compare(comm: Communicator, folder: ModelFolder, shards: int, hosts: str) ->
     wanted = {name: p.requires_grad for name, p in reference.named_parameters()}
     differ += wanted != {name: p.requires_grad for name, p in module.named_parameters()}
     sizes = [p.numel() * p.element_size() for p in reference.parameters()]
-    share = peak(profiled, mapped) / (sum(sizes) / shards + max(sizes))
-    return {"differ": differ, "peak": share, "copy": peak(loaded, mapped) / sum(sizes)}
+    share = allocated(profiled, mapped)[0] / (sum(sizes) / shards + max(sizes))
+    return {"differ": differ, "peak": share, "copy": allocated(loaded, mapped)[0] / sum(sizes)}
 
 
 def main() -> None:

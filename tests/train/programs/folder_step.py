@@ -55,7 +55,7 @@ def in_stages(
     stages = partitioner.partition(samples()[0][:1], out.with_suffix(".json")).stages
     axes = process_groups.join(layout.grid, comm.rank, comm.device)
     pipeline = Pipeline(stages, axes, run_options(options, layout), PER_LABEL.loss)
-    optimizer = torch.optim.SGD(pipeline.parameters(), 1.0)
+    optimizer = torch.optim.SGD([{"params": list(pipeline.parameters())}], 1.0)  # a stage of a dropout has none
     stepper = PipelineSteps(pipeline, optimizer, comm, options, PER_LABEL, random=False)
     return stepper, dict(pipeline.named_parameters()), layout.grid.place(comm.rank)[0]
 

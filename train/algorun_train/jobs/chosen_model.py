@@ -20,6 +20,8 @@ from algorun_train.ranks.communicator import Communicator
 from .chosen_data import ChosenData, ImageInputs
 from .first_shares import fill_shares
 
+INSIDE = "model."  # where a FolderModule has transformers' model
+
 
 class ChosenModel(Protocol):
     """A model and what the job must know of it. `identity` is what a resumed job must share."""
@@ -66,9 +68,9 @@ class EmbeddedModel:
 class FolderJobModel:
     """A model of a Hugging Face folder; an image classifier has a head for `classes`, for a language model they are None."""
 
-    def __init__(self, folder: ModelFolder, classes: Sequence[str] | None, seed: int, sharded: bool = False) -> None:
+    def __init__(self, folder: ModelFolder, classes: Sequence[str] | None, seed: int, on_meta: bool = False) -> None:
         self._folder, self._classes, self._seed = folder, classes, seed
-        self._module = build_on_meta(folder, classes) if sharded else folder_model.build_model(folder, classes, seed)
+        self._module = build_on_meta(folder, classes) if on_meta else folder_model.build_model(folder, classes, seed)
         self.module: nn.Module = self._module
         self.name = f"{folder.architecture} of {folder.path}"
         self.identity: Mapping[str, object] = folder_model.identity(folder)
@@ -79,6 +81,12 @@ class FolderJobModel:
 
     def fill_shares(self, comm: Communicator) -> str:
         return fill_shares(self._module, self._folder, self._classes, self._seed, comm)
+
+    def fill_stages(self, weights: Mapping[str, torch.Tensor], comm: Communicator) -> str:
+        """As `fill_shares`, for a model in stages. `weights` are the weights and buffers that this rank has, by their names in
+        `module`, whose own weights may have no memory."""
+        own = {name.removeprefix(INSIDE): tensor for name, tensor in weights.items()}
+        return fill_shares(self._module, self._folder, self._classes, self._seed, comm, own)
 
     def write(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
         return write_trained(self._folder, self._classes, state, description, folder)

@@ -1,6 +1,7 @@
-"""The first weights of a sharded model of a Hugging Face folder: no rank needs more memory than its shares and one tensor."""
+"""The first weights of a model of a Hugging Face folder of which each rank has shares or stages: no rank needs more memory than
+those and one tensor."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -13,10 +14,17 @@ from algorun_train.ranks.communicator import Communicator
 
 
 def fill_shares(
-    module: folder_model.FolderModule, folder: ModelFolder, classes: Sequence[str] | None, seed: int, comm: Communicator
+    module: folder_model.FolderModule,
+    folder: ModelFolder,
+    classes: Sequence[str] | None,
+    seed: int,
+    comm: Communicator,
+    own: Mapping[str, torch.Tensor] | None = None,
 ) -> str:
     """Fills each rank's shares; returns a line for the log. Call it on all ranks. Raises UserError, the same on all ranks.
 
+    `own` are the weights and buffers that this rank has, by their names in transformers' model; None: those of `module`, which
+    else only says names and shapes.
     If every host has the folder with the same weights, each rank reads its own rows of each tensor. Else rank 0 reads one
     tensor after the other and sends it to all. Weights that are drawn are drawn by every rank, one unit at a time.
     """
@@ -29,30 +37,33 @@ def fill_shares(
 
     files, fresh, loaded, line = comm.from_leader(find)
     first = on_leader[0] if on_leader else folder_model.FirstWeights(TensorPlan(files, fresh, ()), {}, line)
-    own = module.model.state_dict(keep_vars=True)
+    model = module.model.state_dict(keep_vars=True)
+    own = model if own is None else own
     with torch.no_grad():
         path = Path(folder.path)
         copies = [""] if loaded else comm.gather(fingerprint(path, first.plan))
         if files and copies[0] and len(set(copies)) == 1:
             comm.on_all(lambda: _read_own(path, first.plan, own, f"{folder.source}: {path}"))
         elif files:
-            _receive(first, folder, own, comm)
+            _receive(first, folder, model, own, comm)
         for name, tensor in folder_model.drawn_tensors(first, folder, classes, seed):
-            _set(own[name], tensor)
+            _set(own, name, tensor)
             del tensor  # before the next one is drawn
     return line
 
 
-def _set(like: torch.Tensor, whole: torch.Tensor) -> None:
-    rows = own_rows(like)
-    set_own(like, whole if rows is None else whole[rows])
+def _set(own: Mapping[str, torch.Tensor], name: str, whole: torch.Tensor) -> None:
+    """Overwrites what this rank has of a weight."""
+    if name in own:
+        rows = own_rows(own[name])
+        set_own(own[name], whole if rows is None else whole[rows])
 
 
-def _read_own(path: Path, plan: TensorPlan, own: dict[str, torch.Tensor], where: str) -> None:
-    """Reads this rank's rows of each tensor."""
-    rows = {name: held for name in plan.files if (held := own_rows(own[name])) is not None}
+def _read_own(path: Path, plan: TensorPlan, own: Mapping[str, torch.Tensor], where: str) -> None:
+    """Reads this rank's rows of each tensor that it has."""
+    rows = {name: held for name in plan.files if name in own and (held := own_rows(own[name])) is not None}
     without = {name for name, held in rows.items() if held.start == held.stop}
-    mine = {name: place for name, place in plan.files.items() if name not in without}
+    mine = {name: place for name, place in plan.files.items() if name in own and name not in without}
     with refused(f"{where}: its weights cannot be read"):
         for name, tensor in read_tensors(path, TensorPlan(mine, (), ()), rows):
             set_own(own[name], tensor)
@@ -60,17 +71,21 @@ def _read_own(path: Path, plan: TensorPlan, own: dict[str, torch.Tensor], where:
 
 
 def _receive(
-    first: folder_model.FirstWeights, folder: ModelFolder, own: dict[str, torch.Tensor], comm: Communicator
+    first: folder_model.FirstWeights,
+    folder: ModelFolder,
+    model: Mapping[str, torch.Tensor],
+    own: Mapping[str, torch.Tensor],
+    comm: Communicator,
 ) -> None:
-    """Rank 0 sends each tensor, and every rank keeps its share."""
+    """Rank 0 sends each tensor of `model`, and every rank keeps what it has of it."""
     tensors = folder_model.taken_tensors(first, folder) if comm.is_leader else None
     # One buffer for all of them: gloo holds a tensor a little longer than the call that sends it.
-    sizes = [own[name].numel() * own[name].element_size() for name in first.plan.files]
+    sizes = [model[name].numel() * model[name].element_size() for name in first.plan.files]
     buffer = torch.empty(max(sizes), dtype=torch.uint8)
     for name, size in zip(first.plan.files, sizes, strict=True):
-        like, flat = own[name], buffer[:size]
+        like, flat = model[name], buffer[:size]
         whole = flat.view(like.dtype).view(like.shape)
         if tensors:
             whole.copy_(next(tensors)[1])
         comm.broadcast(flat, 0)
-        _set(like, whole)
+        _set(own, name, whole)

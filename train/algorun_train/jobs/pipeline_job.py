@@ -51,6 +51,7 @@ class ModelInStages:
 
     `first_names`: {name: first name of the same tensor} for the uncut model's state dict, in its order.
     `weights`: the number of the uncut model's weights. `random`: whether a training step draws random numbers.
+    `first_weights`: a line about the weights that training starts from.
     """
 
     layout: Layout
@@ -59,6 +60,7 @@ class ModelInStages:
     first_names: dict[str, str]
     weights: int
     random: bool
+    first_weights: str | None
 
 
 def _stages(
@@ -66,10 +68,11 @@ def _stages(
 ) -> tuple[PipelineTask, ModelInStages | None]:
     """Loads the data, builds the model and partitions it. With --profile-only there are no stages.
 
-    The uncut model exists only in this function. Afterwards the memory of the other ranks' stages is free.
+    The uncut model exists only in this function, one of a folder only on rank 0 while it is cut. Afterwards the memory of the
+    other ranks' stages is free.
     """
     comm = context.comm
-    task, model = pipeline_task.load(options, context.folders, comm)
+    task, model = pipeline_task.load(options, context.folders, comm, layout.stages)
     names, weights = _first_names(model), sum(parameter.numel() for parameter in model.parameters())
     random = draws_random_numbers([model])
     for line in (*task.lines, f"layout: {layout}"):
@@ -78,13 +81,15 @@ def _stages(
         comm.say(f"schedule {layout.schedule} is experimental: it splits the backward pass, which some modules forbid")
     example, labels = task.example(layout.microbatch)
     loss = with_target(task.scoring.loss, labels, comm.device)
-    partitioner = ModelPartitioner(model, layout, partition_options(options, asked), comm, loss)
+    build = task.late.build if task.late else None
+    partitioner = ModelPartitioner(model, layout, partition_options(options, asked), comm, loss, build)
     found = partitioner.partition(example, context.folders.output / PARTITION)
     if options.profile_only:
         return task, None
     axes = process_groups.join(layout.grid, comm.rank, comm.device)
     pipeline = Pipeline(found.stages, axes, run_options(options, layout), task.scoring.loss)
-    return task, ModelInStages(layout, pipeline, found.partition, names, weights, random)
+    first_weights = task.late.fill(pipeline.weights.tensors(), comm) if task.late else task.first_weights
+    return task, ModelInStages(layout, pipeline, found.partition, names, weights, random, first_weights)
 
 
 class PipelineJob(TrainingJob):
@@ -115,8 +120,8 @@ class PipelineJob(TrainingJob):
         self._explained: ExplainedSteps | None = None
 
     def start_from_scratch(self) -> None:
-        if self._task.first_weights:
-            self._context.comm.say(self._task.first_weights)
+        if self._stages.first_weights:
+            self._context.comm.say(self._stages.first_weights)
 
     def introduction(self) -> list[str]:
         options, layout = self.options, self._stages.layout
@@ -157,6 +162,8 @@ def _first_names(model: nn.Module) -> dict[str, str]:
     """{name: first name of the same tensor} for the model's state dict, in its order. Tied weights have several names."""
     firsts: dict[tuple[int, torch.Size], str] = {}
     return {
-        name: firsts.setdefault((tensor.data_ptr(), tensor.shape), name) if tensor.numel() else name
-        for name, tensor in model.state_dict().items()
+        name: firsts.setdefault((id(tensor) if tensor.is_meta else tensor.data_ptr(), tensor.shape), name)
+        if tensor.numel()
+        else name
+        for name, tensor in model.state_dict(keep_vars=True).items()
     }

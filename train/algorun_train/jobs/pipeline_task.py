@@ -1,7 +1,7 @@
 """The models and data of the job `pipeline`: a GPT on text, a ViT on images, or a Hugging Face folder."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +26,25 @@ from .first_weights import send_weights
 from .folder_options import for_folder, open_folder
 
 GPT_WIDTH, GPT_DEPTH, GPT_CONTEXT = 128, 8, 128
+Weights = Mapping[str, torch.Tensor]
 Write = Callable[[dict[str, torch.Tensor], Mapping[str, object], Path], Path]
 
 
 def _write_embedded(state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
     return artifact.write_model(folder, state, description)
+
+
+@dataclass(frozen=True, slots=True)
+class LateWeights:
+    """The weights of a model that is cut before it has any.
+
+    `build`: the model with weights, for the search for cuts; those of the folder on rank 0. Raises UserError.
+    `fill`: fills the weights and buffers of this rank's stages, given by name; returns a line for the log. Call it on all
+    ranks. Raises UserError, the same on all ranks.
+    """
+
+    build: Callable[[], nn.Module]
+    fill: Callable[[Weights, Communicator], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +55,7 @@ class PipelineTask:
     `description`: what the artifact says about the model. `sample` and `label`: input and target of one sample, all zeros.
     `lines`: lines for the log. `scoring`: how outputs are compared with labels. `write`: writes the artifact.
     `first_weights`: a line about the weights that training starts from.
+    `late`: for a model whose weights have no memory yet.
     """
 
     name: str
@@ -53,30 +68,38 @@ class PipelineTask:
     scoring: Scoring = PER_SAMPLE
     write: Write = _write_embedded
     first_weights: str | None = None
+    late: "LateWeights | None" = None
 
     def example(self, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs [samples, ..] and labels [samples, ..]: an example batch."""
         return self.sample.expand(samples, *self.sample.shape).clone(), self.label.expand(samples, *self.label.shape)
 
 
-def load(options: PipelineJobOptions, folders: Folders, comm: Communicator) -> tuple[PipelineTask, nn.Module]:
+def load(
+    options: PipelineJobOptions, folders: Folders, comm: Communicator, stages: int
+) -> tuple[PipelineTask, nn.Module]:
     """The task, and the model on the CPU, with equal weights on all ranks. Call it on all ranks.
 
+    With several stages a folder's model is on the meta device: each rank gives memory to the weights of its stages only.
     Raises UserError, the same on all ranks, if the folder or the data cannot be used, or if sizes do not fit each other.
     """
     folder = open_folder(options, folders.base_model, comm)
     if folder:
-        return _of_folder(for_folder(options, folder), folder, folders, comm)
+        return _of_folder(for_folder(options, folder), folder, folders, comm, stages > 1)
     return _vit(options, folders, comm) if options.model == "vit" else _gpt(options, folders, comm)
 
 
 def _of_folder(
-    options: PipelineJobOptions, folder: ModelFolder, folders: Folders, comm: Communicator
+    options: PipelineJobOptions, folder: ModelFolder, folders: Folders, comm: Communicator, in_stages: bool
 ) -> tuple[PipelineTask, nn.Module]:
     data = load_data(options, folders, comm, folder)
-    chosen = FolderJobModel(folder, data.classes, options.seed)
-    first_weights = comm.from_leader(chosen.first_weights)
-    send_weights(chosen.module, comm)
+    chosen = FolderJobModel(folder, data.classes, options.seed, on_meta=in_stages)
+    first_weights, late = None, None
+    if in_stages:
+        late = LateWeights(lambda: _whole(folder, data.classes, options.seed, comm.is_leader), chosen.fill_stages)
+    else:
+        first_weights = comm.from_leader(chosen.first_weights)
+        send_weights(chosen.module, comm)
     inputs, labels = data.example(1, torch.device("cpu"))
     task = PipelineTask(
         chosen.name,
@@ -89,8 +112,16 @@ def _of_folder(
         PER_LABEL,
         functools.partial(write_trained, folder, data.classes),
         first_weights,
+        late,
     )
     return task, chosen.module
+
+
+def _whole(folder: ModelFolder, classes: Sequence[str] | None, seed: int, with_weights: bool) -> nn.Module:
+    chosen = FolderJobModel(folder, classes, seed)
+    if with_weights:
+        chosen.first_weights()
+    return chosen.module
 
 
 def _gpt(options: PipelineJobOptions, folders: Folders, comm: Communicator) -> tuple[PipelineTask, nn.Module]:

@@ -51,7 +51,7 @@ def _split(context: Context, module: nn.Module, call: ModelCall) -> ModelStages:
         comm,
         module,
         example,
-        lambda: any_module.cut(module, example, stages=layout.stages, finest=True, fewer=wishes.fewer_stages),
+        lambda model: any_module.cut(model, example, stages=layout.stages, finest=True, fewer=wishes.fewer_stages),
     )
     begins, warning = comm.on_all(lambda: placement.placed(cutting, module, wishes.default_partition, layout.stages))
     if warning and not context.partition.happened:  # once, though an evaluation before any training makes a plan, too

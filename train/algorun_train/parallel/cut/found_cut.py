@@ -83,8 +83,9 @@ class _NotSent:
     """Stands for the result of a call that could not be sent."""
 
 
-def unpacked(data: bytes, model: nn.Module, example: object) -> FoundCut:
-    """The cut that another rank has packed, for an equal model here. Runs one forward pass if results were not sent.
+def unpacked(data: bytes, model: nn.Module | Callable[[], nn.Module], example: object) -> FoundCut:
+    """The cut that another rank has packed, for an equal model here. Runs one forward pass if results were not sent; the
+    model, if it is a function, is then built for it.
 
     Raises UserError if the model calls other modules here than on the rank that has cut it.
     """
@@ -92,6 +93,7 @@ def unpacked(data: bytes, model: nn.Module, example: object) -> FoundCut:
     calls = found.recording.calls
     if all(call.result is not _NotSent for call in calls):
         return found
+    model = model if isinstance(model, nn.Module) else model()
     with verify_cut.fixed(model, True):
         own = record(model, *arguments(example)).calls
     if [call.name for call in own] != [call.name for call in calls]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from algorun_train.parallel.model.memory import with_values
 from algorun_train.parallel.model.precision import AUTOCAST
 from algorun_train.parallel.model.segments import Cutting, TensorSpec
 from algorun_train.parallel.model.trees import leaves
@@ -64,7 +65,7 @@ def profile(
             received = [tensor.detach().to("cpu") for tensor in outputs]
             sizes = {name: p.numel() * p.element_size() for name, p in stage.named_parameters()}
             boundary = sum(TensorSpec.of(tensor).bytes for tensor in entry)
-            del result, outputs, entry, weights
+            del result, outputs, entry, weights, kept
         costs.append(
             SegmentProfile(
                 segment.name,
@@ -107,17 +108,18 @@ def entries(cutting: Cutting, device: torch.device | str, precision: str = "fp32
 
 @contextlib.contextmanager
 def _alone(cutting: Cutting, number: int, device: torch.device) -> Iterator[nn.Module]:
-    """One segment in training mode on `device`, with copies of its buffers. Afterwards its weights are where they were."""
+    """One segment in training mode on `device`, with copies of its buffers. Afterwards its weights are where they were.
+    Weights without memory have some meanwhile, with random values."""
     stage = cutting.stage(number, number + 1)
     if not stage.training:
         stage.train()
     for module in stage.modules():
         for name, buffer in module._buffers.items():
             module._buffers[name] = buffer if buffer is None else buffer.detach().to(device, copy=True)
-    home = {parameter: parameter.data for parameter in stage.parameters()}
+    home = {parameter: parameter.data for parameter in stage.parameters() if not parameter.is_meta}
     devices = [device] if device.type == "cuda" else []
     try:
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices), with_values(stage, device):
             for parameter, data in home.items():
                 parameter.data = data.to(device)
             yield stage

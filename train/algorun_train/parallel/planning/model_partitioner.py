@@ -55,9 +55,20 @@ class ModelPartitioner:
     """Partitions one model for one layout. Call all methods on all ranks; they return the same there."""
 
     def __init__(
-        self, model: nn.Module, layout: Layout, options: PartitionOptions, comm: Communicator, loss: Loss | None = None
+        self,
+        model: nn.Module,
+        layout: Layout,
+        options: PartitionOptions,
+        comm: Communicator,
+        loss: Loss | None = None,
+        build: Callable[[], nn.Module] | None = None,
     ) -> None:
-        """`loss` of the output of one microbatch counts with the last segment of the profile."""
+        """`loss` of the output of one microbatch counts with the last segment of the profile.
+
+        The weights of `model` may have no memory (torch's meta device), with more than one stage. `build` then makes the same
+        model with weights on the CPU, which rank 0 has while it searches for cuts.
+        """
+        self._build = build
         self._model, self._layout, self._options, self._comm, self._loss = model, layout, options, comm, loss
         self._memory = MemoryModel(options.moments, preallocated(torch.__version__), options.recompute)
 
@@ -117,12 +128,12 @@ class ModelPartitioner:
     def _cut(self, example: object) -> Cut:
         stages, fewer = self._layout.stages, self._options.fewer_stages
 
-        def search() -> Cut:
+        def search(model: nn.Module) -> Cut:
             if self._options.by_layers:
-                return cut_at_layers(self._model, example)
-            return cut(self._model, example, stages=stages, fewer=fewer)
+                return cut_at_layers(model, example)
+            return cut(model, example, stages=stages, fewer=fewer)
 
-        return cut_by_leader(self._comm, self._model, example, search)
+        return cut_by_leader(self._comm, self._model, example, search, self._build)
 
     def _cut_at_smallest_units(self, cutting: Cut, example: object) -> Cut | None:
         """The model cut at the smallest units; None if that gives no more segments than `cutting` has."""
@@ -131,7 +142,11 @@ class ModelPartitioner:
         stages = self._layout.stages
         try:
             finer = cut_by_leader(
-                self._comm, self._model, example, lambda: cut(self._model, example, stages=stages, finest=True)
+                self._comm,
+                self._model,
+                example,
+                lambda model: cut(model, example, stages=stages, finest=True),
+                self._build,
             )
         except UserError:  # the model cannot be cut inside its units; the same on all ranks
             return None

@@ -7,6 +7,7 @@ would do the same work with an eighth of the CPUs.
 from __future__ import annotations
 
 import datetime
+import gc
 from collections.abc import Callable
 from itertools import zip_longest
 
@@ -24,19 +25,30 @@ from .model_hash import model_hash
 LIMIT = datetime.timedelta(hours=2)
 
 
-def cut_by_leader(comm: Communicator, model: nn.Module, example: object, search: Callable[[], Cut]) -> Cut:
+def cut_by_leader(
+    comm: Communicator,
+    model: nn.Module,
+    example: object,
+    search: Callable[[nn.Module], Cut],
+    build: Callable[[], nn.Module] | None = None,
+) -> Cut:
     """The cut that `search` finds on rank 0, applied to each rank's own model. Call it on all ranks, with equal models.
 
+    `build` makes the same model with weights, if `model` has none (torch's meta device); it is gone afterwards. Another rank
+    than 0 calls it only if its forward pass returns what cannot be sent; weights may then have any values.
     A UserError of the search is raised on all ranks. Any other error of it ends all ranks.
     """
     found: list[Cut] = []
 
     def searched() -> bytes:
-        found.append(search())
-        return packed(found[0].found)
+        cutting = search(build() if build else model)
+        found.append(Cut(model, example, cutting.found) if build else cutting)
+        return packed(cutting.found)
 
     data = comm.from_leader(searched, LIMIT)
-    return comm.on_all(lambda: found[0] if found else Cut(model, example, unpacked(data, model, example)))
+    if build:
+        gc.collect()  # modules and their patched methods refer to each other
+    return comm.on_all(lambda: found[0] if found else Cut(model, example, unpacked(data, build or model, example)))
 
 
 def check_same_models(comm: Communicator, model: nn.Module, example: object) -> None:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from algorun_train.parallel import schedules
+from algorun_train.parallel.model.memory import give_memory
 from algorun_train.parallel.model.model_stages import ModelStages
 from algorun_train.parallel.model.precision import AUTOCAST
 
@@ -47,6 +48,7 @@ class Pipeline:
         The schedule of `options` says which stages this rank runs. With one rank per pipeline the microbatches are
         passes of plain accumulation. `beside` is a pipeline of the same weights for inputs of another signature: the new
         one shares its parameters, its buffers, and the sums of their gradients.
+        Weights that have no memory (torch's meta device) get some; what is in it is undefined: fill `weights.tensors()`.
         Raises UserError for recomputation with a schedule that splits the backward pass.
         """
         if options.recompute:
@@ -213,10 +215,10 @@ def _stages_of_rank(
 ) -> dict[int, Stage]:
     spans, outputs = list(zip(model.begins, model.ends, strict=True)), model.boundaries()[1:]
     last = len(spans) - 1
-    return {
-        index: Stage(
-            model.cutting.stage(*spans[index]), outputs[index], axes.device.type, options, sends=index < last
-        ).to(axes.device)
+    stages = {
+        index: Stage(model.cutting.stage(*spans[index]), outputs[index], axes.device.type, options, sends=index < last)
         for index, rank in enumerate(rank_of_stage)
         if rank == axes.pp_rank
     }
+    give_memory(stages.values(), axes.device)
+    return {index: stage.to(axes.device) for index, stage in stages.items()}

@@ -26,6 +26,15 @@ class StageWeights:
                     seen.add(parameter)
                     yield name, parameter
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Parameters and all buffers of this rank, under all their names in the whole model."""
+        modules = [stage.module for stage in self._stages.values()]
+        found: dict[str, torch.Tensor] = {}
+        for module in modules:
+            found |= dict(module.named_buffers(remove_duplicate=False))
+            found |= dict(module.named_parameters(remove_duplicate=False))
+        return found
+
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers of this rank, under their names in the whole model."""
         return {name: tensor for stage in self._stages.values() for name, tensor in stage.module.state_dict().items()}

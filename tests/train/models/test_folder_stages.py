@@ -1,0 +1,56 @@
+"""The stages of a folder have the weights that one process loads, and only rank 0 ever has the whole model."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.train.model_folders import write_language_model, write_vit
+from tests.train.training_runs import TRANSFORMERS, Ranks, load_once
+
+from .test_folder_shares import LARGE, as_bin
+
+load_once(*TRANSFORMERS, "transformers.models.vit.modeling_vit", "tokenizers", "torch.profiler")
+PROGRAM = str(Path(__file__).parents[1] / "programs" / "folder_stages.py")
+CASES = {
+    "own files": ("llama", "all"),
+    "sent by rank 0": ("llama", "first"),
+    "tied": ("gpt2", "all"),
+    "bin": ("bin", "first"),
+    "random": ("random", "all"),
+    "new head": ("vit", "first"),
+}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """The numbers of each case, by name."""
+    base = tmp_path_factory.mktemp("stages")
+    write_language_model(base / "llama", **LARGE)
+    write_language_model(base / "gpt2", "gpt2")
+    as_bin(write_language_model(base / "bin"))
+    (write_language_model(base / "random") / "model.safetensors").unlink()
+    write_vit(base / "vit")
+    words = {case: f"{base / kind},{hosts}" for case, (kind, hosts) in CASES.items()}
+    run = Ranks(base / "run", 1, 2, list(words.values()), program=PROGRAM)
+    try:
+        assert run.codes() == [0, 0], run.text() + run.text(1)
+    finally:
+        run.kill()
+    rows = {case: line for case, word in words.items() for line in run.text().splitlines() if line.startswith(word)}
+    return {case: {k: float(v) for k, v in re.findall(r"(\w+)=(\S+)", line)} for case, line in rows.items()}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_stages_have_the_bits_of_one_process(found, case):
+    assert found[case]["differ"] == 0
+
+
+@pytest.mark.parametrize("case", ["own files", "sent by rank 0"])
+def test_a_rank_needs_its_stage_and_one_tensor(found, case):
+    """Rank 0 had the whole model while it searched, and has let it go."""
+    row = found[case]
+    assert row["peak1"] < row["stage1"] + 0.1
+    for rank in range(2):
+        assert row[f"stage{rank}"] < 0.7
+        assert row[f"held{rank}"] < row[f"stage{rank}"] + 0.01
