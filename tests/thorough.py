@@ -53,6 +53,10 @@ LATER = (
         {
             f"{TRAIN}/jobs/test_pipeline_folders.py::test_stages_compute_the_loss_and_the_gradients_of_one_process": (
                 "gpt2-pp2",
+                "gpt2-pp2xshard2",
+            ),
+            f"{TRAIN}/jobs/test_pipeline_folders.py::test_stages_have_the_losses_of_ddp_which_goes_on_from_them": (
+                "2",
             ),
         },
     ),
@@ -96,6 +100,7 @@ LATER = (
         "train/loop/test_sharded_steps.py.",
         {
             f"{TRAIN}/loop/test_sharded_memory.py::test_weights_and_moments_are_divided_by_the_shards": (),
+            f"{TRAIN}/loop/test_sharded_memory.py::test_a_stage_has_its_share_of_weights_gradients_and_moments": (),
             f"{TRAIN}/loop/test_sharded_memory.py::test_buffers_of_communication_have_the_size_of_one_unit": (),
             f"{TRAIN}/loop/test_sharded_memory.py::test_the_peak_is_that_of_the_formula": (),
         },

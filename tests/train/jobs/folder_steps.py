@@ -12,11 +12,13 @@ STEP = str(Path(__file__).parents[1] / "programs" / "folder_step.py")
 Step = dict[str, Any]  # "loss", and "gradients" by name
 
 
-def one_step(ranks: Callable[..., Ranks], folder: Path, out: Path, hosts: int, slots: int, pp: int = 0) -> Step:
-    """Loss and gradients of ranks with the whole model each, or of pipelines of `pp` ranks."""
-    file = out / f"{hosts * slots}-{pp}.pt"
-    run = ranks(hosts, slots, str(folder), str(file), *([str(pp)] if pp else []), program=STEP)
-    assert run.codes() == [0] * (hosts * slots), run.text()
+def one_step(
+    ranks: Callable[..., Ranks], folder: Path, out: Path, hosts: int, slots: int, pp: int = 0, shards: int = 1
+) -> Step:
+    """Loss and gradients of ranks with the whole model each, or of pipelines of `pp` ranks, sharded over `shards` of them."""
+    file = out / f"{hosts * slots}-{pp}-{shards}.pt"
+    run = ranks(hosts, slots, str(folder), str(file), str(pp), str(shards), program=STEP)
+    assert run.codes() == [0] * (hosts * slots), "\n".join(map(run.text, range(hosts * slots)))
     step: Step = torch.load(file, weights_only=True)
     return step
 

@@ -27,6 +27,7 @@ LAYOUTS = {
     "shard2x2": (2, 2, ["--shard", "2", "--recompute", "True"]),
     "pp2xdp2": (2, 2, [*VIT, "--pp", "2", "--batch-size", "32"]),
     "pp4": (4, 1, [*VIT, "--pp", "4", "--batch-size", "64"]),
+    "pp2xshard2": (2, 2, [*VIT, "--pp", "2", "--shard", "all", "--batch-size", "32"]),
 }
 
 
@@ -83,6 +84,7 @@ def test_each_rank_of_the_first_replica_writes_its_share_on_its_own_host(straigh
 
     assert [files("shard4", host) for host in range(4)] == [[0], [1], [2], [3]]
     assert [sorted(files("shard2x2", host)) for host in range(2)] == [[0, 1], []]
+    assert [sorted(files("pp2xshard2", host)) for host in range(2)] == [[0, 2], [1, 3]]
     sizes = [os.path.getsize(file) for file in straight("shard4").glob("host*/checkpoints/*/*.pt")]
     assert max(sizes) < 1.5 * min(sizes)
 

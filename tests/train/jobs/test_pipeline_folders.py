@@ -16,8 +16,14 @@ load_once(*TRANSFORMERS, "transformers.models.qwen2.modeling_qwen2", "tokenizers
 PIPELINE = "algorun_train.jobs.pipeline"
 NO_DROPOUT = {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
 OPTIONS = ["--epochs", "2", "--context", "16", "--lr", "0.01", "--gamma", "1"]
-# name: hosts, ranks per host, ranks of a pipeline
-LAYOUTS = {"pp2": (2, 1, 2), "pp2xdp2": (2, 2, 2), "pp4": (1, 4, 4)}
+# name: hosts, ranks per host, ranks of a pipeline, pipelines that share the weights
+LAYOUTS = {
+    "pp2": (2, 1, 2, 1),
+    "pp2xdp2": (2, 2, 2, 1),
+    "pp4": (1, 4, 4, 1),
+    "pp2xshard2": (2, 2, 2, 2),
+    "pp2xshard2xdp2": (2, 4, 2, 2),
+}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -31,13 +37,15 @@ def test_stages_compute_the_loss_and_the_gradients_of_one_process(ranks, tmp_pat
     assert_same_step(one_step(ranks, folder, tmp_path, 1, 1), one_step(ranks, folder, tmp_path, *LAYOUTS[layout]))
 
 
-def test_stages_have_the_losses_of_ddp_which_goes_on_from_them(ranks, alone, tmp_path):
+@pytest.mark.parametrize("shards", [1, 2])
+def test_stages_have_the_losses_of_ddp_which_goes_on_from_them(ranks, alone, tmp_path, shards):
     """Tied weights and their moments lie in two stages; ddp reads them from the hosts' shards."""
     folder, text = write_language_model(tmp_path / "gpt2", "gpt2", **NO_DROPOUT), write_text(tmp_path / "text", 60)
     words = [*OPTIONS, "--train", str(text), "--batch-size", "8"]
     alone(*words, "--model", str(folder))
-    run = ranks(2, 1, *once([*words, "--epochs", "1"]), program=PIPELINE, SM_CHANNEL_MODEL=str(folder))
-    assert run.codes() == [0, 0], run.text()
+    own = ["--epochs", "1", "--pp", "2", "--shard", "all", "--batch-size", str(8 // shards), "--clip-norm", "1000"]
+    run = ranks(2, shards, *once([*words, *own]), program=PIPELINE, SM_CHANNEL_MODEL=str(folder))
+    assert run.codes() == [0, 0] * shards, run.text()
     assert f"channel 'model': {folder}: 29 of 29 tensors taken from model.safetensors" in run.text()
     assert "sequences of 16 tokens" in run.text()
     for host in range(2):

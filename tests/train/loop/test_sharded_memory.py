@@ -14,32 +14,39 @@ PROGRAM = str(Path(__file__).parents[1] / "programs" / "sharded_memory.py")
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """Rank 0's bytes by kind, for each number of shards; 1 is plain data parallel."""
-    run = Ranks(tmp_path_factory.mktemp("memory"), 1, 4, ["1", "2", "4"], program=PROGRAM)
+    run = Ranks(tmp_path_factory.mktemp("memory"), 1, 4, ["1", "2", "4", "stages"], program=PROGRAM)
     try:
         assert run.codes() == [0, 0, 0, 0], run.text()
     finally:
         run.kill()
     lines = [line for line in run.text().splitlines() if " weights=" in line]
-    return {int(line.split()[0]): {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", line)} for line in lines}
+    return {line.split()[0]: {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", line)} for line in lines}
 
 
 @pytest.mark.parametrize("shards", [2, 4])
 def test_weights_and_moments_are_divided_by_the_shards(found, shards):
-    row = found[shards]
+    row = found[str(shards)]
     assert row["sharded_param"] == pytest.approx(row["weights"] / shards, rel=0.01)
     assert row["opt"] == pytest.approx(2 * row["weights"] / shards, rel=0.01)
 
 
+def test_a_stage_has_its_share_of_weights_gradients_and_moments(found):
+    row = found["stages"]
+    assert row["units"] > 3
+    for kind, times in (("sharded_param", 1), ("gradients", 1), ("opt", 2)):
+        assert row[kind] == pytest.approx(times * row["weights"] / 2, rel=0.01), kind
+
+
 @pytest.mark.parametrize("shards", [2, 4])
 def test_buffers_of_communication_have_the_size_of_one_unit(found, shards):
-    row = found[shards]
+    row = found[str(shards)]
     for kind in ("unsharded_param", "all_gather", "reduce_scatter"):
         assert row[kind] == row["unit"]
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_the_peak_is_that_of_the_formula(found, shards):
-    row = found[shards]
+    row = found[str(shards)]
     whole, unit, saved = row["weights"], row["unit"], row["saved"]
     sharded = 3 * whole / shards + max(saved, whole / shards) + 4 * unit
     expected = sharded if shards > 1 else 4 * whole + saved

@@ -188,6 +188,11 @@ def test_a_limit_that_only_the_users_of_one_weight_together_keep_is_kept():
     assert costs.best("speed", 2 * 109) is None
 
 
+def test_shares_of_a_stage_divide_weights_and_moments_but_not_the_gradients_of_its_microbatches():
+    assert MemoryModel(moments=2, shards=4).states(100) == 25 + 100 + 50
+    assert MemoryModel(moments=2).states(100) == 100 + 100 + 200
+
+
 def test_bytes_and_seconds_by_hand_where_activations_are_computed_again():
     segments = [segment(0, 1, 2, 10, 100, 7), segment(1, 3, 4, 20, 50, 3), segment(2, 5, 6, 30, 0, 5)]
     found = Costs(segments, 2, 1, 4, "1f1b", MemoryModel(recompute=True)).predict((0, 1))

@@ -1,4 +1,6 @@
-"""One rank of four: what a training step of a small Llama holds at its peak. `sharded_memory.py SHARDS ..`
+"""One rank of four: what a training step of a small Llama holds at its peak. `sharded_memory.py LAYOUT ..`
+
+A layout is a number of shards, or `stages`: two stages, each sharded over two pipelines.
 
 Prints bytes by kind as torch's memory trackers count tensors on the CPU (gloo's buffers are theirs: NCCL has its own). Kinds
 are those of the tracker; `weights` are the model's, `unit` the largest unit's, `saved` what a forward pass keeps for its
@@ -7,20 +9,31 @@ backward pass in one process without sharding.
 
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 import torch
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.fsdp import FSDPModule
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from algorun_train.data.batch import Batch
 from algorun_train.loop.data_parallel_steps import DataParallelSteps, sum_of_losses
+from algorun_train.loop.losses import PER_LABEL
 from algorun_train.loop.optimizer import build_optimizer
+from algorun_train.loop.pipeline_steps import PipelineSteps
 from algorun_train.loop.sharded_steps import ShardedSteps
 from algorun_train.models.folder_model import LanguageModel
-from algorun_train.options.job_options import DdpJobOptions
+from algorun_train.options.for_parallel import partition_options, run_options
+from algorun_train.options.job_options import DdpJobOptions, PipelineJobOptions
+from algorun_train.options.mp_parameters import MpParameters
+from algorun_train.options.pipeline_layout import lay_out
+from algorun_train.parallel.planning.model_partitioner import ModelPartitioner
+from algorun_train.parallel.run import process_groups
+from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.shard.layer_units import layer_units
-from algorun_train.parallel.shard.sharded_model import make_mesh, shard
+from algorun_train.parallel.shard.sharded_model import local, make_mesh, shard
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
@@ -78,6 +91,32 @@ def bytes_of(module: torch.nn.Module) -> int:
     return sum(p.numel() * p.element_size() for p in module.parameters())
 
 
+def measure_stages(comm: Communicator) -> dict[str, int]:
+    """Of rank 0, which has the first stage. `gradients` are those of a whole step, before the optimizer's."""
+    torch.manual_seed(0)
+    model = LanguageModel(LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=2)))
+    options = PipelineJobOptions(pp=2, shard="2", batch_size=2, microbatches=2)
+    layout = lay_out(options, MpParameters(), comm.size)
+    partitioner = ModelPartitioner(model, layout, partition_options(options, MpParameters()), comm)
+    found = partitioner.partition(TOKENS[:1], Path(tempfile.mkdtemp()) / "partition.json").stages
+    axes = process_groups.join(layout.grid, comm.rank, comm.device, layout.shards)
+    stage = found.cutting.stage(found.begins[axes.pp_rank], found.ends[axes.pp_rank])
+    row = {"weights": bytes_of(stage), "saved": saved_bytes(model) // 2}
+    pipeline = Pipeline(found, axes, run_options(options, layout), PER_LABEL.loss)
+    units = [unit for unit in pipeline.stages[axes.pp_rank].modules() if isinstance(unit, FSDPModule)]
+    optimizer = build_optimizer(options, pipeline.parameters())
+    stepper = PipelineSteps(pipeline, optimizer, comm, options, PER_LABEL, random=False)
+    stepper.train()
+    stepper.step([Batch(TOKENS, TOKENS.clone(), 2)], TOKENS.numel() * 2, 1e-3, 1)
+    row["sharded_param"] = sum(local(each).nbytes for each in pipeline.parameters())
+    row["opt"] = sum(local(value).nbytes for each in optimizer.state.values() for value in each.values() if value.dim())
+    pipeline.step(TOKENS, TOKENS.clone())
+    row["gradients"] = sum(local(each.grad).nbytes for each in pipeline.parameters())
+    optimizer.zero_grad()
+    return row | {"units": len(units)}
+
+
 with joined(read_world(os.environ)) as comm:
     for words in sys.argv[1:]:
-        comm.say(f"{words} " + " ".join(f"{key}={value}" for key, value in measure(comm, int(words)).items()))
+        row = measure_stages(comm) if words == "stages" else measure(comm, int(words))
+        comm.say(f"{words} " + " ".join(f"{key}={value}" for key, value in row.items()))

@@ -4,8 +4,6 @@ The files are those of shards.py: rank 0 writes one shard, or each rank of the f
 the names that it owns (sharded_state.py). Checkpoints of version 0.1.0 (single_file.py) are read as well.
 """
 
-from dataclasses import asdict
-
 import torch
 
 from algorun_train.common.errors import UserError
@@ -16,10 +14,10 @@ from algorun_train.ranks.communicator import Communicator
 from . import single_file
 from .optimizer_state import NamedState
 from .shard_reader import Restored, ShardReader
-from .shard_saver import MODEL, OPTIMIZER, ShardSaver, shard_state
-from .sharded_state import owned_state
+from .shard_saver import ShardSaver, shard_state
+from .sharded_state import sharded_state
 from .shards import ShardStore
-from .state_file import FORMAT, Identity, State, compatible, does_not_fit, read_progress, resumed_line, unpack
+from .state_file import Identity, State, compatible, does_not_fit, read_progress, resumed_line, unpack
 
 
 class DdpCheckpoints:
@@ -71,15 +69,7 @@ class DdpCheckpoints:
             return
         states: dict[int, State] = {}
         if mesh.is_first_replica:
-            owned = owned_state(self._model, self._optimizer, mesh)
-            states[mesh.index] = {
-                "format": FORMAT,
-                "identity": self._identity,
-                "position": asdict(progress.position),
-                "losses": progress.losses,
-                MODEL: owned.model,
-                OPTIMIZER: owned.optimizer,
-            }
+            states[mesh.index] = sharded_state(self._identity, progress, self._model, self._optimizer, mesh)
         self._saver.save(step, mesh.shards, states, copied=True)
 
     def finish(self) -> None:

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import torch
 
 from algorun_train.loop.progress import Progress
+from algorun_train.parallel.shard.sharded_model import ShardMesh, own_share
 from algorun_train.ranks.communicator import Communicator
 
 from .shard_reader import ShardReader
 from .shard_saver import ShardSaver, shard_state
+from .sharded_state import sharded_state
 from .shards import ShardStore
 from .state_file import Identity
 
@@ -37,6 +39,8 @@ class RankStages:
     stages: Sequence[SavedStage]
     is_writer: bool
     """whether this replica writes: one does, because all replicas hold the same weights"""
+    mesh: ShardMesh | None = None
+    """the ranks that hold the other shares of these stages, if they are sharded"""
 
 
 class PipelineCheckpoints:
@@ -63,9 +67,9 @@ class PipelineCheckpoints:
         Raises UserError, the same on all ranks, if another job wrote it or it lacks a weight.
         """
         modules = [stage.module for stage in self._held.stages]
-        names = {name for module in modules for name in module.state_dict()}
+        held = {name: tensor for module in modules for name, tensor in module.state_dict(keep_vars=True).items()}
         reader = ShardReader(self._store, self._comm, self._comm.say)
-        restored = reader.newest(self._identity, names.__contains__)
+        restored = reader.newest(self._identity, held.__contains__, lambda name, whole: own_share(whole, held[name]))
         if restored is None:
             return None
         restored.load_into(modules, self._optimizer, self._comm)
@@ -76,13 +80,24 @@ class PipelineCheckpoints:
 
         Raises the error of the previous save, as `finish` does.
         """
+        step, held, mesh = progress.position.step, self._held, self._held.mesh
+        stages = held.stages if held.is_writer else ()
+        if mesh is None:
+            whole = {
+                stage.index: shard_state(
+                    self._identity, progress, stage.module, self._optimizer, without=stage.saved_by_others
+                )
+                for stage in stages
+            }
+            self._saver.save(step, held.count, whole)
+            return
         states = {
-            stage.index: shard_state(
-                self._identity, progress, stage.module, self._optimizer, without=stage.saved_by_others
+            stage.index * mesh.shards + mesh.index: sharded_state(
+                self._identity, progress, stage.module, self._optimizer, mesh, stage.saved_by_others
             )
-            for stage in (self._held.stages if self._held.is_writer else ())
+            for stage in stages
         }
-        self._saver.save(progress.position.step, self._held.count, states)
+        self._saver.save(step, held.count * mesh.shards, states, copied=True)
 
     def finish(self) -> None:
         """Waits until all ranks have written the last checkpoint. Raises if one could not: on that rank its own error,

@@ -1,13 +1,16 @@
 """The state of a sharded model as whole tensors by name, spread over the ranks of a replica."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
 
 import torch
 
+from algorun_train.loop.progress import Progress
 from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered
 
 from .optimizer_state import NamedState, named_state
+from .shard_saver import MODEL, OPTIMIZER
+from .state_file import FORMAT, Identity, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +31,23 @@ def owners(sizes: Sequence[tuple[str, int]], shards: int) -> dict[str, int]:
     return chosen
 
 
-def owned_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, mesh: ShardMesh) -> OwnedState:
+def owned_state(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, mesh: ShardMesh, without: Collection[str] = ()
+) -> OwnedState:
     """Gathers weights and optimizer state tensor by tensor, each on its owner. Call it on all ranks of a replica.
 
     A name and the optimizer's state of it have the same owner. So a rank needs memory for about its share, in the host's
-    memory, and for one whole tensor.
+    memory, and for one whole tensor. `without`: names that another shard of the checkpoint holds. `optimizer` may have
+    parameters of other modules too.
     """
-    weights = model.state_dict()
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name not in without}
     first = {id(parameter): name for name, parameter in reversed(list(model.named_parameters(remove_duplicate=False)))}
     by_name = dict(model.named_parameters(remove_duplicate=False))
-    tied = {name: first[id(parameter)] for name, parameter in by_name.items() if first[id(parameter)] != name}
+    tied = {
+        name: first[id(parameter)]
+        for name, parameter in by_name.items()
+        if first[id(parameter)] != name and name not in without
+    }
     sizes = [(name, tensor.numel() * tensor.element_size()) for name, tensor in weights.items() if name not in tied]
     owner = owners(sizes, mesh.shards)
     state = OwnedState({}, {})
@@ -46,9 +56,30 @@ def owned_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer, mesh: 
         if whole is not None:
             state.model[name] = whole
     state.model.update({name: state.model[kept] for name, kept in tied.items() if kept in state.model})
-    for name, values in named_state(optimizer, model.named_parameters()).items():
+    trained = ((name, parameter) for name, parameter in model.named_parameters() if name not in without)
+    for name, values in named_state(optimizer, trained).items():
         for key, value in values.items():
             held = gathered(value, owner[name], mesh) if isinstance(value, torch.Tensor) else value
             if held is not None and owner[name] == mesh.index:
                 state.optimizer.setdefault(name, {})[key] = held
     return state
+
+
+def sharded_state(
+    identity: Identity,
+    progress: Progress,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    mesh: ShardMesh,
+    without: Collection[str] = (),
+) -> State:
+    """The state of one shard of a checkpoint: the whole tensors that this rank owns. Call it on all ranks of a replica."""
+    owned = owned_state(model, optimizer, mesh, without)
+    return {
+        "format": FORMAT,
+        "identity": identity,
+        "position": asdict(progress.position),
+        "losses": progress.losses,
+        MODEL: owned.model,
+        OPTIMIZER: owned.optimizer,
+    }

@@ -86,7 +86,7 @@ def _stages(
     found = partitioner.partition(example, context.folders.output / PARTITION)
     if options.profile_only:
         return task, None
-    axes = process_groups.join(layout.grid, comm.rank, comm.device)
+    axes = process_groups.join(layout.grid, comm.rank, comm.device, layout.shards)
     pipeline = Pipeline(found.stages, axes, run_options(options, layout), task.scoring.loss)
     first_weights = task.late.fill(pipeline.weights.tensors(), comm) if task.late else task.first_weights
     return task, ModelInStages(layout, pipeline, found.partition, names, weights, random, first_weights)
@@ -113,7 +113,7 @@ class PipelineJob(TrainingJob):
         self.checkpoints = PipelineCheckpoints(
             ShardStore(context.folders.checkpoints, options.keep_checkpoints),
             task.identity,
-            RankStages(layout.stages, saved, is_writer=replica == 0),
+            RankStages(layout.stages, saved, is_writer=replica < layout.shards, mesh=pipeline.axes.mesh),
             self._optimizer,
             context.comm,
         )
@@ -145,8 +145,8 @@ class PipelineJob(TrainingJob):
 
     def model_state(self) -> dict[str, torch.Tensor]:
         """The uncut model's state dict on rank 0, in its order; tied weights have all of their names. {} on other ranks."""
-        ranks = self._stages.layout.grid.pipelines[0]
-        state = collect.on_leader(self._context.comm, ranks, self._stages.pipeline.state_dict())
+        ranks, pipeline = self._stages.layout.grid.pipelines[0], self._stages.pipeline
+        state = collect.on_leader(self._context.comm, ranks, pipeline.whole_state())
         if not self._context.comm.is_leader:
             return {}
         return {name: state[first] for name, first in self._stages.first_names.items()}

@@ -114,10 +114,7 @@ class DdpJobOptions(ModelOptions):
     def __post_init__(self) -> None:
         ModelOptions.__post_init__(self)  # not super(): see PipelineJobOptions
         _check_model(self.model, self.embedded)
-        if self.shard != "all" and not (self.shard.isascii() and self.shard.isdigit() and int(self.shard) > 0):
-            raise UserError(
-                f"option --shard: {self.shard!r}; allowed: a divisor of the number of ranks, or all; fix: --shard all"
-            )
+        _check_shard(self.shard, "ranks")
         for name in ("lora_alpha", "lora_targets", "merge"):
             if getattr(self, name) and not self.lora:
                 raise UserError(
@@ -169,6 +166,10 @@ class PipelineJobOptions(ModelOptions):
     partition: Path | None = option(None, "partition file to use; written if it does not exist")
     profile_only: bool = option(False, "profile, write the partition file and leave")
     recompute: bool = option(False, "compute activations again in the backward pass: less memory, more time")
+    shard: str = option(
+        "1",
+        "pipelines over which a stage's weights, gradients and moments are sharded: a divisor of their number, or all",
+    )
     explain: bool = option(False, "show the planned schedule and memory, then measure both in early steps")
     mp_parameters: str | None = option(None, "options in the form of AWS's model parallel library, a JSON object")
 
@@ -187,6 +188,7 @@ class PipelineJobOptions(ModelOptions):
             if value != only:
                 raise UserError(f"option --{name}: {value}: {why}")
         _check_model(self.model, self.embedded)
+        _check_shard(self.shard, "pipelines")
         if self.tied and self.model not in (None, "gpt"):
             raise UserError(f"option --tied: with --model {self.model}; allowed: with gpt; fix: leave it out")
         if self.microbatches and self.batch_size % self.microbatches:
@@ -204,6 +206,13 @@ def _check_model(model: str | None, embedded: tuple[str, ...]) -> None:
         raise UserError(
             f"option --model: {model!r} is no model and no folder; allowed: {', '.join(embedded)}, or the path of a "
             "Hugging Face folder; fix: give one of them"
+        )
+
+
+def _check_shard(shard: str, of: str) -> None:
+    if shard != "all" and not (shard.isascii() and shard.isdigit() and int(shard) > 0):
+        raise UserError(
+            f"option --shard: {shard!r}; allowed: a divisor of the number of {of}, or all; fix: --shard all"
         )
 
 

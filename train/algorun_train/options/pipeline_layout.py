@@ -7,6 +7,7 @@ from algorun_train.parallel.layout.layout import Layout
 
 from .job_options import PipelineJobOptions, divisors
 from .mp_parameters import MpParameters
+from .shard_layout import shards_among
 
 PER_RANK = 4  # microbatches per rank of a pipeline, at most, by default: the bubble is then below a fifth
 
@@ -50,7 +51,13 @@ def lay_out(config: PipelineJobOptions, wishes: MpParameters, world_size: int, t
             )
     schedules.rules(name, pp, stages, microbatches, torch)
     _active(wishes, name, pp, chunks, microbatches)
-    return Layout(shape, name, chunks, microbatches, config.batch_size // microbatches)
+    shards = shards_among(config.shard, shape.dp, "pipelines")
+    if shards > 1 and schedules.find(name).experimental:
+        raise UserError(
+            f"option --shard: {config.shard} with --schedule {config.schedule}, which splits the backward pass; "
+            "allowed: 1f1b, gpipe, interleaved; fix: use one of them, or --shard 1"
+        )
+    return Layout(shape, name, chunks, microbatches, config.batch_size // microbatches, shards)
 
 
 def _active(wishes: MpParameters, name: str, pp: int, chunks: int, microbatches: int) -> None:

@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from algorun_train.common.errors import UserError
 from algorun_train.parallel.model import recompute
+from algorun_train.parallel.model.segments import modules_around
 from algorun_train.parallel.model.trees import Arguments, leaves, mapped
 
 from .boundary_tensors import connect, pack, unpack
@@ -161,6 +162,20 @@ class PartialForward(nn.Module):
 
     def _later(self, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
         raise UserError(self._run.missed() if self._run is not None else "a unit of another stage was called")
+
+    def entered_or_left(self) -> frozenset[str]:
+        """The module whose call the stage begins at, and all modules whose calls contain the stage's begin or end."""
+        begin, end = self._plan.begin, self._plan.end
+        around = {outer for place in (begin, end) if place for outer in modules_around(place.name)[:-1]}
+        return frozenset(around | ({begin.name} if begin else set()))
+
+    def receive_before_hooks(self, modules: Sequence[nn.Module]) -> None:
+        """Hooks of these modules get received tensors in the place of those that are bound to them. A hook may replace
+        a tensor, and the binding would be lost. Call it after the hooks are there; not with `entered_or_left`."""
+        for module in modules:
+            module.register_forward_pre_hook(
+                lambda _, args, kwargs: mapped((args, kwargs), _received), with_kwargs=True, prepend=True
+            )
 
     def recompute(self, modules: Mapping[str, bool]) -> None:
         """Calls of these modules keep no activations: the backward pass computes them again. Each module must lie within

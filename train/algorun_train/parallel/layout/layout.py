@@ -19,6 +19,8 @@ class Layout:
     microbatches: int
     microbatch: int
     """samples of one microbatch"""
+    shards: int = 1
+    """pipelines that share the weights of one replica: each rank of them holds 1 / that of its stages' weights"""
 
     @property
     def stages(self) -> int:
@@ -35,6 +37,7 @@ class Layout:
             f"{_count(self.grid.dp, 'pipeline')} of {_count(self.grid.pp, 'rank')} ({self.grid.placement}), "
             f"{_count(self.stages, 'stage')}, schedule {self.schedule}, "
             f"{self.microbatches} microbatches of {self.microbatch}"
+            + (f", sharded over {self.shards} pipelines" if self.shards > 1 else "")
         )
 
 

@@ -21,10 +21,15 @@ class MemoryModel:
     """a stage has receive buffers for all microbatches at once, see `preallocated`"""
     recompute: bool = False
     """a stage keeps only what enters it, and computes the activations of one microbatch at a time again"""
+    shards: int = 1
+    """pipelines that share the weights of a stage"""
 
     def states(self, parameter_bytes: int) -> int:
-        """Weights, their gradients (of the same type) and the optimizer's moments."""
-        return (2 + self.moments) * parameter_bytes
+        """Weights, their gradients (of the same type) and the optimizer's moments.
+
+        Of weights and moments a rank has its share. Gradients are whole until the last microbatch.
+        """
+        return parameter_bytes + -(-(1 + self.moments) * parameter_bytes // self.shards)
 
     def buffers(self, entry_bytes: int, exit_bytes: int, microbatches: int) -> int:
         """Receive buffers: inputs from the stage before, gradients from the stage after."""

@@ -70,7 +70,7 @@ class ModelPartitioner:
         """
         self._build = build
         self._model, self._layout, self._options, self._comm, self._loss = model, layout, options, comm, loss
-        self._memory = MemoryModel(options.moments, preallocated(torch.__version__), options.recompute)
+        self._memory = MemoryModel(options.moments, preallocated(torch.__version__), options.recompute, layout.shards)
 
     def partition(self, example: object, default_file: Path) -> PartitionedModel:
         """The partition of `options.file` if it exists, else a new one, which is written there, or to `default_file`.

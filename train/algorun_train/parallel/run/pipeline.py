@@ -9,10 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from algorun_train.common.errors import UserError
 from algorun_train.parallel import schedules
 from algorun_train.parallel.model.memory import give_memory
 from algorun_train.parallel.model.model_stages import ModelStages
 from algorun_train.parallel.model.precision import AUTOCAST
+from algorun_train.parallel.shard.sharded_model import gathered_state
+from algorun_train.parallel.shard.sharded_model import give_memory as give_shares_memory
 
 from . import gradient_norm
 from .forward import ForwardPasses
@@ -20,7 +23,7 @@ from .gradient_sum import GradientSum
 from .microbatches import in_microbatches
 from .options import RunOptions
 from .process_groups import Axes
-from .shared_weights import SharedWeights, shared_weights
+from .shared_weights import SharedWeight, SharedWeights, shared_weights
 from .stage import Stage
 from .torch_schedules import Loss, Recorder
 from .training_passes import LossOf, TrainingPasses
@@ -49,20 +52,23 @@ class Pipeline:
         passes of plain accumulation. `beside` is a pipeline of the same weights for inputs of another signature: the new
         one shares its parameters, its buffers, and the sums of their gradients.
         Weights that have no memory (torch's meta device) get some; what is in it is undefined: fill `weights.tensors()`.
-        Raises UserError for recomputation with a schedule that splits the backward pass.
+        If `axes` has a mesh, each rank holds shares of its stages' weights; those that have memory must be equal on all ranks.
+        Raises UserError for recomputation with a schedule that splits the backward pass, and if `axes` has a mesh for a
+        weight that several stages of a rank use.
         """
         if options.recompute:
             schedules.check_recompute(options.schedule)
         self.axes, self._options, self._loss = axes, options, loss
         rank_of_stage, boundaries = _ranks_of_stages(model, axes, options), model.boundaries()
-        self._inputs = boundaries[0]
+        self._inputs, shared = boundaries[0], shared_weights(model)
+        if axes.mesh:
+            _check_shared(shared, rank_of_stage)
         self.stages = _stages_of_rank(model, rank_of_stage, axes, options)
         """this rank's stages by number, in the order of the model"""
         self.recorder = Recorder(axes.device)
         """times the computations of a step, once started"""
         self._training = TrainingPasses(self.stages, boundaries, axes, options, self.recorder)
         self._evaluation = ForwardPasses(self.stages, rank_of_stage, boundaries, axes)
-        shared = shared_weights(model)
         self.weights = StageWeights(self.stages, shared)
         """names, state dict and buffers"""
         if beside is None:
@@ -70,7 +76,11 @@ class Pipeline:
             self.shared_weights = SharedWeights(shared, rank_of_stage, axes, named)
             """the weights that several stages use"""
             self.gradients = GradientSum(
-                named.values(), axes.dp_group, self._countable_passes(), options.mean, self.shared_weights
+                named.values(),
+                None if axes.mesh else axes.dp_group,  # FSDP2 has averaged them
+                self._countable_passes(),
+                options.mean,
+                self.shared_weights,
             )
             """sums this rank's gradients over the replicas"""
         else:
@@ -98,6 +108,12 @@ class Pipeline:
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers of this rank, under their names in the whole model."""
         return self.weights.state_dict()
+
+    def whole_state(self) -> dict[str, torch.Tensor]:
+        """`state_dict` with whole tensors. If the weights are sharded, on the ranks of the first pipeline only, and {} on all
+        others; call it on all ranks then."""
+        mesh, state = self.axes.mesh, self.weights.state_dict()
+        return gathered_state(state, mesh) if mesh else state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Loads this rank's weights from a whole model's state dict. Raises KeyError for a name that is missing in it."""
@@ -139,7 +155,9 @@ class Pipeline:
         (after `overlap(False)`) gradients are not summed over the replicas: a later step adds to them and sums them.
         """
         self.shared_weights.begin()
-        total = self._training.run(microbatches, loss, scale)
+        # FSDP2 takes the mean over the pipelines.
+        times = self.axes.grid.dp if self.axes.mesh and not self._options.mean else 1
+        total = self._training.run(microbatches, loss, scale * times)
         if reduce:
             self.gradients.finish()
         return total
@@ -210,6 +228,17 @@ def _ranks_of_stages(model: ModelStages, axes: Axes, options: RunOptions) -> tup
     return schedules.rank_of(options.schedule, ranks, stages // ranks) if ranks > 1 else (0,) * stages
 
 
+def _check_shared(shared: Sequence[SharedWeight], rank_of_stage: Sequence[int]) -> None:
+    """Raises UserError for a weight of several stages of one rank: FSDP2 would make two of it."""
+    for each in shared:
+        ranks = [rank_of_stage[stage] for stage in each.stages]
+        if len(set(ranks)) < len(ranks):
+            raise UserError(
+                f"option --shard: weight {each.name} is used by several stages of one rank; allowed: by one stage of a rank; "
+                "fix: --chunks 1, or --shard 1"
+            )
+
+
 def _stages_of_rank(
     model: ModelStages, rank_of_stage: Sequence[int], axes: Axes, options: RunOptions
 ) -> dict[int, Stage]:
@@ -220,5 +249,11 @@ def _stages_of_rank(
         for index, rank in enumerate(rank_of_stage)
         if rank == axes.pp_rank
     }
-    give_memory(stages.values(), axes.device)
+    if axes.mesh is None:
+        give_memory(stages.values(), axes.device)
+    for stage in stages.values() if axes.mesh else ():
+        assert axes.mesh is not None
+        stage.shard(axes.mesh, options.microbatches)
+        if any(parameter.is_meta for parameter in stage.parameters()):
+            give_shares_memory(stage.module, axes.device)
     return {index: stage.to(axes.device) for index, stage in stages.items()}

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from algorun_train.parallel.layout.grid import Grid
+from algorun_train.parallel.shard.sharded_model import ShardMesh, make_mesh_of_stages
 from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
 
@@ -25,6 +26,8 @@ class Axes:
     pp_group: dist.ProcessGroup | None
     dp_group: dist.ProcessGroup | None
     device: torch.device
+    mesh: ShardMesh | None = None
+    """the ranks with the same stages, if they shard them"""
 
 
 def _mine(rank: int, groups: Sequence[Sequence[int]]) -> dist.ProcessGroup | None:
@@ -33,12 +36,16 @@ def _mine(rank: int, groups: Sequence[Sequence[int]]) -> dist.ProcessGroup | Non
     return next((group for group, ranks in made if rank in ranks), None)
 
 
-def join(grid: Grid, rank: int, device: torch.device) -> Axes:
-    """Makes the groups. Call it on all ranks; torch.distributed must be initialised unless the grid has one rank."""
+def join(grid: Grid, rank: int, device: torch.device, shards: int = 1) -> Axes:
+    """Makes the groups. Call it on all ranks; torch.distributed must be initialised unless the grid has one rank.
+
+    With `shards` above 1, a divisor of the number of pipelines, so many pipelines are one replica of the weights.
+    """
     dp_rank, pp_rank = grid.place(rank)
     pp_group, dp_group = _mine(rank, grid.pipelines), _mine(rank, grid.replicas)
     if pp_group is not None:
         # Else the group's first operation would be a batch of messages between two neighbours. torch leaves that undefined
         # if not all ranks of the group take part (batch_isend_irecv).
         dist.all_reduce(torch.zeros(1, device=device), group=pp_group)
-    return Axes(grid, dp_rank, pp_rank, pp_group, dp_group, device)
+    mesh = make_mesh_of_stages(device, grid, rank, shards) if shards > 1 else None
+    return Axes(grid, dp_rank, pp_rank, pp_group, dp_group, device, mesh)

@@ -2,8 +2,9 @@
 
 The gradient of such a weight is the sum over the stages that use it. Stages on one rank have the same parameter object, and
 autograd adds up. On several ranks each has a parameter of its own: they begin equal and get equal gradients once per step,
-so equal optimizers keep them equal to the last bit. If ranks round differently, they are made equal again. If a script
-changes the weight on one rank only, the next step raises an error; on a GPU, the step after the next one.
+so equal optimizers keep them equal to the last bit. Of a weight that is sharded each has the same share. If ranks round
+differently, they are made equal again. If a script changes the weight on one rank only, the next step raises an error; on a
+GPU, the step after the next one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import nn
 
 from algorun_train.common.errors import UserError
 from algorun_train.parallel.model.model_stages import ModelStages
+from algorun_train.parallel.shard.sharded_model import laid_out, local
 from algorun_train.ranks.device_copies import ReadBack
 from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
@@ -77,7 +79,7 @@ class SharedWeights:
             group = _group(ranks, axes)
             for each in by_ranks[ranks] if axes.pp_rank in ranks else ():
                 weight, owner = weights[each.name], rank_of_stage[each.stages[0]]
-                dist.broadcast(weight.detach(), group=group, group_src=ranks.index(owner))
+                dist.broadcast(local(weight).detach(), group=group, group_src=ranks.index(owner))
                 if owner != axes.pp_rank:
                     self._not_owned.add(weight)
                 self._set(group, ranks.index(axes.pp_rank), len(ranks), weight.dtype).weights.append(
@@ -137,8 +139,9 @@ class _WeightsOfRanks:
         if not weights:
             return
         has_gradient = [weight.grad is not None for weight in weights]
-        flags = torch.stack([weights[0].new_full((), float(each)) for each in has_gradient])
-        prints = torch.stack([_fingerprint(weight) for weight in weights])
+        held = [local(weight) for weight in weights]
+        flags = torch.stack([held[0].new_full((), float(each)) for each in has_gradient])
+        prints = torch.stack([_fingerprint(weight) for weight in held])
         mine = torch.cat([*(_flat(weight) for weight in weights), flags, -prints if self.rank else prints])
         if self.size == 2:  # a + b is b + a
             dist.all_reduce(mine, group=self.group)
@@ -150,22 +153,23 @@ class _WeightsOfRanks:
             total = rows[0]
             for row in rows[1:]:
                 total += row
-        *sums, users = torch.split(total[:-count], [*(weight.numel() for weight in weights), count])
+        *sums, users = torch.split(total[:-count], [*(weight.numel() for weight in held), count])
         read = self._difference.turn(difference, trained)
         for different, (name, weight) in zip(*read, strict=True) if read else ():
             if different:
                 self._make_equal(name, weight)
         used = has_gradient if all(has_gradient) else users.tolist()
-        for weight, gradient, wanted in zip(weights, sums, used, strict=True):
-            weight.grad = gradient.view_as(weight) if wanted else None
+        for weight, share, gradient, wanted in zip(weights, held, sums, used, strict=True):
+            weight.grad = laid_out(gradient.view_as(share), weight) if wanted else None
 
     def _make_equal(self, name: str, weight: nn.Parameter) -> None:
         """All ranks get the first one's values. Raises UserError on all if they differ by more than rounding, which may
         differ between ranks (processors of two kinds, other numbers of threads)."""
-        first = weight.detach().clone()
+        share = local(weight).detach()
+        first = share.clone()
         dist.broadcast(first, group=self.group, group_src=0)
         rounding = ROUNDING * torch.finfo(weight.dtype).eps * first.abs().max()
-        more = (~((weight.detach() - first).abs().max() <= rounding)).float()  # NaN is more
+        more = (~((share - first).abs().max() <= rounding)).float()  # NaN is more
         dist.all_reduce(more, dist.ReduceOp.MAX, group=self.group)
         if more:
             raise UserError(
@@ -174,7 +178,7 @@ class _WeightsOfRanks:
                 "rank's), and change weights on all ranks alike"
             )
         with torch.no_grad():
-            weight.copy_(first)
+            share.copy_(first)
 
 
 def _fingerprint(weight: torch.Tensor) -> torch.Tensor:
@@ -184,7 +188,7 @@ def _fingerprint(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _flat(weight: nn.Parameter) -> torch.Tensor:
-    return (torch.zeros_like(weight) if weight.grad is None else weight.grad).detach().flatten()
+    return local(torch.zeros_like(weight) if weight.grad is None else weight.grad).detach().flatten()
 
 
 def _group(ranks: tuple[int, ...], axes: Axes) -> dist.ProcessGroup:

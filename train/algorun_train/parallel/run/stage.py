@@ -13,8 +13,10 @@ from algorun_train.parallel.model.precision import AUTOCAST
 from algorun_train.parallel.model.recompute import recomputed
 from algorun_train.parallel.model.segments import TensorSpec
 from algorun_train.parallel.model.trees import leaves, mapped
+from algorun_train.parallel.shard.sharded_model import ShardMesh
 
 from .options import RunOptions
+from .sharded_stage import ShardedStage
 
 NOTHING = torch.empty(0)
 
@@ -62,6 +64,20 @@ class Stage(nn.Module):
         self._types, self._recompute = [spec.dtype for spec in output], options.recompute
         self._device, self._autocast = device, AUTOCAST[options.precision]
         self._nesting: object = None
+        self._sharded: ShardedStage | None = None
+
+    def shard(self, mesh: ShardMesh, microbatches: int) -> None:
+        """Leaves each rank of `mesh` its share of the weights. Call it on all of them, before anything uses the weights.
+
+        Weights are gathered in the stage's precision. Autocast stays on: constants that the stage computes are float32,
+        and no unit converts them.
+        """
+        self._sharded = ShardedStage(self.module, mesh, self._autocast, microbatches)
+
+    def backward_begins(self) -> None:
+        """Call it before each backward pass of this stage."""
+        if self._sharded:
+            self._sharded.backward_begins()
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         with torch.autocast(self._device, self._autocast) if self._autocast else contextlib.nullcontext():

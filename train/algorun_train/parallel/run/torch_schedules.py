@@ -77,12 +77,12 @@ class Recorder:
 
 
 class RecordedStage(pipelining.PipelineStage):
-    """A PipelineStage whose computations a recorder can time."""
+    """A PipelineStage whose computations a recorder can time. It calls `before_backward` before each backward pass."""
 
     # Any: torch's own arguments and results, which differ between its releases
-    def __init__(self, recorder: Recorder, *arguments: Any, **named: Any) -> None:
+    def __init__(self, recorder: Recorder, before_backward: Callable[[], None], *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self._recorder = recorder
+        self._recorder, self._before_backward = recorder, before_backward
 
     def receive_buffers(self) -> list[torch.Tensor]:
         """The buffers for other stages' tensors. Before torch 2.15 there are some for every microbatch, from the first step on."""
@@ -98,6 +98,7 @@ class RecordedStage(pipelining.PipelineStage):
     # Any: torch's own arguments and results, which differ between its releases
     def backward_one_chunk(self, bwd_chunk_id: int, *arguments: Any, **named: Any) -> Any:
         work = super().backward_one_chunk
+        self._before_backward()
         kind = "B" if named.get("full_backward", True) else "I"
         return self._recorder.run(kind, self.stage_index, bwd_chunk_id, lambda: work(bwd_chunk_id, *arguments, **named))
 

@@ -45,7 +45,7 @@ class TrainingPasses:
         if axes.grid.pp > 1:
             self._torch_stages = [
                 RecordedStage(
-                    recorder, stage if index else self._first, index, len(boundaries) - 1, axes.device,
+                    recorder, stage.backward_begins, stage if index else self._first, index, len(boundaries) - 1, axes.device,
                     input_args=torch_schedules.tensors(boundaries[index] if index else NUMBER, gradients=index > 0),
                     output_args=torch_schedules.tensors(boundaries[index + 1], gradients=True),
                     group=axes.pp_group,
@@ -79,6 +79,8 @@ class TrainingPasses:
     def _accumulate(self) -> None:
         for number in range(self._microbatches):
             loss = self._recorder.run("F", 0, number, functools.partial(self._forward, number))
+            for stage in self._stages.values():
+                stage.backward_begins()
             self._recorder.run("B", 0, number, loss.backward)
 
     def _forward(self, number: int) -> torch.Tensor:

@@ -6,7 +6,7 @@ the host has enough of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +16,9 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-SHARD, REPLICA = "shard", "replica"  # axes of the mesh
+from algorun_train.parallel.layout.grid import Grid
+
+SHARD, REPLICA, STAGE = "shard", "replica", "stage"  # axes of the mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,19 @@ def make_mesh(device: torch.device, rank: int, size: int, shards: int) -> ShardM
     shape, axes = ((size // shards, shards), (REPLICA, SHARD)) if shards < size else ((shards,), (SHARD,))
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=axes)
     return ShardMesh(mesh, shards, rank % shards, rank < shards, size // shards)
+
+
+def make_mesh_of_stages(device: torch.device, grid: Grid, rank: int, shards: int) -> ShardMesh:
+    """The mesh of the ranks that hold the same stages as this rank, in replicas of `shards` ranks. Call it on all ranks.
+
+    One mesh of replicas x shards x ranks of a pipeline is made, and this is its part. Successive pipelines form a replica.
+    `shards` divides the number of pipelines.
+    """
+    ranks = torch.tensor(grid.pipelines).view(grid.dp // shards, shards, grid.pp)
+    whole = DeviceMesh(device.type, ranks, mesh_dim_names=(REPLICA, SHARD, STAGE))
+    number, _ = grid.place(rank)
+    mesh = whole[REPLICA, SHARD] if shards < grid.dp else whole[SHARD]
+    return ShardMesh(mesh, shards, number % shards, number < shards, grid.dp // shards)
 
 
 def shard(model: nn.Module, units: Sequence[nn.Module], mesh: ShardMesh, half: torch.dtype | None) -> None:
@@ -78,20 +93,30 @@ def own_rows(like: torch.Tensor) -> slice | None:
 
 def set_own(like: torch.Tensor, rows: torch.Tensor) -> None:
     """Overwrites this rank's share with `rows`, or all of `like` if it is no share."""
-    held = like.to_local() if isinstance(like, DTensor) else like
-    held.copy_(rows)
+    local(like).copy_(rows)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """This rank's share of `tensor`, in the same memory; `tensor` itself if it is no share."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def laid_out(share: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """`share`, which `local` returned for a tensor laid out as `like`, as such a tensor again."""
+    if not isinstance(like, DTensor):
+        return share
+    return DTensor.from_local(
+        share, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
 
 
 def own_share(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """This rank's share of `whole`, laid out as `like`; `whole` itself if `like` is no share or has another shape."""
     if not isinstance(like, DTensor) or whole.shape != like.shape:
         return whole
-    local = like.to_local()
+    held = like.to_local()
     begin, _ = _rows(like)
-    share = whole[begin : begin + local.shape[0]].to(local.device, copy=True).contiguous()
-    return DTensor.from_local(
-        share, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
-    )
+    return laid_out(whole[begin : begin + held.shape[0]].to(held.device, copy=True).contiguous(), like)
 
 
 def gathered(tensor: torch.Tensor, owner: int, mesh: ShardMesh) -> torch.Tensor | None:
@@ -101,10 +126,10 @@ def gathered(tensor: torch.Tensor, owner: int, mesh: ShardMesh) -> torch.Tensor 
     """
     if not isinstance(tensor, DTensor):
         return tensor.detach().to("cpu", copy=True) if mesh.index == owner else None
-    local = tensor.to_local().detach()
+    share = tensor.to_local().detach()
     _, rows = _rows(tensor)
-    padded = local.new_zeros(rows, *tensor.shape[1:])
-    padded[: local.shape[0]] = local
+    padded = share.new_zeros(rows, *tensor.shape[1:])
+    padded[: share.shape[0]] = share
     is_owner = mesh.index == owner
     pieces = [torch.empty_like(padded) for _ in range(mesh.shards)] if is_owner else None
     dist.gather(padded, pieces, dst=dist.get_global_rank(mesh.group, owner), group=mesh.group)
@@ -119,9 +144,14 @@ def gathered(tensor: torch.Tensor, owner: int, mesh: ShardMesh) -> torch.Tensor 
 
 def gathered_weights(model: nn.Module, mesh: ShardMesh) -> dict[str, torch.Tensor]:
     """The whole state dict on rank 0, gathered tensor by tensor; {} on the other ranks. Call it on all ranks."""
+    return gathered_state(model.state_dict(), mesh)
+
+
+def gathered_state(state: Mapping[str, torch.Tensor], mesh: ShardMesh) -> dict[str, torch.Tensor]:
+    """Whole tensors on the first rank of the mesh, gathered one by one; {} on its other ranks. Call it on all of them."""
     if not mesh.is_first_replica:
         return {}
-    whole = {name: gathered(tensor, 0, mesh) for name, tensor in model.state_dict().items()}
+    whole = {name: gathered(tensor, 0, mesh) for name, tensor in state.items()}
     return {name: tensor for name, tensor in whole.items() if tensor is not None}
 
 
