@@ -40,6 +40,14 @@ LATER = (
         },
     ),
     Later(
+        "Each way that weights come into stages, and a rank's memory meanwhile: train/jobs/test_pipeline_folders.py trains from "
+        "a folder's weights, train/models/test_folder_shares.py has each way with shares.",
+        {
+            f"{TRAIN}/models/test_folder_stages.py::test_stages_have_the_bits_of_one_process": (),
+            f"{TRAIN}/models/test_folder_stages.py::test_a_rank_needs_what_it_has_and_one_tensor": (),
+        },
+    ),
+    Later(
         "A demo of what train/jobs/test_ddp_language_models.py shows; it makes a model, trains on four ranks and draws a page.",
         {f"{TRAIN}/jobs/test_demo_lm.py::test_the_demo_of_a_language_model_runs_from_text_to_text": ()},
     ),
