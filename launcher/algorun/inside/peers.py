@@ -7,6 +7,8 @@ import datetime
 import sys
 from typing import Any
 
+from . import gloo_threads
+
 # Longer than any pause between two steps: rank 0 may evaluate for hours while the others wait. A lost rank is noticed by
 # the script's own collectives.
 TIMEOUT = datetime.timedelta(days=1)
@@ -15,15 +17,15 @@ TIMEOUT = datetime.timedelta(days=1)
 def end_gloo() -> None:
     """Destroys the process group at the interpreter's exit, if it uses no GPU.
 
-    Otherwise Gloo's thread (torch 2.10 to 2.13) may request the GIL while the interpreter exits, which aborts the
-    process (SIGABRT, "terminate called without an active exception"): 9 of 240 finished ranks without this call, 0 of 80
-    with it. Under algorun rank_shim does the same in every rank.
+    gloo_threads.py says why: 9 of 240 finished ranks aborted without this call, 0 of 80 with it. Under algorun rank_shim
+    does the same in every rank.
     """
     torch, dist = sys.modules.get("torch"), sys.modules.get("torch.distributed")
     if torch is None or dist is None or not dist.is_initialized():
         return
     if dist.get_backend() == "gloo" or not torch.cuda.is_initialized():
         dist.destroy_process_group()
+        gloo_threads.let_rest()
 
 
 class TorchPeers:

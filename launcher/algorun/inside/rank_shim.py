@@ -97,47 +97,32 @@ def report(kind: type[BaseException], error: BaseException, traceback: Traceback
 
 
 def end_gloo() -> None:
-    """Destroys the process group at the interpreter's exit, if it uses no GPU.
-
-    Otherwise Gloo's thread (torch 2.10 to 2.13) may request the GIL while the interpreter exits, which aborts the
-    process (SIGABRT, "terminate called without an active exception"): a rank that has finished would fail the job.
-    """
+    """Destroys the process group at the interpreter's exit, if it uses no GPU. gloo_threads.py says why."""
     try:
         torch, dist = sys.modules.get("torch"), sys.modules.get("torch.distributed")
         if torch is None or dist is None:
             return
         if dist.is_initialized() and (dist.get_backend() == "gloo" or not torch.cuda.is_initialized()):
             dist.destroy_process_group()
-        _let_gloo_rest()
+        _execute(_beside("gloo_threads.py"), "algorun_gloo_threads").let_rest()
     except Exception:
         pass  # the script has already ended; its result must not change
 
 
-def _let_gloo_rest(looks: int = 3, longest: int = 500) -> None:
-    """Waits, without the GIL, until Gloo's threads have been asleep for `looks` milliseconds, or for `longest` ms.
-
-    The threads end with their process group. It outlives destroy_process_group() if a DistributedDataParallel or a
-    variable of the script refers to it. Work that the last collective leaves to them takes microseconds.
-    """
-    asleep = 0
-    while asleep < looks and longest and (states := _gloo_threads()):
-        asleep = asleep + 1 if set(states) == {"S"} else 0
-        longest -= 1
-        time.sleep(0.001)
+def _beside(file: str) -> str:
+    """The path of a file beside this one."""
+    return os.environ.get("ALGORUN_SHIM", "").removesuffix("rank_shim.py") + file
 
 
-def _gloo_threads() -> list[str]:
-    """The state of each of Gloo's threads, as in /proc/[pid]/stat: "S" for asleep."""
-    found = []
-    for task in os.listdir("/proc/self/task"):
-        try:
-            with open(f"/proc/self/task/{task}/stat", encoding="utf-8", errors="replace") as file:
-                name, _, rest = file.read().partition("(")[2].rpartition(") ")
-        except OSError:  # the thread has just ended
-            continue
-        if name == "pt_gloo_runloop":
-            found.append(rest[0])
-    return found
+def _execute(path: str, name: str, listed: bool = False) -> Any:  # a module: its functions have no types here
+    """The module in the file `path`, which need not be in any folder of sys.path. `listed`: also in sys.modules."""
+    with open(path, encoding="utf-8") as file:
+        code = compile(file.read(), path, "exec")
+    module = type(sys)(name)
+    if listed:
+        sys.modules[name] = module
+    exec(code, module.__dict__)
+    return module
 
 
 def _install() -> None:
@@ -183,12 +168,8 @@ class Finder:
                 loader.__dict__.pop("exec_module", None)
                 execute(module)
                 try:
-                    with open(self._steps, encoding="utf-8") as file:
-                        code = compile(file.read(), self._steps, "exec")
-                    steps = type(sys)("algorun_rank_steps")
-                    sys.modules[steps.__name__] = steps  # algorun.should_stop() finds it by this name
-                    exec(code, steps.__dict__)
-                    steps.begin(module)
+                    # algorun.should_stop() finds it by this name.
+                    _execute(self._steps, "algorun_rank_steps", listed=True).begin(module)
                 except Exception:
                     pass  # then no steps are counted
 
@@ -199,5 +180,4 @@ class Finder:
 
 if getattr(sys.excepthook, "__module__", "") != __name__:  # a virtual environment's .pth files run twice
     _install()
-    _steps = os.environ.get("ALGORUN_SHIM", "").removesuffix("shim.py") + "steps.py"  # beside this file
-    sys.meta_path.insert(0, Finder(_steps))
+    sys.meta_path.insert(0, Finder(_beside("rank_steps.py")))

@@ -158,7 +158,7 @@ def test_the_pth_line_of_the_wheel_is_the_one_in_the_tree():
 BUSY_THREAD = """
 import ctypes, hashlib, sys, threading, time
 sys.path.insert(0, sys.argv[1])
-import rank_shim
+import gloo_threads
 
 def work():
     ctypes.CDLL(None).prctl(15, b"pt_gloo_runloop")  # PR_SET_NAME
@@ -170,10 +170,10 @@ def work():
 up, rest, done = threading.Event(), threading.Event(), []
 threading.Thread(target=work, daemon=True).start()
 up.wait(60)
-rank_shim._let_gloo_rest(longest=60_000)
-print(bool(done), rank_shim._gloo_threads())
+gloo_threads.let_rest(longest=60_000)
+print(bool(done), gloo_threads.states())
 begun = time.monotonic()
-rank_shim._let_gloo_rest()
+gloo_threads.let_rest()
 print(time.monotonic() - begun < 60)
 """
 

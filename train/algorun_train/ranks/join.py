@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import torch
 import torch.distributed as dist
 
+from algorun.inside import gloo_threads
 from algorun_train.common.errors import UserError
 
 from . import devices
@@ -76,3 +77,4 @@ def joined(world: World) -> Iterator[Communicator]:
     # Not in a `finally`: destroying the group needs all peers, and after an error some may have ended.
     if world.distributed:
         dist.destroy_process_group()
+        gloo_threads.let_rest()
