@@ -33,7 +33,7 @@ SEED = 7
 
 def in_stages(comm: Communicator, folder: ModelFolder, mine: ModelFolder, shards: str, out: Path) -> Pipeline:
     classes = ["a", "b", "c"] if folder.images else None
-    options = PipelineJobOptions(pp=2, shard=shards, batch_size=2, microbatches=2)
+    options = PipelineJobOptions(pp=2, shard=shards, batch_size=2, microbatches=2, optimize="memory")
     layout = lay_out(options, MpParameters(), comm.size)
 
     def build() -> torch.nn.Module:
