@@ -168,7 +168,7 @@ LATER = (
     Later(
         "Every engine, on 2 x 2 ranks that load torch three times. `make test` kills and restarts the native engine on 2 x 1 "
         "ranks; train/jobs/test_ddp_on_ranks.py resumes after a kill without a launcher.",
-        {f"{WHOLE}/test_restart.py::test_ddp_comes_out_bit_identical_after_a_killed_rank": ("2x1-native",)},
+        {f"{WHOLE}/test_restart.py::test_ddp_comes_out_bit_identical_after_a_killed_rank": ()},
     ),
     Later(
         "Four ranks load torch for one line of a message. The rules that choose it have all of their cases in "
@@ -371,7 +371,7 @@ LATER = (
             f"client/{name}": ()
             for name in (
                 "test_killed_client.py::test_a_client_killed_at_each_of_its_requests",
-                "test_killed_client.py::test_a_client_killed_at_each_request_of_an_execution_with_other_data",
+                "test_killed_client.py::test_a_client_killed_at_every_other_request_of_an_execution_with_other_data",
                 "test_killed_client.py::test_a_client_killed_again_and_again",
                 "test_round_trip.py::test_a_client_that_is_killed_again_and_again_makes_one_job",
             )
