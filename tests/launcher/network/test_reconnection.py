@@ -5,6 +5,7 @@ A relay stands for the network. It can hold what passes, and the kernels see a c
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -50,7 +51,11 @@ class Relay:
             self.loop.watch(one, READ, lambda _, one=one, other=other: self._pass(one, other))
 
     def _pass(self, one: socket.socket, other: socket.socket) -> None:
-        data = one.recv(65536)
+        data = b""
+        with contextlib.suppress(
+            ConnectionResetError
+        ):  # one end closed before it had read everything: the same as an end
+            data = one.recv(65536)
         if data:
             other.sendall(data)
             if self.last in data:
