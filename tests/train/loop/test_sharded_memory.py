@@ -7,7 +7,7 @@ import pytest
 
 from tests.train.training_runs import TRANSFORMERS, Ranks, load_once
 
-load_once(*TRANSFORMERS)
+load_once(*TRANSFORMERS, "torch.profiler")
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "sharded_memory.py")
 
 
@@ -35,6 +35,13 @@ def test_a_stage_has_its_share_of_weights_gradients_and_moments(found):
     assert row["units"] > 3
     for kind, times in (("sharded_param", 1), ("gradients", 1), ("opt", 2)):
         assert row[kind] == pytest.approx(times * row["weights"] / 2, rel=0.01), kind
+
+
+def test_the_peak_of_a_sharded_stage_is_that_of_the_formula(found):
+    """Until the last microbatch a rank has the gradients of its whole stage."""
+    row = found["stages"]
+    expected = 3 * row["weights"] / 2 + row["weights"] + row["saved"] + 4 * row["unit"]
+    assert row["sharded_param"] + row["opt"] + row["peak"] == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize("shards", [2, 4])

@@ -7,6 +7,7 @@ are those of the tracker; `weights` are the model's, `unit` the largest unit's, 
 backward pass in one process without sharding.
 """
 
+import gc
 import os
 import sys
 import tempfile
@@ -37,6 +38,7 @@ from algorun_train.parallel.shard.sharded_model import local, make_mesh, shard
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
+from tests.train.programs.measured import allocated, measured
 
 SIZES = {
     "hidden_size": 256,
@@ -92,27 +94,38 @@ def bytes_of(module: torch.nn.Module) -> int:
 
 
 def measure_stages(comm: Communicator) -> dict[str, int]:
-    """Of rank 0, which has the first stage. `gradients` are those of a whole step, before the optimizer's."""
+    """Of rank 0, which has the first stage. `gradients` are those of a whole step, before the optimizer's. `peak` is what torch
+    has allocated in a step on top of shares and moments, in the least of three steps: gloo holds buffers now and then. `saved`
+    is what two of the four microbatches keep in a stage: so many are in flight there."""
     torch.manual_seed(0)
     model = LanguageModel(LlamaForCausalLM(LlamaConfig(**SIZES, num_key_value_heads=2)))
-    options = PipelineJobOptions(pp=2, shard="2", batch_size=2, microbatches=2)
+    options = PipelineJobOptions(pp=2, shard="2", batch_size=4, microbatches=4, optimize="memory")
+    tokens = TOKENS.repeat(2, 1)
     layout = lay_out(options, MpParameters(), comm.size)
     partitioner = ModelPartitioner(model, layout, partition_options(options, MpParameters()), comm)
     found = partitioner.partition(TOKENS[:1], Path(tempfile.mkdtemp()) / "partition.json").stages
     axes = process_groups.join(layout.grid, comm.rank, comm.device, layout.shards)
     stage = found.cutting.stage(found.begins[axes.pp_rank], found.ends[axes.pp_rank])
-    row = {"weights": bytes_of(stage), "saved": saved_bytes(model) // 2}
+    row = {"weights": bytes_of(stage), "saved": saved_bytes(model) // 2, "unit": max(map(bytes_of, layer_units(model)))}
     pipeline = Pipeline(found, axes, run_options(options, layout), PER_LABEL.loss)
     units = [unit for unit in pipeline.stages[axes.pp_rank].modules() if isinstance(unit, FSDPModule)]
     optimizer = build_optimizer(options, pipeline.parameters())
     stepper = PipelineSteps(pipeline, optimizer, comm, options, PER_LABEL, random=False)
     stepper.train()
-    stepper.step([Batch(TOKENS, TOKENS.clone(), 2)], TOKENS.numel() * 2, 1e-3, 1)
+    stepper.step([Batch(tokens, tokens.clone(), 4)], tokens.numel() * 2, 1e-3, 1)
     row["sharded_param"] = sum(local(each).nbytes for each in pipeline.parameters())
     row["opt"] = sum(local(value).nbytes for each in optimizer.state.values() for value in each.values() if value.dim())
-    pipeline.step(TOKENS, TOKENS.clone())
+    pipeline.step(tokens, tokens.clone())
     row["gradients"] = sum(local(each.grad).nbytes for each in pipeline.parameters())
     optimizer.zero_grad()
+    peaks = []
+    for number in range(3):
+        gc.collect()
+        with measured() as profiled:
+            stepper.step([Batch(tokens, tokens.clone(), 4)], tokens.numel() * 2, 1e-3, 2 + number)
+        peaks.append(allocated(profiled, set())[0])
+        optimizer.zero_grad()
+    row["peak"] = min(peaks)
     return row | {"units": len(units)}
 
 
