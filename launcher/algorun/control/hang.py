@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from algorun.common.fast_dataclasses import dataclass
 
+from .calls import Call
+
 # Patterns are text, compiled at the first hang: no start waits for that.
 STANDARD = r"/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen "
 # Files that are not the user's own code. The bundled entrypoints (algorun_train) count as the user's.
@@ -66,7 +68,7 @@ class Stack:
 
     `steps` is its step count. `frames` is its main thread's stack, innermost first, and empty where it cannot be asked.
     `frozen` is true where it was asked and did not answer. `text` is the whole dump. `source` is the line of code of
-    the user's innermost frame, "" where it could not be read.
+    the user's innermost frame, "" where it could not be read. `calls` are its last collective calls, oldest first.
     """
 
     rank: int
@@ -76,6 +78,7 @@ class Stack:
     frozen: bool = False
     text: str = ""
     source: str = ""
+    calls: tuple[Call, ...] = ()
 
     @property
     def own(self) -> Frame | None:

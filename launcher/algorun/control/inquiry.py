@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from algorun.common.errors import ExitCode
 from algorun.common.fast_dataclasses import replace
 
-from . import hang
+from . import calls, hang
 from .failure import Failure, RankLeft
 from .failure_reports import blame_left_rank
 from .hang import Stack
@@ -41,10 +41,13 @@ class Inquiry:
             text = f"no step for {self._idle_s:.0f} s, and no host can tell what its ranks do"
             return Failure("hang", leader, ExitCode.HANG, text, attempt=attempt, age_s=now - self.since)
         suspects = self._hold_up() if self._in_vain else self.stacks
-        if not suspects:
+        found = calls.mismatch({stack.rank: stack.calls for stack in self.stacks if stack.calls})
+        if not suspects and (found is None or found.absent):
             return None
-        blamed = hang.odd(suspects)
+        blamed = self._blamed(suspects, found)
         text = hang.message(blamed, self.stacks, self._idle_s, self._timed_out)
+        if found is not None and blamed.rank in found.ranks:
+            text = f"{text}; {found.text}"
         missed = bool(left and blamed.wait)
         if left and not missed:
             text = f"{text}; rank {left[0].rank} on {left[0].host} had {left[0].how}"
@@ -61,6 +64,16 @@ class Inquiry:
             age_s=now - self.since,
         )
         return blame_left_rank(left, ranks, failure) if missed else failure
+
+    def _blamed(self, suspects: Sequence[Stack], found: calls.Mismatch | None) -> Stack:
+        """The rank that the stacks blame, unless it only waits, or works and the calls of ranks differ."""
+        odd = hang.odd(suspects) if suspects else None
+        if found is None or (odd is not None and (odd.frozen or (found.absent and not odd.wait))):
+            assert odd is not None
+            return odd
+        if odd is not None and self._in_vain and found.absent:
+            return odd
+        return next(stack for stack in self.stacks if stack.rank == found.ranks[0])
 
     def kept(self, failure: Failure) -> Failure:
         """A failure that the stacks do not explain, with a hint where the stacks are."""

@@ -11,10 +11,12 @@ from collections.abc import Mapping
 
 from algorun.common.fast_dataclasses import dataclass, field, replace
 
+from .calls import LONGEST_MEMBERS
 from .failure import Failure, RankLeft
 from .hang import Stack
 
 MOST_FRAMES = 60  # of a stack in a message, innermost first
+MOST_CALLS = 24  # collective calls of a rank in a message, the newest
 MOST_NAME = 150  # characters of a file or a function there
 
 
@@ -235,7 +237,19 @@ FROM_HUB: Mapping[str, type] = {
 def short(found: Stack) -> Stack:
     """As much of a rank's stack as fits a message; its host keeps all of it."""
     frames = tuple(replace(f, file=f.file[-MOST_NAME:], function=f.function[-MOST_NAME:]) for f in found.frames)
-    return replace(found, frames=frames[:MOST_FRAMES], text="", source=found.source[:MOST_NAME])
+    calls = tuple(
+        replace(
+            call,
+            group=call.group[:MOST_NAME],
+            members=call.members if len(call.members) <= LONGEST_MEMBERS else "",
+            operation=call.operation[:MOST_NAME],
+            shapes=call.shapes[:MOST_NAME],
+            dtypes=call.dtypes[:MOST_NAME],
+            file=call.file[-MOST_NAME:],
+        )
+        for call in found.calls[-MOST_CALLS:]
+    )
+    return replace(found, frames=frames[:MOST_FRAMES], text="", source=found.source[:MOST_NAME], calls=calls)
 
 
 def bye(verdict: Verdict | None) -> Bye:

@@ -29,9 +29,10 @@ class RankStacks:
 
     def ask(self) -> None:
         """Asks every process of every running rank for its stacks. A moment later the hub gets those of all ranks."""
-        from . import stacks  # only a hang needs it
+        from . import rank_calls, stacks  # only a hang needs them
 
         for pid in stacks.askable(self._tools.run_dir):
+            rank_calls.ask(pid, self._tools.run_dir)
             stacks.ask(pid, self._tools.run_dir)
         self._tools.loop.after(STACKS_S, self._send_all)
 
@@ -55,9 +56,10 @@ class RankStacks:
                 yield of_one_rank(of_rank)
 
     def _stack(self, rank: int, count: int, pid: int) -> Stack:
-        from . import stacks
+        from . import rank_calls, stacks
 
         text = stacks.read(pid, self._tools.run_dir)
         frames = stacks.frames(text)
-        stack = Stack(rank, self._host, count, frames, not text and stacks.frozen(pid), text)
+        calls = rank_calls.read(pid, rank, self._tools.run_dir)
+        stack = Stack(rank, self._host, count, frames, not text and stacks.frozen(pid), text, calls=calls)
         return replace(stack, source=stacks.source(stack.own)) if stack.own else stack

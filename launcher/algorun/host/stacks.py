@@ -53,6 +53,10 @@ def forget(folder: str) -> None:
     for pid in askable(folder):
         with contextlib.suppress(OSError):
             os.unlink(_path(pid, folder))
+    for name in os.listdir(folder):
+        if name.startswith("calls-"):
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(folder, name))
 
 
 def ask(pid: int, folder: str) -> bool:

@@ -94,6 +94,19 @@ def _living(replay: Any) -> Any:  # a method of torch, see above
     return replayed
 
 
+def _offer_calls() -> None:
+    """Runs rank_calls, which lies beside rank_shim: it answers which collectives this process has called."""
+    try:
+        path = os.environ["ALGORUN_SHIM"].removesuffix("shim.py") + "calls.py"
+        with open(path, encoding="utf-8") as file:
+            code = compile(file.read(), path, "exec")
+        calls = type(sys)("algorun_rank_calls")
+        exec(code, calls.__dict__)
+        calls.offer()
+    except Exception:
+        pass  # then a hang is judged by stacks alone
+
+
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -125,6 +138,7 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks) -> None:
                 if owner:
                     counts[OWNER] = pid
                 stacks.offer()
+                _offer_calls()
                 if not watched:  # every version of torch has imported torch.cuda by now
                     watched = True
                     _watch_graphs()

@@ -113,8 +113,10 @@ def write_stack(paths: Paths, stack: Stack) -> None:
     """Writes the stacks of all threads of one rank of a hanging job, into output/data."""
     head = f"rank {stack.rank} on {stack.host}, step {stack.steps}"
     text = stack.text or ("the process does not answer" if stack.frozen else "this process cannot be asked")
+    calls = "".join(f"  {call} ({call.place})\n" for call in stack.calls)
+    last = f"\nlast collective calls, the newest last:\n{calls}" if calls else ""
     with contextlib.suppress(OSError):
-        write_aside(paths.output_data / f"stacks-rank-{stack.rank:05d}.txt", f"{head}\n{text}\n")
+        write_aside(paths.output_data / f"stacks-rank-{stack.rank:05d}.txt", f"{head}\n{text}\n{last}")
 
 
 def write_error(paths: Paths, error: UserError, host: str = "this host") -> None:

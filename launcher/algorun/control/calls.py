@@ -1,0 +1,149 @@
+"""Which rank called another collective than the others, judged by the last calls of all ranks. Pure.
+
+Calls of one process group are numbered on each rank. Calls of one number belong together, so they must be the same
+operation, and for most operations of the same size and type. The recorder's own state of a call is not used: with gloo
+every call stays `scheduled`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from algorun.common.fast_dataclasses import dataclass
+
+# Operations to which all ranks must bring equally many numbers of one type. The others may be uneven.
+EQUAL = r"_?(all_?reduce|broadcast|reduce|reduce_scatter|all_?gather_(base|into_tensor))"
+LONGEST_MEMBERS = 400  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective call of a rank: call `number` of the process group `group` (such as `gloo:0`), at `file`:`line` of the user's code.
+
+    `members` are the group's ranks, such as `0-7`, `1-13:4` (every 4th) or `0,2,3`; "" where unknown. `shapes` are those
+    of the tensors that the rank brought, such as `[[3, 4]]`.
+    """
+
+    group: str
+    number: int
+    operation: str
+    members: str = ""
+    shapes: str = ""
+    dtypes: str = ""
+    file: str = ""
+    line: int = 0
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What has to be equal on all ranks."""
+        if not re.fullmatch(EQUAL, self.operation):
+            return (self.operation,)
+        return (self.operation, _sizes(self.shapes), self.dtypes)
+
+    def __str__(self) -> str:
+        shapes = self.shapes[1:-1] if self.shapes != "[]" else ""
+        what = " ".join(part for part in (self.operation, shapes, self.dtypes) if part)
+        return f"{what} at {self.file.rsplit('/', 1)[-1]}:{self.line}" if self.file else what
+
+    @property
+    def place(self) -> str:
+        name = self.group.partition(":")[2]
+        if name == "0":
+            return f"call {self.number} of the default group"
+        members = f" of ranks {self.members}" if self.members else ""
+        return f"call {self.number} of group {name}{members}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """`ranks` called something else than `others`, or did not call at all (`absent`). The first of `ranks` is blamed."""
+
+    ranks: tuple[int, ...]
+    others: tuple[int, ...]
+    absent: bool
+    text: str
+
+
+def mismatch(calls: Mapping[int, Sequence[Call]]) -> Mismatch | None:
+    """The first calls that do not fit together, from each rank's calls, oldest first; None where all fit.
+
+    A rank without calls is left out: it does not record. Calls that differ go before a rank that has not called.
+    """
+    groups: dict[tuple[str, str], dict[int, dict[int, Call]]] = {}  # groups of other ranks may have the same name
+    for rank, own in calls.items():
+        for call in own:
+            groups.setdefault((call.group, call.members), {}).setdefault(rank, {})[call.number] = call
+    for of_group in groups.values():
+        if found := _different(of_group, calls):
+            return found
+    waits = [found for of_group in groups.values() if (found := _absent(of_group, calls))]
+    if not waits:
+        return None
+    best = max(waits, key=lambda each: (len(each.others), -len(each.ranks)))
+    waiting = {rank for each in waits if each is not best for rank in each.others}
+    free = [rank for rank in best.ranks if rank not in waiting]
+    if not free or free[0] == best.ranks[0]:
+        return best
+    of_group = next(group for group in groups.values() if _absent(group, calls) == best)
+    return _absent(of_group, calls, free[0])
+
+
+def _different(of_group: Mapping[int, Mapping[int, Call]], calls: Mapping[int, Sequence[Call]]) -> Mismatch | None:
+    """The first number at which the group's ranks called different things."""
+    for number in sorted({number for own in of_group.values() for number in own}):
+        at = {rank: own[number] for rank, own in of_group.items() if number in own}
+        kinds = Counter(call.kind for call in at.values())
+        if len(kinds) < 2:
+            continue
+        common = max(kinds, key=lambda kind: (kinds[kind], max(rank for rank in at if at[rank].kind == kind)))
+        ranks = tuple(sorted(rank for rank in at if at[rank].kind != common))
+        others = tuple(sorted(rank for rank in at if at[rank].kind == common))
+        own, other = at[ranks[0]], at[others[0]]
+        text = f"rank {ranks[0]} called {own}, {_count(others, calls)} called {other} ({own.place})"
+        return Mismatch(ranks, others, False, text)
+    return None
+
+
+def _absent(
+    of_group: Mapping[int, Mapping[int, Call]], calls: Mapping[int, Sequence[Call]], blamed: int | None = None
+) -> Mismatch | None:
+    """Members that have not made the group's newest call; those with the fewest calls first, or `blamed`."""
+    last = {rank: max(own) for rank, own in of_group.items()}
+    newest = max(last.values())
+    others = tuple(sorted(rank for rank in last if last[rank] == newest))
+    call = of_group[others[0]][newest]
+    named = parse(call.members)
+    known = named if len(named) < len(calls) else calls  # a range of millions costs no time
+    members = {rank for rank in known if rank in named and calls.get(rank)} | set(last)
+    ranks = sorted(members - set(others), key=lambda rank: (rank != blamed, last.get(rank, 0), rank))
+    if not ranks:
+        return None
+    own = calls[ranks[0]][-1]
+    text = f"{_count(others, calls)} called {call} ({call.place}), rank {ranks[0]} did not: its last call is {own}"
+    return Mismatch(tuple(ranks), others, True, f"{text} ({own.place})")
+
+
+def _count(ranks: Sequence[int], calls: Mapping[int, Sequence[Call]]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return f"{len(ranks)} others" if len(ranks) < len(calls) else f"{len(ranks)} ranks"
+
+
+def parse(members: str) -> Sequence[int]:
+    """The ranks that `members` of a Call names; none where the text is not of that form."""
+    if found := re.fullmatch(r"(\d{1,7})-(\d{1,7})(?::(\d{1,7}))?", members):
+        return range(int(found[1]), int(found[2]) + 1, max(int(found[3] or 1), 1))
+    return [int(each) for each in members.split(",") if re.fullmatch(r"\d{1,7}", each)]
+
+
+def _sizes(shapes: str) -> tuple[int, ...]:
+    """How many numbers each tensor of `shapes` has."""
+    found = []
+    for shape in re.findall(r"\[([\d, ]*)\]", shapes):
+        size = 1
+        for each in re.findall(r"\d+", shape):
+            size *= int(each)
+        found.append(size)
+    return tuple(found)
