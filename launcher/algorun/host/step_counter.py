@@ -6,24 +6,34 @@ import contextlib
 import mmap
 import os
 import struct
+import time
 
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass
+from algorun.timing.activities import NAMES
 
-RECORD = struct.Struct("@QddQ")  # as rank_steps writes it
-RECORD_BYTES = 64  # a cache line for each, so that ranks do not slow each other down
+# As rank_steps writes it: six words and a spare one, the seconds of each activity, and which one runs since when.
+RECORD = struct.Struct(f"@QddQ d8xd {len(NAMES)}d Qd")
+RECORD_BYTES = 256  # whole cache lines for each, so that ranks do not slow each other down
 LONGEST_FACTOR = 10  # times the longest pause so far: a shorter one may be the end of an epoch, or a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
     """One rank's progress: the optimizer steps, when it made the last one (this host's monotonic clock), the longest
-    time between two of them in seconds, and the pid of the process that counts (0: none has made a step yet)."""
+    time between two of them in seconds, the pid of the process that counts (0: none has made a step yet), and when torch was
+    imported and the first step was over (as last_at; 0.0: not yet).
+
+    `activities`: the seconds of each activity (timing.activities.NAMES) so far, all 0 if the program does not say them.
+    """
 
     count: int = 0
     last_at: float = 0.0
     longest_s: float = 0.0
     pid: int = 0
+    torch_at: float = 0.0
+    first_step_at: float = 0.0
+    activities: tuple[float, ...] = (0.0,) * len(NAMES)
 
 
 def stalled(steps: Steps, now: float, limit_s: float) -> bool:
@@ -56,7 +66,13 @@ class StepBoard:
 
     def read(self, local_rank: int) -> Steps:
         """One rank's progress now."""
-        return Steps(*RECORD.unpack_from(self._map, local_rank * RECORD_BYTES))
+        count, last_at, longest_s, pid, torch_at, first_step_at, *times = RECORD.unpack_from(
+            self._map, local_rank * RECORD_BYTES
+        )
+        *seconds, runs, since = times
+        if runs:
+            seconds[runs - 1] += max(0.0, time.monotonic() - since)
+        return Steps(count, last_at, longest_s, pid, torch_at, first_step_at, tuple(seconds))
 
     def close(self) -> None:
         """Removes the file: no rank of this attempt lives any more, and the next attempt makes its own."""

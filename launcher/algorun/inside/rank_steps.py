@@ -1,4 +1,5 @@
-"""Runs in a process of a rank that uses torch: counts optimizer steps, and writes all stacks on SIGUSR2.
+"""Runs in a process of a rank that uses torch: counts optimizer steps, keeps the time of what the program says that it does,
+and writes all stacks on SIGUSR2.
 
 rank_shim executes it after the import of torch.optim.optimizer. As there, it imports no module that a file of the user
 could replace, and no exception may reach the user's program.
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
     from types import ModuleType
     from typing import Any
 
-RECORD = 64  # bytes: unsigned count, float last_at, float longest_s, unsigned pid; the rest is spare
-COUNT, LAST_AT, LONGEST_S, OWNER = range(4)
+# A record has words of 8 bytes, floats and unsigned numbers; host/step_counter.py says what each is. The rest is spare.
+RECORD = 256  # bytes
+COUNT, LAST_AT, LONGEST_S, OWNER, TORCH_AT, _, FIRST_STEP_AT = range(7)
+FIRST_ACTIVITY, ACTIVITIES = 7, ("data", "forward", "backward", "exchange", "optimizer", "saving", "evaluation")
+ACTIVITY, SINCE = 14, 15  # what runs now, from 1 (0: none of them), and its begin
 
 
 def _mmap() -> Any:  # the module, loaded by its path: mypy cannot know it
@@ -107,6 +111,54 @@ def _offer_calls() -> None:
         pass  # then a hang is judged by stacks alone
 
 
+class Activities:
+    """Seconds of this process by activity, in its rank's record. An activity within another one interrupts that.
+
+    For the thread that says them; on threads beside it the times are those of all together.
+    """
+
+    def __init__(self, record: memoryview) -> None:
+        self._numbers, self._times = record.cast("Q"), record.cast("d")
+        self._indexes = {name: index for index, name in enumerate(ACTIVITIES)}
+        self._open: list[int] = []
+        self._since = 0.0
+        self._pid = os.getpid()  # a process forked from this one writes nothing
+
+    def begin(self, name: str) -> None:
+        """0.5 us."""
+        if os.getpid() != self._pid:
+            return
+        now = time.monotonic()
+        self._fold(now)
+        self._open.append(self._indexes[name])
+        self._run(now)
+
+    def end(self) -> None:
+        """Ends the activity that began last."""
+        if os.getpid() != self._pid or not self._open:
+            return
+        now = time.monotonic()
+        self._fold(now)
+        self._open.pop()
+        self._run(now)
+
+    def _fold(self, now: float) -> None:
+        """Adds the time of what runs. Meanwhile a reader sees that nothing runs: it misses this time, and never has it
+        twice."""
+        if self._open:
+            self._numbers[ACTIVITY] = 0
+            self._times[FIRST_ACTIVITY + self._open[-1]] += now - self._since
+
+    def _run(self, now: float) -> None:
+        self._since = now
+        if self._open:
+            self._times[SINCE] = now
+            self._numbers[ACTIVITY] = self._open[-1] + 1
+
+
+activities: Activities | None = None  # of the process that torch was imported in
+
+
 def _alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -126,7 +178,11 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks) -> None:
         os.close(file)
     record = whole[index * RECORD : (index + 1) * RECORD]
     counts, times = record.cast("Q"), record.cast("d")  # aligned stores of 8 bytes are atomic
+    global activities
+    activities = Activities(record)
     getpid, monotonic = os.getpid, time.monotonic
+    if not times[TORCH_AT]:
+        times[TORCH_AT] = monotonic()
     pid, owner, watched = 0, False, False
 
     def stepped(*_: object) -> None:
@@ -146,6 +202,8 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks) -> None:
             if last and now - last > times[LONGEST_S]:
                 times[LONGEST_S] = now - last
             times[LAST_AT] = now
+            if not last:
+                times[FIRST_STEP_AT] = now
             if owner:
                 counts[COUNT] += 1
         except Exception:

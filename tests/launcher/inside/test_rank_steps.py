@@ -8,7 +8,9 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun.host import stacks
-from algorun.host.step_counter import StepBoard
+from algorun.host.step_counter import RECORD, RECORD_BYTES, StepBoard
+from algorun.inside import rank_steps
+from algorun.timing.activities import NAMES
 
 from .rank_processes import LIMIT_S, USER, RankProcesses, ended, eventually, line, write_light_torch
 
@@ -21,6 +23,7 @@ def test_steps_their_time_and_the_longest_pause(light):
     assert (steps.count, steps.pid) == (4, process.pid)
     assert before < steps.last_at < time.monotonic()
     assert 0.3 <= steps.longest_s < time.monotonic() - before
+    assert before < steps.torch_at < steps.first_step_at < steps.last_at
 
 
 def test_each_local_rank_has_a_record_of_its_own(tmp_path):
@@ -107,3 +110,77 @@ def test_a_child_s_steps_are_signs_of_life_but_its_parent_counts(light):
 def test_a_board_that_cannot_be_made_is_one_clear_error(tmp_path):
     with pytest.raises(UserError, match=r"TMPDIR: .*/absent/steps: No such file or directory; fix: name a folder"):
         StepBoard(str(tmp_path / "absent"), 2)
+
+
+ACTIVITIES = """
+import os, sys, time
+activities = sys.modules["algorun_rank_steps"].activities
+activities.begin("data")
+time.sleep(.05)
+activities.begin("saving")
+time.sleep(.2)
+activities.end()
+activities.end()
+activities.end()
+if os.fork() == 0:
+    activities.begin("evaluation")
+    time.sleep(.05)
+    activities.end()
+    os._exit(0)
+os.wait()
+activities.begin("forward")
+print("forward", flush=True)
+input()
+activities.end()
+"""
+
+
+def test_an_activity_within_another_interrupts_it_and_one_that_runs_counts_already(light):
+    process = light.start(USER + ACTIVITIES)
+    line(process, "forward")
+    begun = time.monotonic()
+    time.sleep(0.1)
+    seen = dict(zip(NAMES, light.board.read(0).activities, strict=True))
+    process.stdin.write("\n")
+    process.stdin.flush()
+    ended(process)
+    assert seen["saving"] >= 0.2
+    assert 0.05 <= seen["data"] < 0.2
+    assert 0.1 <= seen["forward"] <= time.monotonic() - begun + 5
+    assert seen["evaluation"] == seen["backward"] == 0  # a forked process says nothing for its parent
+    after = dict(zip(NAMES, light.board.read(0).activities, strict=True))
+    assert after["forward"] >= seen["forward"]
+    assert after["saving"] == seen["saving"]
+
+
+def test_the_names_of_activities_are_those_of_the_launcher():
+    assert rank_steps.ACTIVITIES == NAMES
+    assert rank_steps.RECORD == RECORD_BYTES
+    assert (
+        RECORD.size
+        == 8 * (rank_steps.SINCE + 1)
+        == 8 * (rank_steps.ACTIVITY + 2)
+        == 8 * (rank_steps.FIRST_ACTIVITY + len(NAMES) + 2)
+    )
+
+
+DDP = """
+import sys
+from algorun.inside.stop_flag import StopFlag
+from algorun_train.jobs import ddp
+words = "--width 16 --depth 1 --epochs 1 --image-size 8 --batch-size 64 --checkpoint-dir c --model-dir m --output-dir o"
+ddp.main(words.split(), StopFlag())
+"""
+
+
+def test_the_bundled_ddp_says_what_it_does(tmp_path):
+    ranks = RankProcesses(tmp_path)
+    try:
+        begun = time.monotonic()
+        ended(ranks.start(DDP, SAGEMAKER_BASE_DIR=str(tmp_path)))
+        wall_s = time.monotonic() - begun
+        seen = dict(zip(NAMES, ranks.board.read(0).activities, strict=True))
+    finally:
+        ranks.close()
+    assert all(seen[name] > 0 for name in NAMES), seen
+    assert sum(seen.values()) < wall_s

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from algorun_train.common.activity import Activity
 from algorun_train.data.batch import Batch
 from algorun_train.options.job_options import TrainOptions
 from algorun_train.ranks.communicator import Communicator
@@ -14,6 +15,29 @@ from algorun_train.ranks.communicator import Communicator
 from .learning_rate import set_learning_rate
 from .losses import label_scores, sum_of_losses
 from .stepper import draws_random_numbers, seed_step
+
+
+class _Exchange:
+    """Within a backward pass: from the gradient of the model's first weight on, which mostly comes last, DDP only exchanges."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._activity, self._inside, self._begun = Activity("exchange"), False, False
+        first = next((each for each in model.parameters() if each.requires_grad), None)
+        if first is not None:
+            first.register_post_accumulate_grad_hook(self._begin)
+
+    def _begin(self, _: torch.Tensor) -> None:
+        if self._inside and not self._begun:
+            self._begun = True
+            self._activity.__enter__()
+
+    def __enter__(self) -> None:
+        self._inside, self._begun = True, False
+
+    def __exit__(self, *error: object) -> None:
+        self._inside = False
+        if self._begun:
+            self._activity.__exit__(None, None, None)
 
 
 class DataParallelSteps:
@@ -26,6 +50,7 @@ class DataParallelSteps:
         self._comm, self._clip, self._seed = comm, options.clip_norm, options.seed
         self._random = draws_random_numbers([model])
         self._wrapped, self._no_sync = self._wrap(model)
+        self._exchange = _Exchange(model) if self._wrapped is not model else None
         self._call = torch.compile(self._wrapped) if options.compile else self._wrapped
         self._device_type = comm.device.type
         self._autocast = options.precision == "bf16"
@@ -70,13 +95,16 @@ class DataParallelSteps:
         for turn, batch in enumerate(batches, start=1):
             # Gradients add up over the passes; only the last pass exchanges them.
             with contextlib.nullcontext() if turn == len(batches) else self._no_sync():
-                loss = self._loss(batch.inputs, batch.labels)
-                (loss * scale).backward()
+                with Activity("forward"):
+                    loss = self._loss(batch.inputs, batch.labels)
+                with Activity("backward"), self._exchange or contextlib.nullcontext():
+                    (loss * scale).backward()
             losses += loss.detach()
-        if self._clip:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        with Activity("optimizer"):
+            if self._clip:
+                nn.utils.clip_grad_norm_(self.model.parameters(), self._clip)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
         return losses
 
     def evaluate(self, batch: Batch) -> torch.Tensor:

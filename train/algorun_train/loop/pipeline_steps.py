@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from algorun_train.common.activity import Activity
 from algorun_train.data.batch import Batch
 from algorun_train.options.job_options import TrainOptions
 from algorun_train.parallel.run.pipeline import Pipeline
@@ -45,11 +46,13 @@ class PipelineSteps:
             seed_step(self._seed, number, self.comm.rank)
         set_learning_rate(self.optimizer, rate)
         (batch,) = batches
-        losses = self.pipeline.step(batch.inputs, batch.labels, scale=1 / max(total, 1))
-        if self._clip:
-            self.pipeline.clip(self._clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        with Activity("exchange"):  # but for what the stages compute
+            losses = self.pipeline.step(batch.inputs, batch.labels, scale=1 / max(total, 1))
+        with Activity("optimizer"):
+            if self._clip:
+                self.pipeline.clip(self._clip)
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
         return losses
 
     def evaluate(self, batch: Batch) -> torch.Tensor:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from algorun.inside.stop_agreement import Agreement
+from algorun_train.common.activity import Activity
 from algorun_train.data.batch import Batch, Source
 from algorun_train.data.sampler import Batching, Epochs, Step, steps_in
 from algorun_train.options.job_options import TrainOptions
@@ -80,12 +81,12 @@ class TrainingLoop:
             if not self._train_epoch(stream):
                 return self._stopped()
             reading = self._meter.read(self._meter.epoch)
-            evaluated = self._evaluate()
+            evaluated = self._evaluated()
             if evaluated is None:
                 return self._stopped()
             self._finish_epoch(reading, *evaluated)
         if evaluated is None:  # resumed from a finished run: nothing to train, only evaluate
-            evaluated = self._evaluate()
+            evaluated = self._evaluated()
             if evaluated is None:
                 return self._stopped()
         self._save()
@@ -100,7 +101,8 @@ class TrainingLoop:
         meter.start()
         while self._position.samples < self._count:
             begin = time.perf_counter()
-            step, batches = next(stream)
+            with Activity("data"):
+                step, batches = next(stream)
             waited_s = time.perf_counter() - begin
             number = self._position.step + 1
             self._rate = setup.learning_rate.at(step.epoch, step.epoch + step.end / self._count)
@@ -114,6 +116,10 @@ class TrainingLoop:
                 return False
         meter.fold()
         return True
+
+    def _evaluated(self) -> tuple[float, float] | None:
+        with Activity("evaluation"):
+            return self._evaluate()
 
     def _evaluate(self) -> tuple[float, float] | None:
         """Mean loss and accuracy over the validation split; each label counts once. None if all ranks agreed to stop."""
@@ -133,14 +139,18 @@ class TrainingLoop:
 
     def _agree(self) -> bool:
         """Asks all ranks whether to save or stop, and saves if they agreed to either. Returns False for a stop."""
-        verdict = self._setup.agreement.poll(save_due=time.monotonic() >= self._next_save)
+        with Activity("exchange"):
+            verdict = self._setup.agreement.poll(save_due=time.monotonic() >= self._next_save)
         if verdict.save or verdict.stop:
             self._save()
         return not verdict.stop
 
     def _save(self) -> None:
-        if self._position.step == self._saved_step:
-            return
+        if self._position.step != self._saved_step:
+            with Activity("saving"):
+                self._save_progress()
+
+    def _save_progress(self) -> None:
         self._meter.fold()
         self._meter.read(self._meter.epoch)  # raises if the loss is not finite: such weights are not saved
         losses = [row[0] for row in self._comm.exchange([self._meter.epoch.loss])]

@@ -14,10 +14,12 @@ import torch
 from torch.distributed import pipelining
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, PipelineScheduleSingle
 
+from algorun_train.common.activity import Activity
 from algorun_train.parallel.model.segments import TensorSpec
 from algorun_train.parallel.schedules import Action, Span
 
 T = TypeVar("T")
+FORWARD, BACKWARD = Activity("forward"), Activity("backward")
 Loss = Callable[[Any, torch.Tensor], torch.Tensor]  # Any: the model's output, of the user's own type
 
 
@@ -69,9 +71,11 @@ class Recorder:
     def run(self, kind: str, stage: int, microbatch: int, work: Callable[[], T]) -> T:
         """The result of `work`, an action of this kind (see `schedules.Action`); timed if the recorder is on."""
         if not self.on:
-            return work()
+            with FORWARD if kind == "F" else BACKWARD:
+                return work()
         begin = self._now()
-        result = work()
+        with FORWARD if kind == "F" else BACKWARD:
+            result = work()
         self.spans.append(Span(Action(kind, stage, microbatch), begin - self._zero, self._now() - self._zero))
         return result
 

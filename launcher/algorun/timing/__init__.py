@@ -1,0 +1,1 @@
+"""Where the time of a job went: pure; the supervisor says what happened when."""

@@ -1,0 +1,31 @@
+"""Tells the launcher what this rank's time is spent on, if a launcher is there."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+
+class Activity:
+    """`with Activity(name):` what the time in the block is spent on. A block within it counts for itself only.
+
+    Names: data, forward, backward, exchange (waiting for other ranks and talking to them), optimizer, saving, evaluation.
+    The module `algorun_rank_steps` is there in a rank that algorun has started, once torch is imported.
+    """
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        steps = sys.modules.get("algorun_rank_steps")
+        activities = steps.activities if steps is not None else None
+        if activities is not None:
+            activities.begin(self._name)
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
+        steps = sys.modules.get("algorun_rank_steps")
+        activities = steps.activities if steps is not None else None
+        if activities is not None:
+            activities.end()
