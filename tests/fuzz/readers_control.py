@@ -9,6 +9,7 @@ from typing import Any
 
 from algorun.common.event_loop import Loop
 from algorun.control import wire
+from algorun.control.calls import Call
 from algorun.control.failure import Failure, RankLeft
 from algorun.control.hang import Frame, Stack
 from algorun.control.messages import (
@@ -79,6 +80,12 @@ FROM_HOSTS = [
     RankLeft("algo-2", 1, 20, 0),
     Hang(600.0),
     Stack(1, "algo-2", 20, (Frame("/opt/ml/code/train.py", 3, "step"),), source="loss.item()"),
+    Stack(
+        2,
+        "algo-2",
+        20,
+        calls=(Call("gloo:0", 3, "all_reduce", "0-3", "[[3, 4]]", "Float", "/opt/ml/code/train.py", 3),),
+    ),
     StacksSent(),
     Stop("SIGTERM on algo-2"),
     Done("loss=0.1"),

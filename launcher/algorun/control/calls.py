@@ -7,6 +7,7 @@ every call stays `scheduled`.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -38,9 +39,7 @@ class Call:
     @property
     def kind(self) -> tuple[object, ...]:
         """What has to be equal on all ranks."""
-        if not re.fullmatch(EQUAL, self.operation):
-            return (self.operation,)
-        return (self.operation, _sizes(self.shapes), self.dtypes)
+        return _kind(self.operation, self.shapes, self.dtypes)
 
     def __str__(self) -> str:
         shapes = self.shapes[1:-1] if self.shapes != "[]" else ""
@@ -136,6 +135,13 @@ def parse(members: str) -> Sequence[int]:
     if found := re.fullmatch(r"(\d{1,7})-(\d{1,7})(?::(\d{1,7}))?", members):
         return range(int(found[1]), int(found[2]) + 1, max(int(found[3] or 1), 1))
     return [int(each) for each in members.split(",") if re.fullmatch(r"\d{1,7}", each)]
+
+
+@functools.lru_cache(1024)  # 8,000 ranks have 128,000 calls of few kinds
+def _kind(operation: str, shapes: str, dtypes: str) -> tuple[object, ...]:
+    if not re.fullmatch(EQUAL, operation):
+        return (operation,)
+    return (operation, _sizes(shapes), dtypes)
 
 
 def _sizes(shapes: str) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from .failure import Failure, RankLeft
 from .hang import Stack
 
 MOST_FRAMES = 60  # of a stack in a message, innermost first
-MOST_CALLS = 24  # collective calls of a rank in a message, the newest
+MOST_CALLS = 16  # collective calls of a rank in a message, the newest
 MOST_NAME = 150  # characters of a file or a function there
 
 
