@@ -14,6 +14,7 @@ from algorun.control.messages import DaemonEnded, Message, StartDaemon
 from algorun.job.paths import Paths
 from algorun.job.settings import START_S
 from algorun.plan.plan import Plan
+from algorun.timing.clock import RankMoments
 
 from .engine_processes import EngineProcesses
 from .output import Pipes
@@ -143,6 +144,11 @@ class Attempt:
     def step(self, local_rank: int) -> int:
         """The steps of optimizers that a rank has made, 0 where nobody counts."""
         return self._board.read(local_rank).count
+
+    def moments(self) -> list[RankMoments]:
+        """What the record of each rank of this host says of the attempt."""
+        found = [self._board.read(local_rank) for local_rank in range(len(self._host.ranks))]
+        return [RankMoments(each.count, each.torch_at, each.first_step_at, each.last_at) for each in found]
 
     def explain(self, failure: Failure) -> Failure:
         """The failure with what this machine knows of it."""

@@ -18,6 +18,7 @@ from algorun.outcome import report
 from algorun.plan import cluster, plan, render
 from algorun.plan.cluster import Cluster, Meeting
 from algorun.plan.plan import Plan
+from algorun.timing.clock import RankMoments
 
 from .attempt import ENGINE_WORD_S, Attempt, explained
 from .rank_port import Fields, Peer
@@ -75,6 +76,11 @@ class AttemptRunner:
     def engine_runs(self) -> bool:
         """True while a process of the engine has not ended."""
         return self._attempt is not None and self._attempt.engine.busy
+
+    @property
+    def moments(self) -> list[RankMoments]:
+        """What the ranks' records say of this attempt, [] before it starts."""
+        return self._attempt.moments() if self._attempt is not None else []
 
     # -- the start -------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from algorun.common.errors import ExitCode, exit_code
 from algorun.common.fast_dataclasses import dataclass
 from algorun.job.usercode import Setup
 from algorun.outcome import report
+from algorun.timing.clock import CAUSES
 
 from .logs import RankLog
 from .processes import Owner, kill_sessions
@@ -18,12 +19,14 @@ from .processes import Owner, kill_sessions
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """How a preparation ended. `source` is the checksum of the fetched code; `error` is empty where all went well."""
+    """How a preparation ended. `source` is the checksum of the fetched code; `error` is empty where all went well; `moments`
+    say from when on it did what (timing/clock.py)."""
 
     source: str
     error: str
     code: int
     tail: str
+    moments: tuple[tuple[float, str], ...] = ()
 
 
 class Preparation:
@@ -57,4 +60,10 @@ class Preparation:
         result = report.read_json(self._result)
         error = str(result.get("error", "")) or ("" if returncode == 0 else f"ended with {exit_code(returncode)}")
         code = int(ExitCode.CONFIGURATION) if returncode >= 0 else exit_code(returncode)
-        return Prepared(str(result.get("source", "")), error, code, self._log.tail)
+        return Prepared(str(result.get("source", "")), error, code, self._log.tail, _moments(result.get("moments")))
+
+
+def _moments(found: object) -> tuple[tuple[float, str], ...]:
+    """The moments that the preparation has written."""
+    pairs = found if isinstance(found, list) else []
+    return tuple((float(at), str(cause)) for at, cause in pairs if cause in CAUSES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from algorun.common.errors import ExitCode, UserError
@@ -19,6 +19,7 @@ from algorun.machine.newest_checkpoint import newest_stamp
 from algorun.machine.probe import Machine
 from algorun.network.channel import own_address
 from algorun.plan import agreement, cluster, plan, simple_sagemaker_env
+from algorun.timing.clock import CHECK, GATE, PREPARE, PROGRAM
 
 from .entrypoint_options import OptionCheck
 from .logs import RankLog, without_secrets
@@ -35,6 +36,12 @@ class Hosting(Protocol):
 
     def cannot_start(self, failure: Failure) -> None:
         """This host cannot run the job."""
+
+    def mark(self, cause: str) -> None:
+        """From now on this host's time goes to `cause` (timing/clock.py)."""
+
+    def divide(self, cause: str, moments: Sequence[tuple[float, str]]) -> None:
+        """Divides the last span of `cause`."""
 
     def warn(self, text: str) -> None:
         """Prints a warning in this host's log."""
@@ -74,6 +81,7 @@ class Readiness:
             self._supervisor.cannot_start(Failure("setup", self._host, error.code, str(error)))
             return False
         self._tools.owner.adopt()
+        self._supervisor.mark(PREPARE)
         return True
 
     def is_preparation(self, pid: int) -> bool:
@@ -88,7 +96,13 @@ class Readiness:
 
     def when_options_are_right(self, ranks: int, then: Callable[[], None]) -> None:
         """Calls `then` once the entrypoint's options suit this many ranks; the supervisor hears if they don't."""
-        self._options.when_right(ranks, then)
+
+        def start() -> None:
+            self._supervisor.mark(PROGRAM)
+            then()
+
+        self._supervisor.mark(CHECK)
+        self._options.when_right(ranks, start)
 
     def _cannot_start(self, error: UserError) -> None:
         self._supervisor.cannot_start(Failure("configuration", self._host, error.code, str(error)))
@@ -98,6 +112,7 @@ class Readiness:
         assert self._preparation is not None
         self._pipes.drain()
         found = self._preparation.ended(returncode)
+        self._supervisor.divide(PREPARE, found.moments)
         if found.error:
             self._supervisor.cannot_start(Failure("setup", self._host, found.code, found.error, traceback=found.tail))
         else:
@@ -131,6 +146,7 @@ class Readiness:
             self._cannot_start(error)
         else:
             self._supervisor.send(ready)
+            self._supervisor.mark(GATE)
 
     def _make_state_folder(self) -> None:
         """Makes the folder for the state of this host, for programs that rely on it. Raises UserError."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 from algorun.common.errors import ExitCode, UserError
 from algorun.common.fast_dataclasses import dataclass
 from algorun.control.failure import Failure
 from algorun.control.messages import Verdict
 from algorun.job.config import JobConfig
 from algorun.machine.probe import Machine
+from algorun.machine.process_begin import begun_at
 from algorun.outcome import report
 from algorun.plan.engines.base import Programs
+from algorun.timing import table
+from algorun.timing.clock import Clock
 
 from .logs import Console
 from .supervisor import Supervisor
@@ -28,8 +33,9 @@ class RunResult:
 def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: UserError | None = None) -> int:
     """Runs the job and returns the exit code, the same on every host."""
     console, host = Console(), config.resources.current_host
+    clock = Clock(begun_at(time.monotonic()))
     try:
-        verdict, size = Supervisor(config, machine, programs, console).run(str(error) if error else "")
+        verdict, size = Supervisor(config, machine, programs, console, clock).run(str(error) if error else "")
         if error is not None and (verdict.failure is None or verdict.failure.kind in ("gate", "lost")):
             raise error  # no other host could be told, and it is still the cause here
         result = RunResult(verdict, report.closing_line(verdict, len(config.resources.hosts), size))
@@ -37,14 +43,23 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
         result = _failed_here(config, Failure("configuration", host, failed.code, str(failed)))
     except Exception as defect:
         result = _failed_here(config, _defect(host, defect))
-    report.write_result(config.paths, result.verdict, result.line)
+    times = _times(config, clock)
+    report.write_result(config.paths, result.verdict, result.line, times.to_json())
     if not config.quiet:
+        if clock.attempts and host == config.resources.hosts[0]:
+            console.say(table.text(times, host))
         if result.verdict.failure is not None:
             failure = result.verdict.failure
             console.put(2, f"algorun: {failure.text(LOGGED + len(failure.user_text))}\n".encode("utf-8", "replace"))
         console.say(result.line)
     console.close()
     return int(result.verdict.code) or int(ExitCode.OK)
+
+
+def _times(config: JobConfig, clock: Clock) -> table.Times:
+    """Where this host's time went, from the start of this process until now."""
+    seconds = clock.seconds(time.monotonic())
+    return table.Times(seconds, clock.steps, clock.lost_steps, len(config.resources.hosts), config.price)
 
 
 def _failed_here(config: JobConfig, failure: Failure) -> RunResult:

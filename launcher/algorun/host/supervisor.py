@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from algorun.common.event_loop import STOP_SIGNALS, Loop, Timer
 from algorun.common.fast_dataclasses import replace
@@ -19,6 +19,7 @@ from algorun.control.member import Member, State
 from algorun.control.messages import (
     AskStacks,
     DaemonEnded,
+    Done,
     End,
     Go,
     Heartbeat,
@@ -40,6 +41,7 @@ from algorun.network.channel import Channel
 from algorun.outcome import report
 from algorun.plan import agreement
 from algorun.plan.engines.base import Programs
+from algorun.timing.clock import LEAVING, STOPPING, WAITING, Clock
 
 from .attempt_runner import AttemptRunner
 from .logs import Console
@@ -52,9 +54,9 @@ from .tools import Tools
 class Supervisor:
     """One host's main process."""
 
-    def __init__(self, config: JobConfig, machine: Machine, programs: Programs, console: Console) -> None:
+    def __init__(self, config: JobConfig, machine: Machine, programs: Programs, console: Console, clock: Clock) -> None:
         self._job, self._machine, self._programs, self._console = config, machine, programs, console
-        self._loop = Loop()
+        self._loop, self._clock = Loop(), clock
         self.owner = Owner(self._child_ended)
         leader = config.resources.hosts[0]
         self._member = Member(self._loop.now(), self._host, leader, config.limits, self._explained)
@@ -129,7 +131,7 @@ class Supervisor:
             case Go():
                 self._runner.go(message)
             case Restart(attempt, cause):
-                self._runner.restart(attempt, cause)
+                self._restart(attempt, cause)
             case AskStacks():
                 self._runner.ask_for_stacks()
             case Stop(why):
@@ -147,6 +149,13 @@ class Supervisor:
                 self._arm()
             case other:
                 raise ValueError(f"the hub cannot send {type(other).__name__}")
+
+    def _restart(self, attempt: int, cause: Failure) -> None:
+        """The attempt has failed, and another one follows."""
+        moments = self._runner.moments  # before the attempt is cleared away
+        if self._member.state is State.RUN and not self._member.stopping:  # else it does not restart
+            self._clock.attempt_failed(self._loop.now(), max((each.steps for each in moments), default=0))
+        self._runner.restart(attempt, cause)
 
     def hub_lost(self, reason: str) -> None:
         """The hub has closed the connection."""
@@ -185,10 +194,14 @@ class Supervisor:
         for action in actions:
             match action:
                 case ToHub(message):
+                    if isinstance(message, Done):
+                        self.mark(WAITING)
                     self.send(message)
                 case Start():
                     self._runner.start()
                 case Signal(number):
+                    if self._member.stopping and self._runner.ranks_run:
+                        self.mark(STOPPING)
                     self._readiness.kill()
                     self._runner.signal_ranks(number)
                     if number == signal.SIGKILL:
@@ -196,6 +209,8 @@ class Supervisor:
                 case Warn(text):
                     self.warn(text)
                 case Conclude(verdict):
+                    self._clock.ranks(self._loop.now(), self._runner.moments)
+                    self.mark(LEAVING)
                     self._runner.conclude(verdict)
                     self._loop.post(self.leave)
                 case EndProcesses():
@@ -222,6 +237,14 @@ class Supervisor:
         if self._member.state is State.BYE and (self._channel is None or self._channel.finished):
             self._member.left()
             self._loop.stop()
+
+    def mark(self, cause: str) -> None:
+        """From now on this host's time goes to `cause` (timing/clock.py)."""
+        self._clock.mark(self._loop.now(), cause)
+
+    def divide(self, cause: str, moments: Sequence[tuple[float, str]]) -> None:
+        """Divides the last span of `cause`: each moment is of the monotonic clock."""
+        self._clock.divide(self._loop.now(), cause, moments)
 
     def warn(self, text: str) -> None:
         """A warning of the launcher's own."""

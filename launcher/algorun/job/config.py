@@ -45,6 +45,7 @@ class JobConfig:
     job_name: str
     quiet: bool  # print no closing line: `algorun simulate` prints one for all hosts
     equal_slots: bool  # different numbers of ranks on the hosts are an error
+    price: float  # of one host for one hour, 0.0 unknown
 
     @property
     def request(self) -> Request:
@@ -124,6 +125,7 @@ def _config(
         control=ControlSettings.of(given.environ),
         job_name=given.hyperparameters.platform.job_name or given.environ.get("TRAINING_JOB_NAME", ""),
         quiet=settings.QUIET.read(given.environ),
+        price=settings.PRICE.read(given.environ),
         equal_slots=settings.EQUAL_SLOTS.read(given.environ),
     )
 

@@ -22,6 +22,7 @@ Value = TypeVar("Value", covariant=True)
 NEVER_S = MOST_SECONDS  # the value of `off`: wait forever
 MOST_RESTARTS = 1000
 HIGHEST_PORT = 65535
+HIGHEST_PRICE = 1e6  # of a host and hour, in any currency
 MOST_FORMATS = 1_000_000
 TOOLKIT = "toolkit"  # ALGORUN_ENGINE: AWS's own launcher
 CONTROL_PORT = 29600  # below the ephemeral range, away from torchrun's 29400 and 29500
@@ -65,6 +66,18 @@ def _seconds_or_off(name: str, text: str) -> float:
 
 def _restarts(name: str, text: str) -> int:
     return count(name, text, MOST_RESTARTS, least=0)
+
+
+def _price(name: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < HIGHEST_PRICE:
+        raise UserError(
+            name, f"{text!r} is not a price", allowed=f"a number above 0 and below {HIGHEST_PRICE:g}, such as 1.5"
+        )
+    return value
 
 
 def _port(name: str, text: str) -> int:
@@ -140,6 +153,10 @@ REQUEST_FORMAT: Setting[int | None] = Setting(
 QUIET = Setting(
     "ALGORUN_QUIET", False, _set, "any text",
     "Print no closing line and no failure on this host; `algorun simulate` sets it",
+)  # fmt: skip
+PRICE = Setting(
+    "ALGORUN_PRICE", 0.0, _price, "a number above 0",
+    "Price of one host for one hour, in your currency: the closing table then says what the job cost. Unset: no cost",
 )  # fmt: skip
 
 
@@ -232,6 +249,7 @@ WAITS = (
 GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
     "The launcher": (
         *(ENGINE, SLOTS, RESTARTS, SHARE_NOTHING, EQUAL_SLOTS, PORT, ADDRESSES, TOKEN, EXTRACT, REQUEST_FORMAT, QUIET),
+        PRICE,
     ),
     "Waits of the launcher": WAITS,
     "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, RUN_DIR, SHIM, RANK, LOCAL_RANK),

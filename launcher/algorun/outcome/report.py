@@ -8,6 +8,7 @@ import math
 import os
 import re
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from algorun.common.codec import loads
@@ -57,10 +58,13 @@ def forget_user_failure_text(paths: Paths) -> None:
         paths.failure.unlink(missing_ok=True)
 
 
-def write_result(paths: Paths, verdict: Verdict, line: str) -> None:
-    """Writes result.json, the outcome for programs, into output/data. If that fails, the job does not."""
+def write_result(paths: Paths, verdict: Verdict, line: str, times: Mapping[str, object]) -> None:
+    """Writes result.json, the outcome for programs, into output/data. If that fails, the job does not.
+
+    `times`: where the time of this host went (timing/table.py).
+    """
     with contextlib.suppress(OSError):
-        text = json.dumps({"kind": verdict.kind, "code": verdict.code, "line": line})
+        text = json.dumps({"kind": verdict.kind, "code": verdict.code, "line": line, "times": times})
         write_aside(paths.output_data / RESULT, text + "\n")
 
 

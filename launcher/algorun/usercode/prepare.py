@@ -1,7 +1,8 @@
 """Fetches and installs the user's code, and unpacks channels: `python -I -m algorun.usercode.prepare SETUP RESULT`.
 
 The supervisor runs it as a process, so that it can end a slow download with the job and log pip's output. SETUP is a
-`Setup` as JSON. The file RESULT gets {"source": SHA-256 of the archive or "", "error": message or ""}.
+`Setup` as JSON. The file RESULT gets {"source": SHA-256 of the archive or "",
+"error": message or "", "moments": [[seconds of the monotonic clock, what began then], ..]}.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -24,6 +26,13 @@ from .fetch import fetch
 REPOSITORY = re.compile(
     r"arn:[^:]+:codeartifact:(?P<region>[^:]+):(?P<owner>[^:]+):repository/(?P<domain>[^/]+)/(?P<repository>.+)"
 )
+
+
+MOMENTS: list[tuple[float, str]] = []  # what began when, in the words of timing/clock.py
+
+
+def _begin(what: str) -> None:
+    MOMENTS.append((time.monotonic(), what))
 
 
 def _say(text: str) -> None:
@@ -68,6 +77,7 @@ def _pip(words: list[str], code: Path, environ: Mapping[str, str], what: str) ->
     -I: pip must not import a json.py of the user's folder. `what` is shown in the log.
     """
     argv = [sys.executable, "-I", "-m", "pip", "install", "--disable-pip-version-check", *words]
+    _begin("install")
     _say(f"installing {what}")
     environ = dict(environ)
     if environ.get("CA_REPOSITORY_ARN"):  # a token in the environment; every process could read a command line
@@ -85,6 +95,7 @@ def prepare(setup: Setup, environ: Mapping[str, str]) -> str:
     """Fetches, installs, then unpacks. Returns the SHA-256 of fetched code, "" if none was fetched. Raises UserError."""
     source = _prepare_code(setup, environ) if setup.code else ""
     if setup.extract:
+        _begin("unpack")
         from .extract import extract  # few jobs need it
 
         for channel in setup.extract:
@@ -95,6 +106,7 @@ def prepare(setup: Setup, environ: Mapping[str, str]) -> str:
 def _prepare_code(setup: Setup, environ: Mapping[str, str]) -> str:
     code, source = Path(setup.code), ""
     if setup.uri and not has_files(code):
+        _begin("fetch")
         _say(f"fetching {setup.uri}")
         source = fetch(setup, environ)
     requirements = ["-r", REQUIREMENTS] if (code / REQUIREMENTS).is_file() else []
@@ -109,10 +121,10 @@ def main() -> int:
     """Returns the exit code: 0, or 64 with the error in RESULT."""
     setup: Setup = codec.from_json(Setup, json.loads(sys.argv[1]))
     try:
-        result = {"source": prepare(setup, os.environ), "error": ""}
+        result: dict[str, object] = {"source": prepare(setup, os.environ), "error": ""}
     except UserError as error:
         result = {"source": "", "error": str(error)}
-    write_aside(Path(sys.argv[2]), json.dumps(result))
+    write_aside(Path(sys.argv[2]), json.dumps({**result, "moments": MOMENTS}))
     return int(ExitCode.CONFIGURATION) if result["error"] else int(ExitCode.OK)
 
 

@@ -1,0 +1,111 @@
+"""The closing table: where a host's wall time went, as text and as the values of result.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from algorun.common.fast_dataclasses import dataclass
+
+from .clock import TRAINING
+
+LEAST_SHARE = 0.001  # of the wall time: a smaller row goes into "rest"
+LEAST_S = 0.05  # seconds: below this a row would show 0.0
+
+LABELS = {
+    "launcher": "start of the launcher",
+    "prepare": "preparation",
+    "fetch": "fetching the code",
+    "install": "installing",
+    "unpack": "unpacking channels",
+    "gate": "waiting until all hosts are ready",
+    "check": "checking the entrypoint's options",
+    "program": "the program; its steps were not seen",
+    "import": "starting processes, importing",
+    "first_step": "from the imports to the end of the first step",
+    "training": "training: all steps after the first",
+    "after_steps": "after the last step",
+    "lost_attempts": "attempts that failed",
+    "restarts": "restarting",
+    "stopping": "stopping",
+    "waiting": "waiting for the ranks of other hosts",
+    "leaving": "leaving",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """One host's time. `seconds` by cause add up to the wall time."""
+
+    seconds: Mapping[str, float]
+    steps: int  # optimizer steps of the last attempt, 0 where nobody counts
+    lost_steps: int  # of the failed attempts
+    hosts: int
+    price: float = 0.0  # of one host for one hour, 0.0 unknown
+
+    @property
+    def wall_s(self) -> float:
+        return sum(self.seconds.values())
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of the wall time in steps of the last attempt (0 to 1), None where no steps were seen.
+
+        The first step is left out: its time cannot be told from what went before it. Steps of a failed attempt that a
+        checkpoint kept are left out as well: which ones it kept is not known here.
+        """
+        return self.seconds.get(TRAINING, 0.0) / self.wall_s if self.steps and self.wall_s else None
+
+    @property
+    def cost(self) -> float | None:
+        """What all hosts cost for this host's wall time, None without a price."""
+        return self.price * self.hosts * self.wall_s / 3600 if self.price else None
+
+    def to_json(self) -> dict[str, object]:
+        """The value of `times` in result.json. What is not known is left out."""
+        found: dict[str, object] = {
+            "wall_s": round(self.wall_s, 3),
+            "seconds": {cause: round(spent, 3) for cause, spent in self.seconds.items()},
+        }
+        if self.steps:
+            found["steps"] = self.steps
+        if self.lost_steps:
+            found["lost_steps"] = self.lost_steps
+        if self.goodput is not None:
+            found["goodput"] = round(self.goodput, 4)
+        if self.cost is not None:
+            found["cost"] = round(self.cost, 4)
+        return found
+
+
+def text(times: Times, host: str) -> str:
+    """The table of one host: a heading, one row for each cause, and what follows from them. Lines without an end."""
+    wall, rest = times.wall_s, 0.0
+    lines = [f"algorun: time of {host}: {wall:.1f} s"]
+    for cause, spent in times.seconds.items():
+        if spent < LEAST_SHARE * wall or spent < LEAST_S:
+            rest += spent
+        else:
+            lines.append(_row(spent, wall, LABELS[cause]))
+    if rest >= LEAST_S:
+        lines.append(_row(rest, wall, "rest"))
+    if times.goodput is not None:
+        lines.append(f"  goodput {times.goodput:.1%}{_steps(times)}")
+    if times.lost_steps:
+        lines.append(f"  {times.lost_steps} steps in failed attempts; checkpoints may have kept some of them")
+    if times.cost is not None:
+        plural = "host" if times.hosts == 1 else "hosts"
+        lines.append(
+            f"  cost {times.cost:.4g}: {times.hosts} {plural}, {wall / 3600:.4g} h, {times.price:g} per host and hour"
+        )
+    return "\n".join(lines)
+
+
+def _row(spent: float, wall: float, label: str) -> str:
+    return f"  {spent:9.1f} s {spent / wall:6.1%}  {label}"
+
+
+def _steps(times: Times) -> str:
+    training = times.seconds.get(TRAINING, 0.0)
+    if times.steps < 2 or not training:
+        return ""
+    return f", {times.steps} steps, {training / (times.steps - 1):.3g} s a step"

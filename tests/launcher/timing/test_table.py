@@ -1,0 +1,42 @@
+"""The closing table as text and in result.json."""
+
+from __future__ import annotations
+
+from algorun.timing.clock import CAUSES
+from algorun.timing.table import LABELS, Times, text
+
+
+def test_the_table_names_causes_goodput_and_cost():
+    times = Times({"launcher": 1.0, "gate": 0.01, "import": 4.0, "training": 95.0}, 20, 0, 2, price=3.6)
+    assert text(times, "algo-1").splitlines() == [
+        "algorun: time of algo-1: 100.0 s",
+        "        1.0 s   1.0%  start of the launcher",
+        "        4.0 s   4.0%  starting processes, importing",
+        "       95.0 s  95.0%  training: all steps after the first",
+        "  goodput 95.0%, 20 steps, 5 s a step",
+        "  cost 0.2: 2 hosts, 0.02778 h, 3.6 per host and hour",
+    ]
+
+
+def test_what_is_not_known_is_not_said():
+    times = Times({"launcher": 1.0, "program": 2.0}, 0, 0, 1)
+    assert "goodput" not in text(times, "algo-1")
+    assert "cost" not in text(times, "algo-1")
+    assert times.to_json() == {"wall_s": 3.0, "seconds": {"launcher": 1.0, "program": 2.0}}
+
+
+def test_small_rows_become_the_rest():
+    times = Times({"launcher": 0.4, "gate": 0.4, "program": 999.2}, 0, 0, 1)
+    rows = text(times, "algo-1").splitlines()[1:]
+    assert [row.split("  ")[-1] for row in rows] == [LABELS["program"], "rest"]
+
+
+def test_steps_of_failed_attempts_are_named():
+    assert "7 steps in failed attempts; checkpoints may have kept some" in text(
+        Times({"training": 2.0, "lost_attempts": 1.0}, 3, 7, 1), "algo-1"
+    )
+
+
+def test_every_cause_has_a_label():
+    assert tuple(LABELS) == CAUSES
+    assert len(CAUSES) + 5 <= 22, "the table stays short"
