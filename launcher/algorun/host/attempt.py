@@ -148,7 +148,9 @@ class Attempt:
     def moments(self) -> list[RankMoments]:
         """What the record of each rank of this host says of the attempt."""
         found = [self._board.read(local_rank) for local_rank in range(len(self._host.ranks))]
-        return [RankMoments(each.count, each.torch_at, each.first_step_at, each.last_at) for each in found]
+        return [
+            RankMoments(each.count, each.torch_at, each.first_step_at, each.last_at, each.activities) for each in found
+        ]
 
     def explain(self, failure: Failure) -> Failure:
         """The failure with what this machine knows of it."""

@@ -59,7 +59,9 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
 def _times(config: JobConfig, clock: Clock) -> table.Times:
     """Where this host's time went, from the start of this process until now."""
     seconds = clock.seconds(time.monotonic())
-    return table.Times(seconds, clock.steps, clock.lost_steps, len(config.resources.hosts), config.price)
+    return table.Times(
+        seconds, clock.steps, clock.lost_steps, len(config.resources.hosts), config.price, clock.activities
+    )
 
 
 def _failed_here(config: JobConfig, failure: Failure) -> RunResult:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from algorun.common.fast_dataclasses import dataclass
 
+from .activities import NAMES
+
 # What a second of a host went to, in the order of the closing table. docs/time.md explains each.
 LAUNCHER = "launcher"
 PREPARE, FETCH, INSTALL, UNPACK = "prepare", "fetch", "install", "unpack"
@@ -31,6 +33,7 @@ class RankMoments:
     torch_at: float  # torch's optimizer module was imported
     first_step_at: float  # the end of the first optimizer step
     last_step_at: float
+    activities: tuple[float, ...] = ()  # seconds by activity, see timing/activities.py
 
 
 class Clock:
@@ -41,6 +44,9 @@ class Clock:
         self.steps = 0  # of the last attempt: those of the rank that made most
         self.lost_steps = 0  # of the attempts that failed and were followed by another one
         self.attempts = 0  # that have started their ranks
+        self.activities: dict[
+            str, float
+        ] = {}  # of the last attempt, the mean over the ranks; {} if the program says none
         self._marks: list[tuple[float, str]] = [(begin, LAUNCHER)]
         self._restarting = False
 
@@ -87,6 +93,9 @@ class Clock:
 
         def mean(moments: Sequence[float]) -> float:
             return sum(moments) / len(moments)
+
+        spent = {name: mean(row) for name, *row in zip(NAMES, *(each.activities for each in records), strict=False)}
+        self.activities = spent if any(spent.values()) else {}
 
         torch_at = mean([each.torch_at for each in records]) if all(each.torch_at for each in records) else 0.0
         first, last = mean([each.first_step_at for each in records]), mean([each.last_step_at for each in records])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from algorun.common.fast_dataclasses import dataclass
+from algorun.common.fast_dataclasses import dataclass, field
 
 from .clock import TRAINING
 
 LEAST_SHARE = 0.001  # of the wall time: a smaller row goes into "rest"
+SLOW_DATA = 0.1  # of a rank's activities: from this share of waiting for batches on the table says so
 LEAST_S = 0.05  # seconds: below this a row would show 0.0
 
 LABELS = {
@@ -41,6 +42,7 @@ class Times:
     lost_steps: int  # of the failed attempts
     hosts: int
     price: float = 0.0  # of one host for one hour, 0.0 unknown
+    activities: Mapping[str, float] = field(default_factory=dict)  # seconds of a rank, as far as the program says them
 
     @property
     def wall_s(self) -> float:
@@ -51,9 +53,19 @@ class Times:
         """The share of the wall time in steps of the last attempt (0 to 1), None where no steps were seen.
 
         The first step is left out: its time cannot be told from what went before it. Steps of a failed attempt that a
-        checkpoint kept are left out as well: which ones it kept is not known here.
+        checkpoint kept are left out as well: which ones it kept is not known here. So are all evaluations and saves that
+        the program says.
         """
-        return self.seconds.get(TRAINING, 0.0) / self.wall_s if self.steps and self.wall_s else None
+        if not self.steps or not self.wall_s:
+            return None
+        beside = self.activities.get("evaluation", 0.0) + self.activities.get("saving", 0.0)
+        return max(0.0, self.seconds.get(TRAINING, 0.0) - beside) / self.wall_s
+
+    @property
+    def data_wait(self) -> float | None:
+        """The share of its activities (0 to 1) in which a rank waited for batches, None if the program says none."""
+        said = sum(self.activities.values())
+        return self.activities.get("data", 0.0) / said if said else None
 
     @property
     def cost(self) -> float | None:
@@ -68,6 +80,8 @@ class Times:
         }
         if self.steps:
             found["steps"] = self.steps
+        if self.activities:
+            found["activities"] = {name: round(spent, 3) for name, spent in self.activities.items()}
         if self.lost_steps:
             found["lost_steps"] = self.lost_steps
         if self.goodput is not None:
@@ -90,6 +104,10 @@ def text(times: Times, host: str) -> str:
         lines.append(_row(rest, wall, "rest"))
     if times.goodput is not None:
         lines.append(f"  goodput {times.goodput:.1%}{_steps(times)}")
+    if said := _said(times):
+        lines.append(f"  a rank spent {said}")
+    if times.data_wait is not None and times.data_wait >= SLOW_DATA:
+        lines.append(f"  {times.data_wait:.0%} of that was waiting for batches; see docs/time.md")
     if times.lost_steps:
         lines.append(f"  {times.lost_steps} steps in failed attempts; checkpoints may have kept some of them")
     if times.cost is not None:
@@ -102,6 +120,12 @@ def text(times: Times, host: str) -> str:
 
 def _row(spent: float, wall: float, label: str) -> str:
     return f"  {spent:9.1f} s {spent / wall:6.1%}  {label}"
+
+
+def _said(times: Times) -> str:
+    """The activities that show, the longest first."""
+    found = sorted(times.activities.items(), key=lambda item: -item[1])
+    return ", ".join(f"{spent:.1f} s in {name}" for name, spent in found if spent >= LEAST_S)
 
 
 def _steps(times: Times) -> str:

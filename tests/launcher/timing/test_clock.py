@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.timing.clock import CAUSES, Clock, RankMoments
+from algorun.timing.activities import NAMES
+from algorun.timing.clock import CAUSES, PROGRAM, Clock, RankMoments
 from tests.conftest import examples
 
 TIMES = st.floats(0, 1000)
@@ -75,3 +76,15 @@ def test_a_preparation_is_divided_by_what_it_says():
     clock = run_to(Clock(0), (1, "prepare"), (9, "gate"))
     clock.divide(10, "prepare", [(2, "fetch"), (5, "install"), (50, "unpack")])
     assert clock.seconds(10) == {"launcher": 1, "prepare": 1, "fetch": 3, "install": 4, "gate": 1}
+
+
+def test_activities_are_the_mean_over_the_ranks_and_absent_where_none_says_any():
+    clock = Clock(0.0)
+    clock.mark(1.0, PROGRAM)
+    said = [(float(rank), 0.0, 0.0, 2.0, 0.0, 0.0, 4.0) for rank in (1, 3)]
+    clock.ranks(9.0, [RankMoments(5, 2.0, 3.0, 8.0, each) for each in said])
+    assert clock.activities == dict(zip(NAMES, (2.0, 0.0, 0.0, 2.0, 0.0, 0.0, 4.0), strict=True))
+    other = Clock(0.0)
+    other.mark(1.0, PROGRAM)
+    other.ranks(9.0, [RankMoments(5, 2.0, 3.0, 8.0, (0.0,) * 7)])
+    assert other.activities == {}

@@ -40,3 +40,14 @@ def test_steps_of_failed_attempts_are_named():
 def test_every_cause_has_a_label():
     assert tuple(LABELS) == CAUSES
     assert len(CAUSES) + 5 <= 22, "the table stays short"
+
+
+def test_what_a_rank_says_is_named_and_its_evaluations_and_saves_are_no_goodput():
+    said = {"data": 30.0, "forward": 40.0, "backward": 0.01, "saving": 5.0, "evaluation": 5.0}
+    times = Times({"launcher": 20.0, "training": 80.0}, 9, 0, 1, activities=said)
+    rows = text(times, "algo-1").splitlines()
+    assert "  a rank spent 40.0 s in forward, 30.0 s in data, 5.0 s in saving, 5.0 s in evaluation" in rows
+    assert "  37% of that was waiting for batches; see docs/time.md" in rows
+    assert "  goodput 70.0%, 9 steps, 10 s a step" in rows
+    assert times.to_json()["activities"] == said
+    assert "waiting" not in text(Times({"training": 80.0}, 9, 0, 1, activities={**said, "data": 4.0}), "algo-1")
