@@ -136,4 +136,6 @@ def test_a_late_host_is_waited_for(begun):
     assert codes == [0, 0], outs
     assert [f"[{rank} algo-{rank + 1}] fine" in outs[f"algo-{rank + 1}"] for rank in (0, 1)] == [True, True]
     assert all(out.strip().splitlines()[-1] == "ok nnodes=2 world_size=2" for out in outs.values())
-    assert not [line for out in outs.values() for line in out.splitlines() if "waiting" in line or "warning" in line]
+    assert not [
+        line for out in outs.values() for line in out.splitlines() if "algorun: waiting" in line or "warning" in line
+    ]
