@@ -80,7 +80,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_memory_that_it_needs(star
         (2, {"model": "vit", "tied": True}, "option --tied: with --model vit; allowed: with gpt"),
         (4, {"pp": 2, "shard": "3"}, "option --shard: 3 does not divide the 2 pipelines; allowed: 1, 2, all"),
         (2, {"shard": "half"}, "option --shard: 'half'; allowed: a divisor of the number of pipelines, or all"),
-        (4, {"pp": 2, "shard": "2", "schedule": "zbv"}, "option --shard: 2 with --schedule zbv, which splits the backward pass"),
+        (4, {"pp": 2, "shard": "2", "schedule": "zero-bubble"}, "option --shard: 2 with --schedule zero-bubble, which splits the backward pass"),
         (2, {"context": 5000}, "option --context: 5000 needs 10002 bytes of text, "),
         (2, {"mp_parameters": '{"partitions": 2, "tensor_parallel_degree": 2}'}, "mp_parameters: tensor_parallel_degree"),
         (2, {"partition": os.devnull}, f"partition file {os.devnull} is not JSON"),
