@@ -1,5 +1,6 @@
 """Joins this process to the other ranks: finds its device, answers the roll call, makes the process group."""
 
+import atexit
 import contextlib
 import datetime
 import os
@@ -64,6 +65,15 @@ def _join(world: World, place: Place) -> None:
     agree(store, size, place)
     backends = BACKENDS[place.device.partition(":")[0]]
     dist.init_process_group(backends, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
+    atexit.register(_end_gloo)  # a script may leave without ending the group
+
+
+def _end_gloo() -> None:
+    """Ends a process group without GPUs before the interpreter exits: gloo_threads.py says why. Never raises."""
+    with contextlib.suppress(Exception):
+        if dist.is_initialized() and not torch.cuda.is_initialized():
+            dist.destroy_process_group()
+        gloo_threads.let_rest()
 
 
 def _warn(text: str) -> None:
