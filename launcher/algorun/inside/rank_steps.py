@@ -169,6 +169,25 @@ def _alive(pid: int) -> bool:
     return True
 
 
+def _claim(index: int, owner: memoryview) -> bool:
+    """Makes this process the owner of record `index` if the owner has ended or there is none; tells whether it has.
+
+    Children of mp.spawn make their first steps together: whoever finds the lock taken leaves the record to its holder.
+    """
+    file = os.open(f"{os.environ['ALGORUN_RUN_DIR']}/steps", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.lseek(file, index * RECORD, os.SEEK_SET)
+        os.lockf(file, os.F_TLOCK, RECORD)
+        if owner[0] not in (0, os.getpid()) and _alive(owner[0]):
+            return False
+        owner[0] = os.getpid()
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(file)
+
+
 def _count_steps(optimizer: ModuleType, stacks: Stacks) -> None:
     mmap, index = _mmap(), int(os.environ["ALGORUN_LOCAL_RANK"])
     file = os.open(f"{os.environ['ALGORUN_RUN_DIR']}/steps", os.O_RDWR | os.O_CLOEXEC)
@@ -190,9 +209,7 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks) -> None:
         try:
             if pid != getpid():  # the first step of this process
                 pid = getpid()
-                owner = counts[OWNER] in (0, pid) or not _alive(counts[OWNER])
-                if owner:
-                    counts[OWNER] = pid
+                owner = _claim(index, counts[OWNER : OWNER + 1])
                 stacks.offer()
                 _offer_calls()
                 if not watched:  # every version of torch has imported torch.cuda by now

@@ -84,12 +84,15 @@ def test_the_children_of_spawn_are_the_rank_s_progress(light):
     code = """
 import multiprocessing, time
 from torch.optim.optimizer import step
-def work():
+def work(at):
+    while time.monotonic() < at: pass  # both make their first step at once
     for _ in range(30): step()
     print('stepped\\n', end='', flush=True)  # in one write: two of them share the pipe
     time.sleep(60)
 if __name__ == '__main__':
-    for _ in range(2): multiprocessing.get_context('spawn').Process(target=work).start()
+    spawn = multiprocessing.get_context('spawn')
+    at = time.monotonic() + 0.5
+    for _ in range(2): spawn.Process(target=work, args=(at,)).start()
 """
     process = light.start(code)
     for _ in range(2):
