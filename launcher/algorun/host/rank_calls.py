@@ -18,10 +18,14 @@ def _path(pid: int, folder: str) -> str:
     return os.path.join(folder, f"calls-{pid}")
 
 
+def forget(pid: int, folder: str) -> None:
+    """Removes what an earlier question left."""
+    with contextlib.suppress(OSError):
+        os.unlink(_path(pid, folder))
+
+
 def ask(pid: int, folder: str) -> None:
     """Asks a process for its calls; `read` returns them moments later. Does nothing where the process cannot answer."""
-    with contextlib.suppress(OSError):
-        os.unlink(_path(pid, folder))  # what an earlier question left
     with contextlib.suppress(OSError):
         pipe = os.open(
             f"{_path(pid, folder)}.ask", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC

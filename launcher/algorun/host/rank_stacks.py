@@ -15,7 +15,10 @@ from .ranks import Ranks
 from .step_counter import StepBoard
 from .tools import Tools
 
-STACKS_S = 0.7  # from the question to the ranks until their answers are read
+# faulthandler reads the frames of all threads while they run: a thread that answers in Python at that moment can make it
+# crash the process (1 of 600 questions to a busy thread, CPython 3.11). So the calls are asked for after the stacks.
+STACKS_S = 0.3  # from the question for stacks to the one for calls
+CALLS_S = 0.5  # from there until all answers are read
 
 
 class RankStacks:
@@ -31,10 +34,20 @@ class RankStacks:
         """Asks every process of every running rank for its stacks. A moment later the hub gets those of all ranks."""
         from . import rank_calls, stacks  # only a hang needs them
 
-        for pid in stacks.askable(self._tools.run_dir):
-            rank_calls.ask(pid, self._tools.run_dir)
-            stacks.ask(pid, self._tools.run_dir)
-        self._tools.loop.after(STACKS_S, self._send_all)
+        folder = self._tools.run_dir
+        asked = {pid: stacks.ask(pid, folder) for pid in stacks.askable(folder)}
+        for pid in asked:
+            rank_calls.forget(pid, folder)
+        self._tools.loop.after(STACKS_S, lambda: self._ask_for_calls(asked))
+
+    def _ask_for_calls(self, asked: dict[int, bool]) -> None:
+        """`asked`: the processes of the ranks, and which of them were to write their stacks."""
+        from . import rank_calls, stacks
+
+        for pid, stack in asked.items():
+            if not stack or stacks.read(pid, self._tools.run_dir):
+                rank_calls.ask(pid, self._tools.run_dir)
+        self._tools.loop.after(CALLS_S, self._send_all)
 
     def _send_all(self) -> None:
         for stack in self._read():
