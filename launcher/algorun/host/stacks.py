@@ -14,6 +14,7 @@ EXITING = 0x4  # among a process's flags there (PF_EXITING)
 LONGEST = 64 * 1024  # characters of one dump
 BEGINNING = 16 * 1024  # kept of a longer one, with its end: there is the main thread
 LONGEST_LINE = 200  # characters of a line of source
+OWN = "/algorun/inside/rank_activities.py"  # it stands around torch's functions, and is no line of the user's
 
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*:$", re.MULTILINE)
 FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
@@ -108,7 +109,7 @@ def _ends(pid: int) -> bool:
 
 
 def frames(text: str) -> tuple[Frame, ...]:
-    """The main thread's frames, innermost first.
+    """The main thread's frames, innermost first, without those of algorun itself.
 
     faulthandler lists the newest thread first, so the main thread comes last. With more than 100 threads it stops before
     the main thread; then the thread that took the signal has to do.
@@ -120,7 +121,8 @@ def frames(text: str) -> tuple[Frame, ...]:
     if text[chosen.end() :].rstrip().endswith("\n..."):
         chosen = next((block for block in blocks if block.group().startswith("Current")), chosen)
     end = next((block.start() for block in blocks if block.start() > chosen.start()), len(text))
-    return tuple(Frame(file, int(line), function) for file, line, function in FRAME.findall(text, chosen.end(), end))
+    found = FRAME.findall(text, chosen.end(), end)
+    return tuple(Frame(file, int(line), function) for file, line, function in found if not file.endswith(OWN))
 
 
 def source(frame: Frame) -> str:

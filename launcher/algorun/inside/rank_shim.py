@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LONGEST_REPORT = 32 * 1024  # characters; a datagram on a Unix socket may be larger
 FRAMES = 60
+OWN = "/algorun/inside/rank_activities.py"  # it stands around torch's functions, and explains nothing
 
 
 def _line(path: str, number: int) -> str:
@@ -38,6 +39,9 @@ def _frames(traceback: TracebackType | None) -> list[str]:
     out: list[str] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
+        if code.co_filename.endswith(OWN):
+            traceback = traceback.tb_next
+            continue
         out.append(f'  File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}')
         source = _line(code.co_filename, traceback.tb_lineno)
         if source:

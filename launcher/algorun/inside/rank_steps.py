@@ -98,15 +98,20 @@ def _living(replay: Any) -> Any:  # a method of torch, see above
     return replayed
 
 
+def _beside(part: str) -> Any:  # a module: its functions have no types here
+    """The module rank_`part`, which lies beside rank_shim."""
+    path = os.environ["ALGORUN_SHIM"].removesuffix("shim.py") + f"{part}.py"
+    with open(path, encoding="utf-8") as file:
+        code = compile(file.read(), path, "exec")
+    module = type(sys)(f"algorun_rank_{part}")
+    exec(code, module.__dict__)
+    return module
+
+
 def _offer_calls() -> None:
-    """Runs rank_calls, which lies beside rank_shim: it answers which collectives this process has called."""
+    """Runs rank_calls: it answers which collectives this process has called."""
     try:
-        path = os.environ["ALGORUN_SHIM"].removesuffix("shim.py") + "calls.py"
-        with open(path, encoding="utf-8") as file:
-            code = compile(file.read(), path, "exec")
-        calls = type(sys)("algorun_rank_calls")
-        exec(code, calls.__dict__)
-        calls.offer()
+        _beside("calls").offer()
     except Exception:
         pass  # then a hang is judged by stacks alone
 
@@ -122,24 +127,45 @@ class Activities:
         self._indexes = {name: index for index, name in enumerate(ACTIVITIES)}
         self._open: list[int] = []
         self._since = 0.0
-        self._pid = os.getpid()  # a process forked from this one writes nothing
+        self._pid = os.getpid()  # a process forked from this one says nothing
+        self._said = 0  # open activities that the program has said itself
 
     def begin(self, name: str) -> None:
         """0.5 us."""
         if os.getpid() != self._pid:
             return
-        now = time.monotonic()
-        self._fold(now)
-        self._open.append(self._indexes[name])
-        self._run(now)
+        self._said += 1
+        self._open_at(time.monotonic(), name)
+
+    def enter(self, name: str) -> bool:
+        """As `begin`, for rank_activities: only in the record's owner, and only where the program says nothing itself.
+
+        Tells whether it has begun; `leave` then ends it.
+        """
+        if self._said or self._numbers[OWNER] != os.getpid():
+            return False
+        self._open_at(time.monotonic(), name)
+        return True
 
     def end(self) -> None:
         """Ends the activity that began last."""
-        if os.getpid() != self._pid or not self._open:
+        if os.getpid() != self._pid:
+            return
+        self._said = max(0, self._said - 1)
+        self.leave()
+
+    def leave(self) -> None:
+        """Ends what has begun last."""
+        if not self._open:
             return
         now = time.monotonic()
         self._fold(now)
         self._open.pop()
+        self._run(now)
+
+    def _open_at(self, now: float, name: str) -> None:
+        self._fold(now)
+        self._open.append(self._indexes[name])
         self._run(now)
 
     def _fold(self, now: float) -> None:
@@ -235,6 +261,8 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks) -> None:
     # As torch._dynamo.disable does, without its import: torch.compile then leaves this function uncompiled.
     stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
     optimizer.register_optimizer_step_post_hook(stepped)
+    if os.environ.get("ALGORUN_HOOKS") != "off":
+        _beside("activities").begin(optimizer, activities)
 
 
 def begin(optimizer: ModuleType) -> None:

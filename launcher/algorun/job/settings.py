@@ -231,6 +231,10 @@ RANK = Setting(
     "ALGORUN_RANK", "", _text, "a number", "RANK as the launcher set it; a launcher inside the script may change RANK"
 )
 LOCAL_RANK = Setting("ALGORUN_LOCAL_RANK", "", _text, "a number", "LOCAL_RANK as the launcher set it")
+HOOKS = Setting(
+    "ALGORUN_HOOKS", "", _text, "off",
+    "off: put nothing around torch's functions; the closing table then does not say what ranks of your own script did",
+)  # fmt: skip
 
 # -- elsewhere -------------------------------------------------------------------------------------------------------
 
@@ -252,7 +256,7 @@ GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
         PRICE,
     ),
     "Waits of the launcher": WAITS,
-    "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, RUN_DIR, SHIM, RANK, LOCAL_RANK),
+    "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, RUN_DIR, SHIM, RANK, LOCAL_RANK, HOOKS),
     "smdistributed": (CUDA_ON_CPU,),
     "docker/compose.yaml and bench": (IMAGE,),
 }

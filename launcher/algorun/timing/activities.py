@@ -1,4 +1,4 @@
-"""What the time of a rank is spent on, as far as its program says it. Pure."""
+"""What the time of a rank is spent on, as far as it is seen. Pure."""
 
 from __future__ import annotations
 

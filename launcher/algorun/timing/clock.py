@@ -44,9 +44,7 @@ class Clock:
         self.steps = 0  # of the last attempt: those of the rank that made most
         self.lost_steps = 0  # of the attempts that failed and were followed by another one
         self.attempts = 0  # that have started their ranks
-        self.activities: dict[
-            str, float
-        ] = {}  # of the last attempt, the mean over the ranks; {} if the program says none
+        self.activities: dict[str, float] = {}  # of the last attempt, the mean over the ranks; {} if none are seen
         self._marks: list[tuple[float, str]] = [(begin, LAUNCHER)]
         self._restarting = False
 

@@ -42,7 +42,7 @@ class Times:
     lost_steps: int  # of the failed attempts
     hosts: int
     price: float = 0.0  # of one host for one hour, 0.0 unknown
-    activities: Mapping[str, float] = field(default_factory=dict)  # seconds of a rank, as far as the program says them
+    activities: Mapping[str, float] = field(default_factory=dict)  # seconds of a rank, as far as they are seen
 
     @property
     def wall_s(self) -> float:
@@ -54,7 +54,7 @@ class Times:
 
         The first step is left out: its time cannot be told from what went before it. Steps of a failed attempt that a
         checkpoint kept are left out as well: which ones it kept is not known here. So are all evaluations and saves that
-        the program says.
+        are seen.
         """
         if not self.steps or not self.wall_s:
             return None
@@ -63,7 +63,7 @@ class Times:
 
     @property
     def data_wait(self) -> float | None:
-        """The share of its activities (0 to 1) in which a rank waited for batches, None if the program says none."""
+        """The share of its activities (0 to 1) in which a rank waited for batches, None if none are seen."""
         said = sum(self.activities.values())
         return self.activities.get("data", 0.0) / said if said else None
 

@@ -1,0 +1,143 @@
+"""What a rank's time is spent on, in scripts that say nothing themselves; and that torch works as without the launcher."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+import pytest
+
+from tests.conftest import algorun
+from tests.launcher.whole.running import simulate
+
+PARALLEL = """
+    import time, torch, torch.distributed as dist, torch.nn as nn
+    from torch.utils.data import DataLoader, Dataset
+
+    class Slow(Dataset):
+        def __len__(self):
+            return 64
+        def __getitem__(self, index):
+            time.sleep(0.005)
+            return torch.ones(4), torch.ones(1)
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 1)
+        def forward(self, inputs):
+            time.sleep(0.02)
+            return self.inner(inputs)
+
+    dist.init_process_group("gloo")
+    model = nn.parallel.DistributedDataParallel(Model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for inputs, wanted in DataLoader(Slow(), batch_size=4):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), wanted).backward()
+        optimizer.step()
+        if dist.get_rank() == 0:
+            time.sleep(0.01)
+        dist.barrier()
+    with torch.no_grad():
+        model(inputs)
+    torch.save(model.state_dict(), f"state-{dist.get_rank()}.pt")
+    dist.destroy_process_group()
+"""
+
+# Run in a rank: each prints what would change if torch's functions or the user's modules were not what they were.
+UNCHANGED = """
+    import inspect, io, pickle, warnings
+    import torch, torch.nn as nn
+
+    warnings.simplefilter("ignore")
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    assert pickle.loads(pickle.dumps(torch.save)) is torch.save
+    assert pickle.loads(pickle.dumps(torch.autograd.backward)) is torch.autograd.backward
+    assert list(inspect.signature(torch.save).parameters)[:2] == ["obj", "f"]
+    assert list(inspect.signature(torch.distributed.all_reduce).parameters)[:3] == ["tensor", "op", "group"]
+    assert b"algorun" not in pickle.dumps(model)
+    whole = io.BytesIO()
+    torch.save(model, whole)
+    assert b"algorun" not in whole.getvalue()
+    assert len(torch.fx.symbolic_trace(model).graph.nodes) == 5
+    for strict in (True, False):
+        exported = torch.export.export(model, (torch.ones(2, 4),), strict=strict)
+        assert torch.equal(exported.module()(torch.ones(2, 4)), model(torch.ones(2, 4)))
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    compiled(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+
+    torch.distributed.init_process_group("gloo")
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def reduced(tensor):
+        torch.distributed.all_reduce(tensor)
+        return tensor + 1
+
+    assert reduced(torch.ones(1)).item() == 2
+    parallel = torch.compile(nn.parallel.DistributedDataParallel(nn.Linear(4, 1)), backend="aot_eager")
+    parallel(torch.ones(2, 4)).sum().backward()
+    torch.distributed.destroy_process_group()
+    print("unchanged")
+"""
+
+
+def script(folder, text):
+    path = folder / "script.py"
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def activities(folder, host):
+    return json.loads((folder / host / "output" / "data" / "result.json").read_text())["times"].get("activities", {})
+
+
+@pytest.mark.timed
+def test_a_script_of_ddp_says_where_its_time_goes(tmp_path, nothing_left):
+    done = simulate("native", script(tmp_path, PARALLEL), folder=tmp_path, marker=nothing_left, layout="2x1")
+    assert done.code == 0, done.text
+    found = {host: activities(done.folder, host) for host in ("algo-1", "algo-2")}
+    for each in found.values():
+        assert each["data"] >= 15 * 4 * 0.005  # the batches after the first step
+        assert 15 * 0.02 <= each["forward"] <= 1.5 * each["data"]
+        assert each["evaluation"] >= 0.02, "a forward without gradients"
+        assert min(each["backward"], each["optimizer"], each["saving"]) > 0
+    assert found["algo-2"]["exchange"] >= 15 * 0.01, "it waits at the barrier for rank 0"
+
+
+def test_without_hooks_nothing_is_said(tmp_path, nothing_left):
+    path = script(tmp_path, PARALLEL)
+    done = simulate("native", path, folder=tmp_path, marker=nothing_left, layout="1x1", ALGORUN_HOOKS="off")
+    assert done.code == 0, done.text
+    assert activities(done.folder, "algo-1") == {}
+
+
+def test_torch_and_the_users_modules_stay_what_they_were(tmp_path, nothing_left):
+    path = script(tmp_path, UNCHANGED)
+    done = algorun("run", str(path), cwd=tmp_path, ALGORUN_TEST=nothing_left, SAGEMAKER_BASE_DIR=str(tmp_path))
+    assert done.code == 0, done.text
+    assert "unchanged" in done.out
+
+
+def test_an_exception_is_shown_without_the_launchers_frames(tmp_path, nothing_left):
+    path = script(
+        tmp_path,
+        """
+        import torch
+        weight = torch.nn.Parameter(torch.ones(1))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        weight.sum().backward()
+        optimizer.step()
+        weight.detach().sum().backward()
+        """,
+    )
+    done = algorun("run", str(path), cwd=tmp_path, ALGORUN_TEST=nothing_left, SAGEMAKER_BASE_DIR=str(tmp_path))
+    assert done.code == 1, done.text
+    failure = (tmp_path / "output" / "failure").read_text()
+    assert "does not require grad" in failure
+    assert "rank_activities" not in failure
