@@ -1,0 +1,103 @@
+"""What it costs that ranks note their activities: a job of two ranks with the launcher's hooks and without them, in turns.
+
+    python bench/activities.py [--rounds 11] [--steps 400]
+
+Prints the activities of a step, the CPU time of one, their share of a step of 50 ms, and the ratio of the steps per second
+with hooks and without, paired by round. The job trains a small model in DDP (gloo) with a DataLoader, so a step is short
+and the hooks weigh as much as they ever do.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.quiet import paired_ratio, quartiles
+
+LONGEST_S = 300.0  # of one job
+STATED_S = 0.05  # the step that the share is of
+REPEATS = 200_000  # of one activity, to measure it alone
+FIGURES = "figures "  # before a job's figures
+PROGRAM = textwrap.dedent(
+    f"""
+    import json, sys, time, torch, torch.distributed as dist, torch.nn as nn
+    from torch.utils.data import DataLoader, TensorDataset
+
+    steps = int(sys.argv[1])
+    dist.init_process_group("gloo")
+    data = TensorDataset(torch.randn(8 * (steps + 1), 64), torch.randn(8 * (steps + 1), 1))
+    model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    activities = sys.modules["algorun_rank_steps"].activities
+
+    for index, (inputs, wanted) in enumerate(DataLoader(data, batch_size=8)):
+        if index == 1:
+            dist.barrier()
+            begun = time.perf_counter()
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(inputs), wanted).backward()
+        optimizer.step()
+    dist.barrier()
+    step_s = (time.perf_counter() - begun) / steps
+    cpu = time.thread_time()
+    for _ in range({REPEATS}):
+        activities.enter("forward")
+        activities.leave()
+    one_s = (time.thread_time() - cpu) / {REPEATS}
+    if dist.get_rank() == 0:
+        print("{FIGURES}" + json.dumps({{"step_s": step_s, "one_s": one_s, "torch": torch.__version__}}))
+    dist.destroy_process_group()
+    """
+)
+A_STEP = ("data", "forward", "backward", "optimizer")  # each once in a step of PROGRAM
+
+
+def job(folder: Path, steps: int, hooks: str) -> dict[str, float | str]:
+    """The figures of one job. Exits where it fails."""
+    program = folder / "program.py"
+    program.write_text(PROGRAM)
+    argv = [sys.executable, "-m", "algorun", "simulate", "-j", "1x2", str(program), str(steps)]
+    environ = {**os.environ, "ALGORUN_HOOKS": hooks, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=LONGEST_S)
+    lines = [line.split(FIGURES, 1)[1] for line in done.stdout.splitlines() if FIGURES in line]
+    if done.returncode or not lines:
+        sys.exit(f"error: the job with ALGORUN_HOOKS={hooks} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    found: dict[str, float | str] = json.loads(lines[0])
+    seen = json.loads((folder / "algorun-simulate/algo-1/output/data/result.json").read_text())["times"]
+    if hooks != "off" and not all(seen["activities"][name] for name in A_STEP):
+        sys.exit(f"error: the job did not show its activities: {seen}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--steps", type=int, default=400)
+    options = parser.parse_args()
+    rates: dict[str, list[float]] = {"on": [], "off": []}
+    one_s: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(options.rounds):
+            for hooks in ("on", "off") if number % 2 else ("off", "on"):
+                found = job(Path(folder), options.steps, hooks)
+                rates[hooks].append(1 / float(found["step_s"]))
+                if hooks == "on":
+                    one_s.append(float(found["one_s"]))
+    low, cost, high = quartiles(one_s)
+    share = len(A_STEP) * cost / STATED_S
+    print(f"torch {found['torch']}")
+    print(f"an activity: {1e6 * cost:.2f} us of CPU time ({1e6 * low:.2f} - {1e6 * high:.2f}), {len(A_STEP)} a step")
+    print(f"together {1e6 * len(A_STEP) * cost:.1f} us, {share:.3%} of a step of {1e3 * STATED_S:g} ms")
+    low, ratio, high = paired_ratio(rates["on"], rates["off"])
+    print(f"steps/s with hooks over without: {ratio:.3f} ({low:.3f} - {high:.3f}), {options.rounds} rounds")
+    print(f"a step takes {1e3 / quartiles(rates['on'])[1]:.2f} ms with hooks")
+
+
+if __name__ == "__main__":
+    main()
