@@ -4,7 +4,8 @@
 
 Prints the activities of a step, the CPU time of one, their share of a step of 50 ms, and the ratio of the steps per second
 with hooks and without, paired by round. The job trains a small model in DDP (gloo) with a DataLoader, so a step is short
-and the hooks weigh as much as they ever do.
+and the hooks weigh as much as they ever do. The CPU time of one is of the note alone: the Python call around torch's
+function comes on top (about 0.2 us).
 """
 
 import argparse

@@ -14,14 +14,14 @@ import time
 
 TYPE_CHECKING = False  # typing itself must not be imported here
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType, TracebackType
     from typing import Any
 
 LONGEST_REPORT = 32 * 1024  # characters; a datagram on a Unix socket may be larger
 FRAMES = 60
-OWN = "/algorun/inside/rank_activities.py"  # it stands around torch's functions, and explains nothing
+OWN = "/algorun/inside/rank_activities.py"  # as in host/stacks.py, which cannot be imported here
 
 
 def _line(path: str, number: int) -> str:
@@ -39,13 +39,10 @@ def _frames(traceback: TracebackType | None) -> list[str]:
     out: list[str] = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
-        if code.co_filename.endswith(OWN):
-            traceback = traceback.tb_next
-            continue
-        out.append(f'  File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}')
         source = _line(code.co_filename, traceback.tb_lineno)
-        if source:
-            out.append(f"    {source}")
+        if not code.co_filename.endswith(OWN):
+            out.append(f'  File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}')
+            out += [f"    {source}"] if source else []
         traceback = traceback.tb_next
     return out[-2 * FRAMES :]
 
@@ -144,44 +141,62 @@ def _install() -> None:
 
 
 class Finder:
-    """Stands in sys.meta_path until the script imports torch's optimizers, then starts rank_steps and removes itself.
-    It never imports torch by itself."""
+    """Stands in sys.meta_path until the modules that it waits for have been imported; it imports none of them itself."""
 
-    MODULE = "torch.optim.optimizer"
+    def __init__(self) -> None:
+        self._waiting: dict[str, Callable[[ModuleType], None]] = {}
 
-    def __init__(self, steps: str) -> None:
-        self._steps = steps
+    def when_imported(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        """Calls `then` with the module once the script has imported it: at once if it has."""
+        if name in sys.modules:
+            then(sys.modules[name])
+            return
+        self._waiting[name] = then
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != self.MODULE:
+        """The module's own spec, whose loader calls `then` when it has executed the module."""
+        then = self._waiting.pop(name, None)
+        if then is None:
             return None
-        sys.meta_path.remove(self)
-        for finder in sys.meta_path:
-            spec = finder.find_spec(name, path, target)
+        if not self._waiting:
+            sys.meta_path.remove(self)
+        for finder in list(sys.meta_path):
+            spec = finder.find_spec(name, path, target) if finder is not self else None
             if spec is not None:
-                self._follow(spec.loader)
+                self._follow(spec.loader, then)
                 return spec
         return None
 
-    def _follow(self, loader: Any) -> None:  # any loader; its attribute is replaced, which no type of typing allows
-        """Makes the loader's next exec_module() start rank_steps afterwards; the module keeps its own loader."""
+    # Any: its attribute is replaced, which no type of typing allows.
+    def _follow(self, loader: Any, then: Callable[[ModuleType], None]) -> None:
+        """For any loader. The module keeps its own."""
         try:
             execute = loader.exec_module
 
-            def execute_and_begin(module: ModuleType) -> None:
+            def execute_and_then(module: ModuleType) -> None:
                 loader.__dict__.pop("exec_module", None)
                 execute(module)
                 try:
-                    # algorun.should_stop() finds it by this name.
-                    _execute(self._steps, "algorun_rank_steps", listed=True).begin(module)
+                    then(module)
                 except Exception:
-                    pass  # then no steps are counted
+                    pass  # then nothing is known of this module
 
-            loader.exec_module = execute_and_begin
+            loader.exec_module = execute_and_then
         except Exception:
             pass
 
 
+FINDER = Finder()
+
+
+def _begin_steps(optimizer: ModuleType) -> None:
+    # algorun.should_stop() finds it by this name.
+    steps = _execute(_beside("rank_steps.py"), "algorun_rank_steps", listed=True)
+    steps.begin(optimizer, FINDER.when_imported)
+
+
 if getattr(sys.excepthook, "__module__", "") != __name__:  # a virtual environment's .pth files run twice
     _install()
-    sys.meta_path.insert(0, Finder(_beside("rank_steps.py")))
+    FINDER.when_imported("torch.optim.optimizer", _begin_steps)

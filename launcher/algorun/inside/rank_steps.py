@@ -1,5 +1,5 @@
-"""Runs in a process of a rank that uses torch: counts optimizer steps, keeps the time of what the program says that it does,
-and writes all stacks on SIGUSR2.
+"""Runs in a process of a rank that uses torch: counts optimizer steps, keeps the time of what the program
+says that it does, and writes all stacks on SIGUSR2.
 
 rank_shim executes it after the import of torch.optim.optimizer. As there, it imports no module that a file of the user
 could replace, and no exception may reach the user's program.
@@ -25,8 +25,11 @@ import time
 
 TYPE_CHECKING = False  # typing itself must not be imported here
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
+
+    WhenImported = Callable[[str, Callable[[ModuleType], None]], None]  # of rank_shim
 
 # A record has words of 8 bytes, floats and unsigned numbers; host/step_counter.py says what each is. The rest is spare.
 RECORD = 256  # bytes
@@ -214,7 +217,7 @@ def _claim(index: int, owner: memoryview) -> bool:
         os.close(file)
 
 
-def _count_steps(optimizer: ModuleType, stacks: Stacks) -> None:
+def _count_steps(optimizer: ModuleType, stacks: Stacks, when_imported: WhenImported) -> None:
     mmap, index = _mmap(), int(os.environ["ALGORUN_LOCAL_RANK"])
     file = os.open(f"{os.environ['ALGORUN_RUN_DIR']}/steps", os.O_RDWR | os.O_CLOEXEC)
     try:
@@ -262,13 +265,13 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks) -> None:
     stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
     optimizer.register_optimizer_step_post_hook(stepped)
     if os.environ.get("ALGORUN_HOOKS") != "off":
-        _beside("activities").begin(optimizer, activities)
+        _beside("activities").begin(optimizer, activities, when_imported)
 
 
-def begin(optimizer: ModuleType) -> None:
+def begin(optimizer: ModuleType, when_imported: WhenImported) -> None:
     """Starts both functions. If one fails, the other still works."""
     stacks = Stacks()
-    for part in (stacks.offer, lambda: _count_steps(optimizer, stacks)):
+    for part in (stacks.offer, lambda: _count_steps(optimizer, stacks, when_imported)):
         try:
             part()
         except Exception:

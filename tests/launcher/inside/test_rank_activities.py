@@ -45,6 +45,77 @@ PARALLEL = """
     dist.destroy_process_group()
 """
 
+# Its argument is the wrapper. Rank 0's forward and backward are slower than rank 1's, which waits for it.
+WRAPPED = """
+    import sys, time, torch, torch.distributed as dist, torch.nn as nn
+
+    class Slowly(torch.autograd.Function):
+        @staticmethod
+        def forward(context, inputs):
+            time.sleep(0.04 if dist.get_rank() == 0 else 0.02)
+            return inputs.clone()
+        @staticmethod
+        def backward(context, gradient):
+            time.sleep(0.04 if dist.get_rank() == 0 else 0.02)
+            return gradient
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+        def forward(self, inputs):
+            return self.last(Slowly.apply(self.first(inputs)))
+
+    dist.init_process_group("gloo")
+    model = Model()
+    if sys.argv[1] == "ddp":
+        model = nn.parallel.DistributedDataParallel(model)
+    elif sys.argv[1] == "fsdp1":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    else:
+        from torch.distributed.fsdp import fully_shard
+        mesh = dist.init_device_mesh("cpu", (2,))
+        for module in (model.first, model.last, model):
+            fully_shard(module, mesh=mesh)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(16):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    with torch.no_grad():
+        model(torch.ones(2, 4))
+    if sys.argv[1] == "fsdp2":
+        import torch.distributed.checkpoint as dcp
+        dcp.save(model.state_dict(), checkpoint_id="checkpoint")
+    dist.destroy_process_group()
+"""
+
+STAGES = """
+    import time, torch, torch.distributed as dist, torch.nn as nn
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    class Stage(nn.Linear):
+        def forward(self, inputs):
+            time.sleep(0.01)
+            return super().forward(inputs)
+
+    dist.init_process_group("gloo")
+    rank, device = dist.get_rank(), torch.device("cpu")
+    module = Stage(4, 4)
+    stage = PipelineStage(module, rank, 2, device)
+    schedule = ScheduleGPipe(stage, 2, loss_fn=nn.functional.mse_loss)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(11):
+        if rank == 0:
+            schedule.step(torch.ones(4, 4))
+        else:
+            schedule.step(target=torch.ones(4, 4))
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+"""
+
 # Run in a rank: each prints what would change if torch's functions or the user's modules were not what they were.
 UNCHANGED = """
     import inspect, io, pickle, warnings
@@ -108,6 +179,33 @@ def test_a_script_of_ddp_says_where_its_time_goes(tmp_path, nothing_left):
         assert each["evaluation"] >= 0.02, "a forward without gradients"
         assert min(each["backward"], each["optimizer"], each["saving"]) > 0
     assert found["algo-2"]["exchange"] >= 15 * 0.01, "it waits at the barrier for rank 0"
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("wrapper", ["ddp", "fsdp1", "fsdp2"])
+def test_the_wait_for_a_slower_rank_is_not_a_ranks_own_time(wrapper, tmp_path, nothing_left):
+    path = script(tmp_path, WRAPPED)
+    done = simulate("native", path, wrapper, folder=tmp_path, marker=nothing_left, layout="2x1")
+    assert done.code == 0, done.text
+    slow, fast = (activities(done.folder, host) for host in ("algo-1", "algo-2"))
+    assert slow["forward"] >= 15 * 0.04
+    assert slow["backward"] >= 15 * 0.04
+    assert slow["evaluation"] >= 0.04
+    assert 15 * 0.02 <= fast["forward"] < 0.8 * slow["forward"]
+    if wrapper != "fsdp1":  # its exchange is in backward
+        assert 15 * 0.02 <= fast["backward"] < 0.8 * slow["backward"]
+        assert fast["exchange"] > slow["exchange"] + 15 * 0.02
+    assert (wrapper == "fsdp2") == bool(slow.get("saving"))
+
+
+@pytest.mark.timed
+def test_stages_of_torchs_pipelining_say_where_their_time_goes(tmp_path, nothing_left):
+    done = simulate("native", script(tmp_path, STAGES), folder=tmp_path, marker=nothing_left, layout="2x1")
+    assert done.code == 0, done.text
+    for host in ("algo-1", "algo-2"):
+        found = activities(done.folder, host)
+        assert found["forward"] >= 10 * 2 * 0.01, "two microbatches of each step after the first"
+        assert min(found["backward"], found["exchange"], found["optimizer"]) > 0
 
 
 def test_without_hooks_nothing_is_said(tmp_path, nothing_left):
