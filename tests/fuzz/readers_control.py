@@ -25,6 +25,7 @@ from algorun.control.messages import (
     Message,
     Nonce,
     Notice,
+    Pace,
     Ready,
     Refuse,
     Restart,
@@ -39,6 +40,7 @@ from algorun.control.messages import (
 from algorun.job.values import Sourced
 from algorun.network.connection import Connection
 from algorun.plan import cluster
+from algorun.timing.slowness import RankTimes
 
 from . import mutations
 from .reader import PART, Reader
@@ -79,6 +81,7 @@ FROM_HOSTS = [
     SaveFailed(FAILURE),
     RankLeft("algo-2", 1, 20, 0),
     Hang(600.0),
+    Pace(0, (RankTimes(1, 0, 20, 12.5, (0.0, 1.0, 2.0, 0.5, 0.25, 0.0, 0.0)),)),
     Stack(1, "algo-2", 20, (Frame("/opt/ml/code/train.py", 3, "step"),), source="loss.item()"),
     Stack(
         2,

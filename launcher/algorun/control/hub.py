@@ -28,6 +28,7 @@ from .gate import Gate
 from .hang import Stack
 from .host_loss import HostLoss
 from .messages import AskStacks, End, Heartbeat, Hello, Message, Notice, Ready, Refuse, Stop, Verdict
+from .pace import Paces
 
 LATE_S = 10.0  # how long a verdict at the gate waits for hosts that have not come yet
 
@@ -54,6 +55,7 @@ class Hub:
         self.gate = Gate(now, hosts, limits)
         self._loss = HostLoss(now, limits)
         self.attempts = Attempts(hosts, limits, restarts)
+        self.paces = Paces()
         self._leave_deadline = 0.0
         self._ended_at_gate = False
 

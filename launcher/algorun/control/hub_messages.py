@@ -15,6 +15,8 @@ from .messages import (
     Hang,
     Heartbeat,
     Message,
+    Notice,
+    Pace,
     Ready,
     SaveFailed,
     StacksSent,
@@ -40,6 +42,9 @@ def receive(hub: Hub, now: float, host: str, message: Message) -> Sends:
             return hub.rank_left(now, replace(message, host=host))
         case Hang(idle_s):
             return hub.hang(now, idle_s)
+        case Pace():
+            line = hub.paces.heard(host, message, hub.attempts.number, hub.gate.slots)
+            return [(hub.leader, Notice(line))] if line else []
         case Stack():
             return hub.stack(message)
         case StacksSent():

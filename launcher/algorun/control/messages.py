@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from algorun.common.fast_dataclasses import dataclass, field, replace
+from algorun.timing.slowness import RankTimes
 
 from .calls import LONGEST_MEMBERS
 from .failure import Failure, RankLeft
@@ -17,6 +18,7 @@ from .hang import Stack
 
 MOST_FRAMES = 60  # of a stack in a message, innermost first
 MOST_CALLS = 16  # collective calls of a rank in a message, the newest
+MOST_PACES = 256  # ranks of a host in a message
 MOST_NAME = 150  # characters of a file or a function there
 
 
@@ -88,6 +90,14 @@ class Hang:
     """A rank of this host has made no step for `idle_s` seconds."""
 
     idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What the time of this host's ranks was spent on so far, in this attempt. Hosts with many ranks send none."""
+
+    attempt: int
+    ranks: tuple[RankTimes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +207,7 @@ class Notice:
 
 
 Message = (
-    Hello | Ready | Heartbeat | Fail | SaveFailed | RankLeft | Hang | Stack | StacksSent | Stop | Done | Bye
+    Hello | Ready | Heartbeat | Fail | SaveFailed | RankLeft | Hang | Pace | Stack | StacksSent | Stop | Done | Bye
     | StartDaemon | DaemonEnded | Nonce | Welcome | Go | AskStacks | Restart | End | Refuse | Notice
 )  # fmt: skip
 
@@ -210,6 +220,7 @@ FROM_HOST: Mapping[str, type] = {
     "save_failed": SaveFailed,
     "rank_left": RankLeft,
     "hang": Hang,
+    "pace": Pace,
     "stack": Stack,
     "stacks_sent": StacksSent,
     "stop": Stop,

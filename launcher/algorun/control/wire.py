@@ -8,10 +8,12 @@ the hub can name both versions and end the job.
 from __future__ import annotations
 
 import json
+import math
 
 from algorun.common import __version__
 from algorun.common.codec import fields_of, from_json, loads
 from algorun.common.fast_dataclasses import fields
+from algorun.timing.activities import NAMES as ACTIVITIES
 
 from .failure import Failure, RankLeft
 from .messages import (
@@ -23,6 +25,7 @@ from .messages import (
     Go,
     Hello,
     Message,
+    Pace,
     Ready,
     Restart,
     SaveFailed,
@@ -130,6 +133,11 @@ def _check(message: Message) -> None:
         case RankLeft():
             for name in ("rank", "step", "attempt"):
                 _within(getattr(message, name), name, 0, MOST_STEPS)
+        case Pace(ranks=ranks):
+            for each in ranks:
+                _within(each.rank, "rank", 0, MOST_STEPS)
+                if len(each.activities) != len(ACTIVITIES) or not all(map(math.isfinite, (each.at, *each.activities))):
+                    raise ValueError(f"times {each}")
         case DaemonEnded(code=code):
             _within(code, "code", 0, 255)
         case _:

@@ -215,6 +215,7 @@ class AttemptRunner:
         if self._attempt is None or self._member.state is not State.RUN:
             return
         self._attempt.expect_ranks(self._now)
+        self._attempt.tell_pace(self._now, self._config.limits.times_s)
         limit_s = self._config.limits.hang_s
         idle_s = self._attempt.stalled(self._now, limit_s)
         if idle_s:

@@ -12,8 +12,9 @@ from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass
 from algorun.timing.activities import NAMES
 
-# As rank_steps writes it: six words and a spare one, the seconds of each activity, and which one runs since when.
-RECORD = struct.Struct(f"@QddQ d8xd {len(NAMES)}d Qd")
+# As rank_steps writes it: six words and a spare one, the seconds of each activity, which one runs since when, and
+# the group.
+RECORD = struct.Struct(f"@QddQ d8xd {len(NAMES)}d QdQ")
 RECORD_BYTES = 256  # whole cache lines for each, so that ranks do not slow each other down
 LONGEST_FACTOR = 10  # times the longest pause so far: a shorter one may be the end of an epoch, or a checkpoint
 
@@ -25,6 +26,7 @@ class Steps:
     imported and the first step was over (as last_at; 0.0: not yet).
 
     `activities`: the seconds of each activity (timing.activities.NAMES) so far, all 0 if the program does not say them.
+    `group`: ranks of one number do the same work, as far as the program says so.
     """
 
     count: int = 0
@@ -34,6 +36,7 @@ class Steps:
     torch_at: float = 0.0
     first_step_at: float = 0.0
     activities: tuple[float, ...] = (0.0,) * len(NAMES)
+    group: int = 0
 
 
 def stalled(steps: Steps, now: float, limit_s: float) -> bool:
@@ -69,10 +72,10 @@ class StepBoard:
         count, last_at, longest_s, pid, torch_at, first_step_at, *times = RECORD.unpack_from(
             self._map, local_rank * RECORD_BYTES
         )
-        *seconds, runs, since = times
+        *seconds, runs, since, group = times
         if runs:
             seconds[runs - 1] += max(0.0, time.monotonic() - since)
-        return Steps(count, last_at, longest_s, pid, torch_at, first_step_at, tuple(seconds))
+        return Steps(count, last_at, longest_s, pid, torch_at, first_step_at, tuple(seconds), group)
 
     def close(self) -> None:
         """Removes the file: no rank of this attempt lives any more, and the next attempt makes its own."""

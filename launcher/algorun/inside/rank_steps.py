@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 RECORD = 256  # bytes
 COUNT, LAST_AT, LONGEST_S, OWNER, TORCH_AT, _, FIRST_STEP_AT = range(7)
 FIRST_ACTIVITY, ACTIVITIES = 7, ("data", "forward", "backward", "exchange", "optimizer", "saving", "evaluation")
-ACTIVITY, SINCE = 14, 15  # what runs now, from 1 (0: none of them), and its begin
+ACTIVITY, SINCE, GROUP = 14, 15, 16  # what runs now, from 1 (0: none of them), its begin; who does the same work
 
 
 def _mmap() -> Any:  # the module, loaded by its path: mypy cannot know it
@@ -139,6 +139,11 @@ class Activities:
             return
         self._said += 1
         self._open_at(time.monotonic(), name)
+
+    def say_group(self, number: int) -> None:
+        """Ranks that say the same number do the same work, such as one stage of a pipeline: they can be compared."""
+        if os.getpid() == self._pid:
+            self._numbers[GROUP] = number
 
     def enter(self, name: str) -> bool:
         """As `begin`, for rank_activities: only in the record's owner, and only where the program says nothing itself.

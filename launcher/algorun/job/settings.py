@@ -196,6 +196,10 @@ HANG_S = Setting(
     "ALGORUN_HANG_S", 600.0, _seconds_or_off, f"{POSITIVE}; off: never",
     "A rank hangs after this time without an optimizer step, or after ten times its longest step if that is more", "s",
 )  # fmt: skip
+TIMES_S = Setting(
+    "ALGORUN_TIMES_S", 10.0, _seconds_or_off, f"{POSITIVE}; off: never",
+    "Time between two reports of what ranks do. A rank that is slow in three of them in a row is named", "s",
+)  # fmt: skip
 RESTART_S = Setting(
     "ALGORUN_RESTART_S",
     60.0,
@@ -248,7 +252,7 @@ IMAGE = Setting(
 )
 
 WAITS = (
-    *(GATE_S, PREPARE_S, START_S, HEARTBEAT_S, HEARTBEAT_TIMEOUT_S, BLAME_S, HANG_S, RESTART_S, GRACE_S, KILL_S, LEAVE_S),
+    *(GATE_S, PREPARE_S, START_S, HEARTBEAT_S, HEARTBEAT_TIMEOUT_S, BLAME_S, HANG_S, TIMES_S, RESTART_S, GRACE_S, KILL_S, LEAVE_S),
 )  # fmt: skip
 GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
     "The launcher": (
@@ -273,6 +277,7 @@ class Limits:
     heartbeat_timeout_s: float = HEARTBEAT_TIMEOUT_S.default
     blame_s: float = BLAME_S.default
     hang_s: float = HANG_S.default
+    times_s: float = TIMES_S.default
     grace_s: float = GRACE_S.default
     kill_s: float = KILL_S.default
     restart_s: float = RESTART_S.default
@@ -293,6 +298,7 @@ class Limits:
             heartbeat_timeout_s=HEARTBEAT_TIMEOUT_S.read(environ),
             blame_s=BLAME_S.read(environ),
             hang_s=HANG_S.read(environ),
+            times_s=TIMES_S.read(environ),
             grace_s=GRACE_S.read(environ),
             kill_s=KILL_S.read(environ),
             restart_s=RESTART_S.read(environ),

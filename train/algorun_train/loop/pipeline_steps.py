@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from algorun_train.common.activity import Activity
+from algorun_train.common.activity import Activity, say_group
 from algorun_train.data.batch import Batch
 from algorun_train.options.job_options import TrainOptions
 from algorun_train.parallel.run.pipeline import Pipeline
@@ -32,6 +32,7 @@ class PipelineSteps:
     ) -> None:
         self.pipeline, self.optimizer, self._scoring = pipeline, optimizer, scoring
         self.comm, self._seed, self._clip, self._random = comm, options.seed, options.clip_norm, random
+        say_group(min(self.pipeline.stages))  # the same stages of other pipelines do the same work
 
     def train(self) -> None:
         self.pipeline.train()

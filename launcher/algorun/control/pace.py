@@ -1,0 +1,66 @@
+"""Whether a rank holds the others up, from what all hosts report in a while. Pure."""
+
+from __future__ import annotations
+
+from algorun.timing.slowness import RankTimes, Slow, slow_ranks
+
+from .gate import listed
+from .messages import Pace
+
+IN_A_ROW = 3  # windows in which a rank must be slow: a shorter one is an accident
+
+
+class Paces:
+    """The reports of the attempt that runs. A window ends once all of its ranks have reported anew."""
+
+    def __init__(self) -> None:
+        self._attempt = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self._before: dict[int, RankTimes] = {}
+        self._after: dict[int, RankTimes] = {}
+        self._hosts: dict[int, str] = {}
+        self._slow: list[Slow] = []  # in the last windows, one after the other
+        self._said: set[int] = set()
+
+    def heard(self, host: str, pace: Pace, attempt: int, ranks: int) -> str:
+        """A host's report. `attempt` is the one that runs, with so many `ranks`.
+
+        Returns a line about slow ranks where one is due: once for each rank and attempt.
+        """
+        if pace.attempt != attempt:
+            return ""
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._clear()
+        for each in pace.ranks:
+            self._after[each.rank] = each
+            self._hosts[each.rank] = host
+        if len(self._after) < ranks:
+            return ""
+        before, after = self._before, self._after
+        self._before, self._after = after, {}
+        return self._judge(slow_ranks(before, after)) if before.keys() == after.keys() else ""
+
+    def _judge(self, slow: Slow | None) -> str:
+        if slow is None:
+            self._slow.clear()
+            return ""
+        self._slow = [*self._slow, slow][-IN_A_ROW:]
+        always = sorted(set.intersection(*(set(each.ranks) for each in self._slow)))
+        if not always:
+            self._slow = [slow]
+        if len(self._slow) < IN_A_ROW or self._said.issuperset(always):
+            return ""
+        self._said.update(always)
+        return self._line(always, slow)
+
+    def _line(self, ranks: list[int], slow: Slow) -> str:
+        hosts = listed(sorted({self._hosts[rank] for rank in ranks}))
+        one = len(ranks) == 1
+        return (
+            f"{'rank' if one else 'ranks'} {listed([str(rank) for rank in ranks])} on {hosts} {'is' if one else 'are'} slow: "
+            f"{'its' if one else 'their'} own work takes {slow.factor:.1f} x the others' time, most of the excess in "
+            f"{slow.activity}; the others wait {slow.waited:.0%} of the time"
+        )

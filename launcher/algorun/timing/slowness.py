@@ -1,0 +1,107 @@
+"""Which ranks make the others wait, judged by what each one's time is spent on. Pure.
+
+Ranks that train together make the same steps in the same time. Whoever is slow works all of that time; the others work less
+and wait in `exchange`. So a rank's own time is all but exchange, and is compared with that of the others in its group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from algorun.common.fast_dataclasses import dataclass
+
+from .activities import NAMES
+
+LEAST_STEPS = 3  # of a rank between two reports; with fewer, what is measured is one step's accident
+LEAST_EXCESS = 0.1  # of the whole time: what a slow rank works longer than the others
+UNEQUAL_STEPS = 0.1  # of the steps: ranks that differ by more do not train together
+ASIDE = ("exchange", "saving", "evaluation")  # no work of a step; one rank may well save for all
+OTHER = "what no activity names"
+
+
+@dataclass(frozen=True, slots=True)
+class RankTimes:
+    """What one rank has done until `at` (seconds of its host's clock) in this attempt.
+
+    `group`: ranks of one number do the same work. `activities`: seconds in the order of timing.activities.NAMES.
+    """
+
+    rank: int
+    group: int
+    steps: int
+    at: float
+    activities: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Ranks of one group that the others wait for: their own time over that of the others, what most of the excess is
+    spent on, and the share (0 to 1) of the others' time in which they wait for these."""
+
+    ranks: tuple[int, ...]
+    factor: float
+    activity: str
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a rank has done between two reports, each as a share of that time."""
+
+    rank: int
+    steps: int
+    own: float
+    exchange: float
+    parts: Mapping[str, float]  # of its own time
+
+
+def slow_ranks(before: Mapping[int, RankTimes], after: Mapping[int, RankTimes]) -> Slow | None:
+    """Who was slow between two reports of all ranks: of all groups the one with the highest factor; None if nobody was."""
+    groups: dict[int, list[Share]] = {}
+    for rank, last in after.items():
+        share = _share(before[rank], last)
+        if share is None:
+            return None
+        groups.setdefault(last.group, []).append(share)
+    found = [slow for slow in map(_slow_of_group, groups.values()) if slow is not None]
+    return max(found, key=lambda slow: slow.factor, default=None)
+
+
+def _share(before: RankTimes, after: RankTimes) -> Share | None:
+    """None where too little was seen: the rank's first step is not over, or it has made too few."""
+    whole, steps = after.at - before.at, after.steps - before.steps
+    if whole <= 0 or not before.steps or steps < LEAST_STEPS:
+        return None
+    spent = {name: (b - a) / whole for name, a, b in zip(NAMES, before.activities, after.activities, strict=True)}
+    parts = {name: share for name, share in spent.items() if name not in ASIDE}
+    parts[OTHER] = max(0.0, 1 - sum(spent.values()))
+    return Share(after.rank, steps, sum(parts.values()), spent["exchange"], parts)
+
+
+def _slow_of_group(shares: Sequence[Share]) -> Slow | None:
+    if len(shares) < 2:
+        return None
+    most = max(each.steps for each in shares)
+    if most - min(each.steps for each in shares) > max(1, UNEQUAL_STEPS * most):
+        return None
+    slowest = max(shares, key=lambda each: each.own)
+    usual = median([each.own for each in shares if each is not slowest])
+    late = [each for each in shares if each.own - usual >= LEAST_EXCESS]
+    others = [each for each in shares if each.own - usual < LEAST_EXCESS]
+    if not late or not others or not usual:
+        return None
+    own = median([each.own for each in late])
+    waited = median([each.exchange for each in others]) - median([each.exchange for each in late])
+    if waited < (own - usual) / 2:  # the others do something else meanwhile, so nobody waits
+        return None
+    excess = {
+        name: median([e.parts[name] for e in late]) - median([e.parts[name] for e in others]) for name in late[0].parts
+    }
+    activity = max(excess, key=lambda name: excess[name])
+    return Slow(tuple(sorted(each.rank for each in late)), own / usual, activity, waited)
+
+
+def median(values: Sequence[float]) -> float:
+    """The median of at least one value."""
+    ordered, half = sorted(values), len(values) // 2
+    return ordered[half] if len(values) % 2 else (ordered[half - 1] + ordered[half]) / 2

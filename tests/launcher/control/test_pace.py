@@ -1,0 +1,80 @@
+"""A slow rank is named once, when it was slow in several windows of one attempt."""
+
+from __future__ import annotations
+
+from algorun.control.messages import Pace
+from algorun.control.pace import IN_A_ROW, Paces
+from algorun.timing.slowness import RankTimes
+
+HOSTS = {"algo-1": (0, 1), "algo-2": (2, 3)}
+WINDOW_S = 10.0
+
+
+class Job:
+    """Four ranks on two hosts; `window` lets time pass and returns what the leader's log says."""
+
+    def __init__(self):
+        self.paces, self.attempt, self._number = Paces(), 0, 0
+        self._spent = {rank: [0.0] * 7 for rank in range(4)}
+
+    def window(self, *slow, hosts=tuple(HOSTS)):
+        self._number += 1
+        said = []
+        for rank, spent in self._spent.items():
+            own = WINDOW_S if rank in slow else WINDOW_S / 2
+            spent[1] += own  # forward
+            spent[3] += WINDOW_S - own  # exchange
+        for host in hosts:
+            times = [
+                RankTimes(rank, 0, 100 * self._number, WINDOW_S * self._number, tuple(self._spent[rank]))
+                for rank in HOSTS[host]
+            ]
+            said.append(self.paces.heard(host, Pace(self.attempt, tuple(times)), self.attempt, 4))
+        return "".join(said)
+
+
+def test_a_slow_rank_is_named_once():
+    job = Job()
+    job.window()
+    assert [job.window(2) for _ in range(IN_A_ROW - 1)] == [""] * (IN_A_ROW - 1)
+    assert job.window(2) == (
+        "rank 2 on algo-2 is slow: its own work takes 2.0 x the others' time, most of the excess in forward; "
+        "the others wait 50% of the time"
+    )
+    assert not any(job.window(2) for _ in range(5))
+
+
+def test_all_ranks_of_a_slow_host_are_named_together():
+    job = Job()
+    job.window()
+    said = "".join(job.window(2, 3) for _ in range(IN_A_ROW))
+    assert said.startswith("ranks 2, 3 on algo-2 are slow: their own work")
+
+
+def test_a_short_slowness_is_an_accident():
+    job = Job()
+    job.window()
+    assert not any(job.window(*slow) for slow in [(2,), (2,), (), (2,), (1,), (1,), (), (3,)])
+
+
+def test_another_attempt_begins_anew_and_may_be_named_again():
+    job = Job()
+    job.window()
+    assert "".join(job.window(2) for _ in range(IN_A_ROW))
+    job.attempt = 1
+    job.window(2)
+    assert not job.window(2)
+    assert "".join(job.window(2) for _ in range(IN_A_ROW - 1)).startswith("rank 2 ")
+
+
+def test_a_host_that_reports_nothing_ends_no_window():
+    job = Job()
+    job.window()
+    assert not any(job.window(2, hosts=("algo-2",)) for _ in range(5))
+
+
+def test_a_report_of_an_attempt_that_has_failed_counts_for_nothing():
+    job = Job()
+    report = Pace(3, (RankTimes(0, 0, 1, 1.0, (0.0,) * 7),))
+    assert job.paces.heard("algo-1", report, 0, 4) == ""
+    assert job.paces.heard("algo-1", report, 0, 1) == ""
