@@ -60,7 +60,7 @@ class Paces:
         hosts = listed(sorted({self._hosts[rank] for rank in ranks}))
         one = len(ranks) == 1
         return (
-            f"{'rank' if one else 'ranks'} {listed([str(rank) for rank in ranks])} on {hosts} {'is' if one else 'are'} slow: "
+            f"slow: {'rank' if one else 'ranks'} {listed([str(rank) for rank in ranks])} on {hosts}: "
             f"{'its' if one else 'their'} own work takes {slow.factor:.1f} x the others' time, most of the excess in "
             f"{slow.activity}; the others wait {slow.waited:.0%} of the time"
         )

@@ -38,7 +38,7 @@ def test_a_slow_rank_is_named_once():
     job.window()
     assert [job.window(2) for _ in range(IN_A_ROW - 1)] == [""] * (IN_A_ROW - 1)
     assert job.window(2) == (
-        "rank 2 on algo-2 is slow: its own work takes 2.0 x the others' time, most of the excess in forward; "
+        "slow: rank 2 on algo-2: its own work takes 2.0 x the others' time, most of the excess in forward; "
         "the others wait 50% of the time"
     )
     assert not any(job.window(2) for _ in range(5))
@@ -48,7 +48,7 @@ def test_all_ranks_of_a_slow_host_are_named_together():
     job = Job()
     job.window()
     said = "".join(job.window(2, 3) for _ in range(IN_A_ROW))
-    assert said.startswith("ranks 2, 3 on algo-2 are slow: their own work")
+    assert said.startswith("slow: ranks 2, 3 on algo-2: their own work")
 
 
 def test_a_short_slowness_is_an_accident():
@@ -64,7 +64,7 @@ def test_another_attempt_begins_anew_and_may_be_named_again():
     job.attempt = 1
     job.window(2)
     assert not job.window(2)
-    assert "".join(job.window(2) for _ in range(IN_A_ROW - 1)).startswith("rank 2 ")
+    assert "".join(job.window(2) for _ in range(IN_A_ROW - 1)).startswith("slow: rank 2 ")
 
 
 def test_a_host_that_reports_nothing_ends_no_window():

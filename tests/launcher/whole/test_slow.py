@@ -60,7 +60,7 @@ def test_a_slow_rank_is_named_with_its_host_and_what_it_spends_its_time_on(part,
     assert done.code == 0, done.text
     lines = [line for line in done.text.splitlines() if " slow: " in line]
     assert len(lines) == 1, done.text
-    assert re.search(rf"warning: rank 2 on algo-2 is slow: .* most of the excess in {part}; the others wait", lines[0])
+    assert re.search(rf"warning: slow: rank 2 on algo-2: .* most of the excess in {part}; the others wait", lines[0])
 
 
 @pytest.mark.timed
