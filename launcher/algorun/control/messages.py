@@ -24,12 +24,13 @@ MOST_NAME = 150  # characters of a file or a function there
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the job ended, the same on all hosts. kind: ok, stopped or failed."""
+    """How the job ended, the same on all hosts. kind: ok, stopped or failed. `slow` names ranks that others waited for."""
 
     kind: str
     code: int
     failure: Failure | None = None
     why: str = ""
+    slow: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from .gate import listed
 from .messages import Pace
 
 IN_A_ROW = 3  # windows in which a rank must be slow: a shorter one is an accident
+LEAST_S = 5.0  # seconds that the judgement at the end must have seen: less is an accident
 
 
 class Paces:
@@ -21,8 +22,10 @@ class Paces:
         self._before: dict[int, RankTimes] = {}
         self._after: dict[int, RankTimes] = {}
         self._hosts: dict[int, str] = {}
+        self._begins: list[dict[int, RankTimes]] = []  # of the first window, and of the last ones
         self._slow: list[Slow] = []  # in the last windows, one after the other
         self._said: set[int] = set()
+        self._lines: list[str] = []
 
     def heard(self, host: str, pace: Pace, attempt: int, ranks: int) -> str:
         """A host's report. `attempt` is the one that runs, with so many `ranks`.
@@ -41,7 +44,20 @@ class Paces:
             return ""
         before, after = self._before, self._after
         self._before, self._after = after, {}
-        return self._judge(slow_ranks(before, after)) if before.keys() == after.keys() else ""
+        if before.keys() != after.keys():
+            return ""
+        self._begins = [*self._begins[:1], *self._begins[1:][-IN_A_ROW + 1 :], before]
+        return self._judge(slow_ranks(before, after))
+
+    def at_the_end(self) -> str:
+        """The line about who was slow in the last attempt: in all of it, in the last windows, or at least for a while."""
+        first, last = self._begins[:1], self._begins[1:2] if len(self._begins) > IN_A_ROW else []
+        for begin in (*first, *last):
+            if all(self._before[rank].at - times.at >= LEAST_S for rank, times in begin.items()):
+                slow = slow_ranks(begin, self._before)
+                if slow is not None:
+                    return self._line(sorted(slow.ranks), slow)
+        return self._lines[-1] if self._lines else ""
 
     def _judge(self, slow: Slow | None) -> str:
         if slow is None:
@@ -54,7 +70,8 @@ class Paces:
         if len(self._slow) < IN_A_ROW or self._said.issuperset(always):
             return ""
         self._said.update(always)
-        return self._line(always, slow)
+        self._lines.append(self._line(always, slow))
+        return self._lines[-1]
 
     def _line(self, ranks: list[int], slow: Slow) -> str:
         hosts = listed(sorted({self._hosts[rank] for rank in ranks}))

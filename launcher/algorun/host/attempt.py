@@ -10,17 +10,17 @@ from algorun.common.errors import ExitCode, exit_code
 from algorun.common.fast_dataclasses import replace
 from algorun.control.failure import Failure
 from algorun.control.gate import listed
-from algorun.control.messages import MOST_PACES, DaemonEnded, Message, Pace, StartDaemon
+from algorun.control.messages import DaemonEnded, Message, StartDaemon
 from algorun.job.paths import Paths
 from algorun.job.settings import START_S
 from algorun.plan.plan import Plan
 from algorun.timing.clock import RankMoments
-from algorun.timing.slowness import RankTimes
 
 from .engine_processes import EngineProcesses
 from .output import Pipes
 from .rank_port import Fields, Peer
 from .rank_stacks import RankStacks
+from .rank_times import Reports
 from .ranks import Ranks
 from .step_counter import StepBoard, stalled
 from .tools import Tools
@@ -59,11 +59,11 @@ class Attempt:
         self._runner = runner
         self._before: Snapshot | None = None
         self._over = False
-        self._told_at = -math.inf  # when the hub has heard what the ranks do
         self._start_s, self._late_at = 0.0, math.inf  # the engine's time to start all ranks of this host, and its end
         self._pipes = Pipes(tools.loop, tools.console)
         self._board = StepBoard(tools.run_dir, len(self._host.ranks))
         self.ranks = Ranks(tools, plan, self._host, runner.rank_exited, self._broken)
+        self.reports = Reports(self._board, [rank.rank for rank in self._host.ranks], plan.attempt, runner.send)
         self.stacks = RankStacks(tools, paths, host, self.ranks, self._board, runner.send)
         self.engine = EngineProcesses(tools, self._pipes, plan, host, runner.send)
 
@@ -165,19 +165,6 @@ class Attempt:
         """The seconds since a running rank made its last step, where they are too many; 0.0 where all ranks go on."""
         steps = [self._board.read(local_rank) for local_rank, _, _ in self.ranks.running()]
         return max((now - each.last_at for each in steps if stalled(each, now, limit_s)), default=0.0)
-
-    def tell_pace(self, now: float, every_s: float) -> None:
-        """Tells the hub what the time of the ranks was spent on, every `every_s` seconds, while all of them run."""
-        running = self.ranks.running()
-        if now - self._told_at < every_s or not len(self._host.ranks) == len(running) <= MOST_PACES:
-            return
-        self._told_at = now
-        times = []
-        for local_rank, rank, _ in running:
-            found = self._board.read(local_rank)
-            spent = tuple(round(each, 4) for each in found.activities)
-            times.append(RankTimes(rank, found.group, found.count, round(now, 4), spent))
-        self._runner.send(Pace(self._plan.attempt, tuple(times)))
 
     def silent(self, now: float, limit_s: float) -> list[int]:
         """The running ranks whose steps nobody counts and that have printed nothing for `limit_s`."""

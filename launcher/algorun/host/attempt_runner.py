@@ -186,6 +186,7 @@ class AttemptRunner:
         elif self._member.stopping and not self._attempt.ranks.quiet:
             self._tools.loop.after(DRAIN_POLL_S, self._look_whether_done)
         elif self._member.awaits_ranks:
+            self._attempt.reports.tell_last()
             note = self.public(report.figures(self._config.paths.summary)) if self._leads else ""
             self._supervisor.do(self._member.all_ranks_gone(self._now, note))
 
@@ -215,7 +216,8 @@ class AttemptRunner:
         if self._attempt is None or self._member.state is not State.RUN:
             return
         self._attempt.expect_ranks(self._now)
-        self._attempt.tell_pace(self._now, self._config.limits.times_s)
+        if self._attempt.ranks.all_run:
+            self._attempt.reports.look(self._now, self._config.limits.times_s)
         limit_s = self._config.limits.hang_s
         idle_s = self._attempt.stalled(self._now, limit_s)
         if idle_s:

@@ -85,6 +85,11 @@ class Ranks:
         return len(self._ended) == len(self._ranks)
 
     @property
+    def all_run(self) -> bool:
+        """True while each rank has started, and none has ended."""
+        return not self._ended and all(rank.pid for rank in self._ranks.values())
+
+    @property
     def not_started(self) -> list[int]:
         """The global numbers of the ranks that the engine has not started."""
         return [rank.plan.rank for local, rank in self._ranks.items() if not rank.pid and local not in self._ended]

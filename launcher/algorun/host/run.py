@@ -47,7 +47,7 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     report.write_result(config.paths, result.verdict, result.line, times.to_json())
     if not config.quiet:
         if clock.attempts and host == config.resources.hosts[0]:
-            console.say(table.text(times, host))
+            console.say(table.text(times, host, result.verdict.slow))
         if result.verdict.failure is not None:
             failure = result.verdict.failure
             console.put(2, f"algorun: {failure.text(LOGGED + len(failure.user_text))}\n".encode("utf-8", "replace"))

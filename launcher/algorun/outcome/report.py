@@ -64,8 +64,10 @@ def write_result(paths: Paths, verdict: Verdict, line: str, times: Mapping[str, 
     `times`: where the time of this host went (timing/table.py).
     """
     with contextlib.suppress(OSError):
-        text = json.dumps({"kind": verdict.kind, "code": verdict.code, "line": line, "times": times})
-        write_aside(paths.output_data / RESULT, text + "\n")
+        found = {"kind": verdict.kind, "code": verdict.code, "line": line, "times": times}
+        if verdict.slow:
+            found["slow"] = verdict.slow
+        write_aside(paths.output_data / RESULT, json.dumps(found) + "\n")
 
 
 def read_result(paths: Paths) -> dict[str, object]:

@@ -91,8 +91,11 @@ class Times:
         return found
 
 
-def text(times: Times, host: str) -> str:
-    """The table of one host: a heading, one row for each cause, and what follows from them. Lines without an end."""
+def text(times: Times, host: str, slow: str = "") -> str:
+    """The table of one host: a heading, one row for each cause, and what follows from them. Lines without an end.
+
+    `slow` names ranks that the others waited for.
+    """
     wall, rest = times.wall_s, 0.0
     lines = [f"algorun: time of {host}: {wall:.1f} s"]
     for cause, spent in times.seconds.items():
@@ -108,6 +111,8 @@ def text(times: Times, host: str) -> str:
         lines.append(f"  a rank spent {said}")
     if times.data_wait is not None and times.data_wait >= SLOW_DATA:
         lines.append(f"  {times.data_wait:.0%} of that was waiting for batches; see docs/time.md")
+    if slow:
+        lines.append(f"  {slow}")
     if times.lost_steps:
         lines.append(f"  {times.lost_steps} steps in failed attempts; checkpoints may have kept some of them")
     if times.cost is not None:

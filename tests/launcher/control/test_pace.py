@@ -67,6 +67,52 @@ def test_another_attempt_begins_anew_and_may_be_named_again():
     assert "".join(job.window(2) for _ in range(IN_A_ROW - 1)).startswith("slow: rank 2 ")
 
 
+def test_who_was_slow_in_all_of_a_short_job_is_said_at_its_end():
+    job = Job()
+    job.window()
+    assert job.paces.at_the_end() == ""
+    assert job.window(2) == ""
+    assert job.paces.at_the_end().startswith("slow: rank 2 on algo-2: its own work takes 2.0 x the others' time")
+
+
+def test_who_became_slow_at_the_end_is_said_too():
+    job = Job()
+    for _ in range(20):
+        job.window()
+    for _ in range(IN_A_ROW - 1):
+        assert job.window(2) == ""
+    assert job.paces.at_the_end().startswith("slow: rank 2 on algo-2")
+
+
+def test_who_was_slow_for_a_while_is_said_at_the_end_as_it_was_then():
+    job = Job()
+    job.window()
+    said = "".join(job.window(2) for _ in range(IN_A_ROW))
+    for _ in range(50):
+        job.window()
+    assert job.paces.at_the_end() == said != ""
+
+
+def test_an_even_job_ends_without_a_word():
+    job = Job()
+    for number in range(50):
+        job.window(*([2] if number == 20 else []))
+    assert job.paces.at_the_end() == ""
+
+
+def test_what_is_too_short_to_tell_is_not_told():
+    paces = Paces()
+    for at, forward in ((0.0, 0.0), (4.0, 4.0)):
+        ranks = [
+            RankTimes(
+                rank, 0, int(at) * 10 + 1, at, (0.0, forward / (2 - rank), 0.0, at - forward / (2 - rank), *(0.0,) * 3)
+            )
+            for rank in (0, 1)
+        ]
+        paces.heard("algo-1", Pace(0, tuple(ranks)), 0, 2)
+    assert paces.at_the_end() == ""
+
+
 def test_a_host_that_reports_nothing_ends_no_window():
     job = Job()
     job.window()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -50,17 +51,23 @@ JOB = """
 """
 
 
+def result(folder, host):
+    return json.loads((folder / "algorun-simulate" / host / "output" / "data" / "result.json").read_text())
+
+
 @pytest.mark.timed
-@pytest.mark.parametrize("part", ["forward", "backward", "what no activity names"])
-def test_a_slow_rank_is_named_with_its_host_and_what_it_spends_its_time_on(part, tmp_path, nothing_left):
-    path = script(tmp_path, JOB)
+def test_a_slow_rank_is_named_with_its_host_and_what_it_spends_its_time_on(tmp_path, nothing_left):
+    path, part = script(tmp_path, JOB), "what no activity names"
     done = simulate(
         *("native", path, part, "2", "9"), folder=tmp_path, marker=nothing_left, layout="2x2", ALGORUN_TIMES_S="1"
     )
     assert done.code == 0, done.text
     lines = [line for line in done.text.splitlines() if " slow: " in line]
     assert len(lines) == 1, done.text
-    assert re.search(rf"warning: slow: rank 2 on algo-2: .* most of the excess in {part}; the others wait", lines[0])
+    said = rf"slow: rank 2 on algo-2: .* most of the excess in {part}; the others wait"
+    assert re.search(f"warning: {said}", lines[0])
+    for host in ("algo-1", "algo-2"):
+        assert re.match(said, result(tmp_path, host)["slow"])
 
 
 @pytest.mark.timed
@@ -71,3 +78,13 @@ def test_in_an_even_job_nobody_is_slow(tmp_path, nothing_left):
     )
     assert done.code == 0, done.text
     assert " slow: " not in done.text
+    assert "slow" not in result(tmp_path, "algo-1")
+
+
+@pytest.mark.timed
+def test_a_job_too_short_for_a_warning_says_at_its_end_who_was_slow(tmp_path, nothing_left):
+    path = script(tmp_path, JOB)
+    done = simulate("native", path, "backward", "2", "8", folder=tmp_path, marker=nothing_left, layout="2x2")
+    assert done.code == 0, done.text
+    assert " slow: " not in done.text.partition("algorun: time of")[0]
+    assert re.match("slow: rank 2 on algo-2: .* in backward;", result(tmp_path, "algo-2")["slow"])

@@ -1,0 +1,51 @@
+"""What this host tells the hub of its ranks' time, from their records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from algorun.control.messages import MOST_PACES, Pace
+from algorun.timing.slowness import RankTimes
+
+from .step_counter import StepBoard
+
+
+class Reports:
+    """The reports of one attempt; `ranks` are the global ranks of this host, by local rank.
+
+    Nothing is told of a host with too many ranks, nor before each of its ranks has made a step.
+    """
+
+    def __init__(self, board: StepBoard, ranks: Sequence[int], attempt: int, send: Callable[[Pace], None]) -> None:
+        self._board, self._ranks, self._attempt, self._send = board, ranks, attempt, send
+        self._seen: tuple[RankTimes, ...] = ()  # when all ranks had last gone on
+        self._told: tuple[RankTimes, ...] = ()
+        self._told_at = -math.inf
+
+    def look(self, now: float, every_s: float) -> None:
+        """Reads the records, and reports them every `every_s` seconds; called while all ranks run."""
+        if len(self._ranks) > MOST_PACES or every_s == math.inf:
+            return
+        found = tuple(self._read(local_rank, rank, now) for local_rank, rank in enumerate(self._ranks))
+        if not all(each.steps for each in found):
+            return
+        if not self._seen or all(new.steps > old.steps for new, old in zip(found, self._seen, strict=True)):
+            self._seen = found
+        if now - self._told_at >= every_s:
+            self._told_at = now
+            self._tell(found)
+
+    def tell_last(self) -> None:
+        """Reports what was seen last while all ranks made steps: what a rank does after its last one makes nobody wait."""
+        if self._seen and self._told and self._seen[0].at > self._told[0].at:
+            self._tell(self._seen)
+
+    def _read(self, local_rank: int, rank: int, now: float) -> RankTimes:
+        found = self._board.read(local_rank)
+        spent = tuple(round(each, 4) for each in found.activities)
+        return RankTimes(rank, found.group, found.count, round(now, 4), spent)
+
+    def _tell(self, times: tuple[RankTimes, ...]) -> None:
+        self._told = times
+        self._send(Pace(self._attempt, times))
