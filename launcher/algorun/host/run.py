@@ -45,9 +45,9 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
         result = _failed_here(config, _defect(host, defect))
     times = _times(config, clock)
     report.write_result(config.paths, result.verdict, result.line, times.to_json())
+    if clock.attempts and host == config.resources.hosts[0]:
+        console.say(table.text(times, host, result.verdict.slow))
     if not config.quiet:
-        if clock.attempts and host == config.resources.hosts[0]:
-            console.say(table.text(times, host, result.verdict.slow))
         if result.verdict.failure is not None:
             failure = result.verdict.failure
             console.put(2, f"algorun: {failure.text(LOGGED + len(failure.user_text))}\n".encode("utf-8", "replace"))

@@ -63,9 +63,10 @@ def test_a_slow_rank_is_named_with_its_host_and_what_it_spends_its_time_on(tmp_p
     )
     assert done.code == 0, done.text
     lines = [line for line in done.text.splitlines() if " slow: " in line]
-    assert len(lines) == 1, done.text
+    assert len(lines) == 2, done.text
     said = rf"slow: rank 2 on algo-2: .* most of the excess in {part}; the others wait"
     assert re.search(f"warning: {said}", lines[0])
+    assert re.match(f"  {said}", lines[1])  # in the closing table
     for host in ("algo-1", "algo-2"):
         assert re.match(said, result(tmp_path, host)["slow"])
 
