@@ -154,6 +154,7 @@ bench: $(VENV)/ready-bench $(VENV)-sdk2/ready  ## Measure the launcher, the trai
 	$(BIN)/python bench/client.py
 	$(BIN)/python bench/page.py
 	$(BIN)/python bench/activities.py
+	$(BIN)/python bench/slowness.py
 
 bench-hub: $(VENV)/ready  ## Measure what the hub costs with 64 to 1,000 simulated hosts (8 minutes)
 	mkdir -p .build
@@ -172,6 +173,7 @@ bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it ge
 	$(BIN)/python bench/client.py --rounds 0 --files 20 --seconds 1 --no-peers
 	$(BIN)/python bench/page.py --rounds 1 --values 100
 	$(BIN)/python bench/activities.py --rounds 1 --steps 200
+	$(BIN)/python bench/slowness.py --layouts 1x2 --sizes 1 --clean 0 --seconds 6 --parts forward
 	$(BIN)/python bench/hub.py --hosts 8,32 --rounds 1 --seconds 1 --json .build/hub-quick.json
 	$(BIN)/python bench/hub_plot.py .build/hub-quick.svg quick=.build/hub-quick.json
 	$(BIN)/python -m tests.gpu --cpu --page .build/gpu-test-cpu.md --keep .build/gpu-test-cpu.json

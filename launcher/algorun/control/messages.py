@@ -24,13 +24,17 @@ MOST_NAME = 150  # characters of a file or a function there
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How the job ended, the same on all hosts. kind: ok, stopped or failed. `slow` names ranks that others waited for."""
+    """How the job ended, the same on all hosts. kind: ok, stopped or failed.
+
+    `slow` names ranks that others waited for; `above` says what ranks spent more on than the others.
+    """
 
     kind: str
     code: int
     failure: Failure | None = None
     why: str = ""
     slow: str = ""
+    above: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from algorun.timing.slowness import RankTimes, Slow, slow_ranks
+from algorun.common.fast_dataclasses import replace
+from algorun.timing.slowness import RankTimes, Slow, excesses, slow_ranks
 
 from .gate import listed
-from .messages import Pace
+from .messages import Pace, Verdict
 
 IN_A_ROW = 3  # windows in which a rank must be slow: a shorter one is an accident
 LEAST_S = 5.0  # seconds that the judgement at the end must have seen: less is an accident
+LEAST_ABOVE = 0.01  # of the time: what a rank spends less than this above the others is not said
+MOST_ABOVE = 3  # ranks and activities that are said
 
 
 class Paces:
@@ -49,15 +52,29 @@ class Paces:
         self._begins = [*self._begins[:1], *self._begins[1:][-IN_A_ROW + 1 :], before]
         return self._judge(slow_ranks(before, after))
 
+    def add_to(self, verdict: Verdict) -> Verdict:
+        """The verdict, with what the reports say at the job's end."""
+        return replace(verdict, slow=self.at_the_end(), above=self.above_at_the_end())
+
     def at_the_end(self) -> str:
         """The line about who was slow in the last attempt: in all of it, in the last windows, or at least for a while."""
         first, last = self._begins[:1], self._begins[1:2] if len(self._begins) > IN_A_ROW else []
         for begin in (*first, *last):
-            if all(self._before[rank].at - times.at >= LEAST_S for rank, times in begin.items()):
+            if self._long_enough(begin):
                 slow = slow_ranks(begin, self._before)
                 if slow is not None:
                     return self._line(sorted(slow.ranks), slow)
         return self._lines[-1] if self._lines else ""
+
+    def above_at_the_end(self) -> str:
+        """What ranks spent more on than the others in all of the last attempt, for people to look at; "" if nothing shows."""
+        if not self._begins or not self._long_enough(self._begins[0]):
+            return ""
+        found = [each for each in excesses(self._begins[0], self._before) if each.share >= LEAST_ABOVE][:MOST_ABOVE]
+        return ", ".join(f"rank {each.rank} in {each.activity} {each.share:.1%} of the time" for each in found)
+
+    def _long_enough(self, begin: dict[int, RankTimes]) -> bool:
+        return all(self._before[rank].at - times.at >= LEAST_S for rank, times in begin.items())
 
     def _judge(self, slow: Slow | None) -> str:
         if slow is None:

@@ -6,6 +6,7 @@ and wait in `exchange`. So a rank's own time is all but exchange, and is compare
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 from algorun.common.fast_dataclasses import dataclass
@@ -15,7 +16,7 @@ from .activities import NAMES
 LEAST_STEPS = 3  # of a rank between two reports; with fewer, what is measured is one step's accident
 LEAST_EXCESS = 0.1  # of the whole time: what a slow rank works longer than the others
 UNEQUAL_STEPS = 0.1  # of the steps: ranks that differ by more do not train together
-ASIDE = ("exchange", "saving", "evaluation")  # no work of a step; one rank may well save for all
+WAITING = "exchange"  # no work, but waiting for the work of others
 OTHER = "what no activity names"
 
 
@@ -45,6 +46,15 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
+class Excess:
+    """What one rank spends more on an activity than the median of its group, as a share (0 to 1) of the time."""
+
+    rank: int
+    activity: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """What a rank has done between two reports, each as a share of that time."""
 
@@ -57,14 +67,41 @@ class Share:
 
 def slow_ranks(before: Mapping[int, RankTimes], after: Mapping[int, RankTimes]) -> Slow | None:
     """Who was slow between two reports of all ranks: of all groups the one with the highest factor; None if nobody was."""
+    found = [slow for slow in map(_slow_of_group, _groups(before, after)) if slow is not None]
+    return max(found, key=lambda slow: slow.factor, default=None)
+
+
+def excesses(before: Mapping[int, RankTimes], after: Mapping[int, RankTimes]) -> list[Excess]:
+    """What ranks spend more on than the others of their group between two reports, the most first. No verdict: in every job
+    some rank is above the others."""
+    found = []
+    for shares in _groups(before, after):
+        for each, (activity, own) in itertools.product(shares, _usual_parts(shares).items()):
+            above = each.parts[activity] - own
+            if above > 0:
+                found.append(Excess(each.rank, activity, above))
+    return sorted(found, key=lambda each: (-each.share, each.rank))
+
+
+def _usual_parts(shares: Sequence[Share]) -> dict[str, float]:
+    """The medians of a group of two and more."""
+    return {name: median([each.parts[name] for each in shares]) for name in shares[0].parts} if len(shares) > 1 else {}
+
+
+def _groups(before: Mapping[int, RankTimes], after: Mapping[int, RankTimes]) -> list[list[Share]]:
+    """The groups whose ranks have made steps together, [] where too little was seen of a rank."""
     groups: dict[int, list[Share]] = {}
     for rank, last in after.items():
         share = _share(before[rank], last)
         if share is None:
-            return None
+            return []
         groups.setdefault(last.group, []).append(share)
-    found = [slow for slow in map(_slow_of_group, groups.values()) if slow is not None]
-    return max(found, key=lambda slow: slow.factor, default=None)
+    return [shares for shares in groups.values() if _together(shares)]
+
+
+def _together(shares: Sequence[Share]) -> bool:
+    most = max(each.steps for each in shares)
+    return most - min(each.steps for each in shares) <= max(1, UNEQUAL_STEPS * most)
 
 
 def _share(before: RankTimes, after: RankTimes) -> Share | None:
@@ -73,16 +110,13 @@ def _share(before: RankTimes, after: RankTimes) -> Share | None:
     if whole <= 0 or not before.steps or steps < LEAST_STEPS:
         return None
     spent = {name: (b - a) / whole for name, a, b in zip(NAMES, before.activities, after.activities, strict=True)}
-    parts = {name: share for name, share in spent.items() if name not in ASIDE}
+    parts = {name: share for name, share in spent.items() if name != WAITING}
     parts[OTHER] = max(0.0, 1 - sum(spent.values()))
-    return Share(after.rank, steps, sum(parts.values()), spent["exchange"], parts)
+    return Share(after.rank, steps, sum(parts.values()), spent[WAITING], parts)
 
 
 def _slow_of_group(shares: Sequence[Share]) -> Slow | None:
     if len(shares) < 2:
-        return None
-    most = max(each.steps for each in shares)
-    if most - min(each.steps for each in shares) > max(1, UNEQUAL_STEPS * most):
         return None
     slowest = max(shares, key=lambda each: each.own)
     usual = median([each.own for each in shares if each is not slowest])

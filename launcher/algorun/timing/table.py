@@ -91,10 +91,10 @@ class Times:
         return found
 
 
-def text(times: Times, host: str, slow: str = "") -> str:
+def text(times: Times, host: str, slow: str = "", above: str = "") -> str:
     """The table of one host: a heading, one row for each cause, and what follows from them. Lines without an end.
 
-    `slow` names ranks that the others waited for.
+    `slow` names ranks that the others waited for; `above` says what ranks spent more on than the others.
     """
     wall, rest = times.wall_s, 0.0
     lines = [f"algorun: time of {host}: {wall:.1f} s"]
@@ -113,6 +113,8 @@ def text(times: Times, host: str, slow: str = "") -> str:
         lines.append(f"  {times.data_wait:.0%} of that was waiting for batches; see docs/time.md")
     if slow:
         lines.append(f"  {slow}")
+    if above:
+        lines.append(f"  above the other ranks: {above}")
     if times.lost_steps:
         lines.append(f"  {times.lost_steps} steps in failed attempts; checkpoints may have kept some of them")
     if times.cost is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from algorun.control.messages import Pace
+from algorun.control.messages import Pace, Verdict
 from algorun.control.pace import IN_A_ROW, Paces
 from algorun.timing.slowness import RankTimes
 
@@ -111,6 +111,19 @@ def test_what_is_too_short_to_tell_is_not_told():
         ]
         paces.heard("algo-1", Pace(0, tuple(ranks)), 0, 2)
     assert paces.at_the_end() == ""
+
+
+def test_what_ranks_spend_more_on_than_the_others_is_said_at_the_end():
+    job = Job()
+    for _ in range(9):
+        job.window()
+    assert job.paces.above_at_the_end() == "", "an even job"
+    job.window(2)
+    for _ in range(IN_A_ROW):
+        job.window()
+    verdict = job.paces.add_to(Verdict("ok", 0))
+    assert (verdict.kind, verdict.slow) == ("ok", ""), "too little for a verdict"
+    assert verdict.above == "rank 2 in forward 4.2% of the time"
 
 
 def test_a_host_that_reports_nothing_ends_no_window():

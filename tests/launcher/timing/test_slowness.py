@@ -7,7 +7,7 @@ import random
 import pytest
 
 from algorun.timing.activities import NAMES
-from algorun.timing.slowness import OTHER, RankTimes, median, slow_ranks
+from algorun.timing.slowness import OTHER, RankTimes, excesses, median, slow_ranks
 
 STEP_S, WINDOW_S = 0.1, 10.0
 WORK = {
@@ -15,6 +15,8 @@ WORK = {
     "forward": 0.3,
     "backward": 0.5,
     "optimizer": 0.05,
+    "saving": 0.0,
+    "evaluation": 0.0,
     OTHER: 0.05,
 }  # of a step; the rest is exchange
 PARTS = (*WORK,)
@@ -58,6 +60,20 @@ def test_a_delay_of_a_rank_is_found_with_its_part(part, delay, ranks, groups):
         assert found.waited == pytest.approx(delay / (1 + delay), rel=0.25)
 
 
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("delay", [0.05, 0.2, 1.0])
+def test_a_delay_is_the_first_of_all_excesses(part, delay):
+    for seed in range(8):
+        found = excesses(*reports(8, late=(seed,), part=part, delay=delay, noise=0.1, groups=2, seed=seed))
+        assert (found[0].rank, found[0].activity) == (seed, part)
+        assert found[0].share == pytest.approx(delay / (1.1 + delay), rel=0.25)
+        assert found == sorted(found, key=lambda each: -each.share)
+
+
+def test_one_rank_has_nobody_to_be_above():
+    assert excesses(*reports(4, late=(1,), delay=1.0, groups=4)) == []
+
+
 def test_all_ranks_of_a_slow_host_are_found():
     found = slow_ranks(*reports(8, late=(4, 5, 6, 7), delay=0.5, noise=0.05))
     assert found is not None
@@ -83,13 +99,18 @@ def test_ranks_that_do_not_train_together_are_not_compared():
     assert slow_ranks(before, after) is None
 
 
-def test_a_rank_that_saves_for_all_is_not_slow():
-    before, after = reports(4)
-    for rank in after:  # rank 0 saves for 2 s more, the others wait for it
-        spent = list(after[rank].activities)
-        spent[NAMES.index("saving" if rank == 0 else "exchange")] += 2.0
-        after[rank] = RankTimes(rank, 0, after[rank].steps, after[rank].at + 2.0, tuple(spent))
-    assert slow_ranks(before, after) is None
+@pytest.mark.parametrize("activity", ["saving", "evaluation"])
+def test_a_rank_that_works_for_all_is_named_if_the_others_wait_long_for_it(activity):
+    for seconds, named in ((0.5, False), (2.0, True)):
+        before, after = reports(4)
+        for rank in after:  # rank 0 saves or evaluates, the others wait for it
+            spent = list(after[rank].activities)
+            spent[NAMES.index(activity if rank == 0 else "exchange")] += seconds
+            after[rank] = RankTimes(rank, 0, after[rank].steps, after[rank].at + seconds, tuple(spent))
+        found = slow_ranks(before, after)
+        assert (found is not None) is named
+        if found is not None:
+            assert (found.ranks, found.activity) == ((0,), activity)
 
 
 def test_before_the_first_step_and_with_few_steps_nothing_is_said():
