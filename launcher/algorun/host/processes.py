@@ -16,6 +16,7 @@ from algorun.common.fast_dataclasses import dataclass
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 PR_SET_PDEATHSIG = 1  # prctl(2)
 PR_SET_CHILD_SUBREAPER = 36
+ASIDE_ROUNDS, ASIDE_POLL_S = 40, 0.005  # 0.2 s in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,7 @@ class Owner:
         self._on_exit = on_exit
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._sessions: set[int] = set()
+        self._aside: set[int] = set()  # children that outlive an attempt
         self._guard: int | None = None
         self._guard_pid = 0
 
@@ -151,8 +153,12 @@ class Owner:
         *,
         what: str,
         stdin: int = subprocess.DEVNULL,
+        aside: bool = False,
     ) -> int:
-        """Starts a process in a new session and returns its pid. Raises UserError where the program cannot start."""
+        """Starts a process in a new session and returns its pid. Raises UserError where the program cannot start.
+
+        One that is `aside` belongs to no attempt: `kill_left` leaves it alone, and `close` ends it.
+        """
         try:
             child = subprocess.Popen(
                 list(argv),
@@ -170,6 +176,8 @@ class Owner:
             fix = "check that it exists and is executable" if number in (ENOENT, EACCES, ENOEXEC) else ""
             raise UserError(what, f"{missing}: {reason}", fix=fix) from None
         self._children[child.pid] = child
+        if aside:
+            self._aside.add(child.pid)
         self.own(child.pid)
         return child.pid
 
@@ -192,6 +200,7 @@ class Owner:
             if pid == 0:
                 return
             child = self._children.pop(pid, None)
+            self._aside.discard(pid)
             if child is not None:
                 child.returncode = os.waitstatus_to_exitcode(status)
                 self._on_exit(pid, child.returncode)
@@ -199,11 +208,13 @@ class Owner:
     def left(self) -> list[Stat]:
         """The processes that are left of all that was started: those in its sessions, and adopted orphans.
 
-        A child counts until it has been reaped.
+        A child counts until it has been reaped. Those aside do not count.
         """
         me = os.getpid()
         found = []
         for stat in processes():
+            if stat.session in self._aside:
+                continue
             child = stat.parent == me and stat.pid != self._guard_pid
             if child or (stat.session in self._sessions and not stat.ended):
                 found.append(stat)
@@ -215,12 +226,20 @@ class Owner:
         for stat in left:
             send(stat.pid, signal.SIGKILL)
         if not left:
-            self._sessions.clear()
+            self._sessions = set(self._aside)
             self._tell_guard("=\n")
+            for session in self._sessions:
+                self._tell_guard(f"+{session}\n")
         return bool(left)
 
     def close(self) -> None:
-        """Kills and collects whatever is left."""
+        """Kills and collects whatever is left. Processes aside that were told to end have a moment for it."""
+        for _ in range(ASIDE_ROUNDS):
+            self.reap()
+            if not self._aside:
+                break
+            select.select([], [], [], ASIDE_POLL_S)
+        self._aside.clear()
         for _ in range(50):
             self.reap()
             if not self.kill_left():

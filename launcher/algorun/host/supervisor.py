@@ -10,6 +10,7 @@ import contextlib
 import functools
 import signal
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from algorun.common.event_loop import STOP_SIGNALS, Loop, Timer
 from algorun.common.fast_dataclasses import replace
@@ -50,6 +51,9 @@ from .rank_port import Fields, Peer, RankPort
 from .readiness import Readiness
 from .tools import Tools
 
+if TYPE_CHECKING:
+    from .host_sampling import HostSampling
+
 
 class Supervisor:
     """One host's main process."""
@@ -63,8 +67,10 @@ class Supervisor:
         self._timer: Timer | None = None
         self._channel: Channel | None = None
         self._port: RankPort | None = None
-        self._readiness: Readiness  # made with the run folder, as is _runner
+        self._tools: Tools  # made with the run folder, as are _readiness and _runner
+        self._readiness: Readiness
         self._runner: AttemptRunner
+        self._sampling: HostSampling | None = None  # once ranks run
 
     @property
     def _host(self) -> str:
@@ -77,7 +83,7 @@ class Supervisor:
 
         `error` is a configuration error of this host that the other hosts must hear.
         """
-        report.begin(self._job.paths)
+        report.begin(self._job.paths, self._host)
         self.owner.guard()
         handlers: dict[int, Callable[[], None]] = {signal.SIGCHLD: self.owner.reap}
         for number, name in STOP_SIGNALS.items():
@@ -102,7 +108,7 @@ class Supervisor:
         closing.callback(self._port.close)
         self.owner.clean_up(self._port.folder)
         logs = self._job.paths.output_data / "logs"
-        tools = Tools(self._loop, self.owner, self._console, self._programs, self._port.folder, logs)
+        self._tools = tools = Tools(self._loop, self.owner, self._console, self._programs, self._port.folder, logs)
         self._readiness = Readiness(tools, self._job, self._machine, self)
         closing.callback(self._readiness.close)
         closing.callback(self.owner.close)
@@ -146,9 +152,20 @@ class Supervisor:
                 self.warn(text)
             case Nonce() | Welcome() | Heartbeat():
                 self._runner.look_after_ranks()
+                self._look_after_sampling()
                 self._arm()
             case other:
                 raise ValueError(f"the hub cannot send {type(other).__name__}")
+
+    def _look_after_sampling(self) -> None:
+        """Measures the host from the moment on at which ranks run, without holding up their start."""
+        if self._sampling is not None:
+            self._sampling.look(self._loop.now())
+        elif self._runner.ranks_run and self._job.figures:
+            from .host_sampling import HostSampling, setup
+
+            self._sampling = HostSampling(self._tools, setup(self._job, self._machine, self._clock.begin))
+            self._sampling.start(self._loop.now())
 
     def _restart(self, attempt: int, cause: Failure) -> None:
         """The attempt has failed, and another one follows."""
@@ -177,6 +194,8 @@ class Supervisor:
             self._readiness.prepared(returncode)
         elif self._readiness.is_check(pid):
             self._readiness.checked(returncode)
+        elif self._sampling is not None and self._sampling.is_sampler(pid):
+            self._sampling.ended(returncode, self._loop.now())
         else:
             self._runner.child_ended(pid, returncode)
 
@@ -212,6 +231,8 @@ class Supervisor:
                     self._clock.ranks(self._loop.now(), self._runner.moments)
                     self.mark(LEAVING)
                     self._runner.conclude(verdict)
+                    if self._sampling is not None:
+                        self._sampling.finish()
                     self._loop.post(self.leave)
                 case EndProcesses():
                     self.owner.close()

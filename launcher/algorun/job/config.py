@@ -46,6 +46,7 @@ class JobConfig:
     quiet: bool  # print no closing line: `algorun simulate` prints one for all hosts
     equal_slots: bool  # different numbers of ranks on the hosts are an error
     price: float  # of one host for one hour, 0.0 unknown
+    figures: bool  # measure how busy the hosts are
 
     @property
     def request(self) -> Request:
@@ -126,6 +127,7 @@ def _config(
         job_name=given.hyperparameters.platform.job_name or given.environ.get("TRAINING_JOB_NAME", ""),
         quiet=settings.QUIET.read(given.environ),
         price=settings.PRICE.read(given.environ),
+        figures=settings.FIGURES.read(given.environ),
         equal_slots=settings.EQUAL_SLOTS.read(given.environ),
     )
 

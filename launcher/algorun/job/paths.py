@@ -110,6 +110,10 @@ class Paths:
         """The figures of the closing line. The training program may write this file."""
         return self.output_data / "summary.json"
 
+    def host_figures(self, host: str) -> Path:
+        """How busy this host was (docs/time.md). SageMaker puts the files of all hosts into one folder, hence its name."""
+        return self.output_data / f"host_figures-{host}.jsonl"
+
     @property
     def written(self) -> tuple[str, ...]:
         """The folders that a job writes to: results, checkpoints, temporary files."""

@@ -64,6 +64,12 @@ def _seconds_or_off(name: str, text: str) -> float:
     return NEVER_S if text == "off" else seconds(name, text)
 
 
+def _unless_off(name: str, text: str) -> bool:
+    if text != "off":
+        raise UserError(name, f"{text!r} is not allowed", allowed="off", fix="unset it to measure")
+    return False
+
+
 def _restarts(name: str, text: str) -> int:
     return count(name, text, MOST_RESTARTS, least=0)
 
@@ -157,6 +163,10 @@ QUIET = Setting(
 PRICE = Setting(
     "ALGORUN_PRICE", 0.0, _price, "a number above 0",
     "Price of one host for one hour, in your currency: the closing table then says what the job cost. Unset: no cost",
+)  # fmt: skip
+FIGURES = Setting(
+    "ALGORUN_FIGURES", True, _unless_off, "off",
+    "off: do not measure how busy the hosts are, CPUs, memory, disks, network and GPUs. Unset: measure them",
 )  # fmt: skip
 
 
@@ -257,7 +267,7 @@ WAITS = (
 GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
     "The launcher": (
         *(ENGINE, SLOTS, RESTARTS, SHARE_NOTHING, EQUAL_SLOTS, PORT, ADDRESSES, TOKEN, EXTRACT, REQUEST_FORMAT, QUIET),
-        PRICE,
+        *(PRICE, FIGURES),
     ),
     "Waits of the launcher": WAITS,
     "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, RUN_DIR, SHIM, RANK, LOCAL_RANK, HOOKS),

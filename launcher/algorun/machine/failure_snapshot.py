@@ -5,17 +5,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 
 from algorun.common.fast_dataclasses import dataclass
 
-from . import probe
+from . import memory_cgroup, probe
+from .memory_cgroup import NO_LIMIT, MemoryCgroup
 from .probe import Folder
-from .system_files import read
 
 NO_SHM = Folder(probe.SHM, writable=False, free_bytes=0, size_bytes=0)
-NO_LIMIT = 1 << 60  # bytes; cgroup v1 writes a number near 2**63 if there is no limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,67 +35,30 @@ class Evidence:
     folders: tuple[Folder, ...] = ()  # those that the job writes to
 
 
-@dataclass(frozen=True, slots=True)
-class _Cgroup:
-    """This process's memory cgroup: its folder, and the file names of its version (v1 or v2)."""
-
-    folder: str
-    events: str
-    peak: str
-    limit: str
-
-
-def _cgroup(root: str) -> _Cgroup | None:
-    """The memory cgroup; None if there is none.
-
-    /proc/self/cgroup gives its path as the machine sees it. In a container the same cgroup is the mount's root.
-    """
-    lines = [line.split(":", 2) for line in read(f"{root}/proc/self/cgroup").splitlines()]
-    paths = {line[1]: line[2] for line in lines if len(line) == 3}
-    kinds = (
-        ("memory", "/sys/fs/cgroup/memory", "memory.oom_control", "memory.max_usage_in_bytes", "memory.limit_in_bytes"),
-        ("", "/sys/fs/cgroup", "memory.events", "memory.peak", "memory.max"),
-    )
-    for name, mount, events, peak, limit in kinds:
-        for below in (paths.get(name, "/").rstrip("/"), ""):
-            if ".." not in below and os.path.exists(f"{root}{mount}{below}/{events}"):
-                return _Cgroup(f"{root}{mount}{below}", events, peak, limit)
-    return None
-
-
-def _number(path: str, name: str = "") -> int | None:
-    """The number that a file holds, or the number after `name` on a line of it; None without one."""
-    for line in read(path).splitlines():
-        value = line.removeprefix(f"{name} ") if name else line
-        if value.isdigit():
-            return int(value)
-    return None
-
-
-def _oom_kills(cgroup: _Cgroup | None, root: str) -> Snapshot:
+def _oom_kills(cgroup: MemoryCgroup | None, root: str) -> Snapshot:
     if cgroup is not None:
-        count = _number(f"{cgroup.folder}/{cgroup.events}", "oom_kill")
+        count = cgroup.number(cgroup.events, "oom_kill")
         if count is not None:
             return Snapshot(count, of_machine=False)
-    return Snapshot(_number(f"{root}/proc/vmstat", "oom_kill") or 0, of_machine=True)
+    return Snapshot(memory_cgroup.number(f"{root}/proc/vmstat", "oom_kill") or 0, of_machine=True)
 
 
 def snapshot(root: str = "") -> Snapshot:
     """The count at the start of an attempt."""
     root = root.rstrip("/")
-    return _oom_kills(_cgroup(root), root)
+    return _oom_kills(memory_cgroup.find(root), root)
 
 
 def look(before: Snapshot | None, folders: Iterable[str] = (), root: str = "") -> Evidence:
     """Measures after a failure. `before`: the attempt's snapshot, None if no attempt had begun. `folders`: those that
     the job writes to."""
     root = root.rstrip("/")
-    cgroup = _cgroup(root)
+    cgroup = memory_cgroup.find(root)
     now = _oom_kills(cgroup, root)
     peak = limit = 0
     if cgroup is not None:
-        peak = _number(f"{cgroup.folder}/{cgroup.peak}") or 0
-        limit = _number(f"{cgroup.folder}/{cgroup.limit}") or 0
+        peak = cgroup.number(cgroup.peak) or 0
+        limit = cgroup.number(cgroup.limit) or 0
     if not 0 < limit < NO_LIMIT or now.of_machine:
         limit = probe.memory_bytes(root)
     return Evidence(

@@ -62,6 +62,15 @@ def visible(value: str | None, devices: int, uuids: Sequence[str]) -> Visible:
     return Visible(_count(chosen), value)
 
 
+def places(value: str | None, uuids: Sequence[str]) -> list[int]:
+    """The places, among all GPUs of the machine with these UUIDs, of those that CUDA_VISIBLE_DEVICES=`value` names whole."""
+    if value is None:
+        return list(range(len(uuids)))
+    found = [_named(entry, len(uuids), uuids) for entry in named(value)]
+    chosen = [int(each) if each.isdigit() else uuids.index(each) for each in found if each and each[:4] != "MIG-"]
+    return sorted(set(chosen))
+
+
 def sliced(seen: Visible, found: Nvidia) -> tuple[int, ...]:
     """The number of MIG slices of each visible GPU that is divided."""
     at: Sequence[int] = range(found.devices)

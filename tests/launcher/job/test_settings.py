@@ -117,3 +117,10 @@ def test_a_wrong_wait_is_refused_by_name(name, text, says):
     with pytest.raises(UserError, match=says) as caught:
         Limits.of({name: text})
     assert caught.value.where == name
+
+
+def test_figures_are_measured_unless_they_are_off():
+    assert settings.FIGURES.read({}) is True
+    assert settings.FIGURES.read({"ALGORUN_FIGURES": "off"}) is False
+    with pytest.raises(UserError, match="ALGORUN_FIGURES: 'no' is not allowed; allowed: off"):
+        settings.FIGURES.read({"ALGORUN_FIGURES": "no"})

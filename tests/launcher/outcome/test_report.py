@@ -18,7 +18,7 @@ FAILED = Verdict("failed", 255, FAILURE)
 @pytest.fixture
 def paths(tmp_path):
     found = Paths(tmp_path / "ml")
-    report.begin(found)
+    report.begin(found, "algo-1")
     return found
 
 
@@ -65,7 +65,7 @@ def test_a_room_that_a_script_has_taken_away_is_not_needed(change, paths, tmp_pa
 
 def test_a_run_that_was_killed_leaves_nothing_for_the_next(paths):
     paths.failure.write_text("of the run before")
-    report.begin(paths)
+    report.begin(paths, "algo-1")
     assert names(paths) == {reserved(paths.failure).name}
 
 
