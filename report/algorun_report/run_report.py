@@ -50,6 +50,37 @@ class Utilization:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """What the ranks of a host did between two reports of theirs. Times are seconds since the job's begin.
+
+    `shares[r][a]` is the share of the time (0 to 1) that rank r spent in activity a; together they are at most 1.
+    """
+
+    begin: float
+    end: float
+    steps: int  # of the rank that made most
+    shares: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostWindows:
+    """What the ranks of one host did over time. `ranks` are their numbers in the job."""
+
+    host: str
+    ranks: tuple[int, ...]
+    windows: tuple[Window, ...]  # in their order
+
+
+@dataclass(frozen=True, slots=True)
+class Activities:
+    """What all ranks did over time. `names`: of the activities, in the order of their shares."""
+
+    names: tuple[str, ...] = ()
+    hosts: tuple[HostWindows, ...] = ()
+    slow: tuple[tuple[float, str], ...] = ()  # verdicts about slow ranks, each with its second since the job's begin
+
+
+@dataclass(frozen=True, slots=True)
 class Phase:
     """A stretch of a job's time. `end` is None while it lasts."""
 
@@ -147,6 +178,7 @@ class RunReport:
     axis: Axis = Axis.ORDER  # of the metrics
     metrics: tuple[Metric, ...] = ()
     silent_metrics: tuple[tuple[str, str], ...] = ()  # name and regular expression of those that no line has
+    activities: Activities = Activities()
     utilization: tuple[Utilization, ...] = ()
     results: tuple[tuple[str, str], ...] = ()  # names and figures that the program left in summary.json
     sweep: Sweep | None = None

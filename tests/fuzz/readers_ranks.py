@@ -17,6 +17,7 @@ from algorun.host import ranks
 from algorun.host.daemons import Daemons
 from algorun.host.rank_port import Peer, RankPort, parse_raised
 from algorun.host.ranks import Ranks
+from algorun.host.times_file import TimesFile
 from algorun.host.tools import Tools
 from algorun.job import config
 from algorun.job.request import Request
@@ -80,8 +81,9 @@ def read_ranks(data: bytes) -> None:
                 all_ranks.peer_message(peer, message)
 
         port = RankPort(loop, lambda raised: None, heard)
+        times = TimesFile(scratch(), "algo-1", lambda text: None)
         all_ranks = Ranks(
-            Tools(loop, NoOwner(), NoConsole(), PROGRAMS, port.folder, scratch() / "ranks"), made, host,
+            Tools(loop, NoOwner(), NoConsole(), PROGRAMS, port.folder, scratch() / "ranks", times), made, host,
             lambda local_rank, returncode, tail: None, broken.append,
         )  # fmt: skip
         try:

@@ -47,6 +47,39 @@ def line(host: int, step: int) -> str:
     return f"[{host - 1} algo-{host}] step: {step} train_loss: {loss:.4f} grad_norm={norm:.3e} images_per_s: {speed:.1f} data_wait: {wait:.4f}"
 
 
+NAMES = ("data", "forward", "backward", "exchange", "optimizer", "saving", "evaluation")
+
+
+def write_rank_times(
+    folder: Path, *, hosts: int = 2, ranks: int = 2, reports: int = 20, slow: int = 2, begin: float = BEGIN + 140.0
+) -> None:
+    """What the launchers of a job leave of their ranks' times: rank `slow` works more than the others. Two attempts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for host in range(hosts):
+        mine = list(range(host * ranks, (host + 1) * ranks))
+        lines: list[dict[str, object]] = [{"format": 1, "host": f"algo-{host + 1}", "activities": NAMES}]
+        for attempt in (1, 2):
+            start = begin + (attempt - 1) * (10.0 * reports + 30)
+            lines.append({"attempt": attempt, "time": start, "ranks": mine})
+            for at in range(reports):
+                sums = [
+                    [
+                        round(10 * at * share, 3)
+                        for share in ((0.1, 0.3, 0.4, 0.05, 0.05) if rank == slow else (0.05, 0.2, 0.3, 0.3, 0.05))
+                    ]
+                    for rank in mine
+                ]
+                rows = [
+                    [*each, float(at // 8) if rank == 0 else 0.0, at // 5 * 0.5]
+                    for rank, each in zip(mine, sums, strict=True)
+                ]
+                lines.append({"steps": [20 * at] * ranks, "time": start + 5 + 10 * at, "seconds": rows})
+            if host == 0:
+                lines.append({"slow": f"slow: rank {slow} on algo-2: its own work", "time": start + 45})
+        path = folder / f"rank_times-algo-{host + 1}.jsonl"
+        path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+
+
 def write_job(folder: Path, *, hosts: int = 2, steps: int = 50, timed: bool = True, more: tuple[str, ...] = ()) -> Path:
     """A folder with a log for each host; `more` are lines at the end of the first one."""
     logs = folder / "logs"

@@ -8,7 +8,7 @@ import pytest
 
 from algorun import cli
 from tests.report.browser import Browser, needs_chromium
-from tests.report.job_folders import write_job
+from tests.report.job_folders import write_job, write_rank_times
 
 pytestmark = needs_chromium
 HOSTILE = (
@@ -69,6 +69,27 @@ def test_nothing_is_wider_than_the_window(browser, large, width):
     browser.look(width=width)
     browser.open(large)
     assert browser.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_a_reader_chooses_an_activity_and_sees_each_rank_under_the_cursor(browser, tmp_path):
+    folder = write_job(tmp_path / "job")
+    (folder / "output" / "logs").mkdir(parents=True)
+    write_rank_times(folder / "output", hosts=16, ranks=8, reports=500, slow=9)
+    browser.look()
+    browser.open(page_of(folder))
+    most, cell = "document.getElementById('most').textContent", "document.getElementById('cell').textContent"
+    assert browser.becomes("document.querySelectorAll('.heat canvas').length", 1)
+    assert browser.becomes(most, "95 %")
+    browser.value("(s => { s.value = 'exchange'; s.onchange() })(document.getElementById('activity'))")
+    assert browser.becomes(most, "30 %")
+    move = (
+        "(over => { const box = over.getBoundingClientRect(); over.dispatchEvent(new MouseEvent('mousemove', "
+        "{clientX: box.left + box.width / 4, clientY: box.bottom - 1, bubbles: true})) })(document.querySelector('.heat .u-over'))"
+    )
+    browser.value(move)
+    assert browser.becomes(f"{cell}.startsWith('rank 127 on algo-16, ')", True)
+    assert browser.value(cell).endswith(": 30 %, 60 steps")
+    assert browser.complaints() == []
 
 
 def test_colours_follow_the_system_also_while_the_page_is_open(browser, large):

@@ -9,6 +9,7 @@ from .gate import listed
 from .messages import Pace, Verdict
 
 IN_A_ROW = 3  # windows in which a rank must be slow: a shorter one is an accident
+SLOW = "slow: "  # how the line about slow ranks begins
 LEAST_S = 5.0  # seconds that the judgement at the end must have seen: less is an accident
 LEAST_ABOVE = 0.01  # of the time: what a rank spends less than this above the others is not said
 MOST_ABOVE = 3  # ranks and activities that are said
@@ -94,7 +95,7 @@ class Paces:
         hosts = listed(sorted({self._hosts[rank] for rank in ranks}))
         one = len(ranks) == 1
         return (
-            f"slow: {'rank' if one else 'ranks'} {listed([str(rank) for rank in ranks])} on {hosts}: "
+            f"{SLOW}{'rank' if one else 'ranks'} {listed([str(rank) for rank in ranks])} on {hosts}: "
             f"{'its' if one else 'their'} own work takes {slow.factor:.1f} x the others' time, most of the excess in "
             f"{slow.activity}; the others wait {slow.waited:.0%} of the time"
         )

@@ -20,7 +20,7 @@ from .engine_processes import EngineProcesses
 from .output import Pipes
 from .rank_port import Fields, Peer
 from .rank_stacks import RankStacks
-from .rank_times import Reports
+from .rank_times import Reports, ReportTo
 from .ranks import Ranks
 from .step_counter import StepBoard, stalled
 from .tools import Tools
@@ -63,7 +63,8 @@ class Attempt:
         self._pipes = Pipes(tools.loop, tools.console)
         self._board = StepBoard(tools.run_dir, len(self._host.ranks))
         self.ranks = Ranks(tools, plan, self._host, runner.rank_exited, self._broken)
-        self.reports = Reports(self._board, [rank.rank for rank in self._host.ranks], plan.attempt, runner.send)
+        ranks = [rank.rank for rank in self._host.ranks]
+        self.reports = Reports(self._board, ranks, plan.attempt, ReportTo(runner.send, tools.times))
         self.stacks = RankStacks(tools, paths, host, self.ranks, self._board, runner.send)
         self.engine = EngineProcesses(tools, self._pipes, plan, host, runner.send)
 
@@ -78,6 +79,7 @@ class Attempt:
             self.engine.start(self._host.starter, what=self._plan.engine.value)
         if not self._plan.engine.value.starts_ranks or not self._host.joined:
             self.ranks.start()
+        self._tools.times.attempt(self._plan.attempt + 1, [rank.rank for rank in self._host.ranks])
 
         from algorun.machine import failure_snapshot  # while the ranks start
 

@@ -247,6 +247,7 @@ class AttemptRunner:
             return
         report.write_attempt(self._config.paths, attempt, cause)
         if self._attempt is not None:
+            self._attempt.reports.keep_last()
             self._attempt.engine.hush()
         if self._leads:
             self._announced = f"attempt {attempt + 1}/{cause.attempts}"
@@ -281,6 +282,7 @@ class AttemptRunner:
             why = verdict.failure.headline() if verdict.failure else verdict.why
             self._tools.console.say(f"algorun: {self._announced} was not started: {why}")
         if self._attempt is not None:
+            self._attempt.reports.keep_last()
             self._attempt.leave()
 
     def explained(self, failure: Failure) -> Failure:

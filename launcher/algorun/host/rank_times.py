@@ -1,14 +1,24 @@
-"""What this host tells the hub of its ranks' time, from their records."""
+"""What this host tells of its ranks' time, from their records: to the hub, and to a file of its own."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 
+from algorun.common.fast_dataclasses import dataclass
 from algorun.control.messages import MOST_PACES, Pace
 from algorun.timing.slowness import RankTimes
 
 from .step_counter import StepBoard
+from .times_file import TimesFile
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTo:
+    """Where reports go."""
+
+    hub: Callable[[Pace], None]
+    file: TimesFile
 
 
 class Reports:
@@ -17,8 +27,8 @@ class Reports:
     Nothing is told of a host with too many ranks, nor before each of its ranks has made a step.
     """
 
-    def __init__(self, board: StepBoard, ranks: Sequence[int], attempt: int, send: Callable[[Pace], None]) -> None:
-        self._board, self._ranks, self._attempt, self._send = board, ranks, attempt, send
+    def __init__(self, board: StepBoard, ranks: Sequence[int], attempt: int, to: ReportTo) -> None:
+        self._board, self._ranks, self._attempt, self._to = board, ranks, attempt, to
         self._seen: tuple[RankTimes, ...] = ()  # when all ranks had last gone on
         self._told: tuple[RankTimes, ...] = ()
         self._told_at = -math.inf
@@ -38,14 +48,25 @@ class Reports:
 
     def tell_last(self) -> None:
         """Reports what was seen last while all ranks made steps: what a rank does after its last one makes nobody wait."""
-        if self._seen and self._told and self._seen[0].at > self._told[0].at:
-            self._tell(self._seen)
+        if self._has_more:
+            self._tell(self._seen, last=True)
+
+    def keep_last(self) -> None:
+        """As `tell_last`, for this host's file alone: the attempt has failed, and nobody judges its times."""
+        if self._has_more:
+            self._told = self._seen
+            self._to.file.report(self._seen, last=True)
+
+    @property
+    def _has_more(self) -> bool:
+        return bool(self._seen and self._told) and self._seen[0].at > self._told[0].at
 
     def _read(self, local_rank: int, rank: int, now: float) -> RankTimes:
         found = self._board.read(local_rank)
         spent = tuple(round(each, 4) for each in found.activities)
         return RankTimes(rank, found.group, found.count, round(now, 4), spent)
 
-    def _tell(self, times: tuple[RankTimes, ...]) -> None:
+    def _tell(self, times: tuple[RankTimes, ...], *, last: bool = False) -> None:
         self._told = times
-        self._send(Pace(self._attempt, times))
+        self._to.hub(Pace(self._attempt, times))
+        self._to.file.report(times, last=last)

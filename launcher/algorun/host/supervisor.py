@@ -35,6 +35,7 @@ from algorun.control.messages import (
     Verdict,
     Welcome,
 )
+from algorun.control.pace import SLOW
 from algorun.job.config import JobConfig
 from algorun.machine.probe import Machine
 from algorun.network import channel
@@ -49,6 +50,7 @@ from .logs import Console
 from .processes import Owner
 from .rank_port import Fields, Peer, RankPort
 from .readiness import Readiness
+from .times_file import TimesFile
 from .tools import Tools
 
 if TYPE_CHECKING:
@@ -107,8 +109,11 @@ class Supervisor:
         self._port = RankPort(self._loop, self._rank_raised, self._peer_message)
         closing.callback(self._port.close)
         self.owner.clean_up(self._port.folder)
-        logs = self._job.paths.output_data / "logs"
-        self._tools = tools = Tools(self._loop, self.owner, self._console, self._programs, self._port.folder, logs)
+        folder = self._job.paths.output_data
+        times = TimesFile(folder, self._host, self.warn)
+        self._tools = tools = Tools(
+            self._loop, self.owner, self._console, self._programs, self._port.folder, folder / "logs", times
+        )
         self._readiness = Readiness(tools, self._job, self._machine, self)
         closing.callback(self._readiness.close)
         closing.callback(self.owner.close)
@@ -150,6 +155,8 @@ class Supervisor:
                 self._runner.daemon(message)
             case Notice(text):
                 self.warn(text)
+                if text.startswith(SLOW):
+                    self._tools.times.slow(text)
             case Nonce() | Welcome() | Heartbeat():
                 self._runner.look_after_ranks()
                 self._look_after_sampling()

@@ -10,13 +10,15 @@ from algorun.plan.engines.base import Programs
 
 from .logs import Console
 from .processes import Owner
+from .times_file import TimesFile
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
     """One host's loop, processes and console.
 
-    `run_dir` is its folder for sockets and temporary files, `logs` the folder of its log files.
+    `run_dir` is its folder for sockets and temporary files, `logs` the folder of its log files, `times` the file of what
+    its ranks do.
     """
 
     loop: Loop
@@ -25,3 +27,4 @@ class Tools:
     programs: Programs
     run_dir: str
     logs: Path
+    times: TimesFile

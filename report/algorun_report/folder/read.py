@@ -10,9 +10,11 @@ from algorun.common.errors import UserError
 from algorun_report.run_report import Attempt, Axis, Cost, Phase, RunReport
 
 from . import attempts
+from .attempts import Start
 from .definitions import Definition, definition, is_bundled, merged, refuse_silent
 from .json_files import Fields, read_object
 from .log_files import ResultFolder, find_logs, result_folders, shown
+from .rank_times_file import RanksOverTime, read_rank_times
 from .scan import Scan, scan
 from .sweep_file import read_sweep
 from .utilization_file import HostUse, read_utilization
@@ -42,12 +44,16 @@ def read(folder: Path, wished: Sequence[Definition] = (), rate: float | None = N
     facts = _facts(folder, job, request, _results(results))
     found = scan(logs, merged(wished, _of_job(folder, job, request)), facts.created)
     refuse_silent(found.silent, [each.name for each in found.metrics])
+    times = read_rank_times(results)
+    found = replace(found, begin=min(times.begins.values(), default=None) if found.begin is None else found.begin)
     use = read_utilization(folder, found.begin, FETCH)
     own_rate = job.number("rate") if job else None
+    found = replace(found, starts=_with_begins(found.starts, times))
     report = _with_logs(facts, found, own_rate if rate is None else rate, results)
     report = _with_hosts(report, use)
+    report = _with_ranks(report, times)
     report = replace(report, sweep=read_sweep(folder, FETCH))
-    if not report.metrics and not report.utilization and not report.has_failed:
+    if not report.metrics and not report.utilization and not report.activities.hosts and not report.has_failed:
         raise UserError(
             str(folder),
             f"no line of the job's {len(logs)} log files holds a metric, so there is nothing to draw",
@@ -64,6 +70,20 @@ def is_job_folder(folder: Path) -> bool:
 def _with_hosts(report: RunReport, use: HostUse) -> RunReport:
     """The report with figures of the hosts, which begin with the first one if nobody knows when the job began."""
     return replace(report, utilization=use.utilization, notices=(*report.notices, *use.unknown))
+
+
+def _with_begins(starts: tuple[Start, ...], times: RanksOverTime) -> tuple[Start, ...]:
+    """The last start with the begins of its attempts, as far as no log has told them."""
+    return (*starts[:-1], replace(starts[-1], begins={**times.begins_of_restarts, **starts[-1].begins}))
+
+
+def _with_ranks(report: RunReport, times: RanksOverTime) -> RunReport:
+    """The report with what ranks did over time."""
+    return replace(
+        report,
+        activities=times.since(report.created or 0.0),
+        notices=(*report.notices, *times.unreadable),
+    )
 
 
 def _not_a_folder(folder: Path) -> UserError:

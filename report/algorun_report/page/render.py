@@ -16,12 +16,16 @@ from algorun.common import __version__
 from algorun_report.run_report import INTERRUPTED, Metric, Phase, RunReport
 
 from .charts import metric_charts, utilization_charts
+from .heat import heat_map
 from .words import duration, figure, moment, money
+
+MOST_VERDICTS = 20  # on the time axis: more hide each other
 
 
 def render(report: RunReport) -> str:
     """One HTML file."""
     metrics, utilization = metric_charts(report), utilization_charts(report)
+    heat = heat_map(report.activities)
     library, script, style = _file("uPlot.iife.min.js"), _file("page.js"), _file("uPlot.min.css") + _file("page.css")
     page = _template().render(
         report=report,
@@ -32,6 +36,8 @@ def render(report: RunReport) -> str:
         script=Markup(script),
         metrics=metrics,
         utilization=utilization,
+        heat=heat,
+        heat_data=heat.data() if heat else None,
         licence=_file("uPlot.LICENSE"),
         opened=_opened(report),
         marks=_marks(report),
@@ -50,14 +56,20 @@ def _opened(report: RunReport) -> str:
 
 
 def _marks(report: RunReport) -> list[dict[str, object]]:
-    """Where further attempts begin on the time axis, and where spot instances were taken back."""
+    """Where further attempts begin on the time axis, where spot instances were taken back, and where ranks were slow."""
     begin = report.created
     if begin is None:
         return []
     found = [(each.begin, f"attempt {each.number}") for each in report.attempts if each.number > 1]
     found += [(each.begin, "interrupted") for each in report.phases if each.name == INTERRUPTED]
+    found += [(begin + x, _short(line)) for x, line in report.activities.slow[:MOST_VERDICTS]]
     known = sorted((time, text) for time, text in found if time is not None)
     return [{"x": round(time - begin, 3), "text": text} for time, text in known]
+
+
+def _short(line: str) -> str:
+    """Of a verdict about slow ranks, who is slow: `slow: rank 2`."""
+    return line.partition(" on ")[0]
 
 
 @functools.cache

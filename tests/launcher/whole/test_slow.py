@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from algorun_report.folder.read import read
 from tests.launcher.inside.test_rank_activities import script
 from tests.launcher.whole.running import simulate
 
@@ -69,6 +70,14 @@ def test_a_slow_rank_is_named_with_its_host_and_what_it_spends_its_time_on(tmp_p
     assert re.match(f"  {said}", lines[1])  # in the closing table
     for host in ("algo-1", "algo-2"):
         assert re.match(said, result(tmp_path, host)["slow"])
+    report = read(tmp_path / "algorun-simulate")
+    assert [(each.host, each.ranks) for each in report.activities.hosts] == [("algo-1", (0, 1)), ("algo-2", (2, 3))]
+    assert all(len(each.windows) >= 5 for each in report.activities.hosts)
+    assert [re.match(said, line) is not None for _, line in report.activities.slow] == [True]
+    exchange = report.activities.names.index("exchange")
+    (first,) = [each.windows[3].shares for each in report.activities.hosts[:1]]
+    (second,) = [each.windows[3].shares for each in report.activities.hosts[1:]]
+    assert second[0][exchange] + 0.1 < min(first[0][exchange], first[1][exchange], second[1][exchange])
 
 
 @pytest.mark.timed

@@ -1,0 +1,187 @@
+"""Reads `rank_times-HOST.jsonl`: what the ranks of each host did over time (docs/time.md).
+
+The files come from the job and may be cut short, damaged, or the program's own: what cannot be read is left out, and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from algorun.common.codec import loads
+from algorun_report.run_report import Activities, HostWindows, Window
+
+from .json_files import LARGEST_NUMBER
+from .log_files import ResultFolder, natural, shown
+
+FILES = "rank_times-*.jsonl"
+FORMAT = 1
+LARGEST = 256 << 20  # bytes of a file: the launcher keeps 2,000 reports, of 256 ranks 36 MB
+NOTHING = Activities()
+LONGEST_NAME = 100  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What the ranks of a host have done until `time`, summed since their start."""
+
+    time: float
+    steps: int  # of the rank that made most
+    seconds: list[list[float]]
+
+
+@dataclass(slots=True)
+class _HostFile:
+    """One host's file so far."""
+
+    host: str
+    names: tuple[str, ...]
+    ranks: tuple[int, ...] = ()
+    begins: dict[int, float] = field(default_factory=dict)  # of attempts
+    windows: list[Window] = field(default_factory=list)
+    slow: list[tuple[float, str]] = field(default_factory=list)
+    last: _Report | None = None  # of the attempt
+
+
+@dataclass(frozen=True, slots=True)
+class RanksOverTime:
+    """What the files tell. Times are seconds since 1970. `unreadable` names what is left out."""
+
+    activities: Activities = NOTHING
+    begins: Mapping[int, float] = field(default_factory=dict)  # of attempts, on the host that was first
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def begins_of_restarts(self) -> dict[int, float]:
+        """Of each attempt but the first."""
+        return {number: begin for number, begin in self.begins.items() if number > 1}
+
+    def since(self, begin: float) -> Activities:
+        """The activities, with times since `begin`."""
+        hosts = tuple(
+            replace(
+                host,
+                windows=tuple(replace(each, begin=each.begin - begin, end=each.end - begin) for each in host.windows),
+            )
+            for host in self.activities.hosts
+        )
+        slow = tuple((moment - begin, line) for moment, line in self.activities.slow)
+        return replace(self.activities, hosts=hosts, slow=slow)
+
+
+def read_rank_times(folders: Sequence[ResultFolder]) -> RanksOverTime:
+    """What the files of all hosts tell; nothing without a file."""
+    files: list[_HostFile] = []
+    unreadable: list[str] = []
+    for path in sorted(path for each in folders for path in each.path.glob(FILES)):
+        try:
+            found, damaged = _read(path)
+        except (OSError, ValueError) as error:
+            unreadable.append(f"{path.name} is left out: {getattr(error, 'strerror', None) or error}.")
+            continue
+        if damaged:
+            unreadable.append(f"{path.name}: {damaged} lines that cannot be read are left out.")
+        files.append(found)
+    names = files[0].names if files else ()
+    alike = [each for each in files if each.names == names]
+    unreadable += [
+        f"The times of {each.host} are left out: its activities are others." for each in files if each not in alike
+    ]
+    begins: dict[int, float] = {}
+    for each in alike:
+        for number, begin in each.begins.items():
+            begins[number] = min(begin, begins.get(number, begin))
+    hosts = sorted((each for each in alike if each.windows), key=lambda each: natural(each.host))
+    return RanksOverTime(
+        Activities(
+            names,
+            tuple(HostWindows(each.host, each.ranks, tuple(each.windows)) for each in hosts),
+            tuple(sorted(verdict for each in alike for verdict in each.slow)),
+        ),
+        begins,
+        tuple(unreadable),
+    )
+
+
+def _read(path: Path) -> tuple[_HostFile, int]:
+    """One file, and how many of its lines cannot be read. Raises OSError, and ValueError if it is not the launcher's."""
+    damaged, found = 0, None
+    for line in _lines(path):
+        try:
+            values = loads(line)
+            if not isinstance(values, dict):
+                raise ValueError("not an object")
+            if found is None:
+                found = _head(values)
+            else:
+                _take(found, values)
+        except (ValueError, KeyError, TypeError):
+            if found is None:
+                raise ValueError("its first line is not that of the launcher") from None
+            damaged += 1
+    if found is None:
+        raise ValueError("it is empty")
+    return found, damaged
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        if file.seek(0, 2) > LARGEST:
+            raise ValueError(f"it is larger than {LARGEST >> 20} MiB")
+        file.seek(0)
+        yield from file
+
+
+def _head(values: Mapping[str, object]) -> _HostFile:
+    names = values["activities"]
+    if values["format"] != FORMAT or not isinstance(names, list) or not names:
+        raise ValueError("another format")
+    return _HostFile(
+        shown(str(values["host"]))[:LONGEST_NAME], tuple(shown(str(each))[:LONGEST_NAME] for each in names)
+    )
+
+
+def _take(found: _HostFile, values: Mapping[str, object]) -> None:
+    """One line after the head. Raises ValueError, KeyError or TypeError where it is not one."""
+    moment = _number(values["time"])
+    if "attempt" in values:
+        ranks = tuple(int(_number(each)) for each in _list(values["ranks"]))
+        if found.ranks and ranks != found.ranks:
+            raise ValueError("other ranks")
+        found.ranks, found.last = ranks, None
+        found.begins[int(_number(values["attempt"]))] = moment
+    elif "slow" in values:
+        found.slow.append((moment, shown(str(values["slow"]))))
+    else:
+        seconds = [[_number(each) for each in _list(rank)] for rank in _list(values["seconds"])]
+        if len(seconds) != len(found.ranks) or any(len(each) != len(found.names) for each in seconds):
+            raise ValueError("another number of ranks or activities")
+        last, new = found.last, _Report(moment, max(int(_number(each)) for each in _list(values["steps"])), seconds)
+        if last is not None and moment > last.time:
+            shares = _shares(last.seconds, seconds, moment - last.time)
+            found.windows.append(Window(last.time, moment, max(0, new.steps - last.steps), shares))
+        found.last = new
+
+
+def _shares(before: list[list[float]], after: list[list[float]], length: float) -> tuple[tuple[float, ...], ...]:
+    """Shares of the time between two reports. A reader may have missed a moment of an activity: then together they
+    would be more than 1 in the next window."""
+    found = []
+    for old, new in zip(before, after, strict=True):
+        spent = [max(0.0, b - a) for a, b in zip(old, new, strict=True)]
+        whole = max(length, sum(spent))
+        found.append(tuple(each / whole for each in spent))
+    return tuple(found)
+
+
+def _list(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise TypeError("not a list")
+    return value
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_NUMBER:
+        raise TypeError("not a number")
+    return float(value)
