@@ -98,6 +98,11 @@ WANTED = [
         lambda tree, theirs, ours: theirs == tree.environ.get("MASTER_PORT") and ours is not None,
     ),
     Difference(
+        "JAX_COORDINATOR_ADDRESS|JAX_LOCAL_DEVICE_IDS",
+        "JAX finds its coordinator, and each of several ranks its own GPU",
+        only_ours,
+    ),
+    Difference(
         "SMDATAPARALLEL_LOCAL_RANK",
         "smddprun sets it in jobs for smdistributed.dataparallel, and the toolkit finds none here",
         lambda tree, theirs, ours: theirs is None and "sagemaker_distributed_dataparallel_enabled" in tree.hyperparameters,

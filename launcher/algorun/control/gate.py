@@ -98,6 +98,7 @@ class Gate:
             master_port=first.master_port if first else 0,
             slots={host: self.ready[host].slots for host in self.hosts},
             engine_port=first.engine_port if first else 0,
+            jax_port=first.jax_port if first else 0,
         )
 
     @property

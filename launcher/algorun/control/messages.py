@@ -62,6 +62,7 @@ class Ready:
     master_addr: str = ""  # of the host that carries rank 0: where it will listen
     master_port: int = 0
     engine_port: int = 0  # another one there, for an engine's own rendezvous
+    jax_port: int = 0  # another one there, for JAX's coordinator
     newest: float = 0.0  # stamp of this host's newest checkpoint, by its own clock
 
 
@@ -175,6 +176,7 @@ class Go:
     master_port: int
     slots: Mapping[str, int] = field(default_factory=dict)
     engine_port: int = 0
+    jax_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,12 @@ from enum import IntEnum
 HEADER = "Traceback (most recent call last):"
 # The line that Python prints between two tracebacks of one chain.
 LINK = r"^(The above exception was the direct cause|During handling of the above exception)"
-# torch's two forms, `frame #4: name + 0x9 (0x7f in lib.so)` and `#4 name from file:9`, and Open MPI's.
-FRAME = r"\s*(\[rank\d+\]:\s*)?(frame #\d+: .*0x|#\d+ .* from \S*:\d+$|\[\S+\] \[ ?\d+\] )"
+# torch's two forms, `frame #4: name + 0x9 (0x7f in lib.so)` and `#4 name from file:9`, Open MPI's, and that of JAX and
+# TensorFlow, `    @     0x7f9613840634  name`.
+FRAME = (
+    r"\s*(\[rank\d+\]:\s*)?(frame #\d+: .*0x|#\d+ .* from \S*:\d+$|\[\S+\] \[ ?\d+\] )"
+    r"|    @ +0x[0-9a-f]+  |\*\*\* Check failure stack trace: \*\*\*$"
+)
 # What faulthandler writes after the last words of a process that a signal ends: the stacks of all threads.
 DUMP = (
     r'  (File ".*", line \d+ in |Binary file "|<no Python frame>|\.\.\.$)'
@@ -32,8 +36,8 @@ class Distance(IntEnum):
     PEER = 2  # only says that another process has gone
 
 
-# Collected from torch 2.10 to 2.15 (gloo, TCPStore; NCCL's from its documentation) and Open MPI 4.1 with mpi4py.
-# Each pattern holds torch's or MPI's own words: a script whose database refuses a connection is a cause.
+# Collected from torch 2.10 to 2.15 (gloo, TCPStore; NCCL's from its documentation), Open MPI 4.1 with mpi4py, JAX 0.10.
+# Each pattern holds a framework's own words: a script whose database refuses a connection is a cause.
 PEER = (
     r"gloo/transport/.*(closed by (remote )?peer|reset by peer|broken pipe|connection refused|socket closed|no route to)"
     r"|Rank \d+ failed to pass monitoredBarrier|Ranks? [\d, ]+ failed to pass monitoredBarrier"
@@ -46,6 +50,7 @@ PEER = (
     r"|(async exception|terminated with exception): NCCL error: unhandled system error"
     r"|ORTE has lost communication|mpirun (noticed|detected) that|MPI_ABORT was invoked|PMIX.*UNREACHABLE"
     r"|mca_btl_tcp\w+: .*(reset by peer|broken pipe|connection refused)"
+    r"|JAX distributed service detected fatal errors|Failed to send RPC to coordination service"
 )
 WAITED = (
     r"gloo/transport/.*timed out waiting|Dist(Network|Store|Backend)Error: .*(wait timeout|timed out|NCCL timeout in)"

@@ -147,6 +147,7 @@ def _check(message: Message) -> None:
 def _ports(message: Ready | Go) -> None:
     _within(message.master_port, "master_port", 0, HIGHEST_PORT)
     _within(message.engine_port, "engine_port", 0, HIGHEST_PORT)
+    _within(message.jax_port, "jax_port", 0, HIGHEST_PORT)
 
 
 def _check_failure(failure: Failure) -> None:

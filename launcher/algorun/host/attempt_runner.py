@@ -88,8 +88,9 @@ class AttemptRunner:
         """All hosts have met: every host makes the same plan."""
         self._early.clear()
         slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
-        port, engine_port = (Sourced(number, "free on the leader") for number in (go.master_port, go.engine_port))
-        meeting = Meeting(Sourced(go.master_addr, "leader"), port, engine_port, go.attempt)
+        ports = go.master_port, go.engine_port, go.jax_port
+        port, engine_port, jax_port = (Sourced(number, "free on the leader") for number in ports)
+        meeting = Meeting(Sourced(go.master_addr, "leader"), port, engine_port, jax_port, go.attempt)
         try:
             self.cluster = cluster.resolve(self._config.resources.hosts, slots, self._config.launch.outside)
             programs = self._tools.programs

@@ -138,8 +138,10 @@ class Readiness:
                 from algorun.common.free_ports import free_ports
 
                 address = plan.offline(self.config).master_addr.value
-                port, engine_port = free_ports(own_address(self.config, self.machine), 2)
-                ready = replace(ready, master_addr=address, master_port=port, engine_port=engine_port)
+                port, engine_port, jax_port = free_ports(own_address(self.config, self.machine), 3)
+                ready = replace(
+                    ready, master_addr=address, master_port=port, engine_port=engine_port, jax_port=jax_port
+                )
             if self.config.launch.restarts:
                 ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))
         except UserError as error:

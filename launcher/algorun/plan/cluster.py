@@ -67,6 +67,7 @@ class Meeting:
     master_addr: Sourced[str]  # the host of rank 0
     master_port: Sourced[int]  # a free port there, for the ranks
     engine_port: Sourced[int]  # another one, for the engine
+    jax_port: Sourced[int]  # another one, for JAX's coordinator
     attempt: int = 0
 
 

@@ -12,8 +12,8 @@ from algorun.job.values import Sourced
 from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import Machine
 
+from . import framework_env, sagemaker_env, simple_sagemaker_env
 from . import rank_env as env
-from . import sagemaker_env, simple_sagemaker_env
 from .cluster import Cluster, Host, Meeting, interface
 from .engines.base import Pieces, Programs, RankHost, Wanted
 from .engines.registry import STARTERS
@@ -59,7 +59,7 @@ class Plan:
     cwd: str  # of every rank
     interface: Sourced[str]
     env: tuple[Variable, ...]  # of every rank
-    contract: tuple[Variable, ...]  # torchrun's variables that are equal on all ranks; not for standalone hosts
+    contract: tuple[Variable, ...]  # of every rank, but not of standalone hosts: torchrun's variables, JAX's
     starter_env: tuple[Variable, ...]  # of the engine's own processes
     keeps_contract: bool  # the engine sets torchrun's variables itself
     limits: Limits
@@ -93,12 +93,21 @@ def offline(config: JobConfig) -> Meeting:
         Sourced(address, "leader" if first == config.resources.hosts[0] else f"{first} carries rank 0"),
         Sourced(ASSUMED_MASTER_PORT, "assumed; chosen at the gate"),
         Sourced(ASSUMED_MASTER_PORT + 1, "assumed; chosen at the gate"),
+        Sourced(ASSUMED_MASTER_PORT + 2, "assumed; chosen at the gate"),
     )
 
 
-def _rank(rank: int, local_rank: int, sagemaker: sagemaker_env.SageMakerEnvironment) -> list[Variable]:
-    own = env.rank_contract(rank, local_rank)
-    return [*own, env.data_parallel(local_rank)] if sagemaker.data_parallel else own
+def _ranks(
+    host: Host, config: JobConfig, machine: Machine, sagemaker: sagemaker_env.SageMakerEnvironment
+) -> tuple[RankPlan, ...]:
+    """The ranks of a host, each with its own variables. A standalone host's process has none."""
+    out = []
+    for local_rank, rank in enumerate(host.ranks):
+        own = env.rank_contract(rank, local_rank)
+        own += [env.data_parallel(local_rank)] if sagemaker.data_parallel else []
+        own += framework_env.jax_devices(local_rank, host.slots.value, machine.gpus, config.environ)
+        out.append(RankPlan(rank, local_rank, tuple(own) if host.joined else ()))
+    return tuple(out)
 
 
 def _host(
@@ -109,10 +118,6 @@ def _host(
     pieces: Pieces,
     nic: Sourced[str],
 ) -> HostPlan:
-    ranks = tuple(
-        RankPlan(rank, local, tuple(_rank(rank, local, sagemaker)) if host.joined else ())
-        for local, rank in enumerate(host.ranks)
-    )
     variables = (
         *sagemaker.host(host),
         *simple_sagemaker_env.of_host(config, host),
@@ -120,6 +125,7 @@ def _host(
         *env.defaults(nic, machine, host.slots.value, config.environ),
     )
     starter = pieces.starters.get(host.name, ())
+    ranks = _ranks(host, config, machine, sagemaker)
     return HostPlan(host.name, host.node_rank, host.slots, variables, ranks, starter, host.joined)
 
 
@@ -175,7 +181,7 @@ def make(
     launch = config.launch
     pieces = STARTERS[launch.engine.value](_wanted(config, cluster, machine, programs, meeting))
     sagemaker = sagemaker_env.SageMakerEnvironment(config, machine, nic.value)
-    contract = env.shared_contract(cluster, meeting.master_addr, meeting.master_port, meeting.attempt, launch.restarts)
+    contract = (*env.shared_contract(cluster, meeting, launch.restarts), framework_env.jax_coordinator(meeting))
     return Plan(
         format=FORMAT,
         engine=launch.engine,
@@ -187,7 +193,7 @@ def make(
         cwd=config.entry.cwd,
         interface=nic,
         env=(*sagemaker.shared(), *simple_sagemaker_env.shared(config), *_python_path(config)),
-        contract=tuple(contract),
+        contract=contract,
         starter_env=tuple(Variable(k, v, launch.engine.value) for k, v in pieces.environ.items()),
         keeps_contract=pieces.keeps_contract,
         limits=config.limits,

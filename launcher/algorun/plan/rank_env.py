@@ -13,7 +13,7 @@ from algorun.job.values import Sourced
 from algorun.machine import cuda_driver
 from algorun.machine.probe import Machine
 
-from .cluster import Cluster, Host
+from .cluster import Cluster, Host, Meeting
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,11 @@ class Variable:
     source: str
 
 
-def shared_contract(
-    cluster: Cluster, master: Sourced[str], port: Sourced[int], attempt: int, restarts: int
-) -> list[Variable]:
+def shared_contract(cluster: Cluster, meeting: Meeting, restarts: int) -> list[Variable]:
     """The part of torchrun's contract that is the same for all ranks."""
     ranks = f"{cluster.nnodes} hosts' slots"
     torchrun = "torchrun's contract"
+    master, port = meeting.master_addr, meeting.master_port
     return [
         Variable("WORLD_SIZE", str(cluster.world_size), ranks),
         Variable("GROUP_WORLD_SIZE", str(len(cluster.members)), ranks),
@@ -40,7 +39,7 @@ def shared_contract(
         Variable("MASTER_PORT", str(port.value), port.source),
         Variable("SM_MASTER_ADDR", master.value, master.source),
         Variable("SM_MASTER_PORT", str(port.value), port.source),
-        Variable("TORCHELASTIC_RESTART_COUNT", str(attempt), "attempt"),
+        Variable("TORCHELASTIC_RESTART_COUNT", str(meeting.attempt), "attempt"),
         Variable("TORCHELASTIC_MAX_RESTARTS", str(restarts), "restarts"),
         Variable("TORCHELASTIC_RUN_ID", "algorun", torchrun),
         Variable("TORCHELASTIC_USE_AGENT_STORE", "False", "no agent store"),

@@ -51,6 +51,25 @@ FAULT = (
     "Extension modules: numpy._core._multiarray_umath, torch._C (total: 33)\n"
 )
 CAPTURED = "C++ CapturedTraceback:\n" + "".join(f"#{n} std::_Function_handler<void ()> from :0\n" for n in range(4, 30))
+# JAX 0.10.2: rank 0, which serves the coordination, was killed.
+COORDINATION = (
+    "E1125 02:37:15.149280   27528 coordination_service_agent.cc:289] Polled an error from coordination service (this can "
+    "be an error from this or another task).\n"
+    "F1125 02:37:15.149306   27528 client.h:80] Terminating process because the JAX distributed service detected fatal "
+    "errors. This most likely indicates that another task died; see the other task logs for more details. Disable Python "
+    "buffering, i.e. `python -u`, to be sure to see all the previous output. absl::Status: UNAVAILABLE: Failed to send "
+    "RPC to coordination service. Either the leader task was preempted/died/restarted unexpectedly or this task is "
+    "experiencing network issues. Check earlier logs from 1) this task, 2) the leader (usually slice 0 task 0), and 3) "
+    "cluster scheduler to debug further.\n"
+    "Additional GRPC error information from remote target coordination_service while calling "
+    "/xla.coordination.CoordinationService/PollForError:\n:UNKNOWN:Error received from peer  {grpc_status:14, "
+    'grpc_message:"Socket closed"}\n'
+)
+ABSL = (
+    "*** Check failure stack trace: ***\n"
+    + "    @     0x7f960f9040ee  xla::CoordinationServiceAgent::SetError()\n" * 30
+)
+XLA = "UNKNOWN: Gloo all-reduce failed: [external/gloo/gloo/transport/tcp/pair.cc:547] "
 FRAMES = "".join(f"frame #{n}: <unknown function> + 0xd44a3 (0x7f6b3c2d44a3 in /lib/libc10.so)\n" for n in range(30))
 
 
@@ -121,6 +140,9 @@ def ended(code: int, tail: str, kind: str = "") -> Failure:
         (ended(1, "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n"), Distance.PEER),
         (raised("mpi4py.MPI.Exception: MPI_ERR_PROC_FAILED: Process Failure"), Distance.PEER),
         (ended(1, "", "engine"), Distance.WAITED),
+        # JAX 0.10.2 on CPUs
+        (ended(134, COORDINATION + ABSL), Distance.PEER),
+        (raised(f"ValueError: {XLA}Connection closed by peer [127.0.0.1]:59095"), Distance.PEER),
         # caught and raised again by the user's own code, whose chain begins with the peer's end
         (raised(CLOSED, "train.Failed: step 17 failed"), Distance.PEER),
         # a log with two tracebacks that are not linked: the last one counts
@@ -147,6 +169,7 @@ def ended(code: int, tail: str, kind: str = "") -> Failure:
         (raised("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, " + SYSTEM), Distance.CAUSE),
         (ended(134, WATCHDOG + "CUDA error: device-side assert triggered\n" + FRAMES + FAULT), Distance.CAUSE),
         (ended(134, FAULT), Distance.CAUSE),
+        (ended(134, "F1125 02:37:15.1 1 pjrt_client.cc:80] Check failed: out of memory\n" + ABSL), Distance.CAUSE),
         (Failure("lost", "algo-2", 66, "host lost: connection closed"), Distance.CAUSE),
     ],
 )  # fmt: skip
