@@ -50,6 +50,14 @@ class Utilization:
 
 
 @dataclass(frozen=True, slots=True)
+class Traffic:
+    """What the hosts moved over the network, or from and to their disks, in MB (1,000,000 bytes) per second."""
+
+    name: str  # network, disk traffic
+    series: tuple[Series, ...]  # x: seconds since the job's begin
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """What the ranks of a host did between two reports of theirs. Times are seconds since the job's begin.
 
@@ -180,6 +188,7 @@ class RunReport:
     silent_metrics: tuple[tuple[str, str], ...] = ()  # name and regular expression of those that no line has
     activities: Activities = Activities()
     utilization: tuple[Utilization, ...] = ()
+    traffic: tuple[Traffic, ...] = ()
     results: tuple[tuple[str, str], ...] = ()  # names and figures that the program left in summary.json
     sweep: Sweep | None = None
     cost: Cost | None = None

@@ -12,6 +12,7 @@ from algorun_report.run_report import Attempt, Axis, Cost, Phase, RunReport
 from . import attempts
 from .attempts import Start
 from .definitions import Definition, definition, is_bundled, merged, refuse_silent
+from .host_figures_file import MeasuredHosts, read_host_figures
 from .json_files import Fields, read_object
 from .log_files import ResultFolder, find_logs, result_folders, shown
 from .rank_times_file import RanksOverTime, read_rank_times
@@ -50,7 +51,7 @@ def read(folder: Path, wished: Sequence[Definition] = (), rate: float | None = N
     own_rate = job.number("rate") if job else None
     found = replace(found, starts=_with_begins(found.starts, times))
     report = _with_logs(facts, found, own_rate if rate is None else rate, results)
-    report = _with_hosts(report, use)
+    report = _with_hosts(report, use, read_host_figures(results, found.begin))
     report = _with_ranks(report, times)
     report = replace(report, sweep=read_sweep(folder, FETCH))
     if not report.metrics and not report.utilization and not report.activities.hosts and not report.has_failed:
@@ -67,9 +68,20 @@ def is_job_folder(folder: Path) -> bool:
     return bool((folder / "job.json").is_file() or find_logs(folder) or result_folders(folder))
 
 
-def _with_hosts(report: RunReport, use: HostUse) -> RunReport:
-    """The report with figures of the hosts, which begin with the first one if nobody knows when the job began."""
-    return replace(report, utilization=use.utilization, notices=(*report.notices, *use.unknown))
+def _with_hosts(report: RunReport, use: HostUse, measured: MeasuredHosts) -> RunReport:
+    """The report with figures of the hosts, which begin with the first one if nobody knows when the job began.
+
+    The launcher's own figures go before CloudWatch's of the same name: they are finer, and there without its rights.
+    """
+    own = {each.name for each in measured.utilization}
+    others = [each for each in use.utilization if each.name not in own]
+    unknown = () if measured.utilization else use.unknown
+    return replace(
+        report,
+        utilization=(*measured.utilization, *others),
+        traffic=measured.traffic,
+        notices=(*report.notices, *unknown, *measured.unreadable),
+    )
 
 
 def _with_begins(starts: tuple[Start, ...], times: RanksOverTime) -> tuple[Start, ...]:

@@ -84,9 +84,16 @@ def utilization_charts(report: RunReport) -> list[Chart]:
     ]
 
 
+def traffic_charts(report: RunReport) -> list[Chart]:
+    """One for the network, one for the disks."""
+    most, places = _limits(report)
+    return [_chart(each.name, "MB/s", Axis.TIME, each.series, most, places) for each in report.traffic]
+
+
 def _limits(report: RunReport) -> tuple[int, int]:
     """The largest number of series in a chart, and of places on its x axis."""
-    numbers = [len(each.series) for each in report.metrics] + [len(each.series) for each in report.utilization]
+    numbers = [len(each.series) for each in report.metrics]
+    numbers += [len(each.series) for each in report.utilization] + [len(each.series) for each in report.traffic]
     most = max(1, min(MOST_SERIES, MOST_SERIES_ON_PAGE // max(1, len(numbers))))
     drawn = sum(min(each, most) + 1 for each in numbers)  # the x axis is a column too
     return most, max(FEWEST_PLACES, min(MOST_PLACES, MOST_VALUES // max(1, drawn)))

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from algorun.common import __version__
 from algorun_report.run_report import INTERRUPTED, Metric, Phase, RunReport
 
-from .charts import metric_charts, utilization_charts
+from .charts import metric_charts, traffic_charts, utilization_charts
 from .heat import heat_map
 from .words import duration, figure, moment, money
 
@@ -24,7 +24,7 @@ MOST_VERDICTS = 20  # on the time axis: more hide each other
 
 def render(report: RunReport) -> str:
     """One HTML file."""
-    metrics, utilization = metric_charts(report), utilization_charts(report)
+    metrics, hosts = metric_charts(report), [*utilization_charts(report), *traffic_charts(report)]
     heat = heat_map(report.activities)
     library, script, style = _file("uPlot.iife.min.js"), _file("page.js"), _file("uPlot.min.css") + _file("page.css")
     page = _template().render(
@@ -35,13 +35,13 @@ def render(report: RunReport) -> str:
         library=Markup(library),
         script=Markup(script),
         metrics=metrics,
-        utilization=utilization,
+        host_charts=hosts,
         heat=heat,
         heat_data=heat.data() if heat else None,
         licence=_file("uPlot.LICENSE"),
         opened=_opened(report),
         marks=_marks(report),
-        data=[chart.data() for chart in (*metrics, *utilization)],
+        data=[chart.data() for chart in (*metrics, *hosts)],
         values=[_values(each) for each in report.metrics],
         phases=_phases(report.phases, report.ended),
     )
