@@ -2,8 +2,9 @@
 
 The leader is the command line with a job of N hosts whose own rank sleeps. The other N-1 hosts live in one process,
 each with a loopback address and the launcher's own link (network/link.py): hello, ready, a heartbeat each second, and
-every 10 s a report of what its ranks do. At the end one of them reports a failure, and all leave with the verdict. The
-leader's own ranks make no steps, so the hub reads and keeps all reports but compares no ranks (0.03 s for 8,000 ranks).
+every 10 s a report of what its ranks do and one of how busy it is. At the end one of them reports a failure, and all
+leave with the verdict. The leader's own ranks make no steps, so the hub reads and keeps all reports but compares no
+ranks (0.03 s for 8,000 ranks).
 Measured, as medians over the rounds:
 
 - share: CPU time of the leader's supervisor while all hosts run, in percent of one core (/proc/PID/stat)
@@ -34,7 +35,7 @@ from algorun.common.event_loop import Loop
 from algorun.common.free_ports import free_ports
 from algorun.control import wire
 from algorun.control.failure import Failure
-from algorun.control.messages import Bye, End, Fail, Go, Heartbeat, Hello, Message, Pace, Ready, Refuse
+from algorun.control.messages import Bye, End, Fail, Go, Heartbeat, Hello, Load, Message, Pace, Ready, Refuse
 from algorun.job import config
 from algorun.job.request import Request
 from algorun.machine import probe
@@ -42,6 +43,7 @@ from algorun.network import channel
 from algorun.network.channel import Channel
 from algorun.plan import agreement, cluster
 from algorun.timing.activities import NAMES
+from algorun.timing.host_load import HostLoad
 from algorun.timing.slowness import RankTimes
 
 LEADER = "127.0.0.1"
@@ -49,6 +51,9 @@ CODE = 7  # of the failure at the end
 LIMIT_S = 120.0  # for each phase of a round
 SETTLE_S = 2.0  # between the last `go` and the measured time
 SLEEPS = "import time\ntime.sleep(3600)\n"
+LOAD = HostLoad(
+    *(True, 10.0, 8, 0.0123, 0.4567, 96, 123456789.123, 234567890.234, 0.4321, 1 << 40, None, 8, 0, 0, ()),
+)
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -135,6 +140,7 @@ class Hosts:
         now = self._loop.now()
         seconds = tuple(round(now / len(NAMES), 4) for _ in NAMES)
         self._links[host].send(Pace(0, tuple(RankTimes(each, 0, int(now), round(now, 4), seconds) for each in ranks)))
+        self._links[host].send(Load(0, LOAD))
         self._loop.after(self._job.limits.times_s, lambda: self._report(host, ranks))
 
     def heard(self, host: str, message: Message) -> None:

@@ -22,6 +22,7 @@ from algorun.control.messages import (
     Hang,
     Heartbeat,
     Hello,
+    Load,
     Message,
     Nonce,
     Notice,
@@ -40,6 +41,8 @@ from algorun.control.messages import (
 from algorun.job.values import Sourced
 from algorun.network.connection import Connection
 from algorun.plan import cluster
+from algorun.timing.host_figures import FolderFigures
+from algorun.timing.host_load import HostLoad
 from algorun.timing.slowness import RankTimes
 
 from . import mutations
@@ -81,6 +84,17 @@ FROM_HOSTS = [
     SaveFailed(FAILURE),
     RankLeft("algo-2", 1, 20, 0),
     Hang(600.0),
+    Load(
+        0,
+        HostLoad(
+            *(True, 10.0, 4, 0.25, 0.5, 96, 1e6, 2e6, 0.96, 1 << 40),
+            fullest=FolderFigures("/opt/ml/checkpoints", 1 << 30, 1 << 40),
+            gpus=4,
+            idle=1,
+            throttled=1,
+            reasons=("thermal (hardware)",),
+        ),
+    ),
     Pace(0, (RankTimes(1, 0, 20, 12.5, (0.0, 1.0, 2.0, 0.5, 0.25, 0.0, 0.0)),)),
     Stack(1, "algo-2", 20, (Frame("/opt/ml/code/train.py", 3, "step"),), source="loss.item()"),
     Stack(

@@ -26,6 +26,7 @@ from .attempts import Attempts
 from .failure import Failure, RankLeft
 from .gate import Gate
 from .hang import Stack
+from .host_loads import HostLoads
 from .host_loss import HostLoss
 from .messages import AskStacks, End, Heartbeat, Hello, Message, Notice, Ready, Refuse, Stop, Verdict
 from .pace import Paces
@@ -55,7 +56,7 @@ class Hub:
         self.gate = Gate(now, hosts, limits)
         self._loss = HostLoss(now, limits)
         self.attempts = Attempts(hosts, limits, restarts)
-        self.paces = Paces()
+        self.paces, self.loads = Paces(), HostLoads()
         self._leave_deadline = 0.0
         self._ended_at_gate = False
 

@@ -14,6 +14,7 @@ from .messages import (
     Fail,
     Hang,
     Heartbeat,
+    Load,
     Message,
     Notice,
     Pace,
@@ -45,6 +46,9 @@ def receive(hub: Hub, now: float, host: str, message: Message) -> Sends:
         case Pace():
             line = hub.paces.heard(host, message, hub.attempts.number, hub.gate.slots)
             return [(hub.leader, Notice(line))] if line else []
+        case Load(attempt, load):
+            lines = hub.loads.heard(now, host, load) if attempt == hub.attempts.number else []
+            return [(hub.leader, Notice(line)) for line in lines]
         case Stack():
             return hub.stack(message)
         case StacksSent():

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from algorun.common.fast_dataclasses import dataclass, field, replace
+from algorun.timing.host_load import HostLoad
 from algorun.timing.slowness import RankTimes
 
 from .calls import LONGEST_MEMBERS
@@ -104,6 +105,14 @@ class Pace:
 
     attempt: int
     ranks: tuple[RankTimes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy this host was since its last report."""
+
+    attempt: int
+    load: HostLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +223,7 @@ class Notice:
 
 
 Message = (
-    Hello | Ready | Heartbeat | Fail | SaveFailed | RankLeft | Hang | Pace | Stack | StacksSent | Stop | Done | Bye
+    Hello | Ready | Heartbeat | Fail | SaveFailed | RankLeft | Hang | Pace | Load | Stack | StacksSent | Stop | Done | Bye
     | StartDaemon | DaemonEnded | Nonce | Welcome | Go | AskStacks | Restart | End | Refuse | Notice
 )  # fmt: skip
 
@@ -228,6 +237,7 @@ FROM_HOST: Mapping[str, type] = {
     "rank_left": RankLeft,
     "hang": Hang,
     "pace": Pace,
+    "load": Load,
     "stack": Stack,
     "stacks_sent": StacksSent,
     "stop": Stop,

@@ -24,6 +24,7 @@ from .messages import (
     Fail,
     Go,
     Hello,
+    Load,
     Message,
     Pace,
     Ready,
@@ -138,6 +139,12 @@ def _check(message: Message) -> None:
                 _within(each.rank, "rank", 0, MOST_STEPS)
                 if len(each.activities) != len(ACTIVITIES) or not all(map(math.isfinite, (each.at, *each.activities))):
                     raise ValueError(f"times {each}")
+        case Load(load=load):
+            for name in ("ranks", "gpus", "idle", "throttled"):
+                _within(getattr(load, name), name, 0, MOST_SLOTS)
+            numbers = (load.seconds, load.data, load.cpu, load.disk_read, load.network_in, load.memory)
+            if not all(each is None or math.isfinite(each) for each in numbers):
+                raise ValueError(f"load {load}")
         case DaemonEnded(code=code):
             _within(code, "code", 0, 255)
         case _:

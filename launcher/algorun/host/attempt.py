@@ -17,6 +17,7 @@ from algorun.plan.plan import Plan
 from algorun.timing.clock import RankMoments
 
 from .engine_processes import EngineProcesses
+from .load_reports import LoadReports
 from .output import Pipes
 from .rank_port import Fields, Peer
 from .rank_stacks import RankStacks
@@ -65,6 +66,7 @@ class Attempt:
         self.ranks = Ranks(tools, plan, self._host, runner.rank_exited, self._broken)
         ranks = [rank.rank for rank in self._host.ranks]
         self.reports = Reports(self._board, ranks, plan.attempt, ReportTo(runner.send, tools.times))
+        self.loads = LoadReports(self._board, len(ranks), plan.attempt, runner.send)
         self.stacks = RankStacks(tools, paths, host, self.ranks, self._board, runner.send)
         self.engine = EngineProcesses(tools, self._pipes, plan, host, runner.send)
 

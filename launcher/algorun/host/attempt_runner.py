@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import signal
+from collections.abc import Sequence
 from typing import Protocol
 
 from algorun.common.errors import UserError
@@ -19,6 +20,7 @@ from algorun.plan import cluster, plan, render
 from algorun.plan.cluster import Cluster, Meeting
 from algorun.plan.plan import Plan
 from algorun.timing.clock import RankMoments
+from algorun.timing.host_figures import HostFigures
 
 from .attempt import ENGINE_WORD_S, Attempt, explained
 from .rank_port import Fields, Peer
@@ -188,6 +190,7 @@ class AttemptRunner:
             self._tools.loop.after(DRAIN_POLL_S, self._look_whether_done)
         elif self._member.awaits_ranks:
             self._attempt.reports.tell_last()
+            self._attempt.loads.tell_last()
             note = self.public(report.figures(self._config.paths.summary)) if self._leads else ""
             self._supervisor.do(self._member.all_ranks_gone(self._now, note))
 
@@ -212,13 +215,17 @@ class AttemptRunner:
 
     # -- ranks that hang -------------------------------------------------------------------------------------------
 
-    def look_after_ranks(self) -> None:
-        """Looks, at every heartbeat of the hub, whether each rank has started, and still makes steps or at least prints."""
+    def look_after_ranks(self, samples: Sequence[HostFigures]) -> None:
+        """Looks, at every heartbeat of the hub, whether each rank has started, and still makes steps or at least prints.
+
+        `samples`: this host's figures since the last call.
+        """
         if self._attempt is None or self._member.state is not State.RUN:
             return
         self._attempt.expect_ranks(self._now)
         if self._attempt.ranks.all_run:
             self._attempt.reports.look(self._now, self._config.limits.times_s)
+            self._attempt.loads.look(self._now, self._config.limits.times_s, samples)
         limit_s = self._config.limits.hang_s
         idle_s = self._attempt.stalled(self._now, limit_s)
         if idle_s:

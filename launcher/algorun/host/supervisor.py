@@ -158,8 +158,8 @@ class Supervisor:
                 if text.startswith(SLOW):
                     self._tools.times.slow(text)
             case Nonce() | Welcome() | Heartbeat():
-                self._runner.look_after_ranks()
                 self._look_after_sampling()
+                self._runner.look_after_ranks(self._sampling.take() if self._sampling is not None else ())
                 self._arm()
             case other:
                 raise ValueError(f"the hub cannot send {type(other).__name__}")

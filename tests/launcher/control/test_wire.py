@@ -13,7 +13,7 @@ from algorun.common.fast_dataclasses import fields
 from algorun.control import proof, wire
 from algorun.control.failure import Failure, RankLeft
 from algorun.control.hang import Frame, Stack
-from algorun.control.messages import FROM_HOST, FROM_HUB, End, Fail, Go, Heartbeat, Hello, Ready, Stop, Verdict
+from algorun.control.messages import FROM_HOST, FROM_HUB, End, Fail, Go, Heartbeat, Hello, Load, Ready, Stop, Verdict
 from algorun.plan import agreement
 from tests.conftest import job, machine
 from tests.fuzz.readers_control import FROM_HOSTS
@@ -129,6 +129,13 @@ def test_a_verdict_does_not_contradict_itself(verdict):
 def test_slots_that_no_host_can_plan_are_no_message(slots, port):
     with pytest.raises(ValueError, match="slots|port"):
         wire.decode(wire.encode(Ready(slots, {}, "h", port)))
+
+
+@pytest.mark.parametrize("change", [{"gpus": -1}, {"idle": 5000}, {"cpu": float("nan")}, {"seconds": float("inf")}])
+def test_numbers_that_no_host_has_are_no_message(change):
+    load = next(message for message in SAMPLES if isinstance(message, Load))
+    with pytest.raises(ValueError, match=r"not 0 to|load "):
+        wire.decode(edited(load, load={**json.loads(wire.encode(load))["load"], **change}))
 
 
 @pytest.mark.parametrize("change", [{"rank": -1}, {"step": -1}, {"step": 1.5}, {"attempt": True}, {"more": 1}])
