@@ -40,6 +40,7 @@ CHAT = [
 @dataclass(frozen=True)
 class Context:
     context: int | None
+    skip_bad_samples: bool = False
 
 
 @pytest.fixture(autouse=True)
@@ -193,6 +194,57 @@ def test_what_cannot_be_trained_on_is_refused(tmp_path, trained, files, message)
         token_data.load(Context(8), folders(train), ALONE, trained)
 
 
+GOOD = {"text": "the fox"}
+BAD_LINES = [
+    b'{"text": ',
+    b"[1]",
+    b'{"txt": "fox"}',
+    b'{"messages": [{"role": "user", "content": "x"}]}',
+    b'{"text": "\xff"}',
+]
+
+
+@pytest.mark.parametrize(
+    "bad", [*BAD_LINES, lines({"messages": [*CHAT[:1], {"role": "assistant", "content": 1}]}).encode().strip()]
+)
+def test_a_bad_line_in_the_middle_is_named_and_left_out_if_asked(tmp_path, trained, capsys, bad):
+    """It is found before the first step. Also by a job that finds the token file of an earlier one."""
+    if b'"content": 1' in bad:
+        template = TEMPLATE.replace("{{ m.content }}", "{{ m.content if m.content is string else 1 / 0 }}")
+        settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>", "chat_template": template}
+        own = {
+            "tokenizer.json": (trained / "tokenizer.json").read_bytes(),
+            "tokenizer_config.json": json.dumps(settings),
+        }
+        trained = channel(tmp_path / "own", own)
+    middle = lines(GOOD).encode() * 5
+    train = channel(tmp_path / "t", {"a.jsonl": middle + bad + b"\n" + middle})
+    good = channel(tmp_path / "g", {"a.jsonl": middle * 2})
+    whole = token_data.load(Context(8), folders(good), ALONE, trained).train.tokens.tolist()
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"a\.jsonl, line 6.*fix: .*, or leave it out by --skip-bad-samples"):
+            token_data.load(Context(8), folders(train), ALONE, trained)
+        data = token_data.load(Context(8, True), folders(train), ALONE, trained)
+        assert data.train.tokens.tolist() == whole
+        said = capsys.readouterr().out
+        assert "skipped: 1 documents of channel 'train' do not count" in said
+        assert f"skipped: {train}/a.jsonl, line 6" in said
+
+
+def test_of_a_text_that_turns_bad_in_the_middle_nothing_is_left(tmp_path, trained, monkeypatch, capsys):
+    monkeypatch.setattr(token_files, "BLOCK", 40)
+    whole = TEXT * 400
+    train = channel(tmp_path / "t", {"a.txt": whole, "b.txt": whole.encode() + b"\xff\xff", "c.txt": whole})
+    good = channel(tmp_path / "g", {"a.txt": whole, "c.txt": whole})
+    with pytest.raises(UserError, match=r"b\.txt is not UTF-8"):
+        token_data.load(Context(8), folders(train), ALONE, trained)
+    data = token_data.load(Context(8, True), folders(train), ALONE, trained)
+    assert f"skipped: {train}/b.txt is not UTF-8" in capsys.readouterr().out
+    assert (
+        data.train.tokens.tolist() == token_data.load(Context(8), folders(good), ALONE, trained).train.tokens.tolist()
+    )
+
+
 def test_parquet_is_read_by_its_column_and_refused_without_it(tmp_path, trained):
     pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     train = channel(tmp_path / "t", {})
@@ -225,7 +277,7 @@ def test_tokenizers_that_are_missing_or_unfit_are_refused(tmp_path, trained):
         token_data.load(Context(None), folders(train), ALONE, trained)
 
 
-def on_hosts(tmp_path, monkeypatch, roots, trained, per_host=2):
+def on_hosts(tmp_path, monkeypatch, roots, trained, per_host=2, skip=False):
     """What each rank of `len(roots)` hosts reads; each host has a folder of its own for token files."""
     here = threading.local()
     monkeypatch.setattr(token_store, "folder", lambda: here.place)
@@ -235,7 +287,7 @@ def on_hosts(tmp_path, monkeypatch, roots, trained, per_host=2):
         here.place = tmp_path / f"host{host}-{len(roots)}"
         here.place.mkdir(exist_ok=True)
         comm.world = World(comm.rank, comm.size, comm.rank % per_host, per_host, True)
-        data = token_data.load(Context(8), folders(roots[host]), comm, trained)
+        data = token_data.load(Context(8, skip), folders(roots[host]), comm, trained)
         return data.checksum, data.train_count, data.train.tokens.tolist()
 
     return as_ranks(len(roots) * per_host, rank)
@@ -265,3 +317,4 @@ def test_a_damaged_file_on_one_host_is_named_on_all(tmp_path, trained, monkeypat
     with pytest.raises(UserError, match=r"b\.jsonl, line 1 is damaged"):
         on_hosts(tmp_path, monkeypatch, [good, bad], trained)
     assert not list(tmp_path.glob("host*/.*.tokens"))
+    assert len(set(map(str, on_hosts(tmp_path, monkeypatch, [good, bad], trained, skip=True)))) == 1

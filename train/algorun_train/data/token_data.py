@@ -34,6 +34,9 @@ class ContextOptions(Protocol):
     @property
     def context(self) -> int | None: ...
 
+    @property
+    def skip_bad_samples(self) -> bool: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
@@ -131,12 +134,14 @@ def load(options: ContextOptions, folders: Folders, comm: Communicator, tokenize
     # Rank 0's tokenizer on every host: with another one the ranks would count other tokens.
     files = comm.from_leader(lambda: token_encoding.read_files(tokenizer))
     encoder = comm.on_all(lambda: token_encoding.load(tokenizer, files))
-    text, entries = token_store.corpus("train", folders.train, encoder, comm)
+    text, entries = token_store.corpus("train", folders.train, encoder, comm, options.skip_bad_samples)
     checksum = encoder.fingerprint + "".join(entry.sha256 for entry in entries)
     least = 2 if folders.validation is None else 1
     both = sequences(text, context, encoder.end, least, f"channel 'train' at {folders.train}")
     if folders.validation is not None:
-        held_text, held_files = token_store.corpus("validation", folders.validation, encoder, comm)
+        held_text, held_files = token_store.corpus(
+            "validation", folders.validation, encoder, comm, options.skip_bad_samples
+        )
         held = sequences(held_text, context, encoder.end, 1, f"channel 'validation' at {folders.validation}")
         checksum += "".join(entry.sha256 for entry in held_files)
         return TokenData(both, held, f"{folders.train} and {folders.validation}", checksum, comm.device)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from algorun_train.common.errors import UserError
 
-from .token_files import Document
+from .token_files import BadDocument, Document
 
 Tokens = NDArray[np.int32]
 PATTERNS = (
@@ -43,14 +43,18 @@ class Encoder:
     end: int
     fingerprint: str
 
-    def encode(self, documents: Iterable[Document]) -> Iterator[Tokens]:
-        """The tokens of each document, with `end` behind it. Raises UserError for a chat that cannot be rendered."""
+    def encode(self, documents: Iterable[Document | BadDocument]) -> Iterator[Tokens | BadDocument]:
+        """The tokens of each document, with `end` behind it. A chat that the template cannot render is a bad document. Raises
+        UserError for a chat if there is no template."""
         stream = iter(documents)
         while some := list(islice(stream, TOGETHER)):
-            texts = [document for document in some if not document.messages]
+            texts = [each for each in some if isinstance(each, Document) and not each.messages]
             ids = iter(self._texts(texts))
             for document in some:
-                yield self._chat(document) if document.messages else next(ids)
+                if isinstance(document, BadDocument):
+                    yield document
+                else:
+                    yield self._chat(document) if document.messages else next(ids)
 
     def _texts(self, documents: list[Document]) -> Iterator[Tokens]:
         if not documents:
@@ -61,13 +65,24 @@ class Encoder:
             begin = [first] if document.begins and first not in (None, self.end) and row[:1] != [first] else []
             yield np.array(begin + row + ([self.end] if document.ends else []), np.int32)
 
-    def _chat(self, document: Document) -> Tokens:
+    def _chat(self, document: Document) -> Tokens | BadDocument:
         if not self.tokenizer.chat_template:
             raise UserError(
                 f"{document.where} is a chat, but the tokenizer in {self.folder} has no chat template; "
                 "allowed: chats with a tokenizer that has one; fix: add chat_template.jinja, or give text"
             )
-        text, spans = self._answers(document)
+        try:
+            text, spans = self._answers(document)
+        except Exception as error:  # a template is a program of the tokenizer's author, and may raise anything
+            return BadDocument(
+                f"{document.where}: the chat template of {self.folder} refuses it: {error}; fix: repair the messages"
+            )
+        if spans is None:
+            return BadDocument(
+                f"{document.where}: the chat template of {self.folder} renders a message in another way when others "
+                "follow, so the answers cannot be found; allowed: templates whose text only grows; "
+                "fix: another chat_template.jinja, or chats with one answer"
+            )
         encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         tokens, begins = np.array(encoded["input_ids"], np.int32), np.array([at for at, _ in encoded["offset_mapping"]])
         counted = np.zeros(len(tokens), bool)
@@ -76,28 +91,18 @@ class Encoder:
         rows = np.where(counted, tokens, ~tokens)
         return rows if len(tokens) and tokens[-1] == self.end else np.append(rows, np.int32(self.end))
 
-    def _answers(self, document: Document) -> tuple[str, list[tuple[int, int]]]:
-        """The chat as text, and where the answers begin and end in it: behind the prompt that asks for each of them."""
+    def _answers(self, document: Document) -> tuple[str, list[tuple[int, int]] | None]:
+        """The chat as text, and where the answers begin and end in it: behind the prompt that asks for each of them. None if
+        they cannot be found. Raises what the template raises."""
         messages, spans = list(document.messages), []
-        try:
-            text = self._rendered(messages, prompt=False)
-            for number, message in enumerate(messages):
-                if message["role"] == "assistant":
-                    before = self._rendered(messages[:number], prompt=True) if number else ""
-                    behind = self._rendered(messages[: number + 1], prompt=False)
-                    if not (text.startswith(before) and text.startswith(behind)):
-                        raise UserError(
-                            f"{document.where}: the chat template of {self.folder} renders a message in another way when "
-                            "others follow, so the answers cannot be found; allowed: templates whose text only grows; "
-                            "fix: another chat_template.jinja, or chats with one answer"
-                        )
-                    spans.append((len(before), len(behind)))
-        except UserError:
-            raise
-        except Exception as error:  # a template is a program of the tokenizer's author, and may raise anything
-            raise UserError(
-                f"{document.where}: the chat template of {self.folder} refuses it: {error}; fix: repair the messages"
-            ) from None
+        text = self._rendered(messages, prompt=False)
+        for number, message in enumerate(messages):
+            if message["role"] == "assistant":
+                before = self._rendered(messages[:number], prompt=True) if number else ""
+                behind = self._rendered(messages[: number + 1], prompt=False)
+                if not (text.startswith(before) and text.startswith(behind)):
+                    return text, None
+                spans.append((len(before), len(behind)))
         return text, spans
 
     def _rendered(self, messages: list[dict[str, Any]], prompt: bool) -> str:

@@ -28,6 +28,15 @@ class Document:
     ends: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class BadDocument:
+    """What stands where a document cannot be used: `error` is the text of a UserError. `retracts`: the pieces of this file that
+    came before belong to it."""
+
+    error: str
+    retracts: bool = False
+
+
 def listed(channel: str, root: Path) -> list[str]:
     """The names of a channel's files below `root`, sorted. Raises UserError if there is none or a folder cannot be read."""
     where = f"channel '{channel}' at {root}"
@@ -56,8 +65,8 @@ def checksum(path: Path) -> str:
         raise UserError(f"{path} cannot be read: {error.strerror}; fix: check the file, on every host") from None
 
 
-def documents(path: Path) -> Iterator[Document]:
-    """The documents of a file; empty ones are left out. Raises UserError, with file and line, for what cannot be read."""
+def documents(path: Path) -> Iterator[Document | BadDocument]:
+    """The documents of a file; empty ones are left out. Raises UserError if the file cannot be read."""
     suffix = path.suffix.lower()
     try:
         if suffix == ".txt":
@@ -66,47 +75,59 @@ def documents(path: Path) -> Iterator[Document]:
             yield from _lines(path)
         else:
             yield from _rows(path)
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path} is not UTF-8: {error.reason} at byte {error.start} of what was read last; "
-            "allowed: text in UTF-8; fix: convert the file"
-        ) from None
     except OSError as error:
         raise UserError(
             f"{path} cannot be read: {error.strerror or error}; fix: check the file, on every host"
         ) from None
 
 
-def _text(path: Path) -> Iterator[Document]:
+def _text(path: Path) -> Iterator[Document | BadDocument]:
     with path.open(encoding="utf-8", newline="") as file:
         block, begins = "", True
-        while more := "".join((file.read(BLOCK), file.readline())):
-            if block:
-                yield Document(str(path), block, begins=begins, ends=False)
-                begins = False
-            block = more
+        try:
+            while more := "".join((file.read(BLOCK), file.readline())):
+                if block:
+                    yield Document(str(path), block, begins=begins, ends=False)
+                    begins = False
+                block = more
+        except UnicodeDecodeError as error:
+            yield BadDocument(
+                f"{path} is not UTF-8: {error.reason} at byte {error.start} of what was read last; "
+                "allowed: text in UTF-8; fix: convert the file",
+                retracts=True,
+            )
+            return
         if block:
             yield Document(str(path), block, begins=begins)
 
 
-def _lines(path: Path) -> Iterator[Document]:
-    with path.open(encoding="utf-8") as file:
+def _lines(path: Path) -> Iterator[Document | BadDocument]:
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
                 continue
             where = f"{path}, line {number}"
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                yield BadDocument(
+                    f"{where} is not UTF-8: {error.reason} at byte {error.start}; allowed: text in UTF-8; "
+                    "fix: convert the file"
+                )
             except (ValueError, RecursionError) as error:
-                raise UserError(
+                yield BadDocument(
                     f"{where} is damaged: {error}; allowed: a JSON object per line; fix: repair or remove the line"
-                ) from None
-            if not isinstance(row, dict):
-                raise UserError(f"{where} is no JSON object; allowed: an object with text or messages; fix: repair it")
-            yield from _document(row, where)
+                )
+            else:
+                if isinstance(row, dict):
+                    yield from _document(row, where)
+                else:
+                    yield BadDocument(
+                        f"{where} is no JSON object; allowed: an object with text or messages; fix: repair it"
+                    )
 
 
-def _rows(path: Path) -> Iterator[Document]:
+def _rows(path: Path) -> Iterator[Document | BadDocument]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
@@ -131,19 +152,18 @@ def _rows(path: Path) -> Iterator[Document]:
         raise UserError(f"{path} is damaged: {error}; allowed: parquet; fix: replace the file") from None
 
 
-def _document(row: dict[str, Any], where: str) -> Iterator[Document]:
+def _document(row: dict[str, Any], where: str) -> Iterator[Document | BadDocument]:
     messages, text = row.get("messages"), row.get("text")
-    if messages is not None:
-        if not _is_chat(messages):
-            raise UserError(f"{where}: messages is no chat; allowed: {ROLES}; fix: repair or remove it")
+    if messages is not None and not _is_chat(messages):
+        yield BadDocument(f"{where}: messages is no chat; allowed: {ROLES}; fix: repair or remove it")
+    elif messages is not None:
         yield Document(where, messages=tuple(cast("list[dict[str, Any]]", messages)))
-    elif isinstance(text, str):
-        if text:
-            yield Document(where, text)
-    else:
-        raise UserError(
+    elif not isinstance(text, str):
+        yield BadDocument(
             f"{where} has neither text nor messages; allowed: text, a string, or messages, {ROLES}; fix: repair it"
         )
+    elif text:
+        yield Document(where, text)
 
 
 def _is_chat(messages: object) -> bool:

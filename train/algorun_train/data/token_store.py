@@ -22,13 +22,14 @@ from algorun_train.common.files import write, write_json
 from algorun_train.ranks.communicator import Communicator
 
 from .token_encoding import Encoder, Tokens
-from .token_files import checksum, documents, listed
+from .token_files import BadDocument, checksum, documents, listed
 
-FORMAT = "1"  # change it when the same files give other tokens
+FORMAT = "2"  # change it when the same files give other tokens
 EVERY_S = 1.0  # how often ranks tell each other how far they are
 SAY_S = 10.0  # seconds between progress lines
 STALL_S = 600.0  # without progress on any host for so long, the job ends
 PIECE = 16 * 2**20  # tokens per broadcast
+NAMED = 5  # skipped documents that the log names
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +47,18 @@ class _StoppedError(Exception):
 
 @dataclass(slots=True)
 class Work:
-    """Work of this host in a thread of its own, which writes to `place`. `done` of `total` bytes; it ends early once `stop` is set."""
+    """Work of this host in a thread of its own, which writes to `place`. `done` of `total` bytes; it ends early once `stop` is set.
+    `skip_bad`: leave out documents that cannot be used; `skipped` says why, for each of them."""
 
     place: Path
+    skip_bad: bool
     done: int = 0
     total: int = 0
     stop: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
     result: list[Entry] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
 
 
 def folder() -> Path:
@@ -69,14 +73,23 @@ def folder() -> Path:
     return path
 
 
-def corpus(channel: str, root: Path, encoder: Encoder, comm: Communicator) -> tuple[Tokens, list[Entry]]:
+def corpus(
+    channel: str, root: Path, encoder: Encoder, comm: Communicator, skip_bad: bool = False
+) -> tuple[Tokens, list[Entry]]:
     """The tokens of a channel, memory-mapped, and its files. The same on all ranks. Call it on all ranks.
 
-    One rank of each host tokenizes; the others wait for as long as any host makes progress. Raises UserError, the same on
-    all ranks, for files that cannot be used.
+    One rank of each host tokenizes; the others wait for as long as any host makes progress. With `skip_bad` documents that
+    cannot be used are left out and named in the log. Raises UserError, the same on all ranks, for other ones and for files
+    that cannot be used.
     """
     place = comm.on_all(folder)
-    own = _together(Work(place), channel, root, encoder, comm)
+    work = Work(place, skip_bad)
+    own = _together(work, channel, root, encoder, comm)
+    skipped = sorted({error for part in comm.gather(work.skipped) for error in part})
+    if skipped:
+        comm.say(f"skipped: {len(skipped)} documents of channel '{channel}' do not count")
+    for error in skipped[:NAMED]:
+        comm.say(f"skipped: {error.partition('; allowed:')[0].partition('; fix:')[0]}")
     host = comm.rank - comm.world.local_rank
     tables = {at: entries for at, entries in comm.gather((host, own)) if entries}
     whole = sorted({entry for entries in tables.values() for entry in entries}, key=lambda e: (e.name, e.sha256))
@@ -143,9 +156,13 @@ def _tokenize(work: Work, channel: str, root: Path, encoder: Encoder) -> None:
             / f"{hashlib.sha256(json.dumps([FORMAT, encoder.fingerprint, names, sums]).encode()).hexdigest()}.json"
         )
         if not table.is_file():
-            entries = _written(work, root, encoder, list(zip(names, sums, sizes, strict=True)))
-            write_json(table, [[entry.name, entry.sha256, entry.tokens] for entry in entries])
-        work.result = [Entry(*row) for row in json.loads(table.read_text())]
+            entries, skipped = _written(work, root, encoder, list(zip(names, sums, sizes, strict=True)))
+            rows = [[entry.name, entry.sha256, entry.tokens] for entry in entries]
+            write_json(table, {"files": rows, "skipped": skipped})
+        kept = json.loads(table.read_text())
+        work.result, work.skipped = [Entry(*row) for row in kept["files"]], kept["skipped"]
+        if work.skipped and not work.skip_bad:  # an earlier job has skipped them
+            raise _refusal(work.skipped[0])
         if not (work.place / f"{_key(encoder, work.result)}.tokens").is_file():
             table.unlink()
             raise UserError(f"{work.place} has lost a file; fix: start the job again, which tokenizes again")
@@ -159,8 +176,12 @@ def _tokenize(work: Work, channel: str, root: Path, encoder: Encoder) -> None:
         work.ended.set()
 
 
-def _written(work: Work, root: Path, encoder: Encoder, files: list[tuple[str, str, int]]) -> list[Entry]:
+def _written(
+    work: Work, root: Path, encoder: Encoder, files: list[tuple[str, str, int]]
+) -> tuple[list[Entry], list[str]]:
+    """Writes the token file; returns its files, and the errors of the documents that it leaves out."""
     entries: list[Entry] = []
+    skipped: list[str] = []
     aside = work.place / f".{os.getpid()}-{time.monotonic_ns()}.tokens"
     try:
         with aside.open("wb") as file:
@@ -169,7 +190,15 @@ def _written(work: Work, root: Path, encoder: Encoder, files: list[tuple[str, st
                 for tokens in encoder.encode(documents(root / name)):
                     if work.stop.is_set():
                         raise _StoppedError
-                    file.write(tokens.tobytes())
+                    if not isinstance(tokens, BadDocument):
+                        file.write(tokens.tobytes())
+                        continue
+                    if not work.skip_bad:
+                        raise _refusal(tokens.error)
+                    skipped.append(tokens.error)
+                    if tokens.retracts:
+                        file.seek(begin)
+                        file.truncate()
                 entries.append(Entry(name, sha256, (file.tell() - begin) // 4))
                 work.done += size
             file.flush()
@@ -177,7 +206,11 @@ def _written(work: Work, root: Path, encoder: Encoder, files: list[tuple[str, st
         aside.replace(work.place / f"{_key(encoder, entries)}.tokens")
     finally:
         aside.unlink(missing_ok=True)
-    return entries
+    return entries, skipped
+
+
+def _refusal(error: str) -> UserError:
+    return UserError(f"{error}, or leave it out by --skip-bad-samples")
 
 
 def _exchange(

@@ -13,7 +13,7 @@ from algorun_train.common.errors import UserError
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
 PROCESSORS = ("preprocessor_config.json", "processor_config.json")  # the second holds the first as image_processor
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+TOKENIZER = "tokenizer.json"
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # transformers colours some of its errors
 
 Json = dict[str, Any]  # Any: what a file holds; whoever reads a value checks it
@@ -172,10 +172,10 @@ def _numbers(value: object) -> tuple[float, ...]:
 def _token_input(where: str, path: Path, config: Mapping[str, Any]) -> TokenInput:
     from transformers import AutoTokenizer
 
-    if not any((path / name).exists() for name in TOKENIZERS):
+    if not (path / TOKENIZER).exists():
         raise UserError(
-            f"{where}: no tokenizer; allowed: one of {', '.join(TOKENIZERS)} beside the model; fix: save the tokenizer with "
-            "save_pretrained to the same folder"
+            f"{where}: no tokenizer; allowed: {TOKENIZER} beside the model; fix: save the tokenizer with "
+            "AutoTokenizer.from_pretrained(..).save_pretrained(..) to the same folder"
         )
     with refused(f"{where}: the tokenizer cannot be read"):
         size = len(AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False))

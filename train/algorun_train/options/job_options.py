@@ -68,7 +68,9 @@ class ModelOptions(TrainOptions):
         None, "processes per rank that decode images; by default from the CPU count", at_least=1
     )
     cache_mb: int = option(256, "decoded images of up to this many MiB stay in each rank's memory", at_least=0)
-    skip_bad_samples: bool = option(False, "leave out images that cannot be decoded; they are counted and named")
+    skip_bad_samples: bool = option(
+        False, "leave out images and documents that cannot be read; they are counted and named"
+    )
 
     def __post_init__(self) -> None:
         if self.warmup_epochs > self.epochs:
