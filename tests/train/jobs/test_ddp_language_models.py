@@ -1,4 +1,4 @@
-"""`ddp --model FOLDER` with causal language models on text, and the gradients of ranks beside those of one process."""
+"""`ddp --model FOLDER` with causal language models on text."""
 
 import json
 import math
@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load_file
 
 from algorun_train.common.errors import UserError
-from tests.train.jobs.folder_steps import assert_same_step, one_step
 from tests.train.jobs.test_ddp_folders import edit, shorten
 from tests.train.model_folders import write_language_model, write_text, write_vit
 from tests.train.training_runs import TRANSFORMERS, epochs, load_once, once
@@ -43,14 +42,6 @@ def test_a_language_model_learns_and_is_written_as_a_folder(alone, tmp_path, kin
     assert records[-1]["tokens_per_s"] == 16 * records[-1]["sequences_per_s"] > 0
     summary = json.loads((tmp_path / "alone" / "output" / "data" / "summary.json").read_text())
     assert (summary["perplexity"], summary["tokens_per_s"] > 0) == (described["val_perplexity"], True)
-
-
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "vit"])
-def test_ranks_compute_the_loss_and_the_gradients_of_one_process(ranks, tmp_path, kind):
-    folder = write_vit(tmp_path / kind) if kind == "vit" else write_language_model(
-        tmp_path / kind, kind, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0
-    )  # fmt: skip
-    assert_same_step(*(one_step(ranks, folder, tmp_path, hosts, slots) for hosts, slots in ((1, 1), (2, 2))))
 
 
 @pytest.mark.parametrize("shards", ["1", "2"])

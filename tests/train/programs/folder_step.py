@@ -1,10 +1,13 @@
-"""One step of a Hugging Face folder's model in float64: `folder_step.py FOLDER OUT [PP [SHARDS]]`. Rank 0 writes loss and gradients.
+"""The first step of a Hugging Face folder's model: `folder_step.py FOLDER OUT PP,SHARDS,PRECISION ..`. Rank 0 writes losses and gradients.
 
-Eight samples, shared by the ranks, or by pipelines of PP ranks, SHARDS of which share the weights of their stages; some labels of some samples do not count.
+Eight samples, shared by the ranks, or by pipelines of PP ranks (0: no pipeline). SHARDS ranks, or pipelines, share the weights.
+PRECISION is float64, float32 or bf16. Some labels of some samples do not count.
 """
 
+import gc
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -15,6 +18,7 @@ from algorun_train.jobs.first_weights import send_weights
 from algorun_train.loop.data_parallel_steps import DataParallelSteps
 from algorun_train.loop.losses import PER_LABEL
 from algorun_train.loop.pipeline_steps import PipelineSteps
+from algorun_train.loop.sharded_steps import ShardedSteps
 from algorun_train.models.folder_config import read_folder
 from algorun_train.models.folder_model import build_model, load_weights, prepare_transformers
 from algorun_train.options.for_parallel import partition_options, run_options
@@ -24,73 +28,108 @@ from algorun_train.options.pipeline_layout import lay_out
 from algorun_train.parallel.planning.model_partitioner import ModelPartitioner
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.run.pipeline import Pipeline
-from algorun_train.parallel.shard.sharded_model import gathered_state
+from algorun_train.parallel.shard.layer_units import layer_units
+from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered_state, make_mesh, shard
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
 
 path, out = Path(sys.argv[1]), Path(sys.argv[2])
 SAMPLES = 8
-pp, shards = (int(each) for each in (*sys.argv[3:], "0", "1")[:2])
-torch.set_default_dtype(torch.float64)
 prepare_transformers()
 folder = read_folder(path, "option --model")
 classes = [str(i) for i in range(10)] if folder.images else None
+Steps = DataParallelSteps | PipelineSteps
+Named = dict[str, torch.Tensor]
 
 
 def samples() -> tuple[torch.Tensor, torch.Tensor]:
     random = torch.Generator().manual_seed(5)
     if folder.images:
-        return torch.rand(SAMPLES, 3, 16, 16, generator=random) * 2 - 1, torch.randint(10, (SAMPLES,), generator=random)
+        images = torch.rand(SAMPLES, 3, 16, 16, generator=random, dtype=torch.float64) * 2 - 1
+        return images.to(torch.get_default_dtype()), torch.randint(10, (SAMPLES,), generator=random)
     inputs, labels = (torch.randint(300, (SAMPLES, 12), generator=random) for _ in range(2))
     labels[0, :7] = labels[5, 3:] = IGNORED
     return inputs, labels
 
 
+def sgd(weights: Named) -> torch.optim.Optimizer:
+    return torch.optim.SGD([{"params": list(weights.values())}], 1.0)  # a stage of a dropout has none
+
+
 def in_stages(
-    model: torch.nn.Module, shares: int, comm: Communicator
-) -> tuple[PipelineSteps, dict[str, torch.nn.Parameter], int]:
-    """The stepper of this rank's stages, their weights, and the number of the pipeline."""
-    options = PipelineJobOptions(pp=pp, shard=str(shards), batch_size=SAMPLES // shares, microbatches=SAMPLES // shares)
+    model: torch.nn.Module, pp: int, shards: int, half: str, comm: Communicator
+) -> tuple[PipelineSteps, Named, ShardMesh | None, int]:
+    """The stepper of this rank's stages, their weights, how they are shared, and the number of the pipeline."""
+    batch = SAMPLES * pp // comm.size
+    options = PipelineJobOptions(pp=pp, shard=str(shards), batch_size=batch, microbatches=batch, precision=half)
     layout = lay_out(options, MpParameters(), comm.size)
     partitioner = ModelPartitioner(model, layout, partition_options(options, MpParameters()), comm)
-    stages = partitioner.partition(samples()[0][:1], out.with_suffix(".json")).stages
+    stages = partitioner.partition(samples()[0][:1], Path(tempfile.mkdtemp()) / "partition.json").stages
     axes = process_groups.join(layout.grid, comm.rank, comm.device, shards)
     pipeline = Pipeline(stages, axes, run_options(options, layout), PER_LABEL.loss)
-    optimizer = torch.optim.SGD([{"params": list(pipeline.parameters())}], 1.0)  # a stage of a dropout has none
-    stepper = PipelineSteps(pipeline, optimizer, comm, options, PER_LABEL, random=False)
-    return stepper, dict(pipeline.named_parameters()), layout.grid.place(comm.rank)[0]
+    weights = dict(pipeline.named_parameters())
+    stepper = PipelineSteps(pipeline, sgd(weights), comm, options, PER_LABEL, random=False)
+    return stepper, weights, axes.mesh, layout.grid.place(comm.rank)[0]
 
 
-def step(comm: Communicator) -> None:
-    """In a function: DDP must be gone before the process group is, else its destructor can wait for ever."""
+def on_ranks(
+    model: torch.nn.Module, shards: int, half: str, comm: Communicator
+) -> tuple[DataParallelSteps, Named, ShardMesh | None]:
+    """The stepper of a replica, whole or sharded, its weights, and how they are shared."""
+    options = DdpJobOptions(precision=half, shard=str(shards))
+    mesh = make_mesh(comm.device, comm.rank, comm.size, shards) if shards > 1 else None
+    if mesh:
+        send_weights(model, comm)
+        shard(model, layer_units(model), mesh, torch.bfloat16 if half == "bf16" else None)
+    weights = dict(model.named_parameters())
+    stepper = (ShardedSteps if mesh else DataParallelSteps)(model, sgd(weights), comm, options)
+    stepper.warm_up(*(torch.zeros_like(each[: SAMPLES // comm.size]) for each in samples()))
+    return stepper, weights, mesh
+
+
+def step(comm: Communicator, pp: int, shards: int, precision: str) -> dict[str, object]:
+    """Loss and gradients on rank 0. In a function: DDP must be gone before the process group is, else its destructor can wait
+    for ever."""
+    torch.set_default_dtype(torch.float64 if precision == "float64" else torch.float32)
     model = build_model(folder, classes, comm.rank)  # other weights on each rank, until those of rank 0 are sent
     if comm.is_leader:
         load_weights(model, folder, classes)
-    model.double()
-    inputs, labels = samples()
-    shares = comm.size // (pp or 1)
-    stepper: DataParallelSteps | PipelineSteps
+    model.to(torch.get_default_dtype())
+    half = "bf16" if precision == "bf16" else "fp32"
+    stepper: Steps
     if pp:
         send_weights(model, comm)
-        stepper, weights, number = in_stages(model, shares, comm)
+        stepper, weights, mesh, number = in_stages(model, pp, shards, half, comm)
     else:
-        stepper = DataParallelSteps(model, torch.optim.SGD(model.parameters(), 1.0), comm, DdpJobOptions())
-        stepper.warm_up(*(torch.zeros_like(each[: SAMPLES // shares]) for each in (inputs, labels)))
-        weights, number = dict(model.named_parameters()), comm.rank
-    mine = slice(number * SAMPLES // shares, (number + 1) * SAMPLES // shares)
-    before = {name: weight.detach().clone() for name, weight in weights.items()}
-    stepper.train()
+        stepper, weights, mesh = on_ranks(model, shards, half, comm)
+        number = comm.rank
+    gradients: Named = {}
+    stepper.optimizer.register_step_pre_hook(lambda *_: gradients.update(seen(weights)))
+    inputs, labels = samples()
+    share = SAMPLES * (pp or 1) // comm.size
+    mine = slice(number * share, (number + 1) * share)
     total = int((labels != IGNORED).sum())
-    loss = stepper.step([Batch(inputs[mine], labels[mine], SAMPLES // shares)], total, 1.0, 1)
+    stepper.train()
+    loss = stepper.step([Batch(inputs[mine], labels[mine], share)], total, 1.0, 1)
     loss_sum = sum(row[0] for row in comm.exchange([loss.item()]))
-    gradients = {name: before[name] - weight.detach() for name, weight in weights.items()}
-    mesh = stepper.pipeline.axes.mesh if isinstance(stepper, PipelineSteps) else None
-    gradients = gathered_state(gradients, mesh) if mesh else gradients
-    gradients = collect.on_leader(comm, range(pp or 1), gradients)
-    if comm.is_leader:
-        torch.save({"loss": loss_sum / total, "gradients": gradients}, out)
+    whole = gathered_state(gradients, mesh) if mesh else gradients
+    return {"loss": loss_sum / total, "gradients": collect.on_leader(comm, range(pp or 1), whole)}
+
+
+def seen(weights: Named) -> Named:
+    """Copies of the gradients; a weight of which this rank has no row has none."""
+    return {
+        name: torch.zeros_like(weight) if weight.grad is None else weight.grad.clone()
+        for name, weight in weights.items()
+    }
 
 
 with joined(read_world(os.environ)) as comm:
-    step(comm)
+    steps = {}
+    for words in sys.argv[3:]:
+        degree, shares, kind = words.split(",")
+        steps[words] = step(comm, int(degree), int(shares), kind)
+        gc.collect()
+    if comm.is_leader:
+        torch.save(steps, out)
