@@ -78,7 +78,7 @@ def line(message: Message) -> bytes:
 
 FROM_HOSTS = [
     Hello("algo-2", {"hosts": "algo-1,algo-2", "python version": "3.11"}, "", "@MAC@", "5e55", 0),
-    Ready(2, {"engine": "native", "program": "python -u x.py"}, "algo-2", 1234, 1235, 1236),
+    Ready(2, {"engine": "native", "program": "python -u x.py"}, "algo-2", 1234, 1235, 1236, 1237),
     Heartbeat(0),
     Fail(FAILURE),
     SaveFailed(FAILURE),
@@ -112,7 +112,7 @@ FROM_HOSTS = [
 FROM_HUB = [
     Nonce("00" * 16),
     Welcome(0),
-    Go(0, "algo-1", 1234, dict.fromkeys(HOSTS, 2), 1235, 1236),
+    Go(0, "algo-1", 1234, dict.fromkeys(HOSTS, 2), 1235, 1236, dict.fromkeys(HOSTS, 1237)),
     Heartbeat(0, unheard=True),
     AskStacks(),
     Restart(1, FAILURE),

@@ -5,25 +5,32 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Collection
+
+from .errors import UserError
 
 LOWEST_PORT, HIGHEST_PORT = 12000, 29400  # above well-known services, below torchrun's defaults and our own
 PORT_TRIES = 200
+WHOLE = (0, 1)
+ROOM = 8  # a part has this many times the ports that are wanted
 
 
-def free_ports(address: str, count: int) -> list[int]:
+def free_ports(address: str, count: int, part: tuple[int, int] = WHOLE) -> list[int]:
     """Different ports that are free now, on this address and on all others of this host.
 
     They lie below the range that the kernel uses for outgoing connections. Such a connection could take the port before
     its listener is there: even a client that retries, which would then be connected to itself.
+
+    `part` is (index, number) of equal parts of the range. Hosts that may be on one machine look in different ones, so that
+    none takes what another has found.
     """
-    addresses = socket.getaddrinfo(address.encode("ascii"), 0)  # a str would load the IDNA tables
-    family = addresses[0][0]
-    top = min(HIGHEST_PORT, _first_ephemeral_port())
+    family = _family(address)
+    lowest, top = _range(count, part)
     found: list[int] = []
     for _ in range(PORT_TRIES):
-        if len(found) == count or top <= LOWEST_PORT:
+        if len(found) == count or top <= lowest:
             break
-        port = LOWEST_PORT + int.from_bytes(os.urandom(4), "big") % (top - LOWEST_PORT)
+        port = lowest + int.from_bytes(os.urandom(4), "big") % (top - lowest)
         if port not in found and _is_free(family, port):
             found.append(port)
     with contextlib.ExitStack() as stack:  # where the kernel's own range begins too low
@@ -32,6 +39,39 @@ def free_ports(address: str, count: int) -> list[int]:
             sock.bind(("", 0))
             found.append(int(sock.getsockname()[1]))
     return found
+
+
+def free_row(address: str, count: int, taken: Collection[int] = (), part: tuple[int, int] = WHOLE) -> int:
+    """The first of `count` consecutive ports that are free now, without those of `taken`; where, `free_ports` says.
+
+    Raises UserError if there is no such row.
+    """
+    family = _family(address)
+    lowest, top = _range(count, part)
+    if top - lowest < count:  # where the kernel's own range begins too low
+        lowest, top = LOWEST_PORT, HIGHEST_PORT
+    for _ in range(PORT_TRIES):
+        first = lowest + int.from_bytes(os.urandom(4), "big") % (top - lowest - count + 1)
+        row = range(first, first + count)
+        if not any(port in row for port in taken) and all(_is_free(family, port) for port in row):
+            return first
+    raise UserError(
+        "ports", f"{count} consecutive free ports were not found", allowed=f"{LOWEST_PORT} to {HIGHEST_PORT}"
+    )
+
+
+def _family(address: str) -> socket.AddressFamily:
+    return socket.getaddrinfo(address.encode("ascii"), 0)[0][0]  # a str would load the IDNA tables
+
+
+def _range(count: int, part: tuple[int, int]) -> tuple[int, int]:
+    """The lowest port and the one above the highest of a part of the range; of the whole range if its parts are small."""
+    top = min(HIGHEST_PORT, _first_ephemeral_port())
+    index, number = part
+    size = (top - LOWEST_PORT) // number
+    if size < ROOM * count:
+        return LOWEST_PORT, top
+    return LOWEST_PORT + index * size, LOWEST_PORT + (index + 1) * size
 
 
 def _first_ephemeral_port() -> int:

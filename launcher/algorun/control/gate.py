@@ -99,6 +99,7 @@ class Gate:
             slots={host: self.ready[host].slots for host in self.hosts},
             engine_port=first.engine_port if first else 0,
             jax_port=first.jax_port if first else 0,
+            tf_ports={host: self.ready[host].tf_port for host in self.hosts if self.ready[host].tf_port},
         )
 
     @property

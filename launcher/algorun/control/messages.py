@@ -64,6 +64,7 @@ class Ready:
     master_port: int = 0
     engine_port: int = 0  # another one there, for an engine's own rendezvous
     jax_port: int = 0  # another one there, for JAX's coordinator
+    tf_port: int = 0  # the first of TensorFlow's consecutive ports on this host, one for each rank; 0 without TF_CONFIG
     newest: float = 0.0  # stamp of this host's newest checkpoint, by its own clock
 
 
@@ -186,6 +187,7 @@ class Go:
     slots: Mapping[str, int] = field(default_factory=dict)
     engine_port: int = 0
     jax_port: int = 0
+    tf_ports: Mapping[str, int] = field(default_factory=dict)  # the hosts' tf_port; without those that have none
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,8 @@ class Distance(IntEnum):
     PEER = 2  # only says that another process has gone
 
 
-# Collected from torch 2.10 to 2.15 (gloo, TCPStore; NCCL's from its documentation), Open MPI 4.1 with mpi4py, JAX 0.10.
+# Collected from torch 2.10 to 2.15 (gloo, TCPStore; NCCL's from its documentation), Open MPI 4.1 with mpi4py, JAX 0.10,
+# TensorFlow 2.21.
 # Each pattern holds a framework's own words: a script whose database refuses a connection is a cause.
 PEER = (
     r"gloo/transport/.*(closed by (remote )?peer|reset by peer|broken pipe|connection refused|socket closed|no route to)"
@@ -51,6 +52,7 @@ PEER = (
     r"|ORTE has lost communication|mpirun (noticed|detected) that|MPI_ABORT was invoked|PMIX.*UNREACHABLE"
     r"|mca_btl_tcp\w+: .*(reset by peer|broken pipe|connection refused)"
     r"|JAX distributed service detected fatal errors|Failed to send RPC to coordination service"
+    r"|errors_impl\.UnavailableError: .*Collective ops is aborted by: "
 )
 WAITED = (
     r"gloo/transport/.*timed out waiting|Dist(Network|Store|Backend)Error: .*(wait timeout|timed out|NCCL timeout in)"

@@ -33,7 +33,7 @@ from .messages import (
     Verdict,
 )
 
-LONGEST = 64 * 1024  # bytes of one message, newline included; `go` of 1,000 hosts is below 32 KiB
+LONGEST = 64 * 1024  # bytes of one message, newline included; `go` of 1,000 hosts is below 48 KiB
 # Characters of each text in a message that would be too long; one may take 12 bytes, and a verdict holds eleven texts.
 LONGEST_TEXT = 6000
 LONGEST_ERROR = 450
@@ -120,13 +120,16 @@ def _check(message: Message) -> None:
         case Hello(session=session):
             if not session or not session.isascii():
                 raise ValueError("a hello without a session")
-        case Ready(slots=slots):
+        case Ready(slots=slots, tf_port=tf_port):
             _within(slots, "slots", 1, MOST_SLOTS)
             _ports(message)
+            _within(tf_port, "tf_port", 0, HIGHEST_PORT)
         case Go(slots=slots_by_host):
             for host, count in slots_by_host.items():
                 _within(count, f"slots of {host}", 1, MOST_SLOTS)
             _ports(message)
+            for host, port in message.tf_ports.items():
+                _within(port, f"tf_port of {host}", 1, HIGHEST_PORT)
         case Fail(failure) | SaveFailed(failure) | Restart(_, failure):
             _check_failure(failure)
         case End(verdict):

@@ -92,7 +92,7 @@ class AttemptRunner:
         slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
         ports = go.master_port, go.engine_port, go.jax_port
         port, engine_port, jax_port = (Sourced(number, "free on the leader") for number in ports)
-        meeting = Meeting(Sourced(go.master_addr, "leader"), port, engine_port, jax_port, go.attempt)
+        meeting = Meeting(Sourced(go.master_addr, "leader"), port, engine_port, jax_port, go.attempt, go.tf_ports)
         try:
             self.cluster = cluster.resolve(self._config.resources.hosts, slots, self._config.launch.outside)
             programs = self._tools.programs

@@ -134,14 +134,7 @@ class Readiness:
                 self._supervisor.cannot_start(Failure("preflight", self._host, ExitCode.PREFLIGHT, unfit))
                 return
             ready = Ready(slots.value, agreement.at_the_start(self.config, self.machine, self._source, slots.value))
-            if self._host == plan.first_host(self.config):
-                from algorun.common.free_ports import free_ports
-
-                address = plan.offline(self.config).master_addr.value
-                port, engine_port, jax_port = free_ports(own_address(self.config, self.machine), 3)
-                ready = replace(
-                    ready, master_addr=address, master_port=port, engine_port=engine_port, jax_port=jax_port
-                )
+            ready = self._with_ports(ready)
             if self.config.launch.restarts:
                 ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))
         except UserError as error:
@@ -149,6 +142,25 @@ class Readiness:
         else:
             self._supervisor.send(ready)
             self._supervisor.mark(GATE)
+
+    def _with_ports(self, ready: Ready) -> Ready:
+        """With free ports of this host, if ranks need them: of rank 0's host for all ranks, and TensorFlow's. Raises
+        UserError."""
+        hosts = self.config.resources.hosts
+        # Addresses that are given may be of one machine: those of simulated hosts are.
+        part = (hosts.index(self._host), len(hosts)) if self.config.control.addresses else (0, 1)
+        if self._host == plan.first_host(self.config):
+            from algorun.common.free_ports import free_ports
+
+            address = plan.offline(self.config).master_addr.value
+            port, engine_port, jax_port = free_ports(own_address(self.config, self.machine), 3, part)
+            ready = replace(ready, master_addr=address, master_port=port, engine_port=engine_port, jax_port=jax_port)
+        if self.config.launch.tf_config and self._host not in self.config.launch.outside:
+            from algorun.common.free_ports import free_row
+
+            taken = (ready.master_port, ready.engine_port, ready.jax_port)
+            ready = replace(ready, tf_port=free_row(own_address(self.config, self.machine), ready.slots, taken, part))
+        return ready
 
     def _make_state_folder(self) -> None:
         """Makes the folder for the state of this host, for programs that rely on it. Raises UserError."""

@@ -20,6 +20,7 @@ from .values import count, names
 # native replaces it.
 DATA_PARALLEL = "sagemaker_distributed_dataparallel_enabled"
 PARAMETER_SERVER = "sagemaker_parameter_server_enabled"
+MULTI_WORKER = "sagemaker_multi_worker_mirrored_strategy_enabled"  # TensorFlow's; no engine
 ENGINES: Mapping[str, Engine] = {
     "sagemaker_torch_distributed_enabled": Engine.TORCHRUN,
     "sagemaker_mpi_enabled": Engine.MPIRUN,
@@ -30,7 +31,7 @@ DISTRIBUTIONS = (
     *ENGINES,
     PARAMETER_SERVER,
     "sagemaker_pytorch_xla_multi_worker_enabled",
-    "sagemaker_multi_worker_mirrored_strategy_enabled",
+    MULTI_WORKER,
 )
 PROCESSES = "sagemaker_mpi_num_of_processes_per_host"
 MPI_OPTIONS = "sagemaker_mpi_custom_mpi_options"

@@ -30,6 +30,7 @@ class Launch:
     per_host: bool  # one rank per host
     restarts: int  # at most this many after failures
     outside: frozenset[str] = frozenset()  # standalone hosts: each runs the program once, without ranks
+    tf_config: str = ""  # who asks for TF_CONFIG, "" for nobody
 
 
 def decide(given: JobInput, entry: Entry) -> Launch:
@@ -41,6 +42,8 @@ def decide(given: JobInput, entry: Entry) -> Launch:
     if per_host and slots is not None and slots.value != 1:
         option = "--share-nothing" if alone else "--per-host" if given.request.per_host else groups.PER_HOST
         raise UserError(option, f"contradicts {slots.value} slots from {slots.source}", fix="drop one of the two")
+    tf_config = _tf_config(given, alone=alone)
+    spread = engine is not None or bool(tf_config) or _speaks_mpi(entry)
     return Launch(
         engine=Sourced(Engine.NATIVE, "--share-nothing") if alone else engine or _default_engine(entry),
         engine_options=given.trainer.mpi_options if given.trainer else given.hyperparameters.platform.mpi_options,
@@ -48,7 +51,8 @@ def decide(given: JobInput, entry: Entry) -> Launch:
         slots=Sourced(1, "one rank per host") if per_host else slots,
         per_host=per_host,
         restarts=_restarts(given),
-        outside=_outside(given, spread=engine is not None or _speaks_mpi(entry), alone=alone),
+        outside=_outside(given, spread=spread, alone=alone),
+        tf_config=tf_config,
     )
 
 
@@ -80,7 +84,7 @@ def _distribution(keys: tuple[str, ...]) -> Sourced[Engine] | None:
         raise UserError(
             f"hyperparameter {groups.PARAMETER_SERVER}",
             "parameter servers are not supported",
-            allowed="torch_distributed, pytorchddp, smdistributed or mpi",
+            allowed="torch_distributed, pytorchddp, smdistributed, mpi or multi_worker_mirrored_strategy",
             fix="remove parameter_server from distribution",
         )
     chosen = [key for key in keys if key in groups.ENGINES]
@@ -92,6 +96,28 @@ def _distribution(keys: tuple[str, ...]) -> Sourced[Engine] | None:
             fix="keep one of them in distribution=",
         )
     return Sourced(groups.ENGINES[chosen[0]], f"hyperparameter {chosen[0]}") if chosen else None
+
+
+def _tf_config(given: JobInput, *, alone: bool) -> str:
+    """Who asks for TF_CONFIG, "" for nobody. Raises UserError if another distribution or --share-nothing contradicts it."""
+    keys, wish = given.hyperparameters.platform.distributions, settings.TF_CONFIG.read(given.environ)
+    if not wish and groups.MULTI_WORKER not in keys:
+        return ""
+    source = settings.TF_CONFIG.name if wish else f"hyperparameter {groups.MULTI_WORKER}"
+    others = [key for key in keys if key in groups.ENGINES]
+    others += [groups.MODEL_PARALLEL] if given.hyperparameters.model_parallel else []
+    if others:
+        raise UserError(
+            source,
+            f"contradicts {' and '.join(others)}",
+            allowed="one distribution",
+            fix=f"keep one of them; {groups.ENGINE} chooses the engine for TensorFlow's ranks",
+        )
+    if wish is False:
+        return ""
+    if alone:
+        raise UserError(source, "contradicts --share-nothing: there are no ranks", fix="drop one of the two")
+    return source
 
 
 def _slots(given: JobInput) -> Sourced[int] | None:

@@ -60,6 +60,12 @@ def _set(name: str, text: str) -> bool:
     return True
 
 
+def _switch(name: str, text: str) -> bool:
+    if text not in ("0", "1"):
+        raise UserError(name, f"{text!r} is neither 1 nor 0", allowed="1, 0")
+    return text == "1"
+
+
 def _seconds_or_off(name: str, text: str) -> float:
     return NEVER_S if text == "off" else seconds(name, text)
 
@@ -151,6 +157,11 @@ EXTRACT: Setting[tuple[str, ...]] = Setting(
     "ALGORUN_EXTRACT", (), _names, 'a list such as ["train"]',
     "Channels (in a Processing job: inputs) whose tar and zip files are unpacked on every host before the ranks start; the "
     "hyperparameter `algorun_extract` overrides it",
+)  # fmt: skip
+TF_CONFIG: Setting[bool | None] = Setting(
+    "ALGORUN_TF_CONFIG", None, _switch, "1, 0",
+    "1: every rank gets `TF_CONFIG` for TensorFlow's MultiWorkerMirroredStrategy. It overrides the hyperparameter "
+    "`sagemaker_multi_worker_mirrored_strategy_enabled`",
 )  # fmt: skip
 REQUEST_FORMAT: Setting[int | None] = Setting(
     "ALGORUN_REQUEST_FORMAT", None, _request_format, f"1 to {HIGHEST_FORMAT}",
@@ -266,8 +277,20 @@ WAITS = (
 )  # fmt: skip
 GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
     "The launcher": (
-        *(ENGINE, SLOTS, RESTARTS, SHARE_NOTHING, EQUAL_SLOTS, PORT, ADDRESSES, TOKEN, EXTRACT, REQUEST_FORMAT, QUIET),
-        *(PRICE, FIGURES),
+        *(
+            ENGINE,
+            SLOTS,
+            RESTARTS,
+            SHARE_NOTHING,
+            EQUAL_SLOTS,
+            PORT,
+            ADDRESSES,
+            TOKEN,
+            EXTRACT,
+            TF_CONFIG,
+            REQUEST_FORMAT,
+        ),
+        *(QUIET, PRICE, FIGURES),
     ),
     "Waits of the launcher": WAITS,
     "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, RUN_DIR, SHIM, RANK, LOCAL_RANK, HOOKS),

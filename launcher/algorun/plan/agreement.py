@@ -31,6 +31,8 @@ def at_the_start(config: JobConfig, machine: Machine, source: str, slots: int) -
     Hosts may have different numbers of slots, unless ALGORUN_EQUAL_SLOTS=1.
     """
     digest = {"engine": config.launch.engine.value, "program": shown(config), "restarts": str(config.launch.restarts)}
+    if config.launch.tf_config:
+        digest["TF_CONFIG"] = "wanted"
     if config.equal_slots:
         digest["slots"] = str(slots)
     if machine.openmpi is not None:  # mpirun cannot use daemons of another version

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from algorun.common.errors import UserError
-from algorun.common.fast_dataclasses import dataclass
+from algorun.common.fast_dataclasses import dataclass, field
 from algorun.job.config import JobConfig
 from algorun.job.values import Sourced
 from algorun.machine.probe import Machine
@@ -69,6 +69,7 @@ class Meeting:
     engine_port: Sourced[int]  # another one, for the engine
     jax_port: Sourced[int]  # another one, for JAX's coordinator
     attempt: int = 0
+    tf_ports: Mapping[str, int] = field(default_factory=dict)  # of each host the first of TensorFlow's ports
 
 
 def own_slots(config: JobConfig, machine: Machine) -> Sourced[int]:

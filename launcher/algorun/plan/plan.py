@@ -17,6 +17,7 @@ from . import rank_env as env
 from .cluster import Cluster, Host, Meeting, interface
 from .engines.base import Pieces, Programs, RankHost, Wanted
 from .engines.registry import STARTERS
+from .framework_env import Workers
 from .rank_env import Variable
 
 FORMAT = 1
@@ -65,6 +66,7 @@ class Plan:
     limits: Limits
     compatibility: Sourced[str] | None  # AWS's closed libraries that our compatibility layer replaces
     openmpi: OpenMpi | None  # Open MPI of the planning host, for the mpirun engine
+    tensorflow: Workers | None  # for TF_CONFIG of every rank
     preparation: tuple[Sourced[str], ...]  # sentences: what each host does before the ranks start
     hosts: tuple[HostPlan, ...]
 
@@ -74,7 +76,10 @@ class Plan:
     def environ(self, host: HostPlan, rank: RankPlan) -> dict[str, str]:
         """All variables that the plan gives to one rank."""
         contract = self.contract if host.joined else ()
-        return {v.name: v.value for v in (*self.env, *contract, *host.env, *rank.env)}
+        environ = {v.name: v.value for v in (*self.env, *contract, *host.env, *rank.env)}
+        if self.tensorflow is not None and host.joined:
+            environ[framework_env.TF_CONFIG] = self.tensorflow.tf_config(rank.rank)
+        return environ
 
 
 def first_host(config: JobConfig) -> str:
@@ -199,6 +204,7 @@ def make(
         limits=config.limits,
         compatibility=launch.compatibility,
         openmpi=machine.openmpi if launch.engine.value.needs_openmpi else None,
+        tensorflow=framework_env.workers(config, cluster, meeting),
         preparation=_preparation(config),
         hosts=tuple(_host(h, config, machine, sagemaker, pieces, nic) for h in cluster.hosts),
     )

@@ -15,6 +15,7 @@ from .plan import HostPlan, Plan
 from .rank_env import Variable
 
 SHOWN_VALUE = 100  # characters of a variable's value; `plan --json` has the whole value
+SHOWN_CONFIG = 1000  # characters of TF_CONFIG
 SOURCE_COLUMN = 60  # column in which sources begin; after a longer value, further right
 
 
@@ -90,6 +91,12 @@ def plan_text(plan: Plan) -> str:
         name, source = plan.compatibility.value, plan.compatibility.source
         parts.append(f"\nimports of {name}: algorun's compatibility layer ({source})")
     parts += [f"\nevery rank, in {plan.cwd}:\n    {shlex.join(plan.argv)}", _variables(shared)]
+    if plan.tensorflow:
+        config = plan.tensorflow.tf_config(0)
+        shown = config if len(config) <= SHOWN_CONFIG else f"{config[:SHOWN_CONFIG]}.. ({len(config)} characters)"
+        parts.append(
+            f"\nTF_CONFIG of rank 0; in other ranks only the index differs ({plan.tensorflow.source}):\n    {shown}"
+        )
     if plan.starter_env:
         parts.append(f"\nthe engine's own environment:\n{_variables(plan.starter_env)}")
     if plan.preparation:

@@ -25,3 +25,44 @@ def test_a_kernel_without_room_below_its_own_range_still_gives_ports(monkeypatch
 
     monkeypatch.setattr(free_ports, "_first_ephemeral_port", lambda: 1024)
     assert len(set(free_ports.free_ports("127.0.0.1", 2))) == 2
+
+
+def test_a_row_of_ports_is_free_from_end_to_end(monkeypatch):
+    import socket
+
+    from algorun.common import free_ports
+
+    monkeypatch.setattr(free_ports, "LOWEST_PORT", 12000)
+    monkeypatch.setattr(free_ports, "HIGHEST_PORT", 12012)  # only some rows of four have no port that is taken
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.2", 12004))
+        firsts = {free_ports.free_row("127.0.0.1", 4, taken=(12001,)) for _ in range(20)}
+    assert firsts <= {12005, 12006, 12007, 12008}
+
+
+def test_hosts_on_one_machine_find_different_ports():
+    from algorun.common import free_ports
+
+    hosts = []
+    for host in range(40):
+        first = free_ports.free_row("127.0.0.1", 8, part=(host, 40))
+        hosts.append({*range(first, first + 8), *free_ports.free_ports("127.0.0.1", 3, (host, 40))})
+    assert len(set().union(*hosts)) == sum(map(len, hosts))
+
+
+def test_no_row_of_ports_is_one_clear_error(monkeypatch):
+    import pytest
+
+    from algorun.common import free_ports
+    from algorun.common.errors import UserError
+
+    monkeypatch.setattr(free_ports, "_is_free", lambda family, port: False)
+    with pytest.raises(UserError, match="ports: 3 consecutive free ports were not found; allowed: 12000 to 29400"):
+        free_ports.free_row("127.0.0.1", 3)
+
+
+def test_a_row_is_found_where_the_kernels_own_range_begins_too_low(monkeypatch):
+    from algorun.common import free_ports
+
+    monkeypatch.setattr(free_ports, "_first_ephemeral_port", lambda: 1024)
+    assert free_ports.free_row("127.0.0.1", 2) >= free_ports.LOWEST_PORT

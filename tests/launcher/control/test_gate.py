@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from algorun.common.fast_dataclasses import replace
 from algorun.control.actions import Conclude
 from algorun.control.failure import Failure
+from algorun.control.gate import Gate
 from algorun.control.hub import State as HubState
 from algorun.control.member import Member, State
-from algorun.control.messages import Refuse
+from algorun.control.messages import Ready, Refuse
 from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, Job, hello
 
@@ -26,6 +27,16 @@ def test_the_gate_names_who_is_missing():
     assert (verdict.kind, verdict.code) == ("failed", 65)
     assert "algo-2" in verdict.failure.message
     assert job.verdicts["algo-3"] == verdict
+
+
+def test_every_host_hears_the_ports_of_the_others():
+    gate = Gate(0.0, ("algo-1", "algo-2", "algo-3"), LIMITS)
+    for host, tf_port in (("algo-3", 3000), ("algo-1", 0), ("algo-2", 2000)):
+        leads = {"master_addr": host, "master_port": 1, "engine_port": 2, "jax_port": 3} if host == "algo-1" else {}
+        gate.is_ready(0.0, host, Ready(1, {}, tf_port=tf_port, **leads))
+    go = gate.go(1)
+    assert (go.master_addr, go.master_port, go.engine_port, go.jax_port) == ("algo-1", 1, 2, 3)
+    assert go.tf_ports == {"algo-2": 2000, "algo-3": 3000}, "algo-1 stands alone"
 
 
 def test_a_mismatch_names_the_key_and_both_values():

@@ -143,6 +143,12 @@ def ended(code: int, tail: str, kind: str = "") -> Failure:
         # JAX 0.10.2 on CPUs
         (ended(134, COORDINATION + ABSL), Distance.PEER),
         (raised(f"ValueError: {XLA}Connection closed by peer [127.0.0.1]:59095"), Distance.PEER),
+        # TensorFlow 2.21, MultiWorkerMirroredStrategy on CPUs
+        (raised("tensorflow.python.framework.errors_impl.UnavailableError: {{function_node __wrapped__CollectiveReduceV2_N"
+                "ordering_token_1_device_/job:worker/replica:0/task:1/device:CPU:0}} Collective ops is aborted by: Socket "
+                "closed\nAdditional GRPC error information from remote target /job:worker/replica:0/task:0 while calling "
+                '/tensorflow.WorkerService/RecvBuf:\n:UNKNOWN:Error received from peer  {grpc_status:14, '
+                'grpc_message:"Socket closed"}'), Distance.PEER),
         # caught and raised again by the user's own code, whose chain begins with the peer's end
         (raised(CLOSED, "train.Failed: step 17 failed"), Distance.PEER),
         # a log with two tracebacks that are not linked: the last one counts
@@ -169,6 +175,8 @@ def ended(code: int, tail: str, kind: str = "") -> Failure:
         (raised("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:2251, " + SYSTEM), Distance.CAUSE),
         (ended(134, WATCHDOG + "CUDA error: device-side assert triggered\n" + FRAMES + FAULT), Distance.CAUSE),
         (ended(134, FAULT), Distance.CAUSE),
+        (raised("tensorflow.python.framework.errors_impl.InvalidArgumentError: Collective ops is aborted by: Shape mismatch"),
+         Distance.CAUSE),
         (ended(134, "F1125 02:37:15.1 1 pjrt_client.cc:80] Check failed: out of memory\n" + ABSL), Distance.CAUSE),
         (Failure("lost", "algo-2", 66, "host lost: connection closed"), Distance.CAUSE),
     ],

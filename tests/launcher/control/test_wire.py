@@ -138,6 +138,21 @@ def test_numbers_that_no_host_has_are_no_message(change):
         wire.decode(edited(load, load={**json.loads(wire.encode(load))["load"], **change}))
 
 
+@pytest.mark.parametrize("port", [-1, 65536, 10**9])
+def test_ports_that_no_host_has_are_no_message(port):
+    with pytest.raises(ValueError, match="tf_port"):
+        wire.decode(wire.encode(Ready(1, {}, tf_port=port)))
+    for ports in ({"tf_ports": {"algo-1": port}}, {"jax_port": port}):
+        with pytest.raises(ValueError, match="tf_port of algo-1|jax_port"):
+            wire.decode(edited(Go(0, "h", 1, {"algo-1": 1}), **ports))
+
+
+def test_the_ports_of_a_thousand_hosts_fit_a_message():
+    hosts = [f"algo-{number}" for number in range(1, 1001)]
+    line = wire.encode(Go(1000, hosts[0], 65535, dict.fromkeys(hosts, 4096), 65535, 65535, dict.fromkeys(hosts, 65535)))
+    assert len(line) < 48 * 1024 < wire.LONGEST
+
+
 @pytest.mark.parametrize("change", [{"rank": -1}, {"step": -1}, {"step": 1.5}, {"attempt": True}, {"more": 1}])
 def test_numbers_that_no_rank_has_are_no_message(change):
     with pytest.raises(ValueError, match=r"."):

@@ -13,6 +13,7 @@ from tests.conftest import PROGRAMS, machine
 
 HOSTS = ["algo-1", "algo-2"]
 SMDDP = "sagemaker_distributed_dataparallel_enabled"
+MULTI_WORKER = "sagemaker_multi_worker_mirrored_strategy_enabled"
 PROCESSES = "sagemaker_mpi_num_of_processes_per_host"
 
 

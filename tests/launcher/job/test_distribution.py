@@ -9,9 +9,10 @@ import pytest
 
 from algorun.common import codec
 from algorun.common.errors import UserError
-from algorun.plan import plan, render
+from algorun.plan import agreement, plan, render
+from tests.conftest import machine
 
-from .distributions import PROCESSES, SMDDP, made, read, write
+from .distributions import MULTI_WORKER, PROCESSES, SMDDP, made, read, write
 
 V2 = {
     "none": ({}, "native", 1),
@@ -53,6 +54,11 @@ V2 = {
     "modelparallel over torchrun": (
         {"sagemaker_torch_distributed_enabled": "true", "mp_parameters": '{"partitions": 2}'}, "torchrun", 4,
     ),
+    "multi_worker_mirrored_strategy": ({MULTI_WORKER: "true"}, "native", 1),
+    "multi_worker_mirrored_strategy off": ({MULTI_WORKER: "false", "sagemaker_mpi_enabled": "true"}, "mpirun", 4),
+    "multi_worker_mirrored_strategy, own hyperparameters": (
+        {MULTI_WORKER: "true", "algorun_engine": "mpirun", "algorun_slots": "2"}, "mpirun", 2,
+    ),
     "own hyperparameters": ({"algorun_engine": "torchrun", "algorun_slots": "3"}, "torchrun", 3),
 }  # fmt: skip
 
@@ -71,6 +77,17 @@ def test_distributions_of_sdk_v2(raw, engine, slots, tmp_path):
     [
         ({"sagemaker_mpi_enabled": "true", SMDDP: "true"}, f"sagemaker_mpi_enabled and {SMDDP} are both true"),
         ({"sagemaker_parameter_server_enabled": "true"}, "parameter servers are not supported"),
+        ({MULTI_WORKER: "maybe"}, f"hyperparameter {MULTI_WORKER}: 'maybe' is not a boolean"),
+        *(
+            (
+                {MULTI_WORKER: "true", key: value},
+                f"hyperparameter {MULTI_WORKER}: contradicts {key}; allowed: one distribution",
+            )
+            for key, value in (
+                *((key, "true") for key in (SMDDP, "sagemaker_torch_distributed_enabled", "sagemaker_mpi_enabled")),
+                ("mp_parameters", '{"partitions": 2}'),
+            )
+        ),
         ({"algorun_per_host": "true", "algorun_slots": "2"}, "algorun_per_host: contradicts 2 slots"),
         ({SMDDP: "true", PROCESSES: "two"}, f"hyperparameter {PROCESSES}: 'two' is not a whole number"),
         ({"algorun_per_host": "maybe"}, "'maybe' is not a boolean"),
@@ -84,6 +101,50 @@ def test_distributions_of_sdk_v2(raw, engine, slots, tmp_path):
 def test_contradictions_are_one_clear_error(raw, says, tmp_path):
     with pytest.raises(UserError, match=says):
         read(write(tmp_path, {"sagemaker_program": '"train.py"', **raw}))
+
+
+@pytest.mark.parametrize(
+    ("raw", "environ", "source"),
+    [
+        ({MULTI_WORKER: "true"}, {}, f"hyperparameter {MULTI_WORKER}"),
+        ({MULTI_WORKER: "false"}, {}, ""),
+        ({}, {"ALGORUN_TF_CONFIG": "1"}, "ALGORUN_TF_CONFIG"),
+        ({MULTI_WORKER: "true"}, {"ALGORUN_TF_CONFIG": "0"}, ""),
+        ({"algorun_engine": "torchrun"}, {"ALGORUN_TF_CONFIG": "1"}, "ALGORUN_TF_CONFIG"),
+        ({}, {"ALGORUN_TF_CONFIG": ""}, ""),
+        ({}, {}, ""),
+    ],
+)
+def test_tf_config_is_there_only_where_it_is_asked_for(raw, environ, source, tmp_path):
+    """SDK v2 (2.257.7) sends this key for multi_worker_mirrored_strategy, true or false."""
+    job = read(write(tmp_path, {"sagemaker_program": '"train.py"', **raw}), **environ)
+    assert job.launch.tf_config == source
+    found = made(job)
+    configs = [found.environ(host, rank).get("TF_CONFIG") for host in found.hosts for rank in host.ranks]
+    assert all(config is not None for config in configs) == bool(source)
+    assert agreement.at_the_start(job, machine(), "", 1).get("TF_CONFIG") == ("wanted" if source else None)
+
+
+@pytest.mark.parametrize(
+    ("raw", "environ", "says"),
+    [
+        ({}, {"ALGORUN_TF_CONFIG": "yes"}, "ALGORUN_TF_CONFIG: 'yes' is neither 1 nor 0; allowed: 1, 0"),
+        (
+            {"sagemaker_torch_distributed_enabled": "true"},
+            {"ALGORUN_TF_CONFIG": "1"},
+            "ALGORUN_TF_CONFIG: contradicts sagemaker_torch_distributed_enabled; allowed: one distribution",
+        ),
+        (
+            {},
+            {"ALGORUN_TF_CONFIG": "1", "ALGORUN_SHARE_NOTHING": "1"},
+            "ALGORUN_TF_CONFIG: contradicts --share-nothing",
+        ),
+    ],
+)
+def test_a_wrong_wish_for_tf_config_is_one_clear_error(raw, environ, says, tmp_path):
+    with pytest.raises(UserError, match=says) as caught:
+        read(write(tmp_path, {"sagemaker_program": '"train.py"', **raw}), **environ)
+    assert caught.value.code == 64
 
 
 DATA, MODEL = "smdistributed.dataparallel", "smdistributed.modelparallel"

@@ -11,7 +11,7 @@ from algorun.job.values import Sourced
 from algorun.plan import cluster, plan, render
 from tests.conftest import PROGRAMS, machine
 
-from .distributions import SMDDP, made, read, write
+from .distributions import MULTI_WORKER, SMDDP, made, read, write
 
 GROUPS = [
     {"instance_group_name": "data", "instance_type": "ml.c5.xlarge", "hosts": ["algo-1"]},
@@ -19,7 +19,7 @@ GROUPS = [
 ]
 
 
-@pytest.mark.parametrize("key", ["sagemaker_mpi_enabled", SMDDP, "sagemaker_torch_distributed_enabled"])
+@pytest.mark.parametrize("key", ["sagemaker_mpi_enabled", SMDDP, "sagemaker_torch_distributed_enabled", MULTI_WORKER])
 def test_groups_outside_the_distribution_stand_alone(key, tmp_path):
     raw = {"sagemaker_program": '"train.py"', key: "true", "sagemaker_distribution_instance_groups": '["gpu"]'}
     hosts = ["algo-1", "algo-2", "algo-3"]
@@ -35,6 +35,14 @@ def test_groups_outside_the_distribution_stand_alone(key, tmp_path):
     assert seen["MASTER_ADDR"] == "algo-2"
     assert seen["SM_CURRENT_INSTANCE_GROUP"] == "gpu"
     assert "leader, alone" in render.rank_map(found)
+    if key == MULTI_WORKER:
+        cluster_of = {
+            host.host: json.loads(found.environ(host, host.ranks[0]).get("TF_CONFIG", "{}")) for host in found.hosts
+        }
+        assert cluster_of["algo-1"] == {}
+        assert [address.split(":")[0] for address in cluster_of["algo-3"]["cluster"]["worker"]] == ["algo-2"] * 2 + [
+            "algo-3"
+        ] * 2
     if key == "sagemaker_mpi_enabled":
         assert "algo-2:2,algo-3:2" in alone.starter
     elif "torch" in key:

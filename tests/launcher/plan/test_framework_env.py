@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from algorun.common import codec
+from algorun.common.errors import UserError
+from algorun.job.config import Request
 from algorun.job.values import Sourced
-from algorun.plan import cluster, plan
+from algorun.plan import cluster, plan, render
 from algorun.plan.cluster import Meeting
 from algorun.plan.plan import Plan
 from tests.conftest import OPEN_MPI, PROGRAMS, job, machine
@@ -72,3 +77,55 @@ def test_the_users_own_choice_of_gpus_stays():
     assert of_ranks(made(2, 2, JAX_LOCAL_DEVICE_IDS="1"), DEVICES) == [None] * 4, (
         "as in the environment of the launcher"
     )
+
+
+# -- TensorFlow ------------------------------------------------------------------------------------------------------
+
+WISH = {"ALGORUN_TF_CONFIG": "1"}
+
+
+def tf_configs(found: Plan) -> list[dict]:
+    return [json.loads(text or "{}") for text in of_ranks(found, "TF_CONFIG")]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_rank_of_every_engine_is_a_worker_with_a_port_of_its_own(engine):
+    """The form is that of AWS's toolkit (sagemaker-tensorflow-training 20.5.0, _build_tf_config_for_mwms)."""
+    meeting = Meeting(*(Sourced(each, "") for each in ("algo-1", 1, 2, 3)), 0, {"algo-1": 1000, "algo-2": 2000})
+    found = made(2, meeting=meeting, ALGORUN_ENGINE=engine, **WISH)
+    workers = ["algo-1:1000", "algo-1:1001", "algo-2:2000", "algo-2:2001"]
+    assert tf_configs(found) == [
+        {"cluster": {"worker": workers}, "environment": "cloud", "task": {"index": rank, "type": "worker"}}
+        for rank in range(4)
+    ]
+
+
+def test_the_plan_shows_the_workers_and_who_asks_for_them():
+    found = made(1, **WISH)
+    text = render.plan_text(found)
+    assert "TF_CONFIG of rank 0; in other ranks only the index differs (ALGORUN_TF_CONFIG):" in text
+    assert (
+        '{"cluster": {"worker": ["algo-1:8890", "algo-2:8890"]}, "environment": "cloud", "task": {"index": 0,' in text
+    )
+    assert codec.from_json(Plan, json.loads(json.dumps(codec.to_json(found)))) == found
+    assert "TF_CONFIG" not in render.plan_text(made(1))
+
+
+def test_what_an_image_left_in_tf_config_stays_where_nobody_asks_for_ours():
+    left = {"TF_CONFIG": '{"cluster": {}}'}
+    assert of_ranks(made(1, **left), "TF_CONFIG") == [None, None]
+    assert all(config["task"] for config in tf_configs(made(1, **left, **WISH)))
+
+
+def test_hosts_whose_names_do_not_resolve_are_found_by_their_addresses():
+    found = made(1, ALGORUN_ADDRESSES="algo-1=127.0.0.1,algo-2=fd00::2", **WISH)
+    assert tf_configs(found)[0]["cluster"]["worker"] == ["127.0.0.1:8890", "[fd00::2]:8890"]
+
+
+def test_more_workers_than_a_variable_can_name_are_refused():
+    config = job("script-2-hosts", Request(from_job=True, imagine_hosts=1000, slots=8), **WISH)
+    hosts = config.resources.hosts
+    ranks = cluster.resolve(hosts, dict.fromkeys(hosts, Sourced(8, "")))
+    with pytest.raises(UserError, match="TF_CONFIG: 8000 workers make .*; allowed: less than 131072 bytes") as caught:
+        plan.make(config, ranks, machine(), PROGRAMS)
+    assert caught.value.code == 64

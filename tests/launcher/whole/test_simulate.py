@@ -65,8 +65,9 @@ def oracle(tmp_path_factory):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_gives_the_environment_that_torchrun_gives(engine, oracle, tmp_path, nothing_left):
     program = PROGRAMS / "environment.py"
-    done = simulate(engine, program, "a b", tmp_path, folder=tmp_path, marker=nothing_left)
+    done = simulate(engine, program, "a b", tmp_path, folder=tmp_path, marker=nothing_left, ALGORUN_TF_CONFIG="1")
     assert done.code == 0, done.text
+    ports = set()
     for rank, expected in enumerate(oracle):
         seen = json.loads((tmp_path / f"rank-{rank}.json").read_text())
         want, have = contract(expected["env"]), contract(seen["env"])
@@ -77,6 +78,19 @@ def test_every_engine_gives_the_environment_that_torchrun_gives(engine, oracle, 
         assert seen["stdin"] == ""
         assert seen["env"]["SM_CURRENT_HOST"] == f"algo-{rank // 2 + 1}"
         assert {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"} <= set(seen["env"])
+        tensorflow = json.loads(seen["env"]["TF_CONFIG"])
+        assert tensorflow["task"] == {"index": rank, "type": "worker"}
+        workers = [worker.split(":") for worker in tensorflow["cluster"]["worker"]]
+        assert [address for address, _ in workers] == ["127.0.0.1"] * 2 + ["127.0.0.2"] * 2
+        ports.add(
+            (
+                have["MASTER_PORT"],
+                seen["env"]["JAX_COORDINATOR_ADDRESS"].removeprefix("127.0.0.1:"),
+                *(port for _, port in workers),
+            )
+        )
+    (met,) = ports  # the same for all ranks
+    assert len(set(met)) == 6
 
 
 def test_many_long_arguments_pass_the_gate(tmp_path, nothing_left):
