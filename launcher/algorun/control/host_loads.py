@@ -1,4 +1,5 @@
-"""Which hosts need a look while the job runs: idle or throttled GPUs, memory and disks that are nearly full. Pure."""
+"""Which hosts need a look while the job runs: idle or throttled GPUs, memory and disks that are nearly full, ranks that
+wait for batches. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Callable, Mapping
 
 from algorun.common.fast_dataclasses import dataclass
 from algorun.common.sizes import size_text
+from algorun.timing.data_wait import mean_load, verdict
 from algorun.timing.host_load import HostLoad
 
 from .gate import listed
@@ -14,6 +16,9 @@ IN_A_ROW = 3  # reports of a host in which it must hold: a shorter one is an acc
 AGAIN_S = 600.0  # before a line of the same kind
 FULL_MEMORY = 0.95  # of the limit
 MOST_HOSTS = 4  # named in a line
+LONG_WAIT = 0.2  # of the ranks' time, for batches: from it on there is a line while the job runs
+LEAST_WAIT = 0.1  # the same for the line at the end
+LEAST_S = 3.0  # of training that the line at the end must have seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +38,20 @@ class HostLoads:
         self._rows: dict[tuple[str, str], int] = {}  # how often in a row, by kind and host
         self._named: set[tuple[str, str]] = set()
         self._said_at: dict[str, float] = {}
+        self._attempt = 0
+        self._trained: dict[str, HostLoad] = {}  # of each host in this attempt, all reports of training together
 
-    def heard(self, now: float, host: str, load: HostLoad) -> list[str]:
+    def heard(self, now: float, host: str, attempt: int, load: HostLoad) -> list[str]:
         """A host's report. Returns the lines that are due: a kind at most every AGAIN_S, a host once for each kind.
 
         A line waits for one more report of its first host, so that it names the others as well.
         """
         self._loads[host] = load
+        if attempt != self._attempt:
+            self._attempt = attempt
+            self._trained.clear()
+        if load.training:
+            self._trained[host] = mean_load([each for each in (self._trained.get(host), load) if each is not None])
         lines = []
         for name, kind in KINDS.items():
             holds = kind.holds(load)
@@ -56,6 +68,19 @@ class HostLoads:
                 self._said_at[name] = now
                 lines.append(kind.line(hosts, self._loads))
         return lines
+
+    def at_the_end(self) -> str:
+        """The line about ranks that waited for batches in the last attempt; "" if they did not, or little was seen."""
+        trained = list(self._trained.values())
+        if not trained or max(each.seconds for each in trained) < LEAST_S:
+            return ""
+        whole = mean_load(trained)
+        return verdict(whole) if (whole.data or 0.0) >= LEAST_WAIT else ""
+
+
+def _data(hosts: Mapping[str, HostLoad], all_hosts: Mapping[str, HostLoad]) -> str:
+    few = len(hosts) < len([each for each in all_hosts.values() if each.ranks])
+    return verdict(mean_load(list(hosts.values())), f" on {listed(sorted(hosts))}" if few else "")
 
 
 def _idle(hosts: Mapping[str, HostLoad], all_hosts: Mapping[str, HostLoad]) -> str:
@@ -101,6 +126,7 @@ def _named(hosts: Mapping[str, str]) -> str:
 
 
 KINDS: Mapping[str, Kind] = {
+    "data": Kind(lambda load: (load.data or 0.0) >= LONG_WAIT if load.training else None, _data),
     "idle": Kind(lambda load: load.idle > 0 if load.training and load.gpus else None, _idle),
     "throttled": Kind(lambda load: load.throttled > 0 if load.training and load.gpus else None, _throttled),
     "memory": Kind(lambda load: None if load.memory is None else load.memory >= FULL_MEMORY, _memory),

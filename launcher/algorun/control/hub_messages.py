@@ -47,7 +47,7 @@ def receive(hub: Hub, now: float, host: str, message: Message) -> Sends:
             line = hub.paces.heard(host, message, hub.attempts.number, hub.gate.slots)
             return [(hub.leader, Notice(line))] if line else []
         case Load(attempt, load):
-            lines = hub.loads.heard(now, host, load) if attempt == hub.attempts.number else []
+            lines = hub.loads.heard(now, host, attempt, load) if attempt == hub.attempts.number else []
             return [(hub.leader, Notice(line)) for line in lines]
         case Stack():
             return hub.stack(message)

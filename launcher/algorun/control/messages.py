@@ -27,7 +27,8 @@ MOST_NAME = 150  # characters of a file or a function there
 class Verdict:
     """How the job ended, the same on all hosts. kind: ok, stopped or failed.
 
-    `slow` names ranks that others waited for; `above` says what ranks spent more on than the others.
+    `slow` names ranks that others waited for; `above` says what ranks spent more on than the others; `data` says that ranks
+    waited for batches, and what helps.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Verdict:
     why: str = ""
     slow: str = ""
     above: str = ""
+    data: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,12 @@ class LoadReports:
             self._end, self._until_end = found, len(self._samples)
 
     def _tell_window(self) -> None:
-        self._tell(host_load(self._samples[: self._until_end], self._begin, self._end))
+        self._tell(host_load(self._samples[: self._until_end], self._begin, self._end, self._workers()))
         self._restart(self._end, self._samples[self._until_end :])
+
+    def _workers(self) -> int | None:
+        found = [self._board.read(local_rank).workers for local_rank in range(self._ranks)]
+        return min((each for each in found if each is not None), default=None)
 
     def _restart(self, begin: tuple[RankTimes, ...], samples: list[HostFigures]) -> None:
         self._begin, self._end, self._samples, self._until_end = begin, (), samples, 0

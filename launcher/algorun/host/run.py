@@ -46,7 +46,7 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     times = _times(config, clock)
     report.write_result(config.paths, result.verdict, result.line, times.to_json())
     if clock.attempts and host == config.resources.hosts[0]:
-        console.say(table.text(times, host, result.verdict.slow, result.verdict.above))
+        console.say(table.text(times, host, result.verdict.data, result.verdict.slow, result.verdict.above))
     if not config.quiet:
         if result.verdict.failure is not None:
             failure = result.verdict.failure

@@ -12,9 +12,9 @@ from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass
 from algorun.timing.activities import NAMES
 
-# As rank_steps writes it: six words and a spare one, the seconds of each activity, which one runs since when, and
-# the group.
-RECORD = struct.Struct(f"@QddQ d8xd {len(NAMES)}d QdQ")
+# As rank_steps writes it: six words and a spare one, the seconds of each activity, which one runs since when, the
+# group, the workers of its loader plus one, and what it has worked through.
+RECORD = struct.Struct(f"@QddQ d8xd {len(NAMES)}d QdQ Qddd")
 RECORD_BYTES = 256  # whole cache lines for each, so that ranks do not slow each other down
 LONGEST_FACTOR = 10  # times the longest pause so far: a shorter one may be the end of an epoch, or a checkpoint
 
@@ -26,7 +26,8 @@ class Steps:
     imported and the first step was over (as last_at; 0.0: not yet).
 
     `activities`: the seconds of each activity (timing.activities.NAMES) so far, all 0 if the program does not say them.
-    `group`: ranks of one number do the same work, as far as the program says so.
+    `group`: ranks of one number do the same work, as far as the program says so. `workers`: of its loader of batches, None
+    if it is not seen. `samples`, `tokens`, `flops`: this rank's share of what the job has trained on; 0: not said.
     """
 
     count: int = 0
@@ -37,6 +38,10 @@ class Steps:
     first_step_at: float = 0.0
     activities: tuple[float, ...] = (0.0,) * len(NAMES)
     group: int = 0
+    workers: int | None = None
+    samples: float = 0.0
+    tokens: float = 0.0
+    flops: float = 0.0
 
 
 def stalled(steps: Steps, now: float, limit_s: float) -> bool:
@@ -72,10 +77,16 @@ class StepBoard:
         count, last_at, longest_s, pid, torch_at, first_step_at, *times = RECORD.unpack_from(
             self._map, local_rank * RECORD_BYTES
         )
-        *seconds, runs, since, group = times
+        *seconds, runs, since, group, workers, samples, tokens, flops = times
         if runs:
             seconds[runs - 1] += max(0.0, time.monotonic() - since)
-        return Steps(count, last_at, longest_s, pid, torch_at, first_step_at, tuple(seconds), group)
+        return Steps(
+            *(count, last_at, longest_s, pid, torch_at, first_step_at, tuple(seconds), group),
+            workers=workers - 1 if workers else None,
+            samples=samples,
+            tokens=tokens,
+            flops=flops,
+        )
 
     def close(self) -> None:
         """Removes the file: no rank of this attempt lives any more, and the next attempt makes its own."""

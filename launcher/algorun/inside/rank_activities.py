@@ -30,11 +30,13 @@ if TYPE_CHECKING:
 
         def enter(self, name: str) -> bool: ...
         def leave(self) -> None: ...
+        def say_workers(self, number: int) -> None: ...
 
 
 FORWARD = "forward of a whole model"  # without gradients it is evaluation
 BACKWARD = "backward of a whole model"  # its end is exchange
 BEGIN, END = "begin of a whole FSDP2 model's forward", "end of an FSDP2 module's forward"
+LOADER = "begin of a DataLoader"
 STATE = "torch.distributed.fsdp._fully_shard._fsdp_state"
 PARAMETERS = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 C10D = "torch.distributed.distributed_c10d"
@@ -61,7 +63,7 @@ FUNCTIONS = (
     ("torch.distributed.pipelining.stage", "_PipelineStageBase.backward_weight_one_chunk", "backward"),
     ("torch.distributed.pipelining.schedules", "_wait_batch_p2p", "exchange"),
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", "data"),
-    ("torch.utils.data.dataloader", "DataLoader.__iter__", "data"),  # starts the workers
+    ("torch.utils.data.dataloader", "DataLoader.__iter__", LOADER),  # starts the workers
     ("torch.autograd", "backward", BACKWARD),
     ("torch.serialization", "save", "saving"),
     ("torch.distributed.checkpoint.state_dict_saver", "save", "saving"),
@@ -127,6 +129,8 @@ class Watch:
             watched = self._half(function, activity)
         elif activity == BACKWARD:
             watched = self._backward(function)
+        elif activity == LOADER:
+            watched = self._loader(self._whole(function, "data", False))
         else:
             return self._whole(function, activity, activity == FORWARD or module.__name__ == C10D)
         return _like(watched, function)
@@ -153,6 +157,18 @@ class Watch:
         if not compilable:
             watched._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch._dynamo.disable does
         return _like(watched, function)
+
+    def _loader(self, function: Function) -> Function:
+        """A DataLoader's iterator: its number of workers is noted."""
+        say, thread, ident = self._activities.say_workers, self._thread, _thread.get_ident
+
+        def watched(loader: Any) -> Any:  # as torch's function
+            if ident() == thread and type(loader.num_workers) is int:
+                say(loader.num_workers)
+            return function(loader)
+
+        watched._torchdynamo_disable = True  # type: ignore[attr-defined]  # as above
+        return watched
 
     def _half(self, function: Function, half: str) -> Function:
         """FSDP2's hooks before and after a module's forward: those of the outermost module begin and end the model's."""

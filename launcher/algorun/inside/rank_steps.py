@@ -36,6 +36,7 @@ RECORD = 256  # bytes
 COUNT, LAST_AT, LONGEST_S, OWNER, TORCH_AT, _, FIRST_STEP_AT = range(7)
 FIRST_ACTIVITY, ACTIVITIES = 7, ("data", "forward", "backward", "exchange", "optimizer", "saving", "evaluation")
 ACTIVITY, SINCE, GROUP = 14, 15, 16  # what runs now, from 1 (0: none of them), its begin; who does the same work
+WORKERS, SAMPLES, TOKENS, FLOPS = 17, 18, 19, 20  # of the loader, plus one (0: not seen); this rank's share of the work
 
 
 def _mmap() -> Any:  # the module, loaded by its path: mypy cannot know it
@@ -144,6 +145,19 @@ class Activities:
         """Ranks that say the same number do the same work, such as one stage of a pipeline: they can be compared."""
         if os.getpid() == self._pid:
             self._numbers[GROUP] = number
+
+    def say_workers(self, number: int) -> None:
+        """A loader of batches has so many processes beside this one. Of several loaders the largest number counts."""
+        if os.getpid() == self._pid:
+            self._numbers[WORKERS] = max(self._numbers[WORKERS], number + 1)
+
+    def add_work(self, samples: float, tokens: float, flops: float) -> None:
+        """This rank's share of what a step of the job has trained on, in samples, tokens and operations on the model's
+        numbers. 0.0: not known."""
+        if os.getpid() == self._pid:
+            self._times[SAMPLES] += samples
+            self._times[TOKENS] += tokens
+            self._times[FLOPS] += flops
 
     def enter(self, name: str) -> bool:
         """As `begin`, for rank_activities: only in the record's owner, and only where the program says nothing itself.

@@ -69,6 +69,8 @@ def write_result(paths: Paths, verdict: Verdict, line: str, times: Mapping[str, 
         found = {"kind": verdict.kind, "code": verdict.code, "line": line, "times": times}
         if verdict.slow:
             found["slow"] = verdict.slow
+        if verdict.data:
+            found["data"] = verdict.data
         if verdict.above:
             found["above"] = verdict.above
         write_aside(paths.output_data / RESULT, json.dumps(found) + "\n")

@@ -23,7 +23,8 @@ class HostLoad:
 
     `training`: each of its ranks has made steps, and evaluations and saves took little time; only then the shares `data` (of
     the ranks' time, waiting for batches), `cpu` and the rates (bytes per second) are those of training, and GPUs are
-    judged. `memory`: share of the limit. `fullest`: the folder whose disk is nearly full, with its room.
+    judged. `workers`: of the loader of the rank that has fewest. `memory`: share of the limit. `fullest`: the folder whose
+    disk is nearly full, with its room.
     """
 
     training: bool = False
@@ -41,16 +42,20 @@ class HostLoad:
     idle: int = 0
     throttled: int = 0
     reasons: tuple[str, ...] = ()
+    workers: int | None = None
 
 
 def host_load(
-    samples: Sequence[HostFigures], before: Sequence[RankTimes] = (), after: Sequence[RankTimes] = ()
+    samples: Sequence[HostFigures],
+    before: Sequence[RankTimes] = (),
+    after: Sequence[RankTimes] = (),
+    workers: int | None = None,
 ) -> HostLoad:
     """The load of the intervals `samples`. `before` and `after`: the ranks at the begin and the end, () if they have not all
     made steps meanwhile."""
     training, data, seconds = _training(before, after)
     if not samples:
-        return HostLoad(training, seconds, len(after), data)
+        return HostLoad(training, seconds, len(after), data, workers=workers)
     whole = together(samples)
     gpus = [each for each in whole.gpus if each.utilization is not None]
     hot = [reasons for each in whole.gpus if (reasons := [name for name in each.throttled if name != USUAL])]
@@ -71,6 +76,7 @@ def host_load(
         idle=len([each for each in gpus if each.utilization is not None and each.utilization < IDLE]),
         throttled=len(hot),
         reasons=tuple(sorted({name for reasons in hot for name in reasons})),
+        workers=workers,
     )
 
 

@@ -91,10 +91,11 @@ class Times:
         return found
 
 
-def text(times: Times, host: str, slow: str = "", above: str = "") -> str:
+def text(times: Times, host: str, data: str = "", slow: str = "", above: str = "") -> str:
     """The table of one host: a heading, one row for each cause, and what follows from them. Lines without an end.
 
-    `slow` names ranks that the others waited for; `above` says what ranks spent more on than the others.
+    `data` says that ranks waited for batches, and what helps; `slow` names ranks that the others waited for; `above` says
+    what ranks spent more on than the others.
     """
     wall, rest = times.wall_s, 0.0
     lines = [f"algorun: time of {host}: {wall:.1f} s"]
@@ -109,7 +110,9 @@ def text(times: Times, host: str, slow: str = "", above: str = "") -> str:
         lines.append(f"  goodput {times.goodput:.1%}{_steps(times)}")
     if said := _said(times):
         lines.append(f"  a rank spent {said}")
-    if times.data_wait is not None and times.data_wait >= SLOW_DATA:
+    if data:
+        lines.append(f"  {data}")
+    elif times.data_wait is not None and times.data_wait >= SLOW_DATA:
         lines.append(f"  {times.data_wait:.0%} of that was waiting for batches; see docs/time.md")
     if slow:
         lines.append(f"  {slow}")

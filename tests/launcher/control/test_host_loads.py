@@ -23,13 +23,13 @@ class Job:
     def __init__(self):
         self.loads, self.now, self.lines = HostLoads(), 0.0, []
 
-    def reports(self, rounds=1, **loads):
+    def reports(self, rounds=1, attempt=0, **loads):
         """A report of each host, `rounds` times; returns the lines that came."""
         before = len(self.lines)
         for _ in range(rounds):
             self.now += EVERY_S
             for name, load in loads.items():
-                self.lines += self.loads.heard(self.now, name.replace("_", "-"), load)
+                self.lines += self.loads.heard(self.now, name.replace("_", "-"), attempt, load)
         return self.lines[before:]
 
 
@@ -82,6 +82,31 @@ def test_a_thousand_idle_hosts_are_one_bounded_line():
     assert len(lines) == 1
     assert len(lines[0]) < 300
     assert "algo-0 (3 of 4)" in lines[0]
+
+
+WAITS = replace(FINE, data=0.4, workers=2)
+
+
+def test_ranks_that_wait_for_batches_are_one_line_while_the_job_runs_and_one_at_its_end():
+    job = Job()
+    lines = job.reports(30, algo_1=WAITS, algo_2=FINE)
+    assert lines == [
+        "data: ranks on algo-1 wait 40% of the time for batches; the CPUs are 50% busy: "
+        "3 workers for each rank, not 2 (--workers; num_workers of a DataLoader)"
+    ]
+    assert job.loads.at_the_end().startswith("data: ranks wait 20% of the time for batches")
+    assert len(Job().reports(IN_A_ROW + 1, algo_1=WAITS, algo_2=WAITS)) == 1
+
+
+def test_the_line_at_the_end_is_about_the_last_attempt_and_long_enough():
+    job = Job()
+    job.reports(5, algo_1=WAITS)
+    job.reports(1, attempt=1, algo_1=FINE)
+    assert job.loads.at_the_end() == ""
+    short = Job()
+    short.reports(1, algo_1=replace(WAITS, seconds=1.0))
+    assert short.loads.at_the_end() == ""
+    assert Job().loads.at_the_end() == ""
 
 
 # a load by letters: what is wrong in it

@@ -158,9 +158,10 @@ def test_the_names_of_activities_are_those_of_the_launcher():
     assert rank_steps.RECORD == RECORD_BYTES
     assert (
         RECORD.size
-        == 8 * (rank_steps.GROUP + 1)
-        == 8 * (rank_steps.ACTIVITY + 3)
-        == 8 * (rank_steps.FIRST_ACTIVITY + len(NAMES) + 3)
+        == 8 * (rank_steps.FLOPS + 1)
+        == 8 * (rank_steps.GROUP + 5)
+        == 8 * (rank_steps.ACTIVITY + 7)
+        == 8 * (rank_steps.FIRST_ACTIVITY + len(NAMES) + 7)
     )
 
 

@@ -16,6 +16,7 @@ for _ in range(5):
     for optimizer in both: optimizer.step()
 print('two', flush=True)
 input()
+for workers in (0, 2, 1): list(torch.utils.data.DataLoader([1, 2, 3], num_workers=workers))
 torch.distributed.init_process_group('gloo', store=torch.distributed.HashStore(), rank=0, world_size=1)
 zero = ZeroRedundancyOptimizer(weights, torch.optim.Adam, lr=.1)
 zero.step()
@@ -29,12 +30,15 @@ print('compiled', utils.counters['stats'].get('unique_graphs', 0) < 5, flush=Tru
 """
     process = rank.start(code)
     counts = []
+    workers = []
     for expected in ("two", "zero"):
         line(process, expected)
         counts.append(rank.board.read(0).count)
+        workers.append(rank.board.read(0).workers)
         process.stdin.write("\n")
         process.stdin.flush()
     assert counts == [10, 12]
+    assert workers == [None, 2], "those of the loader that has most"
     assert ended(process).splitlines()[-1] == "compiled True"
     assert rank.board.read(0).count == 32
 

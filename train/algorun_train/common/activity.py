@@ -14,6 +14,25 @@ def say_group(number: int) -> None:
         activities.say_group(number)
 
 
+def say_workers(number: int) -> None:
+    """Tells the launcher how many processes prepare the batches of this rank."""
+    steps = sys.modules.get("algorun_rank_steps")
+    activities = steps.activities if steps is not None else None
+    if activities is not None:
+        activities.say_workers(number)
+
+
+def add_work(samples: float, tokens: float = 0.0, flops: float = 0.0) -> None:
+    """Tells the launcher this rank's share of what a step of the job has trained on; 0.0: not known.
+
+    `flops`: operations on the model's numbers, forward and backward, without what is computed again.
+    """
+    steps = sys.modules.get("algorun_rank_steps")
+    activities = steps.activities if steps is not None else None
+    if activities is not None:
+        activities.add_work(samples, tokens, flops)
+
+
 class Activity:
     """`with Activity(name):` what the time in the block is spent on. A block within it counts for itself only.
 

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import torch
 
+from algorun_train.common.activity import say_workers
 from algorun_train.common.errors import UserError
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.device_copies import host_buffer, to_device
@@ -76,6 +77,7 @@ class OnDisk:
 
     def batches(self, requests: Iterable[R], indices: Callable[[R], Indices]) -> Iterator[tuple[R, torch.Tensor]]:
         slots = BATCHES_AHEAD + 1
+        say_workers(self._workers)
         decoders = self._idle.pop() if self._idle else Decoders(self._listing, self._side, self._workers, slots)
         waiting: deque[tuple[R, int, int]] = deque()  # request, slot, number of images
         try:
