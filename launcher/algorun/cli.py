@@ -206,10 +206,14 @@ def _plan(options: argparse.Namespace) -> int:
     job = config.read(wish, environ)
     if job.launch.engine.value.needs_openmpi:
         machine = replace(machine, openmpi=probe.openmpi(environ))
+    if job.launch.engine.value.has_driver:
+        from .machine import ray_installation
+
+        machine = replace(machine, ray=ray_installation.look(environ))
     slots = cluster.assumed_slots(job, cluster.own_slots(job, machine))
-    made = plan.make(
-        job, cluster.resolve(job.resources.hosts, slots, job.launch.outside), machine, Programs(*_programs())
-    )
+    has_driver = job.launch.engine.value.has_driver
+    hosts_with_ranks = cluster.resolve(job.resources.hosts, slots, job.launch.outside, has_driver=has_driver)
+    made = plan.make(job, hosts_with_ranks, machine, Programs(*_programs()))
     bundled.check(job.entry, sys.executable, made.world_size)
     sys.stdout.write(
         (json.dumps(codec.to_json(render.redacted(made))) if options.json else render.plan_text(made)) + "\n"

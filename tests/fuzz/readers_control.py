@@ -24,6 +24,7 @@ from algorun.control.messages import (
     Hello,
     Load,
     Message,
+    NodeAlive,
     Nonce,
     Notice,
     Pace,
@@ -79,6 +80,7 @@ def line(message: Message) -> bytes:
 FROM_HOSTS = [
     Hello("algo-2", {"hosts": "algo-1,algo-2", "python version": "3.11"}, "", "@MAC@", "5e55", 0),
     Ready(2, {"engine": "native", "program": "python -u x.py"}, "algo-2", 1234, 1235, 1236, 1237),
+    NodeAlive(0),
     Heartbeat(0),
     Fail(FAILURE),
     SaveFailed(FAILURE),
@@ -113,6 +115,8 @@ FROM_HUB = [
     Nonce("00" * 16),
     Welcome(0),
     Go(0, "algo-1", 1234, dict.fromkeys(HOSTS, 2), 1235, 1236, dict.fromkeys(HOSTS, 1237)),
+    Go(0, "algo-1", 1234, {"algo-1": 1, "algo-2": 0}, 1235, 1236, {}, dict.fromkeys(HOSTS, "10.0.0.1"), "5ec7e7"),
+    NodeAlive(0, "algo-2"),
     Heartbeat(0, unheard=True),
     AskStacks(),
     Restart(1, FAILURE),
@@ -138,9 +142,9 @@ def parse(message: Message) -> None:
             assert min(message.rank, message.step, message.attempt) >= 0
         case Go():
             slots = {host: Sourced(count, "the gate") for host, count in message.slots.items()}
-            if slots and sum(message.slots.values()) <= 1 << 14:
+            if slots and all(message.slots.values()) and sum(message.slots.values()) <= 1 << 14:
                 cluster.resolve(tuple(slots), slots)
-            assert all(0 < count <= wire.MOST_SLOTS for count in message.slots.values())
+            assert all(0 <= count <= wire.MOST_SLOTS for count in message.slots.values())
         case End(verdict):
             assert 0 <= verdict.code < 256
             assert (verdict.code == 0) == (verdict.failure is None)

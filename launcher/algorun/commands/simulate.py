@@ -21,6 +21,8 @@ from algorun.common.event_loop import hold_signals
 from algorun.common.free_ports import free_ports
 from algorun.host.logs import Lines
 from algorun.host.processes import end_with_parent
+from algorun.job import settings
+from algorun.job.engine import Engine
 from algorun.job.entry import BUNDLED
 from algorun.job.paths import Paths, write_aside
 from algorun.job.request import Request
@@ -31,6 +33,7 @@ from algorun.outcome import report
 from . import simulated_gpus
 
 MOST_HOSTS = 64
+FIRST_FOR_RAY = 2  # the last number of the first host's address: Ray replaces 127.0.0.1
 STOP_EXTRA_S = 30.0  # after the grace: then simulated hosts that have not ended are killed
 
 
@@ -66,6 +69,11 @@ def _prepare(out: Path, hosts: Sequence[str], inputs: Mapping[str, Path], resume
             paths.channel(name).symlink_to(source, target_is_directory=True)
         trees[host] = base
     return trees
+
+
+def _has_driver(wish: Request, environ: Mapping[str, str]) -> bool:
+    engine = Engine.of("--engine", wish.engine) if wish.engine else settings.ENGINE.read(environ)
+    return engine is not None and engine.has_driver
 
 
 def _free_port() -> int:
@@ -125,7 +133,8 @@ def run(
     for line in (gpus.warning and f"warning: {gpus.warning}", gpus.why_cpu):
         if line:
             print(f"algorun: {line}", flush=True)
-    addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, 1))
+    first = FIRST_FOR_RAY if _has_driver(wish, environ) else 1
+    addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, first))
     common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(_free_port())}
     argv = _command(wish, python)
     started = time.monotonic()

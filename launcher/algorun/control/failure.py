@@ -36,8 +36,8 @@ HARMLESS = re.compile(
 class Failure:
     """One thing that went wrong. `age_s` is how long ago it was when its host reported it, by the host's own clock.
 
-    kind: exception, exit, signal, left, hang, budget, lost, gate, configuration, mismatch, setup, preflight, engine or
-    defect. `message` is one line, `traceback` the user's own (or the last lines of the log).
+    kind: exception, exit, signal, left, hang, budget, lost, gate, configuration, mismatch, setup, preflight, engine, node
+    or defect. `message` is one line, `traceback` the user's own (or the last lines of the log).
     """
 
     kind: str

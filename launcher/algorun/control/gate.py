@@ -100,6 +100,8 @@ class Gate:
             engine_port=first.engine_port if first else 0,
             jax_port=first.jax_port if first else 0,
             tf_ports={host: self.ready[host].tf_port for host in self.hosts if self.ready[host].tf_port},
+            addresses={host: self.ready[host].address for host in self.hosts if self.ready[host].address},
+            secret=self.ready[self.hosts[0]].secret,
         )
 
     @property

@@ -16,6 +16,7 @@ from .messages import (
     Heartbeat,
     Load,
     Message,
+    NodeAlive,
     Notice,
     Pace,
     Ready,
@@ -59,6 +60,8 @@ def receive(hub: Hub, now: float, host: str, message: Message) -> Sends:
             return hub.done(now, host, note)
         case Bye(why, informed):
             return hub.bye(now, host, informed, why)
+        case NodeAlive():
+            return [(hub.leader, replace(message, host=host))]
         case StartDaemon() if host == hub.leader:
             return [(message.host, message)]
         case DaemonEnded():

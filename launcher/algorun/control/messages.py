@@ -68,6 +68,16 @@ class Ready:
     jax_port: int = 0  # another one there, for JAX's coordinator
     tf_port: int = 0  # the first of TensorFlow's consecutive ports on this host, one for each rank; 0 without TF_CONFIG
     newest: float = 0.0  # stamp of this host's newest checkpoint, by its own clock
+    address: str = ""  # of this host, for an engine with a driver
+    secret: str = ""  # of the leader, for such an engine
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAlive:
+    """The node of this host has joined the engine's cluster; the hub passes this on to the leader with `host`."""
+
+    attempt: int
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +200,8 @@ class Go:
     engine_port: int = 0
     jax_port: int = 0
     tf_ports: Mapping[str, int] = field(default_factory=dict)  # the hosts' tf_port; without those that have none
+    addresses: Mapping[str, str] = field(default_factory=dict)  # of all hosts, for an engine with a driver
+    secret: str = ""  # by which the processes of such an engine know each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +239,7 @@ class Notice:
 
 
 Message = (
-    Hello | Ready | Heartbeat | Fail | SaveFailed | RankLeft | Hang | Pace | Load | Stack | StacksSent | Stop | Done | Bye
+    Hello | Ready | NodeAlive | Heartbeat | Fail | SaveFailed | RankLeft | Hang | Pace | Load | Stack | StacksSent | Stop | Done | Bye
     | StartDaemon | DaemonEnded | Nonce | Welcome | Go | AskStacks | Restart | End | Refuse | Notice
 )  # fmt: skip
 
@@ -235,6 +247,7 @@ Message = (
 FROM_HOST: Mapping[str, type] = {
     "hello": Hello,
     "ready": Ready,
+    "node_alive": NodeAlive,
     "heartbeat": Heartbeat,
     "fail": Fail,
     "save_failed": SaveFailed,
@@ -261,6 +274,7 @@ FROM_HUB: Mapping[str, type] = {
     "refuse": Refuse,
     "heartbeat": Heartbeat,
     "notice": Notice,
+    "node_alive": NodeAlive,
     "start_daemon": StartDaemon,
     "daemon_ended": DaemonEnded,
 }

@@ -39,7 +39,7 @@ LONGEST_TEXT = 6000
 LONGEST_ERROR = 450
 HIGHEST_PORT = 65535
 MOST_STEPS = (1 << 64) - 1  # what the step counter holds
-MOST_SLOTS = 4096  # as for --slots; every host plans each of them
+MOST_SLOTS = 4096  # as for --slots; every host plans each of them. A host of an engine with a driver may have none
 VERSION = "algorun version"  # its key in a hello's digest (plan/agreement.py)
 
 CLASSES = {**FROM_HOST, **FROM_HUB}
@@ -121,12 +121,12 @@ def _check(message: Message) -> None:
             if not session or not session.isascii():
                 raise ValueError("a hello without a session")
         case Ready(slots=slots, tf_port=tf_port):
-            _within(slots, "slots", 1, MOST_SLOTS)
+            _within(slots, "slots", 0, MOST_SLOTS)
             _ports(message)
             _within(tf_port, "tf_port", 0, HIGHEST_PORT)
         case Go(slots=slots_by_host):
             for host, count in slots_by_host.items():
-                _within(count, f"slots of {host}", 1, MOST_SLOTS)
+                _within(count, f"slots of {host}", 0, MOST_SLOTS)
             _ports(message)
             for host, port in message.tf_ports.items():
                 _within(port, f"tf_port of {host}", 1, HIGHEST_PORT)

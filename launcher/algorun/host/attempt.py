@@ -10,19 +10,20 @@ from algorun.common.errors import ExitCode, exit_code
 from algorun.common.fast_dataclasses import replace
 from algorun.control.failure import Failure
 from algorun.control.gate import listed
-from algorun.control.messages import DaemonEnded, Message, StartDaemon
+from algorun.control.messages import DaemonEnded, Message, NodeAlive, StartDaemon
 from algorun.job.paths import Paths
 from algorun.job.settings import START_S
 from algorun.plan.plan import Plan
 from algorun.timing.clock import RankMoments
 
-from .engine_processes import EngineProcesses
+from .engine_processes import EngineProcesses, EngineUser, without_harmless
 from .load_reports import LoadReports
 from .output import Pipes
 from .rank_port import Fields, Peer
 from .rank_stacks import RankStacks
 from .rank_times import Reports, ReportTo
 from .ranks import Ranks
+from .ray_node import RayNode
 from .step_counter import StepBoard, stalled
 from .tools import Tools
 
@@ -61,6 +62,8 @@ class Attempt:
         self._before: Snapshot | None = None
         self._over = False
         self._start_s, self._late_at = 0.0, math.inf  # the engine's time to start all ranks of this host, and its end
+        self._waits_for_nodes = plan.engine.value.has_driver
+        self.missing: list[str] = []  # hosts without a node of the engine's cluster, as the leader knows them
         self._pipes = Pipes(tools.loop, tools.console)
         self._board = StepBoard(tools.run_dir, len(self._host.ranks))
         self.ranks = Ranks(tools, plan, self._host, runner.rank_exited, self._broken)
@@ -68,24 +71,40 @@ class Attempt:
         self.reports = Reports(self._board, ranks, plan.attempt, ReportTo(runner.send, tools.times))
         self.loads = LoadReports(self._board, len(ranks), plan.attempt, runner.send)
         self.stacks = RankStacks(tools, paths, host, self.ranks, self._board, runner.send)
-        self.engine = EngineProcesses(tools, self._pipes, plan, host, runner.send)
+        self.node = RayNode(host, lambda: runner.send(NodeAlive(plan.attempt)), self._fail)
+        clean = self.node.read if plan.engine.value.has_driver else without_harmless
+        self.engine = EngineProcesses(tools, self._pipes, plan, host, EngineUser(runner.send, clean))
 
     def start(self, start_s: float) -> None:
         """Starts the engine, or the ranks where the engine is ours. Raises UserError where a program cannot start.
 
         `start_s` is the engine's time to start the ranks.
         """
-        if self._plan.engine.value.starts_ranks:
+        engine = self._plan.engine.value
+        if engine.starts_ranks or engine.has_driver:
             self._start_s, self._late_at = start_s, self._tools.loop.now() + start_s
         if self._host.starter:
-            self.engine.start(self._host.starter, what=self._plan.engine.value)
-        if not self._plan.engine.value.starts_ranks or not self._host.joined:
+            self.engine.start(self._host.starter, what=engine)
+        if not (engine.starts_ranks or engine.has_driver) or not self._host.joined:
             self.ranks.start()
         self._tools.times.attempt(self._plan.attempt + 1, [rank.rank for rank in self._host.ranks])
 
         from algorun.machine import failure_snapshot  # while the ranks start
 
         self._before = failure_snapshot.snapshot()
+
+    def start_driver(self) -> None:
+        """All nodes of the engine's cluster are alive. Raises UserError where the program cannot start."""
+        if self._waits_for_nodes:
+            self._waits_for_nodes = False
+            self.ranks.start()
+
+    def signal(self, number: int) -> None:
+        """A signal to all ranks of this host. A driver that has not started does not start any more."""
+        self.ranks.signal(number)
+        if self._waits_for_nodes:
+            self._waits_for_nodes = False
+            self.ranks.give_up()
 
     def place(self, rank: int, pid: int) -> tuple[int | None, bool]:
         """The local rank of a global one, None if it is not here; and whether this process is the rank itself."""
@@ -99,6 +118,11 @@ class Attempt:
         if self.ranks.exited(pid, returncode):
             return
         if self.engine.is_starter(pid):
+            if self._plan.engine.value.has_driver:
+                self._pipes.drain()
+                self.node.starter_ended(returncode, self.engine.tail)
+                self._runner.engine_process_ended()
+                return
             word = f"{self._plan.engine.value} ended with {exit_code(returncode)} before its ranks"
             self._tools.loop.after(ENGINE_WORD_S, lambda: self._broken(word))
         elif not self.engine.daemons.exited(pid, returncode):
@@ -122,7 +146,12 @@ class Attempt:
     def _broken(self, text: str) -> None:
         if not self._over:
             self._pipes.drain()
-            self._runner.broken(Failure("engine", self._host.host, 1, text, traceback=self.engine.tail))
+            self._fail(Failure("engine", self._host.host, 1, text))
+
+    def _fail(self, failure: Failure) -> None:
+        """Something other than a rank has failed; what the engine's processes have printed explains it."""
+        if not self._over:
+            self._runner.broken(replace(failure, traceback=self.engine.tail))
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
@@ -130,6 +159,8 @@ class Attempt:
         """The job is over: the engine's processes may go."""
         self.engine.hush()
         self.ranks.leave(0)
+        if self._plan.engine.value.has_driver:
+            self.engine.kill()
 
     def close(self) -> None:
         """Reads what is left, and closes all files."""
@@ -180,15 +211,14 @@ class Attempt:
 
     def expect_ranks(self, now: float) -> None:
         """Reports, once, that the engine has not started all ranks of this host in time, and what processes wait for."""
-        waits = self.ranks.not_started if now >= self._late_at else []
+        waits = self._not_started() if now >= self._late_at else ""
         if not waits:
             return
         self._late_at = math.inf
 
         from .process_list import process_list  # only this failure needs it
 
-        which = f"{'rank' if len(waits) == 1 else 'ranks'} {listed([str(rank) for rank in waits])}"
-        text = f"{self._plan.engine.value} has not started {which} within {self._start_s:g} s ({START_S.name})"
+        text = f"{self._plan.engine.value} has not started {waits} within {self._start_s:g} s ({START_S.name})"
         if self.engine.missing:
             text += f"; {self.engine.missing}"
         self._pipes.drain()
@@ -198,6 +228,15 @@ class Attempt:
         self._tools.console.say(f"algorun: {text}\n{seen}")
         trace = f"{self.engine.tail}\n{seen}".strip()
         self._runner.broken(Failure("engine", self._host.host, ExitCode.HANG, text, traceback=trace))
+
+    def _not_started(self) -> str:
+        """What the engine has not started, "" if nothing is missing."""
+        if self._plan.engine.value.has_driver:
+            missing = self.missing if self._waits_for_nodes and self._host.ranks else []
+            missing = [] if self.node.is_alive and not missing else missing or [self._host.host]
+            return f"{'the node' if len(missing) == 1 else 'the nodes'} of {listed(missing)}" if missing else ""
+        waits = self.ranks.not_started
+        return f"{'rank' if len(waits) == 1 else 'ranks'} {listed([str(rank) for rank in waits])}" if waits else ""
 
 
 def explained(failure: Failure, before: Snapshot | None, folders: Sequence[str]) -> Failure:

@@ -12,7 +12,8 @@ from algorun.common.fast_dataclasses import replace
 from algorun.control.actions import Action
 from algorun.control.failure import Failure, Raised
 from algorun.control.member import Member, State
-from algorun.control.messages import DaemonEnded, Go, Message, StacksSent, StartDaemon, Verdict
+from algorun.control.messages import DaemonEnded, Go, Message, NodeAlive, StacksSent, StartDaemon, Verdict
+from algorun.control.nodes import Nodes
 from algorun.job.config import JobConfig
 from algorun.job.values import Sourced
 from algorun.outcome import report
@@ -55,6 +56,7 @@ class AttemptRunner:
         self._plan: Plan | None = None
         self._attempt: Attempt | None = None
         self._announced = ""  # the next attempt as the log has announced it, until it starts
+        self._nodes = Nodes((), 0)  # of the attempt, on the leader of an engine with a driver
         self._early: list[StartDaemon] = []  # daemons that mpirun has asked for before this host started its attempt
 
     @property
@@ -92,9 +94,15 @@ class AttemptRunner:
         slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
         ports = go.master_port, go.engine_port, go.jax_port
         port, engine_port, jax_port = (Sourced(number, "free on the leader") for number in ports)
-        meeting = Meeting(Sourced(go.master_addr, "leader"), port, engine_port, jax_port, go.attempt, go.tf_ports)
+        address = Sourced(go.master_addr, "leader")
+        meeting = Meeting(
+            address, port, engine_port, jax_port, go.attempt, go.tf_ports, addresses=go.addresses, secret=go.secret
+        )
         try:
-            self.cluster = cluster.resolve(self._config.resources.hosts, slots, self._config.launch.outside)
+            hosts, launch = self._config.resources.hosts, self._config.launch
+            self._nodes = Nodes(hosts, go.attempt)
+            has_driver = launch.engine.value.has_driver
+            self.cluster = cluster.resolve(hosts, slots, launch.outside, has_driver=has_driver)
             programs = self._tools.programs
             self._plan = plan.make(self._config, self.cluster, self._readiness.machine, programs, meeting)
         except UserError as error:  # every host finds it, and the hub makes all name one of them
@@ -132,6 +140,8 @@ class AttemptRunner:
         except UserError as error:
             self._cannot_start(error)
         self._tools.owner.adopt()
+        self._look_whether_all_alive()
+        self._look_whether_done()  # a host without ranks has nothing to wait for
 
     def _cannot_start(self, error: UserError) -> None:
         self.broken(Failure("configuration", self._host, error.code, str(error)))
@@ -172,6 +182,21 @@ class AttemptRunner:
             self._early.append(message)
         elif isinstance(message, StartDaemon):
             self.send(DaemonEnded(message.id, 1))
+
+    def node_alive(self, message: NodeAlive) -> None:
+        """A node of the engine's cluster is alive."""
+        self._nodes.heard(message)
+        self._look_whether_all_alive()
+
+    def _look_whether_all_alive(self) -> None:
+        if self._attempt is None:
+            return
+        self._attempt.missing = self._nodes.missing
+        if self._nodes.all_alive and self._member.state is State.RUN:
+            try:
+                self._attempt.start_driver()
+            except UserError as error:
+                self._cannot_start(error)
 
     def rank_exited(self, local_rank: int, returncode: int, stderr_tail: str) -> None:
         """A rank has ended; -n for signal n."""
@@ -244,8 +269,8 @@ class AttemptRunner:
     def signal_ranks(self, number: int) -> None:
         """A signal to all ranks of this host."""
         if self._attempt is not None:
-            self._attempt.ranks.signal(number)
-            if number == signal.SIGKILL:
+            self._attempt.signal(number)
+            if number == signal.SIGKILL or self._attempt.ranks.all_ended:
                 self._look_whether_done()
 
     def restart(self, attempt: int, cause: Failure) -> None:

@@ -1,4 +1,4 @@
-"""The engine's own processes on this host: torchrun or mpirun (the plan's starter), and mpirun's daemons."""
+"""The engine's own processes on this host: torchrun, mpirun or Ray's node (the plan's starter), and mpirun's daemons."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 
+from algorun.common.fast_dataclasses import dataclass
 from algorun.control.messages import Message
 from algorun.machine.openmpi import HARMLESS, SESSIONS
 from algorun.plan.plan import Plan
@@ -13,19 +14,25 @@ from algorun.plan.plan import Plan
 from .daemons import Daemons, with_session
 from .logs import RankLog
 from .output import Pipes
+from .processes import kill_sessions
 from .tools import Tools
 
 
+@dataclass(frozen=True, slots=True)
+class EngineUser:
+    """What these processes need: `send` takes messages to the hub, `clean` reads their lines and may change them."""
+
+    send: Callable[[Message], None]
+    clean: Callable[[bytes], bytes]
+
+
 class EngineProcesses:
-    """Starts and follows the starter, and `daemons`. Their log is made when the first process starts.
+    """Starts and follows the starter, and `daemons`. Their log is made when the first process starts."""
 
-    `send` takes messages to the hub.
-    """
-
-    def __init__(self, tools: Tools, pipes: Pipes, plan: Plan, host: str, send: Callable[[Message], None]) -> None:
+    def __init__(self, tools: Tools, pipes: Pipes, plan: Plan, host: str, user: EngineUser) -> None:
         self._tools, self._pipes, self._plan, self._host = tools, pipes, plan, host
-        self._engine = plan.engine.value
-        self.daemons = Daemons(plan.openmpi, self._start_daemon, send)
+        self._engine, self._clean = plan.engine.value, user.clean
+        self.daemons = Daemons(plan.openmpi, self._start_daemon, user.send)
         self._log: RankLog | None = None
         self._starter = 0
 
@@ -51,7 +58,13 @@ class EngineProcesses:
 
     def start(self, argv: Sequence[str], *, what: str) -> None:
         """Starts the plan's starter. Raises UserError where the program cannot start."""
-        self._starter = self._run(argv, what=what)
+        folder = [f"--temp-dir={self._tools.run_dir}/r{self._plan.attempt}"] if self._engine.has_driver else []
+        self._starter = self._run([*argv, *folder], what=what)
+
+    def kill(self) -> None:
+        """Ends the starter and all that it has started."""
+        if self._starter:
+            kill_sessions([self._starter])
 
     def is_starter(self, pid: int) -> bool:
         """True if the child that has ended was the starter, which is then forgotten."""
@@ -68,17 +81,21 @@ class EngineProcesses:
         if self._log is None:
             name = f"{self._engine}-{self._host}.log"
             self._log = RankLog(
-                f"{self._engine} {self._host}", name, self._tools.logs, self._tools.console, _without_harmless
+                f"{self._engine} {self._host}", name, self._tools.logs, self._tools.console, self._clean
             )
+            self._log.aside = self._engine.has_driver  # Ray prints how to use a cluster by hand
         out = self._pipes.into(self._log, 2)
         try:
-            return self._tools.owner.start(argv, self._all_environ(), "/", out, out, what=what)
+            cwd = self._plan.cwd if self._engine.has_driver else "/"
+            return self._tools.owner.start(argv, self._all_environ(), cwd, out, out, what=what)
         finally:
             os.close(out)
 
     def _all_environ(self) -> dict[str, str]:
         """This process's environment, the engine's own variables, and where to find this supervisor."""
-        extra = {variable.name: variable.value for variable in self._plan.starter_env}
+        extra = self._plan.starter_environ(self._plan.host(self._host))
+        if self._engine.has_driver:  # Ray's workers inherit it: they are no ranks
+            return {**os.environ, **extra}
         threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}  # silences torchrun's own default
         # Open MPI's session files go into the run folder: apart from those of other simulated hosts, and removed with it.
         # So does torchrun's log folder (PET_LOG_DIR is its --log-dir).
@@ -87,5 +104,6 @@ class EngineProcesses:
         return {**os.environ, **threads, **session, **extra, "ALGORUN_RUN_DIR": self._tools.run_dir}
 
 
-def _without_harmless(lines: bytes) -> bytes:
+def without_harmless(lines: bytes) -> bytes:
+    """The lines without a warning of mpirun that means nothing."""
     return re.sub(HARMLESS, b"", lines) if b"setpgid" in lines else lines

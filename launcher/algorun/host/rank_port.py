@@ -57,10 +57,10 @@ def parse_message(line: bytes) -> Fields | None:
     return message
 
 
-def _run_folder(wish: str) -> str:
-    """Makes a folder for this user alone; below /tmp where `wish` is unusable, or too long for a Unix socket."""
+def _run_folder(wish: str, longest: int) -> str:
+    """Makes a folder for this user alone; below /tmp where `wish` is unusable, or longer than `longest`."""
     base = os.path.abspath(wish) if wish else DEFAULT_TEMPORARY
-    if len(base) > LONGEST_TEMPORARY or not os.access(base, os.W_OK | os.X_OK):
+    if len(base) > longest or not os.access(base, os.W_OK | os.X_OK):
         base = DEFAULT_TEMPORARY
     folder = os.path.join(base, f"algorun-{os.urandom(6).hex()}")
     try:
@@ -107,16 +107,20 @@ class Peer:
 
 
 class RankPort:
-    """Listens in a folder of its own (mode 0700). `on_message(peer, message)`; None is the end of a peer."""
+    """Listens in a folder of its own (mode 0700). `on_message(peer, message)`; None is the end of a peer.
+
+    `longest`: characters of the folder in which its own folder may be, before it is made below /tmp.
+    """
 
     def __init__(
         self,
         loop: Loop,
         on_raised: Callable[[Raised], None],
         on_message: Callable[[Peer, Fields | None], None],
+        longest: int = LONGEST_TEMPORARY,
     ) -> None:
         self._loop, self._on_raised, self._on_message = loop, on_raised, on_message
-        self.folder = _run_folder(os.environ.get("TMPDIR", ""))
+        self.folder = _run_folder(os.environ.get("TMPDIR", ""), longest)
         self._peers: set[Peer] = set()
         self._raised = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._raised.bind(os.path.join(self.folder, "raised"))

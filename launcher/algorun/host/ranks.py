@@ -86,8 +86,8 @@ class Ranks:
 
     @property
     def all_run(self) -> bool:
-        """True while each rank has started, and none has ended."""
-        return not self._ended and all(rank.pid for rank in self._ranks.values())
+        """True while each rank has started, and none has ended; never without ranks."""
+        return bool(self._ranks) and not self._ended and all(rank.pid for rank in self._ranks.values())
 
     @property
     def not_started(self) -> list[int]:
@@ -195,6 +195,8 @@ class Ranks:
             "ALGORUN_RANK": str(rank.plan.rank),  # a user's launcher below the rank may set RANK anew
             "ALGORUN_LOCAL_RANK": str(rank.plan.local_rank),
         }
+        if self._plan.engine.value.has_driver:  # a cluster of the script's own leaves nothing in /tmp
+            shim["RAY_TMPDIR"] = self._tools.run_dir
         return self._plan.environ(self._host, rank.plan) | shim
 
     def _environ(self, rank: Rank) -> dict[str, str]:

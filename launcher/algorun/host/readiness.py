@@ -14,11 +14,11 @@ from algorun.control.messages import Message, Ready
 from algorun.job import config as configs
 from algorun.job.config import JobConfig
 from algorun.job.values import Sourced
-from algorun.machine import openmpi, preflight, probe
+from algorun.machine import openmpi, preflight, probe, ray
 from algorun.machine.newest_checkpoint import newest_stamp
 from algorun.machine.probe import Machine
 from algorun.network.channel import own_address
-from algorun.plan import agreement, cluster, plan, simple_sagemaker_env
+from algorun.plan import agreement, cluster, plan, ray_cluster, simple_sagemaker_env
 from algorun.timing.clock import CHECK, GATE, PREPARE, PROGRAM
 
 from .entrypoint_options import OptionCheck
@@ -26,6 +26,8 @@ from .logs import RankLog, without_secrets
 from .output import Pipes
 from .preparation import Preparation
 from .tools import Tools
+
+SECRET_BYTES = 16  # of the secret that the processes of an engine share
 
 
 class Hosting(Protocol):
@@ -128,6 +130,8 @@ class Readiness:
             self._options.start(self.config.entry)
             if self.config.launch.engine.value.needs_openmpi and self.machine.openmpi is None:
                 self.machine = replace(self.machine, openmpi=openmpi.usable(probe.openmpi(os.environ)))
+            if self.config.launch.engine.value.has_driver:
+                self._look_for_ray()
             slots = cluster.own_slots(self.config, self.machine)
             unfit = self._unfit(slots)
             if unfit:
@@ -135,6 +139,10 @@ class Readiness:
                 return
             ready = Ready(slots.value, agreement.at_the_start(self.config, self.machine, self._source, slots.value))
             ready = self._with_ports(ready)
+            if self.config.launch.engine.value.has_driver:
+                ready = replace(ready, address=ray.node_address(own_address(self.config, self.machine)))
+                if self._host == self.config.resources.hosts[0]:
+                    ready = replace(ready, secret=os.urandom(SECRET_BYTES).hex())
             if self.config.launch.restarts:
                 ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))
         except UserError as error:
@@ -161,6 +169,13 @@ class Readiness:
             taken = (ready.master_port, ready.engine_port, ready.jax_port)
             ready = replace(ready, tf_port=free_row(own_address(self.config, self.machine), ready.slots, taken, part))
         return ready
+
+    def _look_for_ray(self) -> None:
+        """Raises UserError if this host has no Ray, or too little shared memory for its object store."""
+        from algorun.machine import ray_installation  # only this engine needs it
+
+        self.machine = replace(self.machine, ray=ray.usable(ray_installation.look(os.environ)))
+        ray_cluster.offer(self.config, self.machine)
 
     def _make_state_folder(self) -> None:
         """Makes the folder for the state of this host, for programs that rely on it. Raises UserError."""

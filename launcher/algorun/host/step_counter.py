@@ -68,7 +68,7 @@ class StepBoard:
     def __init__(self, folder: str, ranks: int) -> None:
         self._path = os.path.join(folder, "steps")
         try:
-            self._map = _mapped(self._path, ranks * RECORD_BYTES)
+            self._map = _mapped(self._path, max(1, ranks) * RECORD_BYTES)
         except OSError as error:
             raise UserError("TMPDIR", f"{self._path}: {error.strerror}", fix="name a folder with room") from None
 

@@ -26,6 +26,7 @@ from algorun.control.messages import (
     Heartbeat,
     Hello,
     Message,
+    NodeAlive,
     Nonce,
     Notice,
     Refuse,
@@ -48,7 +49,8 @@ from algorun.timing.clock import LEAVING, STOPPING, WAITING, Clock
 from .attempt_runner import AttemptRunner
 from .logs import Console
 from .processes import Owner
-from .rank_port import Fields, Peer, RankPort
+from .rank_port import LONGEST_TEMPORARY, Fields, Peer, RankPort
+from .ray_node import LONGEST_FOR_RAY
 from .readiness import Readiness
 from .times_file import TimesFile
 from .tools import Tools
@@ -106,7 +108,8 @@ class Supervisor:
 
     def _settle_in(self, closing: contextlib.ExitStack) -> None:
         """Makes the run folder, and the objects that work in it."""
-        self._port = RankPort(self._loop, self._rank_raised, self._peer_message)
+        longest = LONGEST_FOR_RAY if self._job.launch.engine.value.has_driver else LONGEST_TEMPORARY
+        self._port = RankPort(self._loop, self._rank_raised, self._peer_message, longest)
         closing.callback(self._port.close)
         self.owner.clean_up(self._port.folder)
         folder = self._job.paths.output_data
@@ -151,6 +154,8 @@ class Supervisor:
                 self.do(member.end(now, verdict))
             case Refuse(why):
                 self.do(member.refused(now, why))
+            case NodeAlive():
+                self._runner.node_alive(message)
             case StartDaemon() | DaemonEnded():
                 self._runner.daemon(message)
             case Notice(text):

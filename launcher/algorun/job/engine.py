@@ -16,19 +16,22 @@ class Engine(StrEnum):
 
     `starts_ranks`: the engine's own processes start the ranks; otherwise each host's supervisor starts them.
     `needs_openmpi`: every host must have Open MPI.
+    `has_driver`: the engine's processes form a cluster, and the job has one rank: the driver, on the leader.
     """
 
     starts_ranks: bool
     needs_openmpi: bool
+    has_driver: bool
 
-    NATIVE = "native", False, False
-    TORCHRUN = "torchrun", True, False
-    MPIRUN = "mpirun", True, True
+    NATIVE = "native", False, False, False
+    TORCHRUN = "torchrun", True, False, False
+    MPIRUN = "mpirun", True, True, False
+    RAY = "ray", False, False, True
 
-    def __new__(cls, name: str, starts_ranks: bool, needs_openmpi: bool) -> Engine:
+    def __new__(cls, name: str, starts_ranks: bool, needs_openmpi: bool, has_driver: bool) -> Engine:
         engine = str.__new__(cls, name)
         engine._value_ = name
-        engine.starts_ranks, engine.needs_openmpi = starts_ranks, needs_openmpi
+        engine.starts_ranks, engine.needs_openmpi, engine.has_driver = starts_ranks, needs_openmpi, has_driver
         return engine
 
     @classmethod

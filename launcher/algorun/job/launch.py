@@ -38,11 +38,18 @@ def decide(given: JobInput, entry: Entry) -> Launch:
     engine, slots = _engine(given), _slots(given)
     alone = given.request.share_nothing or settings.SHARE_NOTHING.read(given.environ)
     one_each = given.request.per_host or given.hyperparameters.own.per_host or alone
+    has_driver = engine is not None and engine.value.has_driver and not alone
     per_host = one_each or (entry.kind != "bundled" and engine is None and slots is None)
     if per_host and slots is not None and slots.value != 1:
         option = "--share-nothing" if alone else "--per-host" if given.request.per_host else groups.PER_HOST
         raise UserError(option, f"contradicts {slots.value} slots from {slots.source}", fix="drop one of the two")
     tf_config = _tf_config(given, alone=alone)
+    if engine is not None and has_driver:
+        _check_driver(engine, entry, given, one_each=one_each)
+        if tf_config:
+            raise UserError(
+                tf_config, f"contradicts engine {engine.value}: TensorFlow's workers are ranks", fix="drop one"
+            )
     spread = engine is not None or bool(tf_config) or _speaks_mpi(entry)
     return Launch(
         engine=Sourced(Engine.NATIVE, "--share-nothing") if alone else engine or _default_engine(entry),
@@ -51,9 +58,24 @@ def decide(given: JobInput, entry: Entry) -> Launch:
         slots=Sourced(1, "one rank per host") if per_host else slots,
         per_host=per_host,
         restarts=_restarts(given),
-        outside=_outside(given, spread=spread, alone=alone),
+        outside=_outside(given, spread=spread and not has_driver, alone=alone),
         tf_config=tf_config,
     )
+
+
+def _check_driver(engine: Sourced[Engine], entry: Entry, given: JobInput, *, one_each: bool) -> None:
+    """Raises UserError if the job's one driver contradicts what else was asked for."""
+    if entry.kind == "bundled":
+        raise UserError(
+            engine.source,
+            f"{engine.value} runs a program of yours as the driver of its cluster; {entry.target} runs as ranks",
+            allowed=", ".join(each for each in Engine if not each.has_driver),
+        )
+    if one_each:
+        option = "--per-host" if given.request.per_host else groups.PER_HOST
+        raise UserError(
+            option, f"contradicts engine {engine.value}: its driver runs once, on the leader", fix=f"drop {option}"
+        )
 
 
 def _speaks_mpi(entry: Entry) -> bool:

@@ -24,6 +24,7 @@ MOST_RESTARTS = 1000
 HIGHEST_PORT = 65535
 HIGHEST_PRICE = 1e6  # of a host and hour, in any currency
 MOST_FORMATS = 1_000_000
+LEAST_STORE_MB, MOST_STORE_MB = 75, 16 * 1024**2  # Ray refuses a smaller object store
 TOOLKIT = "toolkit"  # ALGORUN_ENGINE: AWS's own launcher
 CONTROL_PORT = 29600  # below the ephemeral range, away from torchrun's 29400 and 29500
 
@@ -94,6 +95,10 @@ def _price(name: str, text: str) -> float:
 
 def _port(name: str, text: str) -> int:
     return count(name, text, HIGHEST_PORT)
+
+
+def _object_store_mb(name: str, text: str) -> int:
+    return count(name, text, MOST_STORE_MB, LEAST_STORE_MB)
 
 
 def _request_format(name: str, text: str) -> int:
@@ -179,6 +184,11 @@ FIGURES = Setting(
     "ALGORUN_FIGURES", True, _unless_off, "off",
     "off: do not measure how busy the hosts are, CPUs, memory, disks, network and GPUs. Unset: measure them",
 )  # fmt: skip
+RAY_OBJECT_STORE_MB: Setting[int | None] = Setting(
+    "ALGORUN_RAY_OBJECT_STORE_MB", None, _object_store_mb, f"{LEAST_STORE_MB} to what is free in /dev/shm",
+    "Object store of each host under the engine `ray`. Unset: 30 % of the host's memory, at most 80 % of what is free in "
+    "/dev/shm", "MiB",
+)  # fmt: skip
 
 
 def hands_over(environ: Mapping[str, str]) -> bool:
@@ -199,7 +209,8 @@ PREPARE_S = Setting(
 )
 START_S = Setting(
     "ALGORUN_START_S", 600.0, seconds, POSITIVE,
-    "Longest time in which torchrun or mpirun starts the ranks of a host. What a rank does after its start does not count",
+    "Longest time in which torchrun or mpirun starts the ranks of a host, or Ray its nodes. What a rank does after its start "
+    "does not count",
     "s",
 )  # fmt: skip
 HEARTBEAT_S = Setting(
@@ -277,20 +288,8 @@ WAITS = (
 )  # fmt: skip
 GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
     "The launcher": (
-        *(
-            ENGINE,
-            SLOTS,
-            RESTARTS,
-            SHARE_NOTHING,
-            EQUAL_SLOTS,
-            PORT,
-            ADDRESSES,
-            TOKEN,
-            EXTRACT,
-            TF_CONFIG,
-            REQUEST_FORMAT,
-        ),
-        *(QUIET, PRICE, FIGURES),
+        *(ENGINE, SLOTS, RESTARTS, SHARE_NOTHING, EQUAL_SLOTS, PORT, ADDRESSES, TOKEN, EXTRACT, TF_CONFIG),
+        *(REQUEST_FORMAT, QUIET, PRICE, FIGURES, RAY_OBJECT_STORE_MB),
     ),
     "Waits of the launcher": WAITS,
     "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, RUN_DIR, SHIM, RANK, LOCAL_RANK, HOOKS),

@@ -19,6 +19,7 @@ from . import visible_gpus as visible
 from .efa import Plugin
 from .nvidia import Nvidia
 from .openmpi import DAEMONS, OpenMpi
+from .ray import Ray
 from .system_files import listing, read
 from .visible_gpus import Visible
 
@@ -45,6 +46,7 @@ class Machine:
     memlock_bytes: int | None = None  # memory that a process may pin; None: no limit
     image: str = ""  # the image's id, written by its build; "" outside of our image
     openmpi: OpenMpi | None = None  # filled in for the mpirun engine only
+    ray: Ray | None = None  # filled in for the ray engine only
     nvidia: Nvidia = field(default_factory=Nvidia)
     visible: Visible = field(default_factory=Visible)  # the GPUs that CUDA_VISIBLE_DEVICES lets ranks see
     torch_cuda: str = ""  # CUDA version that torch is built with, NO_CUDA for a CPU build, "" without torch

@@ -37,6 +37,8 @@ def at_the_start(config: JobConfig, machine: Machine, source: str, slots: int) -
         digest["slots"] = str(slots)
     if machine.openmpi is not None:  # mpirun cannot use daemons of another version
         digest["Open MPI version"] = str(machine.openmpi.major)
+    if machine.ray is not None:  # nodes of a cluster must have one version
+        digest["Ray version"] = machine.ray.version
     return digest | ({"source": source} if source else {})
 
 

@@ -11,6 +11,8 @@ from algorun.job.values import Sourced
 from algorun.machine.probe import Machine
 
 ALONE = Sourced(1, "standalone host: one process")
+DRIVER = Sourced(1, "the driver")
+NO_RANK = Sourced(0, "no rank: the driver is on the leader")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +72,17 @@ class Meeting:
     jax_port: Sourced[int]  # another one, for JAX's coordinator
     attempt: int = 0
     tf_ports: Mapping[str, int] = field(default_factory=dict)  # of each host the first of TensorFlow's ports
+    addresses: Mapping[str, str] = field(default_factory=dict)  # of all hosts; only for an engine with a driver
+    secret: str = ""  # by which the engine's processes know each other; only for such an engine
 
 
 def own_slots(config: JobConfig, machine: Machine) -> Sourced[int]:
-    """The slots of this host: the number that was asked for, else one per GPU, else one. A standalone host has one."""
+    """The slots of this host: the number that was asked for, else one per GPU, else one. A standalone host has one.
+
+    An engine with a driver has one rank, on the leader.
+    """
+    if config.launch.engine.value.has_driver:
+        return DRIVER if config.resources.current_host == config.resources.hosts[0] else NO_RANK
     if config.resources.current_host in config.launch.outside:
         return ALONE
     if config.launch.slots is not None:
@@ -86,24 +95,30 @@ def own_slots(config: JobConfig, machine: Machine) -> Sourced[int]:
 def assumed_slots(config: JobConfig, own: Sourced[int]) -> dict[str, Sourced[int]]:
     """The slots of all hosts for a plan made offline. This host cannot know the other hosts' GPUs: it assumes as many as
     its own."""
+    if config.launch.engine.value.has_driver:
+        return dict.fromkeys(config.resources.hosts, NO_RANK) | {config.resources.hosts[0]: DRIVER}
     others = config.launch.slots or Sourced(own.value, "assumed equal")
     slots = {host: ALONE if host in config.launch.outside else others for host in config.resources.hosts}
     return slots | {config.resources.current_host: own}
 
 
 def resolve(
-    hosts: tuple[str, ...], slots: Mapping[str, Sourced[int]], outside: Collection[str] = frozenset()
+    hosts: tuple[str, ...],
+    slots: Mapping[str, Sourced[int]],
+    outside: Collection[str] = frozenset(),
+    *,
+    has_driver: bool = False,
 ) -> Cluster:
     """All hosts with their ranks: consecutive numbers in the order of `hosts`; standalone hosts (`outside`) come last.
 
-    Raises UserError on a host without slots.
+    Raises UserError on a host without slots. `has_driver`: only the first host needs one.
     """
     resolved: dict[str, Host] = {}
     next_rank = group_rank = 0
     inside = [host for host in hosts if host not in outside]
     places = {host: index for index, host in enumerate(hosts)}
     for name in (*inside, *(host for host in hosts if host in outside)):
-        if name not in slots or slots[name].value < 1:
+        if name not in slots or slots[name].value < (0 if has_driver and places[name] else 1):
             raise UserError(f"slots of {name}", "0 slots", allowed="1 or more", fix="set --slots")
         joined = group_rank < len(inside)
         resolved[name] = Host(name, places[name], slots[name], next_rank, group_rank if joined else None)

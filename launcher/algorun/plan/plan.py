@@ -11,8 +11,9 @@ from algorun.job.settings import Limits
 from algorun.job.values import Sourced
 from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import Machine
+from algorun.machine.ray import Ray
 
-from . import framework_env, sagemaker_env, simple_sagemaker_env
+from . import framework_env, ray_cluster, sagemaker_env, simple_sagemaker_env
 from . import rank_env as env
 from .cluster import Cluster, Host, Meeting, interface
 from .engines.base import Pieces, Programs, RankHost, Wanted
@@ -67,6 +68,7 @@ class Plan:
     compatibility: Sourced[str] | None  # AWS's closed libraries that our compatibility layer replaces
     openmpi: OpenMpi | None  # Open MPI of the planning host, for the mpirun engine
     tensorflow: Workers | None  # for TF_CONFIG of every rank
+    ray: Ray | None  # Ray of the planning host, for the ray engine
     preparation: tuple[Sourced[str], ...]  # sentences: what each host does before the ranks start
     hosts: tuple[HostPlan, ...]
 
@@ -80,6 +82,14 @@ class Plan:
         if self.tensorflow is not None and host.joined:
             environ[framework_env.TF_CONFIG] = self.tensorflow.tf_config(rank.rank)
         return environ
+
+    def starter_environ(self, host: HostPlan) -> dict[str, str]:
+        """All variables that the plan gives to the engine's own process on a host.
+
+        Workers of a Ray cluster inherit from it, so they get what the driver gets.
+        """
+        variables = (*self.env, *host.env) if self.engine.value.has_driver else ()
+        return {v.name: v.value for v in (*variables, *self.starter_env)}
 
 
 def first_host(config: JobConfig) -> str:
@@ -105,13 +115,14 @@ def offline(config: JobConfig) -> Meeting:
 def _ranks(
     host: Host, config: JobConfig, machine: Machine, sagemaker: sagemaker_env.SageMakerEnvironment
 ) -> tuple[RankPlan, ...]:
-    """The ranks of a host, each with its own variables. A standalone host's process has none."""
+    """The ranks of a host, each with its own variables. A standalone host's process has none, nor has a driver."""
+    has_own = host.joined and not config.launch.engine.value.has_driver
     out = []
     for local_rank, rank in enumerate(host.ranks):
         own = env.rank_contract(rank, local_rank)
         own += [env.data_parallel(local_rank)] if sagemaker.data_parallel else []
         own += framework_env.jax_devices(local_rank, host.slots.value, machine.gpus, config.environ)
-        out.append(RankPlan(rank, local_rank, tuple(own) if host.joined else ()))
+        out.append(RankPlan(rank, local_rank, tuple(own) if has_own else ()))
     return tuple(out)
 
 
@@ -123,11 +134,12 @@ def _host(
     pieces: Pieces,
     nic: Sourced[str],
 ) -> HostPlan:
+    has_driver = config.launch.engine.value.has_driver
     variables = (
         *sagemaker.host(host),
         *simple_sagemaker_env.of_host(config, host),
-        *env.host_contract(host),
-        *env.defaults(nic, machine, host.slots.value, config.environ),
+        *(() if has_driver else env.host_contract(host)),
+        *env.defaults(nic, machine, None if has_driver else host.slots.value, config.environ),
     )
     starter = pieces.starters.get(host.name, ())
     ranks = _ranks(host, config, machine, sagemaker)
@@ -171,6 +183,7 @@ def _wanted(config: JobConfig, cluster: Cluster, machine: Machine, programs: Pro
         options=config.launch.engine_options,
         per_host=config.launch.per_host,
         simulated=bool(config.control.addresses),
+        ray=ray_cluster.make(config, machine, meeting),
     )
 
 
@@ -197,14 +210,20 @@ def make(
         argv=config.entry.argv(programs.python),
         cwd=config.entry.cwd,
         interface=nic,
-        env=(*sagemaker.shared(), *simple_sagemaker_env.shared(config), *_python_path(config)),
-        contract=contract,
+        env=(
+            *sagemaker.shared(),
+            *simple_sagemaker_env.shared(config),
+            *_python_path(config),
+            *env.of_engine(pieces.shared, config.environ),
+        ),
+        contract=() if launch.engine.value.has_driver else contract,
         starter_env=tuple(Variable(k, v, launch.engine.value) for k, v in pieces.environ.items()),
         keeps_contract=pieces.keeps_contract,
         limits=config.limits,
         compatibility=launch.compatibility,
         openmpi=machine.openmpi if launch.engine.value.needs_openmpi else None,
         tensorflow=framework_env.workers(config, cluster, meeting),
+        ray=machine.ray if launch.engine.value.has_driver else None,
         preparation=_preparation(config),
         hosts=tuple(_host(h, config, machine, sagemaker, pieces, nic) for h in cluster.hosts),
     )

@@ -70,22 +70,41 @@ def rank_contract(rank: int, local_rank: int) -> list[Variable]:
     ]
 
 
-def defaults(interface: Sourced[str], machine: Machine, slots: int, environ: Mapping[str, str]) -> list[Variable]:
-    """Network and thread settings. A value that the user has set is kept; its source says so."""
-    threads = max(1, machine.cpus.value // slots)
+KEPT = "set in the environment: kept"
+OURS = frozenset({"RAY_ADDRESS"})  # of the engine's variables: without them it is another engine
+
+
+def of_engine(shared: Mapping[str, tuple[str, str]], environ: Mapping[str, str]) -> list[Variable]:
+    """What an engine gives to its processes and to every rank. A value that the user has set is kept."""
+    return [
+        Variable(name, environ[name], KEPT) if environ.get(name) and name not in OURS else Variable(name, *value)
+        for name, value in shared.items()
+    ]
+
+
+def defaults(
+    interface: Sourced[str], machine: Machine, slots: int | None, environ: Mapping[str, str]
+) -> list[Variable]:
+    """Network and thread settings. A value that the user has set is kept; its source says so.
+
+    `slots` is None if the engine divides the CPUs itself.
+    """
     wishes: Iterable[Variable] = (
         Variable("NCCL_SOCKET_IFNAME", interface.value, interface.source),
         Variable("GLOO_SOCKET_IFNAME", interface.value, interface.source),
         Variable("TP_SOCKET_IFNAME", interface.value, interface.source),
-        Variable("OMP_NUM_THREADS", str(threads), f"{machine.cpus.value} CPUs / {slots} slots"),
+        *(() if slots is None else (_threads(machine.cpus.value, slots),)),
         Variable("PYTHONUNBUFFERED", "1", "printed lines appear at once"),
     )
     if machine.efa_devices:  # AWS's launchers decide by the name of the instance type instead
         source = f"EFA device {machine.efa_devices[0]}"
         wishes = (*wishes, Variable("FI_PROVIDER", "efa", source), Variable("RDMAV_FORK_SAFE", "1", source))
-    kept = "set in the environment: kept"
-    own = [Variable(w.name, environ[w.name], kept) if environ.get(w.name) else w for w in wishes]
+    own = [Variable(w.name, environ[w.name], KEPT) if environ.get(w.name) else w for w in wishes]
     return own + _driver(machine, environ)
+
+
+def _threads(cpus: int, slots: int) -> Variable:
+    return Variable("OMP_NUM_THREADS", str(max(1, cpus // slots)), f"{cpus} CPUs / {slots} slots")
 
 
 def _driver(machine: Machine, environ: Mapping[str, str]) -> list[Variable]:

@@ -50,7 +50,9 @@ def redacted(plan: Plan) -> Plan:
 
 
 def ranks(host: HostPlan) -> str:
-    """`0-3`, or `0` for a single rank."""
+    """`0-3`, or `0` for a single rank, `-` without ranks."""
+    if not host.ranks:
+        return "-"
     first, last = host.ranks[0].rank, host.ranks[-1].rank
     return str(first) if first == last else f"{first}-{last}"
 
@@ -60,6 +62,7 @@ def rank_map(plan: Plan, most: int = 16) -> str:
     alone = not any(host.joined for host in plan.hosts)
     mode = "one rank per host" if plan.per_host else f"world_size {plan.world_size}"
     mode = "one process per host, without ranks" if alone else mode
+    mode = "a node on each host, the driver on the leader" if plan.engine.value.has_driver else mode
     head = (
         f"algorun {__version__}  engine {plan.engine.value} ({plan.engine.source})  "
         f"nnodes {plan.nnodes}  {mode}  interface {plan.interface.value}"
@@ -106,6 +109,8 @@ def plan_text(plan: Plan) -> str:
         parts.append(f"\n{plan.openmpi}")
     elif plan.engine.value.needs_openmpi:
         parts.append(f"\nno mpirun here: the plan has options of Open MPI {openmpi.ASSUMED}")
+    elif plan.engine.value.has_driver:
+        parts.append(f"\n{plan.ray or 'no Ray here: every host looks for it once its requirements are installed'}")
     for host in plan.hosts:
         parts.append(f"\n{host.host}: slots {host.slots.value} ({host.slots.source})")
         if host.starter:

@@ -13,7 +13,7 @@ from algorun import cli
 from algorun.commands import overview
 
 PROGRAM = {
-    "--engine NAME": "how ranks are started: native, torchrun, mpirun",
+    "--engine NAME": "how ranks are started: native, torchrun, mpirun, ray",
     "-j HxS": "number of hosts x ranks on each host, such as 2x4",
     "--slots N": "number of ranks on each host",
     "--restarts N": "restart a failed job up to N times",

@@ -13,7 +13,20 @@ from algorun.common.fast_dataclasses import fields
 from algorun.control import proof, wire
 from algorun.control.failure import Failure, RankLeft
 from algorun.control.hang import Frame, Stack
-from algorun.control.messages import FROM_HOST, FROM_HUB, End, Fail, Go, Heartbeat, Hello, Load, Ready, Stop, Verdict
+from algorun.control.messages import (
+    FROM_HOST,
+    FROM_HUB,
+    End,
+    Fail,
+    Go,
+    Heartbeat,
+    Hello,
+    Load,
+    NodeAlive,
+    Ready,
+    Stop,
+    Verdict,
+)
 from algorun.plan import agreement
 from tests.conftest import job, machine
 from tests.fuzz.readers_control import FROM_HOSTS
@@ -84,7 +97,8 @@ def test_values_of_another_type_bring_a_value_error_only(name, values):
         edited(Heartbeat(1), unheard=0),
         edited(Hello("algo-2", {}, session="s"), digest={"a": 1}),
         edited(Go(0, "h", 1, {"algo-1": 1}), slots={"algo-1": "1"}),
-        edited(Go(0, "h", 1, {"algo-1": 1}), slots={"algo-1": 0}),
+        edited(Go(0, "h", 1, {"algo-1": 1}), slots={"algo-1": -1}),
+        edited(NodeAlive(0, "algo-2"), attempt="0"),
         edited(Fail(Failure("exit", "algo-2", 1, "")), failure={"kind": "exit"}),
         edited(Stack(1, "algo-2", 3, (Frame("f", 1, "g"),)), frames=[{"file": "f"}]),
     ],
@@ -125,7 +139,7 @@ def test_a_verdict_does_not_contradict_itself(verdict):
         wire.decode(wire.encode(End(verdict)))
 
 
-@pytest.mark.parametrize(("slots", "port"), [(0, 0), (-1, 0), (10**9, 0), (1, -1), (1, 65536)])
+@pytest.mark.parametrize(("slots", "port"), [(-1, 0), (10**9, 0), (1, -1), (1, 65536)])
 def test_slots_that_no_host_can_plan_are_no_message(slots, port):
     with pytest.raises(ValueError, match="slots|port"):
         wire.decode(wire.encode(Ready(slots, {}, "h", port)))

@@ -1,1 +1,1 @@
-"""The engines, ways of starting ranks: native, torchrun, mpirun. Pure: they only plan their processes."""
+"""The engines, ways of starting ranks: native, torchrun, mpirun, ray. Pure: they only plan their processes."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from algorun.common.fast_dataclasses import dataclass, field
 from algorun.machine.openmpi import OpenMpi
+from algorun.machine.ray import Offer, Ray
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,17 @@ class RankHost:
 
 
 @dataclass(frozen=True, slots=True)
+class RayCluster:
+    """What the ray engine needs besides."""
+
+    installation: Ray | None  # of the planning host
+    addresses: Mapping[str, str]  # of all hosts
+    offers: Mapping[str, Offer]  # of all hosts; those of others are assumed to be the planning host's
+    groups: Mapping[str, tuple[str, ...]]  # instance groups of each host
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """The ranks that an engine has to start. The job's first host is its leader, with or without ranks."""
 
@@ -52,6 +64,7 @@ class Wanted:
     options: tuple[str, ...]  # the user's own options for the engine
     per_host: bool  # one rank on each host
     simulated: bool  # all hosts are on one machine
+    ray: RayCluster | None = None  # only for the ray engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +74,5 @@ class Pieces:
     starters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host name: argv; other hosts start none
     environ: Mapping[str, str] = field(default_factory=dict)  # of these processes
     keeps_contract: bool = False  # the engine sets RANK, MASTER_ADDR and torchrun's other variables itself
+    # Of these processes and of every rank, with the source of each. A user's own value of the same name wins.
+    shared: Mapping[str, tuple[str, str]] = field(default_factory=dict)
