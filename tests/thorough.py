@@ -48,6 +48,14 @@ LATER = (
         },
     ),
     Later(
+        "Each kind of collective that does not fit: which calls differ is decided in launcher/control/test_calls.py, and one kind "
+        "is shown with the whole launcher. The closing table is the launcher's own, whatever the engine.",
+        {
+            f"{WHOLE}/test_hang_calls.py::test_the_odd_rank_is_named_with_both_calls": ("shape",),
+            f"{WHOLE}/test_times.py::test_other_engines_have_the_same_rows": (),
+        },
+    ),
+    Later(
         "A demo of what train/jobs/test_ddp_language_models.py shows; it makes a model, trains on four ranks and draws a page.",
         {f"{TRAIN}/jobs/test_demo_lm.py::test_the_demo_of_a_language_model_runs_from_text_to_text": ()},
     ),
