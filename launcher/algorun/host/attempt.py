@@ -186,7 +186,11 @@ class Attempt:
         """What the record of each rank of this host says of the attempt."""
         found = [self._board.read(local_rank) for local_rank in range(len(self._host.ranks))]
         return [
-            RankMoments(each.count, each.torch_at, each.first_step_at, each.last_at, each.activities) for each in found
+            RankMoments(
+                *(each.count, each.torch_at, each.first_step_at, each.last_at, each.activities),
+                work=(each.samples, each.tokens, each.flops),
+            )
+            for each in found
         ]
 
     def explain(self, failure: Failure) -> Failure:

@@ -9,6 +9,7 @@ from algorun.common.fast_dataclasses import dataclass
 from algorun.control.failure import Failure
 from algorun.control.messages import Verdict
 from algorun.job.config import JobConfig
+from algorun.machine import gpu_peaks
 from algorun.machine.probe import Machine
 from algorun.machine.process_begin import begun_at
 from algorun.outcome import report
@@ -24,10 +25,11 @@ LOGGED = 4096  # characters of a failure in the log, besides what the user's scr
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How the job ended here: the verdict that all hosts share, and the closing line."""
+    """How the job ended here: the verdict that all hosts share, the closing line, and the ranks (0 if hosts never met)."""
 
     verdict: Verdict
     line: str
+    world_size: int = 0
 
 
 def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: UserError | None = None) -> int:
@@ -38,12 +40,12 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
         verdict, size = Supervisor(config, machine, programs, console, clock).run(str(error) if error else "")
         if error is not None and (verdict.failure is None or verdict.failure.kind in ("gate", "lost")):
             raise error  # no other host could be told, and it is still the cause here
-        result = RunResult(verdict, report.closing_line(verdict, len(config.resources.hosts), size))
+        result = RunResult(verdict, report.closing_line(verdict, len(config.resources.hosts), size), size)
     except UserError as failed:
         result = _failed_here(config, Failure("configuration", host, failed.code, str(failed)))
     except Exception as defect:
         result = _failed_here(config, _defect(host, defect))
-    times = _times(config, clock)
+    times = _times(config, clock, machine, result.world_size)
     report.write_result(config.paths, result.verdict, result.line, times.to_json())
     if clock.attempts and host == config.resources.hosts[0]:
         console.say(table.text(times, host, result.verdict.data, result.verdict.slow, result.verdict.above))
@@ -56,11 +58,18 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     return int(result.verdict.code) or int(ExitCode.OK)
 
 
-def _times(config: JobConfig, clock: Clock) -> table.Times:
+def _times(config: JobConfig, clock: Clock, machine: Machine, world_size: int) -> table.Times:
     """Where this host's time went, from the start of this process until now."""
-    seconds = clock.seconds(time.monotonic())
     return table.Times(
-        seconds, clock.steps, clock.lost_steps, len(config.resources.hosts), config.price, clock.activities
+        clock.seconds(time.monotonic()),
+        steps=clock.steps,
+        lost_steps=clock.lost_steps,
+        hosts=len(config.resources.hosts),
+        price=config.price,
+        activities=clock.activities,
+        work=clock.work,
+        world_size=world_size,
+        peak_flops=gpu_peaks.peak_of_all(machine.nvidia.models, clock.work.ranks),
     )
 
 

@@ -1,11 +1,12 @@
-"""SageMaker's metric_definitions for the metrics that the bundled entrypoints print. Users rely on their names."""
+"""SageMaker's metric_definitions for the metrics that the bundled entrypoints print, and for the figures of the closing
+table (timing/table.py). Users rely on their names."""
 
 from __future__ import annotations
 
 NUMBER = r"([0-9\.]+)"
 
 # Users of AWS's examples have the regular expressions of the two losses already, so the space in "val_loss :" must stay.
-DEFINITIONS = [
+PRINTED = [
     {"Name": "train:loss", "Regex": f"train_loss: {NUMBER}"},
     {"Name": "validation:loss", "Regex": f"val_loss : {NUMBER}"},
     {"Name": "validation:accuracy", "Regex": f"val_accuracy: {NUMBER}"},
@@ -18,3 +19,12 @@ DEFINITIONS = [
     {"Name": "train:data_wait", "Regex": f"data_wait: {NUMBER}"},
     {"Name": "train:peak_memory_mib", "Regex": f"peak_memory_mib: {NUMBER}"},
 ]
+# The leader prints them once, at the end of any job; shares in percent.
+CLOSING = [
+    {"Name": "job:goodput", "Regex": f"goodput {NUMBER}%, "},
+    {"Name": "job:samples_per_s", "Regex": f"trained {NUMBER} samples/s"},
+    {"Name": "job:mfu", "Regex": f"MFU {NUMBER}%"},
+    {"Name": "job:data_wait", "Regex": f"data: ranks .*wait {NUMBER}% of the time"},
+    {"Name": "job:cost", "Regex": f"cost {NUMBER}: [0-9]+ host"},
+]
+DEFINITIONS = [*PRINTED, *CLOSING]

@@ -34,6 +34,17 @@ class RankMoments:
     first_step_at: float  # the end of the first optimizer step
     last_step_at: float
     activities: tuple[float, ...] = ()  # seconds by activity, see timing/activities.py
+    work: tuple[float, float, float] = (0.0, 0.0, 0.0)  # its share of samples, tokens and operations; 0.0 not said
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What `ranks` ranks of a host have trained on: their shares of samples, tokens and operations; 0.0 not said."""
+
+    ranks: int = 0
+    samples: float = 0.0
+    tokens: float = 0.0
+    flops: float = 0.0
 
 
 class Clock:
@@ -45,6 +56,7 @@ class Clock:
         self.lost_steps = 0  # of the attempts that failed and were followed by another one
         self.attempts = 0  # that have started their ranks
         self.activities: dict[str, float] = {}  # of the last attempt, the mean over the ranks; {} if none are seen
+        self.work = Work()  # of the last attempt's training, so without the first step
         self._marks: list[tuple[float, str]] = [(begin, LAUNCHER)]
         self._restarting = False
 
@@ -94,6 +106,9 @@ class Clock:
 
         spent = {name: mean(row) for name, *row in zip(NAMES, *(each.activities for each in records), strict=False)}
         self.activities = spent if any(spent.values()) else {}
+        after_first = (self.steps - 1) / self.steps
+        done = [sum(amounts) * after_first for amounts in zip(*(each.work for each in records), strict=True)]
+        self.work = Work(len(records), *done)
 
         torch_at = mean([each.torch_at for each in records]) if all(each.torch_at for each in records) else 0.0
         first, last = mean([each.first_step_at for each in records]), mean([each.last_step_at for each in records])

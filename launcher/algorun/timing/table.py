@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from algorun.common.fast_dataclasses import dataclass, field
 
-from .clock import TRAINING
+from .clock import TRAINING, Work
 
 LEAST_SHARE = 0.001  # of the wall time: a smaller row goes into "rest"
 SLOW_DATA = 0.1  # of a rank's activities: from this share of waiting for batches on the table says so
@@ -43,6 +43,9 @@ class Times:
     hosts: int
     price: float = 0.0  # of one host for one hour, 0.0 unknown
     activities: Mapping[str, float] = field(default_factory=dict)  # seconds of a rank, as far as they are seen
+    work: Work = field(default_factory=Work)  # of this host's ranks in training
+    world_size: int = 0
+    peak_flops: float = 0.0  # of the GPUs of this host's ranks, operations per second; 0.0 unknown
 
     @property
     def wall_s(self) -> float:
@@ -58,8 +61,36 @@ class Times:
         """
         if not self.steps or not self.wall_s:
             return None
+        return self.steps_s / self.wall_s
+
+    @property
+    def steps_s(self) -> float:
+        """Seconds of training, without the evaluations and saves that are seen."""
         beside = self.activities.get("evaluation", 0.0) + self.activities.get("saving", 0.0)
-        return max(0.0, self.seconds.get(TRAINING, 0.0) - beside) / self.wall_s
+        return max(0.0, self.seconds.get(TRAINING, 0.0) - beside)
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Of all ranks, if those of the other hosts do as much as this host's; None if the program does not say."""
+        return self._rate(self.work.samples)
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """As `samples_per_s`."""
+        return self._rate(self.work.tokens)
+
+    def _rate(self, amount: float) -> float | None:
+        if not amount or not self.steps_s or not self.work.ranks:
+            return None
+        return amount / self.steps_s * max(1.0, self.world_size / self.work.ranks)
+
+    @property
+    def mfu(self) -> float | None:
+        """The operations of the model per second as a share (0 to 1) of what the GPUs of this host's ranks could do at most;
+        None if either is not known."""
+        if not self.work.flops or not self.steps_s or not self.peak_flops:
+            return None
+        return self.work.flops / self.steps_s / self.peak_flops
 
     @property
     def data_wait(self) -> float | None:
@@ -86,6 +117,13 @@ class Times:
             found["lost_steps"] = self.lost_steps
         if self.goodput is not None:
             found["goodput"] = round(self.goodput, 4)
+        for name, value in (
+            ("samples_per_s", self.samples_per_s),
+            ("tokens_per_s", self.tokens_per_s),
+            ("mfu", self.mfu),
+        ):
+            if value is not None:
+                found[name] = round(value, 4)
         if self.cost is not None:
             found["cost"] = round(self.cost, 4)
         return found
@@ -108,6 +146,8 @@ def text(times: Times, host: str, data: str = "", slow: str = "", above: str = "
         lines.append(_row(rest, wall, "rest"))
     if times.goodput is not None:
         lines.append(f"  goodput {times.goodput:.1%}{_steps(times)}")
+    if rates := _rates(times):
+        lines.append(f"  trained {rates}")
     if said := _said(times):
         lines.append(f"  a rank spent {said}")
     if data:
@@ -136,6 +176,12 @@ def _said(times: Times) -> str:
     """The activities that show, the longest first."""
     found = sorted(times.activities.items(), key=lambda item: -item[1])
     return ", ".join(f"{spent:.1f} s in {name}" for name, spent in found if spent >= LEAST_S)
+
+
+def _rates(times: Times) -> str:
+    found = [(times.samples_per_s, "samples/s"), (times.tokens_per_s, "tokens/s")]
+    rates = [f"{rate:.1f} {unit}" for rate, unit in found if rate is not None]
+    return ", ".join([*rates, *([f"MFU {times.mfu:.1%}"] if times.mfu is not None else [])])
 
 
 def _steps(times: Times) -> str:

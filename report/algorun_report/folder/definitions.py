@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from algorun.common.errors import UserError
-from algorun.job.metric_definitions import DEFINITIONS
+from algorun.job.metric_definitions import CLOSING, DEFINITIONS
 
+ONE_NUMBER = {(each["Name"], each["Regex"]) for each in CLOSING}
 LIKE = "NAME=REGEX with one group for the number, such as loss='loss=([0-9.]+)'"
 
 
@@ -42,12 +43,15 @@ def from_option(text: str) -> Definition:
 
 
 def merged(wished: Iterable[Definition], of_job: Iterable[Definition]) -> list[Definition]:
-    """Those of the command line, then the job's, then algorun's own. Of one name the first counts."""
+    """Those of the command line, then the job's, then algorun's own. Of one name the first counts.
+
+    The figures of the closing table are left out: each is one number, and no curve.
+    """
     found: dict[str, Definition] = {}
     own = [Definition(each["Name"], re.compile(each["Regex"])) for each in DEFINITIONS]
     for each in (*wished, *of_job, *own):
         found.setdefault(each.name, each)
-    return list(found.values())
+    return [each for each in found.values() if each.is_wished or (each.name, each.regex.pattern) not in ONE_NUMBER]
 
 
 def is_bundled(each: Definition) -> bool:

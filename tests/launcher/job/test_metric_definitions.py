@@ -6,9 +6,20 @@ import re
 from dataclasses import replace
 
 from algorun.job import metric_definitions
+from algorun.timing.clock import Work
+from algorun.timing.data_wait import verdict
+from algorun.timing.host_load import HostLoad
+from algorun.timing.table import Times
+from algorun.timing.table import text as closing_table
 from algorun_train.loop.metrics import EpochReport, Pace, StepReport
 
 PACE = Pace(unit="images", samples_per_s=2279.8, data_wait=0.014, peak_memory_mib=346.2, eta_s=8.0)
+
+TIMES = Times(
+    *({"launcher": 25.0, "training": 100.0}, 20, 0, 2, 27.0),
+    work=Work(2, samples=2000.0, flops=4e15),
+    peak_flops=1e14,
+)
 
 
 def test_every_definition_finds_its_number_in_a_real_line():
@@ -19,7 +30,9 @@ def test_every_definition_finds_its_number_in_a_real_line():
         pace=replace(PACE, unit="sequences", sample_tokens=8),
     )  # fmt: skip
     held = replace(epoch, val_loss=0.0, pace=text.pace)
-    lines = f"[0 algo-1] {epoch}\n[0 algo-1] {step}\n[0 algo-1] {text}\n[0 algo-1] {held}"
+    wait = verdict(HostLoad(True, 9.0, 2, 0.41, 0.3, 16, 0.0, 0.0))
+    table = closing_table(TIMES, "algo-1", wait)
+    lines = f"[0 algo-1] {epoch}\n[0 algo-1] {step}\n[0 algo-1] {text}\n[0 algo-1] {held}\n{table}"
     found = {each["Name"]: float(re.search(each["Regex"], lines)[1]) for each in metric_definitions.DEFINITIONS}
     assert found == {
         "train:loss": 0.5,
@@ -33,4 +46,9 @@ def test_every_definition_finds_its_number_in_a_real_line():
         "train:learning_rate": 0.003,
         "train:data_wait": 0.014,
         "train:peak_memory_mib": 346.2,
+        "job:goodput": 80.0,
+        "job:samples_per_s": 20.0,
+        "job:mfu": 40.0,
+        "job:data_wait": 41.0,
+        "job:cost": 1.875,
     }

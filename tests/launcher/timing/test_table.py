@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from algorun.timing.clock import CAUSES
+from algorun.timing.clock import CAUSES, Work
 from algorun.timing.table import LABELS, Times, text
 
 
@@ -16,6 +16,18 @@ def test_the_table_names_causes_goodput_and_cost():
         "  goodput 95.0%, 20 steps, 5 s a step",
         "  cost 0.2: 2 hosts, 0.02778 h, 3.6 per host and hour",
     ]
+
+
+def test_rates_and_mfu_are_those_of_training_without_evaluations():
+    work = Work(2, samples=1000.0, tokens=64000.0, flops=4e15)
+    spent = {"evaluation": 5.0}
+    times = Times({"training": 105.0}, 20, 0, 2, activities=spent, work=work, world_size=4, peak_flops=1e14)
+    assert "  trained 20.0 samples/s, 1280.0 tokens/s, MFU 40.0%" in text(times, "algo-1").splitlines()
+    found = times.to_json()
+    assert (found["samples_per_s"], found["tokens_per_s"], found["mfu"]) == (20.0, 1280.0, 0.4)
+    unknown = Times({"training": 105.0}, 20, 0, 2, work=work)
+    assert "MFU" not in text(unknown, "algo-1")
+    assert "trained" not in text(Times({"training": 105.0}, 20, 0, 2), "algo-1")
 
 
 def test_what_is_not_known_is_not_said():

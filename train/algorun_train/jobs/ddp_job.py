@@ -15,6 +15,7 @@ from algorun_train.data.sampler import Batching
 from algorun_train.loop.data_parallel_steps import DataParallelSteps
 from algorun_train.loop.optimizer import build_optimizer
 from algorun_train.loop.sharded_steps import ShardedSteps
+from algorun_train.models.flops import flops_per_token
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.options.shard_layout import shards_of
 from algorun_train.parallel.model import recompute
@@ -56,6 +57,7 @@ class DdpJob(TrainingJob):
             else choose_model(options, folder, self._data, shards_of(options, self._comm.size) > 1)
         )
         self._model = self._chosen.module
+        self.sample_flops = flops_per_token(self._model) * self.source.sample_tokens
         self._first_weights: str | None = None  # the line about them, once they are loaded
         self._mesh = self._lay_out()
         self._optimizer = build_optimizer(options, self._model.parameters())

@@ -16,6 +16,7 @@ from algorun_train.data.sampler import Batching
 from algorun_train.loop.optimizer import build_optimizer
 from algorun_train.loop.pipeline_steps import PipelineSteps
 from algorun_train.loop.stepper import Stepper, draws_random_numbers
+from algorun_train.models.flops import flops_per_token
 from algorun_train.options.for_parallel import partition_options, run_options
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_parameters import MpParameters
@@ -50,8 +51,9 @@ class ModelInStages:
     """This rank's stages of the model, and the decisions behind them.
 
     `first_names`: {name: first name of the same tensor} for the uncut model's state dict, in its order.
-    `weights`: the number of the uncut model's weights. `random`: whether a training step draws random numbers.
-    `first_weights`: a line about the weights that training starts from.
+    `weights`: the number of the uncut model's weights; `token_flops`: its operations for a token.
+    `random`: whether a training step draws random numbers. `first_weights`: a line about the weights that training starts
+    from.
     """
 
     layout: Layout
@@ -59,6 +61,7 @@ class ModelInStages:
     partition: Partition | None
     first_names: dict[str, str]
     weights: int
+    token_flops: float
     random: bool
     first_weights: str | None
 
@@ -74,7 +77,7 @@ def _stages(
     comm = context.comm
     task, model = pipeline_task.load(options, context.folders, comm, layout.stages)
     names, weights = _first_names(model), sum(parameter.numel() for parameter in model.parameters())
-    random = draws_random_numbers([model])
+    random, flops = draws_random_numbers([model]), flops_per_token(model)
     for line in (*task.lines, f"layout: {layout}"):
         comm.say(line)
     if find(layout.schedule).experimental:
@@ -89,7 +92,7 @@ def _stages(
     axes = process_groups.join(layout.grid, comm.rank, comm.device, layout.shards)
     pipeline = Pipeline(found.stages, axes, run_options(options, layout), task.scoring.loss)
     first_weights = task.late.fill(pipeline.weights.tensors(), comm) if task.late else task.first_weights
-    return task, ModelInStages(layout, pipeline, found.partition, names, weights, random, first_weights)
+    return task, ModelInStages(layout, pipeline, found.partition, names, weights, flops, random, first_weights)
 
 
 class PipelineJob(TrainingJob):
@@ -103,6 +106,7 @@ class PipelineJob(TrainingJob):
         self.options, self._task, self._stages, self._context = options, task, stages, context
         layout, pipeline = stages.layout, stages.pipeline
         self.source = task.source if pipeline.is_first else task.source.without_inputs()
+        self.sample_flops = stages.token_flops * self.source.sample_tokens
         replica, _ = layout.grid.place(context.comm.rank)
         self.batching = Batching(options.batch_size, 1, replica, layout.grid.dp)
         self._optimizer = build_optimizer(options, pipeline.parameters())

@@ -62,6 +62,7 @@ class TrainingJob(ABC):
     source: Source  # of this rank's batches
     batching: Batching
     checkpoints: Checkpoints
+    sample_flops: float = 0.0  # operations of the model for a sample, forward and backward; 0.0 not known
 
     def start_from_scratch(self) -> None:  # noqa: B027 (most jobs have nothing to do)
         """Loads weights from elsewhere if the options ask for it. Called only if no checkpoint was loaded."""
@@ -128,6 +129,7 @@ def train(job: TrainingJob, context: JobContext) -> None:
             agreement=Agreement(comm, context.stop),
             save=job.checkpoints.save,
             report=report,
+            sample_flops=job.sample_flops,
         )
         outcome = TrainingLoop(setup, start).run()
         job.checkpoints.finish()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from algorun.inside.stop_agreement import Agreement
-from algorun_train.common.activity import Activity
+from algorun_train.common.activity import Activity, add_work
 from algorun_train.data.batch import Batch, Source
 from algorun_train.data.sampler import Batching, Epochs, Step, steps_in
 from algorun_train.options.job_options import TrainOptions
@@ -51,6 +51,7 @@ class LoopSetup:
     agreement: Agreement
     save: Callable[[Progress], None]
     report: Callable[[StepReport | EpochReport], None]
+    sample_flops: float = 0.0  # operations of the model for a sample, forward and backward; 0.0 not known
 
 
 class TrainingLoop:
@@ -108,6 +109,7 @@ class TrainingLoop:
             self._rate = setup.learning_rate.at(step.epoch, step.epoch + step.end / self._count)
             loss = setup.stepper.step(batches, step.weight, self._rate, number)
             meter.add(loss, step, waited_s)
+            self._say_work(step)
             labels = step.weight + (self._position.labels if step.begin else 0)
             self._position = Position(step.epoch, step.end, number, labels)
             if number % setup.options.log_interval == 0:
@@ -116,6 +118,11 @@ class TrainingLoop:
                 return False
         meter.fold()
         return True
+
+    def _say_work(self, step: Step) -> None:
+        """Tells the launcher this rank's share of the step."""
+        share = (step.end - step.begin) / self._comm.size
+        add_work(share, share * self._setup.data.sample_tokens, share * self._setup.sample_flops)
 
     def _evaluated(self) -> tuple[float, float] | None:
         with Activity("evaluation"):
