@@ -88,7 +88,7 @@ class DataParallelSteps:
         """See `Stepper`. The gradient is the exact mean over the `total` labels, also in a short last step: DDP averages
         over the ranks, so each rank scales its sum of losses by ranks / total."""
         if self._random:
-            seed_step(self._seed, number, self._comm.rank)
+            seed_step(self._seed, number, self._comm)
         set_learning_rate(self.optimizer, rate)
         scale = self._comm.size / max(total, 1)
         losses = torch.zeros((), device=self._comm.device)

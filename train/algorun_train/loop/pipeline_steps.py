@@ -44,7 +44,7 @@ class PipelineSteps:
         """See `Stepper`; `batches` has one batch. Returns the sum of this pipeline's losses on the rank with the last stage,
         and 0 on its other ranks."""
         if self._random:
-            seed_step(self._seed, number, self.comm.rank)
+            seed_step(self._seed, number, self.comm)
         set_learning_rate(self.optimizer, rate)
         (batch,) = batches
         with Activity("exchange"):  # but for what the stages compute
