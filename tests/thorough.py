@@ -115,7 +115,7 @@ LATER = (
         "Trackers of memory, which make each operation slow. `make test` has the bytes of weights, gradients and moments in "
         "train/loop/test_sharded_steps.py.",
         {
-            f"{TRAIN}/loop/test_sharded_memory.py::test_weights_and_moments_are_divided_by_the_shards": (),
+            f"{TRAIN}/loop/test_sharded_memory.py::test_weights_gradients_and_moments_are_divided_by_the_shards": (),
             f"{TRAIN}/loop/test_sharded_memory.py::test_a_stage_has_its_share_of_weights_gradients_and_moments": (),
             f"{TRAIN}/loop/test_sharded_memory.py::test_the_peak_of_a_sharded_stage_is_that_of_the_formula": (),
             f"{TRAIN}/loop/test_sharded_memory.py::test_buffers_of_communication_have_the_size_of_one_unit": (),

@@ -8,13 +8,14 @@ import pytest
 from tests.train.training_runs import Ranks
 
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "sharded_steps.py")
-# shards, model, precision, norm to clip at, whether layers are computed again
+# shards, model, precision, norm to clip at, whether layers are computed again, optimizer
 CASES = [
-    "4,vit,float64,0,no",
-    "2,vit,float64,0.1,again",
-    "2,convnet,float64,0,no",
-    "4,wide,float32,0.1,no",
-    "2,vit,bf16,0,no",
+    "4,vit,float64,0,no,adamw",
+    "2,vit,float64,0.1,again,adamw",
+    "2,vit,float64,0,no,sgd",
+    "2,convnet,float64,0,no,adamw",
+    "4,wide,float32,0.1,no,adamw",
+    "2,vit,bf16,0,no,adamw",
 ]
 
 
@@ -40,12 +41,12 @@ def test_losses_gradients_and_weights_are_those_of_one_process(found, words):
 
 
 def test_gradients_in_float32_and_the_change_by_bf16(found):
-    assert found["4,wide,float32,0.1,no"]["gradients"] < 1e-5
-    assert 1e-4 < found["2,vit,bf16,0,no"]["gradients"] < 0.1
+    assert found["4,wide,float32,0.1,no,adamw"]["gradients"] < 1e-5
+    assert 1e-4 < found["2,vit,bf16,0,no,adamw"]["gradients"] < 0.1
 
 
 def test_a_rank_holds_its_share_of_weights_gradients_and_moments(found):
-    row = found["4,wide,float32,0.1,no"]
+    row = found["4,wide,float32,0.1,no,adamw"]
     for kind in ("parameters", "held_gradients", "moments"):
         assert row[kind] == pytest.approx(1.0, abs=0.01)
 

@@ -11,6 +11,7 @@ import gc
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -75,6 +76,8 @@ def measure(comm: Communicator, shards: int) -> dict[str, int]:
     kind = ShardedSteps if shards > 1 else DataParallelSteps
     stepper = kind(model, build_optimizer(options, model.parameters()), comm, options)
     batches = [Batch(TOKENS, TOKENS.clone(), 2)]
+    own = list(model.parameters())
+    stepper.optimizer.register_step_pre_hook(lambda *_: found.update(held_gradients=held(p.grad for p in own)))
     stepper.train()
     stepper.step(batches, TOKENS.numel() * comm.size, 1e-3, 1)  # the moments come with the first step
     if shards > 1:
@@ -86,7 +89,15 @@ def measure(comm: Communicator, shards: int) -> dict[str, int]:
     with tracker:
         stepper.step(batches, TOKENS.numel() * comm.size, 1e-3, 2)
     peak = tracker.get_tracker_snapshot("peak")[comm.device]
+    found["held_weights"] = held(own)
+    found["held_moments"] = held(v for p in own for v in stepper.optimizer.state[p].values() if v.dim())
     return found | {str(kind).rpartition(".")[2].lower(): value for kind, value in peak.items()}
+
+
+def held(tensors: Iterable[torch.Tensor]) -> int:
+    """The bytes that are allocated on this rank for these tensors; gradients of a unit or a bucket share their memory."""
+    own = [local(each.detach()) for each in tensors]
+    return sum({each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in own}.values())
 
 
 def bytes_of(module: torch.nn.Module) -> int:

@@ -72,12 +72,14 @@ def farthest(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> floa
     return max(((one[n] - two[n]).norm() / two[n].norm().clamp_min(1e-6)).item() for n in one)
 
 
-def compare(comm: Communicator, shards: int, name: str, precision: str, clip: float, again: bool) -> dict[str, float]:
-    dtype = torch.float64 if precision == "float64" else torch.float32
-    options = DdpJobOptions(clip_norm=clip, precision="bf16" if precision == "bf16" else "fp32")
+def compare(comm: Communicator, words: str) -> dict[str, float]:
+    degree, name, precision, clip, again, optimizer = words.split(",")
+    shards, dtype = int(degree), torch.float64 if precision == "float64" else torch.float32
+    half = "bf16" if precision == "bf16" else "fp32"
+    options = DdpJobOptions(clip_norm=float(clip), precision=half, optimizer=optimizer)
     reference = build(SPECS[name], 0).to(dtype)
     model = copy.deepcopy(reference)
-    if again:
+    if again == "again":
         for layer in layer_list(model):
             recompute.mark(layer, preserve_rng_state=True)
         recompute.in_place(model)
@@ -110,15 +112,14 @@ def compare(comm: Communicator, shards: int, name: str, precision: str, clip: fl
         "evaluation": abs(sum(evaluated) - right) / right,
         "parameters": held(model.parameters()) / share,
         "held_gradients": seen.bytes / share,
-        "moments": held(moments) / 2 / share,
+        "moments": held(moments) / 2 / share,  # SGD has one
     }
 
 
 def main() -> None:
     with joined(read_world(os.environ)) as comm:
         for words in sys.argv[1:]:
-            shards, name, precision, clip, again = words.split(",")
-            found = compare(comm, int(shards), name, precision, float(clip), again == "again")
+            found = compare(comm, words)
             rows = comm.gather(found)
             worst = {key: max(row[key] for row in rows) for key in found}
             comm.say(f"{words} " + " ".join(f"{key}={value:.3e}" for key, value in worst.items()))
