@@ -161,6 +161,7 @@ def test_files_are_tokenized_once_and_again_when_they_change(tmp_path, trained, 
     assert len(calls) == 1
     (train / "a.txt").write_text(TEXT * 8)
     assert token_data.load(Context(8), folders(train), ALONE, trained).checksum != first.checksum
+    assert len(first.checksum) == 64  # however many files: it stands in every checkpoint
     assert len(calls) == 2
 
 

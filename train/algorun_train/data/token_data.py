@@ -5,6 +5,7 @@ number of a sequence in it: inputs are `context` tokens, labels the same shifted
 up with labels that do not count, so each token of the channel is the label of exactly one sample.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,7 +136,7 @@ def load(options: ContextOptions, folders: Folders, comm: Communicator, tokenize
     files = comm.from_leader(lambda: token_encoding.read_files(tokenizer))
     encoder = comm.on_all(lambda: token_encoding.load(tokenizer, files))
     text, entries = token_store.corpus("train", folders.train, encoder, comm, options.skip_bad_samples)
-    checksum = encoder.fingerprint + "".join(entry.sha256 for entry in entries)
+    sums = [encoder.fingerprint, *(entry.sha256 for entry in entries)]
     least = 2 if folders.validation is None else 1
     both = sequences(text, context, encoder.end, least, f"channel 'train' at {folders.train}")
     if folders.validation is not None:
@@ -143,12 +144,17 @@ def load(options: ContextOptions, folders: Folders, comm: Communicator, tokenize
             "validation", folders.validation, encoder, comm, options.skip_bad_samples
         )
         held = sequences(held_text, context, encoder.end, 1, f"channel 'validation' at {folders.validation}")
-        checksum += "".join(entry.sha256 for entry in held_files)
-        return TokenData(both, held, f"{folders.train} and {folders.validation}", checksum, comm.device)
+        sums += [entry.sha256 for entry in held_files]
+        return TokenData(both, held, f"{folders.train} and {folders.validation}", _together(sums), comm.device)
     count = len(both.numbers)
     kept = count - max(1, round(HELD_OUT * count))
     source = f"{folders.train}, a tenth held out for validation"
-    return TokenData(both.subset(0, kept), both.subset(kept, count), source, checksum, comm.device)
+    return TokenData(both.subset(0, kept), both.subset(kept, count), source, _together(sums), comm.device)
+
+
+def _together(sums: list[str]) -> str:
+    """One checksum of many: it stands in every checkpoint, and in the error if another text is given."""
+    return hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
 def sequences(tokens: Tokens, context: int, end: int, least: int, where: str) -> Sequences:
