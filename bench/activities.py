@@ -5,7 +5,8 @@
 Prints the CPU time of one activity, that of a backward, whose end is noted as exchange, and their share of a step of 50 ms;
 then the ratio of the steps per second with hooks and without, paired by round. The job trains a small model in DDP (gloo)
 with a DataLoader, so a step is short and the hooks weigh as much as they ever do. The time of one activity is that of the
-note alone: the Python call around torch's function comes on top (about 0.2 us).
+note alone: the Python call around torch's function comes on top (about 0.2 us). A third job traces its steps
+(ALGORUN_TRACE_STEPS): an activity then is two moments in the trace as well.
 """
 
 import argparse
@@ -24,6 +25,8 @@ from bench.quiet import paired_ratio, quartiles
 LONGEST_S = 300.0  # of one job
 STATED_S = 0.05  # the step that the share is of
 REPEATS = 200_000  # of one activity, to measure it alone
+TRACED_REPEATS = 4_000  # the same while steps are traced, and their buffer has room
+TRACED = "2-1000"
 BACKWARDS = 5_000  # of a backward, with the launcher's function around it and without
 FIGURES = "figures "  # before a job's figures
 PROGRAM = textwrap.dedent(
@@ -31,7 +34,7 @@ PROGRAM = textwrap.dedent(
     import json, sys, time, torch, torch.distributed as dist, torch.nn as nn
     from torch.utils.data import DataLoader, TensorDataset
 
-    steps = int(sys.argv[1])
+    steps, repeats = int(sys.argv[1]), int(sys.argv[2])
     dist.init_process_group("gloo")
     data = TensorDataset(torch.randn(8 * (steps + 1), 64), torch.randn(8 * (steps + 1), 1))
     model = nn.parallel.DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1)))
@@ -48,10 +51,10 @@ PROGRAM = textwrap.dedent(
     dist.barrier()
     step_s = (time.perf_counter() - begun) / steps
     cpu = time.thread_time()
-    for _ in range({REPEATS}):
+    for _ in range(repeats):
         activities.enter("forward")
         activities.leave()
-    one_s = (time.thread_time() - cpu) / {REPEATS}
+    one_s = (time.thread_time() - cpu) / repeats
 
     def backwards(function):
         losses = [weight.sum() for _ in range({BACKWARDS})]
@@ -78,7 +81,9 @@ def job(folder: Path, steps: int, hooks: str) -> dict[str, float | str]:
     program = folder / "program.py"
     program.write_text(PROGRAM)
     argv = [sys.executable, "-m", "algorun", "simulate", "-j", "1x2", str(program), str(steps)]
+    argv.append(str(TRACED_REPEATS if hooks == "traced" else REPEATS))
     environ = {**os.environ, "ALGORUN_HOOKS": hooks, "OMP_NUM_THREADS": "1"}
+    environ["ALGORUN_TRACE_STEPS"] = TRACED if hooks == "traced" else ""
     done = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=LONGEST_S)
     lines = [line.split(FIGURES, 1)[1] for line in done.stdout.splitlines() if FIGURES in line]
     if done.returncode or not lines:
@@ -95,14 +100,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args()
-    rates: dict[str, list[float]] = {"on": [], "off": []}
+    rates: dict[str, list[float]] = {"on": [], "off": [], "traced": []}
     one_s: list[float] = []
+    traced_s: list[float] = []
     backward_s: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.rounds):
-            for hooks in ("on", "off") if number % 2 else ("off", "on"):
+            for hooks in ("on", "off", "traced") if number % 2 else ("traced", "off", "on"):
                 found = job(Path(folder), options.steps, hooks)
                 rates[hooks].append(1 / float(found["step_s"]))
+                if hooks == "traced":
+                    traced_s.append(float(found["one_s"]))
                 if hooks == "on":
                     one_s.append(float(found["one_s"]))
                     backward_s.append(float(found["backward_s"]))
@@ -111,10 +119,14 @@ def main() -> None:
     together = len(ALONE) * cost + backward
     print(f"torch {found['torch']}")
     print(f"an activity: {1e6 * cost:.2f} us of CPU time ({1e6 * low:.2f} - {1e6 * high:.2f}), {len(ALONE)} a step")
+    low, traced, high = quartiles(traced_s)
+    print(f"an activity while steps are traced: {1e6 * traced:.2f} us ({1e6 * low:.2f} - {1e6 * high:.2f})")
     print(f"a backward with its exchange: {1e6 * backward:.2f} us")
     print(f"together {1e6 * together:.1f} us, {together / STATED_S:.3%} of a step of {1e3 * STATED_S:g} ms")
     low, ratio, high = paired_ratio(rates["on"], rates["off"])
     print(f"steps/s with hooks over without: {ratio:.3f} ({low:.3f} - {high:.3f}), {options.rounds} rounds")
+    low, ratio, high = paired_ratio(rates["traced"], rates["off"])
+    print(f"steps/s traced over without hooks: {ratio:.3f} ({low:.3f} - {high:.3f})")
     print(f"a step takes {1e3 / quartiles(rates['on'])[1]:.2f} ms with hooks")
 
 

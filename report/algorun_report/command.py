@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from algorun.common.errors import ExitCode, UserError
+from algorun.timing.step_trace import Merged
 
 from .folder.definitions import Definition, from_option
 from .folder.read import is_job_folder, read
+from .folder.trace_files import merge
 from .options import add_page_options, is_path, subject
 from .page.render import render
 from .run_report import RunReport
@@ -81,7 +83,8 @@ def make_page(folder: Path, wishes: Wishes, default: Path) -> Page:
     text = render(report)
     path = Path(wishes.out) if wishes.out else default
     _write(path, text)
-    return Page(report, path, len(text.encode()))
+    prefix = "" if path.parent.resolve() == folder.resolve() else f"{path.stem}-"
+    return Page(report, path, len(text.encode()), merge(folder, path.parent, prefix))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Page:
     report: RunReport
     path: Path
     size: int  # bytes
+    traces: Sequence[tuple[Merged, Path]] = ()  # of steps, and their files
 
     @property
     def warnings(self) -> list[str]:
@@ -109,6 +113,7 @@ class Page:
             "file": str(self.path),
             "bytes": self.size,
             "metrics": metrics,
+            "traces": [str(path) for _, path in self.traces],
             "warnings": self.warnings,
         }
 
@@ -123,6 +128,8 @@ class Page:
         print(
             f"{self.path}: {_counted(report.metrics, 'metric')} of {_counted(report.hosts, 'host')}, {self.size / 1e6:.1f} MB"
         )
+        for trace, path in self.traces:
+            print(trace.line(str(path)))
 
 
 def _counted(things: Sequence[object], word: str) -> str:

@@ -14,6 +14,8 @@ from algorun.control.failure import Failure, RankLeft
 from algorun.control.hang import Frame, Stack
 from algorun.control.messages import (
     AskStacks,
+    ClockAsked,
+    ClockTold,
     DaemonEnded,
     Done,
     End,
@@ -105,6 +107,7 @@ FROM_HOSTS = [
         20,
         calls=(Call("gloo:0", 3, "all_reduce", "0-3", "[[3, 4]]", "Float", "/opt/ml/code/train.py", 3),),
     ),
+    ClockAsked(12.5),
     StacksSent(),
     Stop("SIGTERM on algo-2"),
     Done("loss=0.1"),
@@ -125,6 +128,7 @@ FROM_HUB = [
     End(Verdict("ok", 0, None, "loss=0.1")),
     Refuse("no"),
     Notice("a warning"),
+    ClockTold(12.5, 3.25),
     StartDaemon("ab", "algo-2", "orted -mca ess env"),
 ]
 

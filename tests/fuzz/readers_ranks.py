@@ -83,7 +83,7 @@ def read_ranks(data: bytes) -> None:
         port = RankPort(loop, lambda raised: None, heard)
         times = TimesFile(scratch(), "algo-1", lambda text: None)
         all_ranks = Ranks(
-            Tools(loop, NoOwner(), NoConsole(), PROGRAMS, port.folder, scratch() / "ranks", times), made, host,
+            Tools(loop, NoOwner(), NoConsole(), PROGRAMS, port.folder, scratch() / "ranks", times, mock.Mock()), made, host,
             lambda local_rank, returncode, tail: None, broken.append,
         )  # fmt: skip
         try:

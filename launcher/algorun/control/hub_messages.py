@@ -9,6 +9,8 @@ from .hang import Stack
 from .hub import Hub, Sends
 from .messages import (
     Bye,
+    ClockAsked,
+    ClockTold,
     DaemonEnded,
     Done,
     Fail,
@@ -50,6 +52,8 @@ def receive(hub: Hub, now: float, host: str, message: Message) -> Sends:
         case Load(attempt, load):
             lines = hub.loads.heard(now, host, attempt, load) if attempt == hub.attempts.number else []
             return [(hub.leader, Notice(line)) for line in lines]
+        case ClockAsked(at):
+            return [(host, ClockTold(at, now))]
         case Stack():
             return hub.stack(message)
         case StacksSent():

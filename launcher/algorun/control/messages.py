@@ -129,6 +129,21 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class ClockAsked:
+    """A host asks for the time of the hub's clock. `at`: that of its own."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClockTold:
+    """The answer to the question that a host asked at `asked_at`, by its own clock; `at` by the hub's."""
+
+    asked_at: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
 class StacksSent:
     """This host has sent the stacks of all its ranks."""
 
@@ -239,7 +254,8 @@ class Notice:
 
 
 Message = (
-    Hello | Ready | NodeAlive | Heartbeat | Fail | SaveFailed | RankLeft | Hang | Pace | Load | Stack | StacksSent | Stop | Done | Bye
+    Hello | Ready | NodeAlive | Heartbeat | Fail | SaveFailed | RankLeft | Hang | Pace | ClockAsked | ClockTold | Load
+    | Stack | StacksSent | Stop | Done | Bye
     | StartDaemon | DaemonEnded | Nonce | Welcome | Go | AskStacks | Restart | End | Refuse | Notice
 )  # fmt: skip
 
@@ -255,6 +271,7 @@ FROM_HOST: Mapping[str, type] = {
     "hang": Hang,
     "pace": Pace,
     "load": Load,
+    "clock_asked": ClockAsked,
     "stack": Stack,
     "stacks_sent": StacksSent,
     "stop": Stop,
@@ -275,6 +292,7 @@ FROM_HUB: Mapping[str, type] = {
     "heartbeat": Heartbeat,
     "notice": Notice,
     "node_alive": NodeAlive,
+    "clock_told": ClockTold,
     "start_daemon": StartDaemon,
     "daemon_ended": DaemonEnded,
 }

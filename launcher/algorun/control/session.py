@@ -6,10 +6,10 @@ from collections import deque
 
 from algorun.common.fast_dataclasses import replace
 
-from .messages import Heartbeat, Hello, Message, Nonce, Refuse, Welcome
+from .messages import ClockAsked, ClockTold, Heartbeat, Hello, Message, Nonce, Refuse, Welcome
 
 # They belong to one connection, or are worthless later. All others are counted, and kept until they were heard.
-FLEETING = (Nonce, Hello, Welcome, Refuse, Heartbeat)
+FLEETING = (Nonce, Hello, Welcome, Refuse, Heartbeat, ClockAsked, ClockTold)
 
 
 class Session:

@@ -19,6 +19,8 @@ from .failure import Failure, RankLeft
 from .messages import (
     FROM_HOST,
     FROM_HUB,
+    ClockAsked,
+    ClockTold,
     DaemonEnded,
     End,
     Fail,
@@ -39,6 +41,7 @@ LONGEST_TEXT = 6000
 LONGEST_ERROR = 450
 HIGHEST_PORT = 65535
 MOST_STEPS = (1 << 64) - 1  # what the step counter holds
+LATEST = 1e10  # seconds of a monotonic clock: 300 years
 MOST_SLOTS = 4096  # as for --slots; every host plans each of them. A host of an engine with a driver may have none
 VERSION = "algorun version"  # its key in a hello's digest (plan/agreement.py)
 
@@ -148,6 +151,11 @@ def _check(message: Message) -> None:
             numbers = (load.seconds, load.data, load.cpu, load.disk_read, load.network_in, load.memory)
             if not all(each is None or math.isfinite(each) for each in numbers):
                 raise ValueError(f"load {load}")
+        case ClockAsked(at):
+            _clock(at)
+        case ClockTold(asked_at, at):
+            _clock(asked_at)
+            _clock(at)
         case DaemonEnded(code=code):
             _within(code, "code", 0, 255)
         case _:
@@ -168,6 +176,11 @@ def _check_failure(failure: Failure) -> None:
 def _check_verdict(verdict: Verdict) -> None:
     if not 0 <= verdict.code < 256 or (verdict.code == 0) != (verdict.failure is None):
         raise ValueError(f"a verdict with code {verdict.code} and failure {verdict.failure}")
+
+
+def _clock(at: float) -> None:
+    if not 0 <= at < LATEST:
+        raise ValueError(f"time {at}")
 
 
 def _within(number: int, name: str, least: int, most: int) -> None:

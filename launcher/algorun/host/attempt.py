@@ -15,6 +15,7 @@ from algorun.job.paths import Paths
 from algorun.job.settings import START_S
 from algorun.plan.plan import Plan
 from algorun.timing.clock import RankMoments
+from algorun.timing.host_figures import HostFigures
 
 from .engine_processes import EngineProcesses, EngineUser, without_harmless
 from .load_reports import LoadReports
@@ -80,6 +81,7 @@ class Attempt:
 
         `start_s` is the engine's time to start the ranks.
         """
+        self._tools.trace.begin(self._plan.attempt + 1, [rank.rank for rank in self._host.ranks])
         engine = self._plan.engine.value
         if engine.starts_ranks or engine.has_driver:
             self._start_s, self._late_at = start_s, self._tools.loop.now() + start_s
@@ -152,6 +154,26 @@ class Attempt:
         """Something other than a rank has failed; what the engine's processes have printed explains it."""
         if not self._over:
             self._runner.broken(replace(failure, traceback=self.engine.tail))
+
+    # -- what the ranks spend their time on ------------------------------------------------------------------------
+
+    def look_at_times(self, now: float, every_s: float, samples: Sequence[HostFigures]) -> None:
+        """Reports what the ranks and this host do, if all ranks run, and follows the trace of their steps."""
+        if self.ranks.all_run:
+            self.reports.look(now, every_s)
+            self.loads.look(now, every_s, samples)
+        self._tools.trace.look()
+
+    def tell_last_times(self) -> None:
+        """All ranks of this host have ended: the last that the hub hears of their times."""
+        self.reports.tell_last()
+        self.loads.tell_last()
+        self._tools.trace.ask_last()
+
+    def keep_last_times(self, *, final: bool = False) -> None:
+        """The attempt is over, or the job (`final`): writes what is known of its times into this host's files."""
+        self.reports.keep_last()
+        self._tools.trace.keep(final=final)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

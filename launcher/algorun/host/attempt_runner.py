@@ -214,8 +214,7 @@ class AttemptRunner:
         elif self._member.stopping and not self._attempt.ranks.quiet:
             self._tools.loop.after(DRAIN_POLL_S, self._look_whether_done)
         elif self._member.awaits_ranks:
-            self._attempt.reports.tell_last()
-            self._attempt.loads.tell_last()
+            self._attempt.tell_last_times()
             note = self.public(report.figures(self._config.paths.summary)) if self._leads else ""
             self._supervisor.do(self._member.all_ranks_gone(self._now, note))
 
@@ -248,9 +247,7 @@ class AttemptRunner:
         if self._attempt is None or self._member.state is not State.RUN:
             return
         self._attempt.expect_ranks(self._now)
-        if self._attempt.ranks.all_run:
-            self._attempt.reports.look(self._now, self._config.limits.times_s)
-            self._attempt.loads.look(self._now, self._config.limits.times_s, samples)
+        self._attempt.look_at_times(self._now, self._config.limits.times_s, samples)
         limit_s = self._config.limits.hang_s
         idle_s = self._attempt.stalled(self._now, limit_s)
         if idle_s:
@@ -280,7 +277,7 @@ class AttemptRunner:
             return
         report.write_attempt(self._config.paths, attempt, cause)
         if self._attempt is not None:
-            self._attempt.reports.keep_last()
+            self._attempt.keep_last_times()
             self._attempt.engine.hush()
         if self._leads:
             self._announced = f"attempt {attempt + 1}/{cause.attempts}"
@@ -315,7 +312,7 @@ class AttemptRunner:
             why = verdict.failure.headline() if verdict.failure else verdict.why
             self._tools.console.say(f"algorun: {self._announced} was not started: {why}")
         if self._attempt is not None:
-            self._attempt.reports.keep_last()
+            self._attempt.keep_last_times(final=True)
             self._attempt.leave()
 
     def explained(self, failure: Failure) -> Failure:

@@ -19,6 +19,7 @@ from algorun.control.failure import Failure, Raised
 from algorun.control.member import Member, State
 from algorun.control.messages import (
     AskStacks,
+    ClockTold,
     DaemonEnded,
     Done,
     End,
@@ -52,6 +53,7 @@ from .processes import Owner
 from .rank_port import LONGEST_TEMPORARY, Fields, Peer, RankPort
 from .ray_node import LONGEST_FOR_RAY
 from .readiness import Readiness
+from .step_trace import StepTrace
 from .times_file import TimesFile
 from .tools import Tools
 
@@ -114,8 +116,9 @@ class Supervisor:
         self.owner.clean_up(self._port.folder)
         folder = self._job.paths.output_data
         times = TimesFile(folder, self._host, self.warn)
+        trace = StepTrace(self._job, self._port.folder, self.send, self.tell)
         self._tools = tools = Tools(
-            self._loop, self.owner, self._console, self._programs, self._port.folder, folder / "logs", times
+            self._loop, self.owner, self._console, self._programs, self._port.folder, folder / "logs", times, trace
         )
         self._readiness = Readiness(tools, self._job, self._machine, self)
         closing.callback(self._readiness.close)
@@ -162,6 +165,8 @@ class Supervisor:
                 self.warn(text)
                 if text.startswith(SLOW):
                     self._tools.times.slow(text)
+            case ClockTold():
+                self._tools.trace.answered(message, now)
             case Nonce() | Welcome() | Heartbeat():
                 self._look_after_sampling()
                 self._runner.look_after_ranks(self._sampling.take() if self._sampling is not None else ())

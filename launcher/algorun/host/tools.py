@@ -10,6 +10,7 @@ from algorun.plan.engines.base import Programs
 
 from .logs import Console
 from .processes import Owner
+from .step_trace import StepTrace
 from .times_file import TimesFile
 
 
@@ -18,7 +19,7 @@ class Tools:
     """One host's loop, processes and console.
 
     `run_dir` is its folder for sockets and temporary files, `logs` the folder of its log files, `times` the file of what
-    its ranks do.
+    its ranks do, `trace` the trace of their steps.
     """
 
     loop: Loop
@@ -28,3 +29,4 @@ class Tools:
     run_dir: str
     logs: Path
     times: TimesFile
+    trace: StepTrace

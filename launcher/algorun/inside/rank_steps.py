@@ -120,6 +120,17 @@ def _offer_calls() -> None:
         pass  # then a hang is judged by stacks alone
 
 
+def _trace(mmap: Any, index: int, activities: Activities) -> Any:  # a module, and an object of one: see above
+    """The trace of a window of steps, None if the job has none."""
+    try:
+        folder = os.environ["ALGORUN_RUN_DIR"]
+        return (
+            _beside("trace").begin(mmap, folder, index, activities) if os.environ.get("ALGORUN_TRACE_STEPS") else None
+        )
+    except Exception:
+        return None  # the launcher says that no rank has noted anything
+
+
 class Activities:
     """Seconds of this process by activity, in its rank's record. An activity within another one interrupts that.
 
@@ -133,6 +144,12 @@ class Activities:
         self._since = 0.0
         self._pid = os.getpid()  # a process forked from this one says nothing
         self._said = 0  # open activities that the program has said itself
+        self.note: Callable[[float, int], None] | None = None  # while steps are traced (rank_trace)
+
+    @property
+    def open(self) -> list[int]:
+        """The indexes of the activities that have begun, the outermost first."""
+        return self._open
 
     def begin(self, name: str) -> None:
         """0.5 us."""
@@ -183,11 +200,16 @@ class Activities:
         now = time.monotonic()
         self._fold(now)
         self._open.pop()
+        if self.note is not None:
+            self.note(now, 0)
         self._run(now)
 
     def _open_at(self, now: float, name: str) -> None:
         self._fold(now)
-        self._open.append(self._indexes[name])
+        index = self._indexes[name]
+        self._open.append(index)
+        if self.note is not None:
+            self.note(now, index + 1)
         self._run(now)
 
     def _fold(self, now: float) -> None:
@@ -251,6 +273,7 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks, when_imported: WhenImpor
     if not times[TORCH_AT]:
         times[TORCH_AT] = monotonic()
     pid, owner, watched = 0, False, False
+    trace = _trace(mmap, index, activities)
 
     def stepped(*_: object) -> None:
         nonlocal pid, owner, watched
@@ -271,6 +294,8 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks, when_imported: WhenImpor
                 times[FIRST_STEP_AT] = now
             if owner:
                 counts[COUNT] += 1
+                if trace is not None:
+                    trace.stepped(counts[COUNT], now)
         except Exception:
             pass  # then the launcher sees no steps, and reports no hang
 

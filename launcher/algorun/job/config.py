@@ -47,6 +47,7 @@ class JobConfig:
     equal_slots: bool  # different numbers of ranks on the hosts are an error
     price: float  # of one host for one hour, 0.0 unknown
     figures: bool  # measure how busy the hosts are
+    trace_steps: tuple[int, int] | None  # the first and the last step to trace
 
     @property
     def request(self) -> Request:
@@ -128,6 +129,7 @@ def _config(
         quiet=settings.QUIET.read(given.environ),
         price=settings.PRICE.read(given.environ),
         figures=settings.FIGURES.read(given.environ),
+        trace_steps=settings.TRACE_STEPS.read(given.environ),
         equal_slots=settings.EQUAL_SLOTS.read(given.environ),
     )
 

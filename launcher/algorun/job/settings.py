@@ -23,6 +23,8 @@ NEVER_S = MOST_SECONDS  # the value of `off`: wait forever
 MOST_RESTARTS = 1000
 HIGHEST_PORT = 65535
 HIGHEST_PRICE = 1e6  # of a host and hour, in any currency
+MOST_TRACED = 1000  # steps
+WINDOW = f"FIRST-LAST: FIRST from 2, up to {MOST_TRACED} steps"
 MOST_FORMATS = 1_000_000
 LEAST_STORE_MB, MOST_STORE_MB = 75, 16 * 1024**2  # Ray refuses a smaller object store
 TOOLKIT = "toolkit"  # ALGORUN_ENGINE: AWS's own launcher
@@ -99,6 +101,16 @@ def _port(name: str, text: str) -> int:
 
 def _object_store_mb(name: str, text: str) -> int:
     return count(name, text, MOST_STORE_MB, LEAST_STORE_MB)
+
+
+def _window(name: str, text: str) -> tuple[int, int]:
+    parts = text.split("-")
+    if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) <= 15 for part in parts):
+        raise UserError(name, f"{text!r} is no window of steps", allowed=WINDOW, fix="such as 50-60")
+    first, last = int(parts[0]), int(parts[1])
+    if not 2 <= first <= last < first + MOST_TRACED:
+        raise UserError(name, f"{text!r} is no window of steps", allowed=WINDOW, fix="such as 50-60")
+    return first, last
 
 
 def _request_format(name: str, text: str) -> int:
@@ -188,6 +200,12 @@ RAY_OBJECT_STORE_MB: Setting[int | None] = Setting(
     "ALGORUN_RAY_OBJECT_STORE_MB", None, _object_store_mb, f"{LEAST_STORE_MB} to what is free in /dev/shm",
     "Object store of each host under the engine `ray`. Unset: 30 % of the host's memory, at most 80 % of what is free in "
     "/dev/shm", "MiB",
+)  # fmt: skip
+
+
+TRACE_STEPS: Setting[tuple[int, int] | None] = Setting(
+    "ALGORUN_TRACE_STEPS", None, _window, WINDOW,
+    "Trace these steps of every rank: from the end of the step before the first one to the end of the last one. Unset: no trace",
 )  # fmt: skip
 
 
@@ -289,7 +307,7 @@ WAITS = (
 GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
     "The launcher": (
         *(ENGINE, SLOTS, RESTARTS, SHARE_NOTHING, EQUAL_SLOTS, PORT, ADDRESSES, TOKEN, EXTRACT, TF_CONFIG),
-        *(REQUEST_FORMAT, QUIET, PRICE, FIGURES, RAY_OBJECT_STORE_MB),
+        *(REQUEST_FORMAT, QUIET, PRICE, FIGURES, TRACE_STEPS, RAY_OBJECT_STORE_MB),
     ),
     "Waits of the launcher": WAITS,
     "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, RUN_DIR, SHIM, RANK, LOCAL_RANK, HOOKS),

@@ -124,3 +124,21 @@ def test_figures_are_measured_unless_they_are_off():
     assert settings.FIGURES.read({"ALGORUN_FIGURES": "off"}) is False
     with pytest.raises(UserError, match="ALGORUN_FIGURES: 'no' is not allowed; allowed: off"):
         settings.FIGURES.read({"ALGORUN_FIGURES": "no"})
+
+
+@pytest.mark.parametrize(
+    "text", ["50", "1-5", "60-50", "5-5000", "a-b", "5-\u0666", "-5", "2-", "5--6", "2-9999999999999999"]
+)
+def test_a_wrong_window_of_steps_is_refused_by_name(text):
+    with pytest.raises(UserError) as caught:
+        settings.TRACE_STEPS.read({"ALGORUN_TRACE_STEPS": text})
+    assert str(caught.value) == (
+        f"ALGORUN_TRACE_STEPS: {text!r} is no window of steps; allowed: FIRST-LAST: FIRST from 2, up to 1000 steps; "
+        "fix: such as 50-60"
+    )
+
+
+def test_a_window_may_be_one_step():
+    assert settings.TRACE_STEPS.read({}) is None
+    assert settings.TRACE_STEPS.read({"ALGORUN_TRACE_STEPS": "2-2"}) == (2, 2)
+    assert settings.TRACE_STEPS.read({"ALGORUN_TRACE_STEPS": "50-1049"}) == (50, 1049)

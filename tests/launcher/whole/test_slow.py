@@ -8,7 +8,9 @@ import re
 import pytest
 
 from algorun_report.folder.read import read
+from algorun_report.folder.trace_files import merge
 from tests.launcher.inside.test_rank_activities import script
+from tests.launcher.timing.trace_reader import slices
 from tests.launcher.whole.running import simulate
 
 JOB = """
@@ -56,12 +58,30 @@ def result(folder, host):
     return json.loads((folder / "algorun-simulate" / host / "output" / "data" / "result.json").read_text())
 
 
+def assert_traced(folder):
+    """The trace of steps 20 to 40: every rank has them all, and no backward ends before all ranks have begun theirs."""
+    ((trace, path),) = merge(folder / "algorun-simulate", folder, "")
+    assert (trace.complete, trace.hosts, trace.ranks) == (True, 2, 4)
+    found = slices(json.loads(path.read_text()))
+    steps = {(each.process, each.thread, each.name) for each in found if each.thread.endswith(": steps")}
+    assert steps == {
+        (f"algo-{rank // 2 + 1}", f"rank {rank}: steps", f"step {n}") for rank in range(4) for n in range(20, 41)
+    }
+    backward = [
+        [each for each in found if (each.thread, each.name) == (f"rank {rank}", "backward")] for rank in range(4)
+    ]
+    assert [len(each) for each in backward] == [21] * 4
+    spread = 1e6 * trace.within_s
+    assert spread < 1e4
+    for step in zip(*backward, strict=True):
+        assert max(each.begin for each in step) <= min(each.end for each in step) + spread
+
+
 @pytest.mark.timed
 def test_a_slow_rank_is_named_with_its_host_and_what_it_spends_its_time_on(tmp_path, nothing_left):
     path, part = script(tmp_path, JOB), "what no activity names"
-    done = simulate(
-        *("native", path, part, "2", "9"), folder=tmp_path, marker=nothing_left, layout="2x2", ALGORUN_TIMES_S="1"
-    )
+    environ = {"ALGORUN_TIMES_S": "1", "ALGORUN_TRACE_STEPS": "20-40"}
+    done = simulate(*("native", path, part, "2", "9"), folder=tmp_path, marker=nothing_left, layout="2x2", **environ)
     assert done.code == 0, done.text
     lines = [line for line in done.text.splitlines() if " slow: " in line]
     assert len(lines) == 2, done.text
@@ -74,6 +94,7 @@ def test_a_slow_rank_is_named_with_its_host_and_what_it_spends_its_time_on(tmp_p
     assert [(each.host, each.ranks) for each in report.activities.hosts] == [("algo-1", (0, 1)), ("algo-2", (2, 3))]
     assert all(len(each.windows) >= 5 for each in report.activities.hosts)
     assert [re.match(said, line) is not None for _, line in report.activities.slow] == [True]
+    assert_traced(tmp_path)
     exchange = report.activities.names.index("exchange")
     (first,) = [each.windows[3].shares for each in report.activities.hosts[:1]]
     (second,) = [each.windows[3].shares for each in report.activities.hosts[1:]]
