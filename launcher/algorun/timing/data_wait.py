@@ -69,6 +69,9 @@ def verdict(load: HostLoad, where: str = "") -> str:
 
 
 def _more_workers(load: HostLoad) -> int:
-    """The workers of a rank that would use the cores that are free now; at least one more than it has."""
-    free = (load.cores or 1) * (1 - (load.cpu or 0.0)) / max(1, load.ranks)
-    return (load.workers or 0) + max(1, math.floor(free))
+    """The workers of a rank that would use the cores that are free now; at least one more than it has.
+
+    Without workers the rank's own process makes the batches: the first worker only takes its place.
+    """
+    free = round((load.cores or 1) * (1 - (load.cpu or 0.0)) / max(1, load.ranks))
+    return 1 + free if load.workers == 0 else (load.workers or 0) + max(1, free)

@@ -20,14 +20,14 @@ MANY = replace(FREE, cpu=0.1, workers=6)
 @pytest.mark.parametrize(
     ("load", "expected"),
     [
-        (FREE, "the CPUs are 30% busy: 7 workers for each rank, not 2 (--workers; num_workers of a DataLoader)"),
-        (replace(FREE, workers=None), "the CPUs are 30% busy: 5 workers for each rank (--workers"),
-        (replace(FREE, workers=0), "the CPUs are 30% busy, and the DataLoader has no workers: num_workers=5"),
+        (FREE, "the CPUs are 30% busy: 8 workers for each rank, not 2 (--workers; num_workers of a DataLoader)"),
+        (replace(FREE, workers=None), "the CPUs are 30% busy: 6 workers for each rank (--workers"),
+        (replace(FREE, workers=0), "the CPUs are 30% busy, and the DataLoader has no workers: num_workers=7"),
         (replace(FREE, cpu=0.97), "and the CPUs are 97% busy: smaller images"),
         (replace(FREE, cpu=0.97, workers=0), "and the CPUs are 97% busy: smaller images"),
         (replace(MANY, disk_read=2e8), "the CPUs are 10% busy, disks read 200 MB/s: tar files, or FastFile in place"),
         (replace(MANY, network_in=2e8), "network brings 200 MB/s: a local copy (input mode File), tar files"),
-        (replace(MANY, workers=0, network_in=2e8), "no workers: num_workers=7"),
+        (replace(MANY, workers=0, network_in=2e8), "no workers: num_workers=8"),
         (MANY, "13 workers for each rank, not 6"),
         (replace(FREE, cpu=None), "more workers if CPUs are free; see docs/time.md"),
     ],
