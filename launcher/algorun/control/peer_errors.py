@@ -50,6 +50,8 @@ PEER = (
     # The EFA plugin's words for a peer that has gone. The same words from a call of the script's own are a cause.
     r"|(async exception|terminated with exception): NCCL error: unhandled system error"
     r"|ORTE has lost communication|mpirun (noticed|detected) that|MPI_ABORT was invoked|PMIX.*UNREACHABLE"
+    # Ray's words for a node that has gone; that of a worker that has gone alone is a cause.
+    r"|ray\.exceptions\.(ActorUnavailable|NodeDied|LocalRayletDied|RaySystem)Error: |ray\.exceptions\..*its node has died"
     r"|mca_btl_tcp\w+: .*(reset by peer|broken pipe|connection refused)"
     r"|JAX distributed service detected fatal errors|Failed to send RPC to coordination service"
     r"|errors_impl\.UnavailableError: .*Collective ops is aborted by: "

@@ -191,6 +191,14 @@ class Attempt:
         self._pipes.close()
         self._board.close()
 
+    def keep_logs(self) -> None:
+        """Keeps the engine's own log files: the attempt has failed."""
+        if self._plan.engine.value.has_driver:
+            from . import ray_logs  # only this failure needs it
+
+            into = self._tools.logs / f"ray-{self._host.host}-attempt-{self._plan.attempt + 1}"
+            ray_logs.keep(self.engine.folder, into)
+
     def clear_away(self) -> None:
         """Removes its files: nothing of it lives any more, and another attempt follows in the same folders."""
         from . import stacks

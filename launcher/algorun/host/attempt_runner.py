@@ -9,6 +9,7 @@ from typing import Protocol
 
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import replace
+from algorun.control import ray_errors
 from algorun.control.actions import Action
 from algorun.control.failure import Failure, Raised
 from algorun.control.member import Member, State
@@ -157,6 +158,8 @@ class AttemptRunner:
         if self._attempt is None:
             return
         local_rank, is_rank = self._attempt.place(raised.rank, raised.pid)
+        if self._plan is not None and ray_errors.is_ray_s(raised):
+            raised = ray_errors.plain(raised, self._plan.hosts_by_address)
         if local_rank is not None:
             self._supervisor.do(self._member.rank_raised(self._now, local_rank, raised, is_rank=is_rank))
 
@@ -295,6 +298,7 @@ class AttemptRunner:
             self._tools.loop.after(DRAIN_POLL_S, self._look_whether_cleared)
             return
         if self._attempt is not None:
+            self._attempt.keep_logs()
             self._attempt.clear_away()
             self._attempt = None
         report.forget_user_failure_text(self._config.paths)
@@ -313,6 +317,8 @@ class AttemptRunner:
             self._tools.console.say(f"algorun: {self._announced} was not started: {why}")
         if self._attempt is not None:
             self._attempt.keep_last_times(final=True)
+            if verdict.failure is not None:
+                self._attempt.keep_logs()
             self._attempt.leave()
 
     def explained(self, failure: Failure) -> Failure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from algorun.common.fast_dataclasses import dataclass
 from algorun.control.messages import Message
@@ -41,6 +42,11 @@ class EngineProcesses:
         """The last lines that they wrote to stderr."""
         return self._log.tail if self._log else ""
 
+    @property
+    def folder(self) -> Path:
+        """Where Ray keeps its session."""
+        return Path(self._tools.run_dir, f"r{self._plan.attempt}")
+
     def hush(self) -> None:
         """From now on their output goes into their log file only, such as torchrun's lines about ranks that leave."""
         if self._log:
@@ -58,7 +64,7 @@ class EngineProcesses:
 
     def start(self, argv: Sequence[str], *, what: str) -> None:
         """Starts the plan's starter. Raises UserError where the program cannot start."""
-        folder = [f"--temp-dir={self._tools.run_dir}/r{self._plan.attempt}"] if self._engine.has_driver else []
+        folder = [f"--temp-dir={self.folder}"] if self._engine.has_driver else []
         self._starter = self._run([*argv, *folder], what=what)
 
     def kill(self) -> None:

@@ -168,7 +168,12 @@ class Ranks:
 
     def _log(self, rank: RankPlan) -> RankLog:
         label, name = f"{rank.rank} {self._host.host}", f"rank-{rank.rank:05d}.log"
-        return RankLog(label, name, self._tools.logs, self._tools.console)
+        if not self._plan.engine.value.has_driver:
+            return RankLog(label, name, self._tools.logs, self._tools.console)
+        from .ray_logs import with_hosts  # only this engine needs it
+
+        clean = with_hosts(self._plan.hosts_by_address)
+        return RankLog(label, name, self._tools.logs, self._tools.console, clean)
 
     def _peer_gone(self, peer: Peer) -> None:
         for local_rank, rank in self._ranks.items():

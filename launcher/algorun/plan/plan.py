@@ -45,6 +45,7 @@ class HostPlan:
     ranks: tuple[RankPlan, ...]
     starter: tuple[str, ...]  # argv of the engine's own process; empty if this host has none
     joined: bool = True  # False for a standalone host
+    address: str = ""  # for an engine with a driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,11 @@ class Plan:
 
     def host(self, name: str) -> HostPlan:
         return next(host for host in self.hosts if host.host == name)
+
+    @property
+    def hosts_by_address(self) -> dict[str, str]:
+        """The names of hosts whose addresses the engine uses."""
+        return {host.address: host.host for host in self.hosts if host.address}
 
     def environ(self, host: HostPlan, rank: RankPlan) -> dict[str, str]:
         """All variables that the plan gives to one rank."""
@@ -143,7 +149,8 @@ def _host(
     )
     starter = pieces.starters.get(host.name, ())
     ranks = _ranks(host, config, machine, sagemaker)
-    return HostPlan(host.name, host.node_rank, host.slots, variables, ranks, starter, host.joined)
+    address = pieces.addresses.get(host.name, "")
+    return HostPlan(host.name, host.node_rank, host.slots, variables, ranks, starter, host.joined, address)
 
 
 def _python_path(config: JobConfig) -> list[Variable]:

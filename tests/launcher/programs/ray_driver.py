@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
 import sys
 import time
@@ -93,6 +94,28 @@ def wait() -> None:
     print("saved on", sorted(ray.get([each.place.remote() for each in found])), flush=True)
 
 
+def again() -> None:
+    """Fails in its first attempt, which leaves a file."""
+    seen = pathlib.Path("seen")
+    if not seen.exists():
+        seen.touch()
+        task()
+    holders()
+
+
+def grow() -> None:
+    """A task takes more memory than Ray's monitor allows."""
+
+    @ray.remote(num_cpus=1, max_retries=0)
+    def take() -> int:
+        taken = bytearray(1 << 30)
+        taken[:] = b"x" * (1 << 30)
+        time.sleep(30)
+        return len(taken)
+
+    ray.get(take.remote())
+
+
 def own() -> None:
     raise RuntimeError("the driver's own")
 
@@ -101,7 +124,7 @@ def leave() -> None:
     sys.exit(7)
 
 
-MODES = {each.__name__: each for each in (spread, task, actor, die, wait, own, leave)}
+MODES = {each.__name__: each for each in (spread, task, actor, die, wait, again, grow, own, leave)}
 
 if __name__ == "__main__":
     main(sys.argv[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import time
@@ -76,7 +77,11 @@ def test_tasks_and_actors_run_on_all_hosts(hosts, tmp_path, nothing_left):
     assert str(names) in job.out, "the driver sees every node by its host's name"
     assert f"places {[(name, f'127.0.0.{at}') for at, name in enumerate(names, 2)]}" in job.out
     assert f"sum {sum(number * number for number in range(20))}" in job.out
-    assert all(f"spoken on {name}" in job.out for name in names)
+    assert "(Holder pid=" in job.out
+    assert all(re.search(rf"\(Holder pid=\d+, {name}\) spoken on {name}", job.out) for name in names[1:])
+    assert not list(tmp_path.glob("algorun-simulate/*/output/data/logs/ray-*-attempt-1")), (
+        "a job that ends well keeps none"
+    )
     assert job.last == f"ok nnodes={hosts} world_size=1"
 
 

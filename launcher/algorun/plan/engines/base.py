@@ -74,5 +74,6 @@ class Pieces:
     starters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host name: argv; other hosts start none
     environ: Mapping[str, str] = field(default_factory=dict)  # of these processes
     keeps_contract: bool = False  # the engine sets RANK, MASTER_ADDR and torchrun's other variables itself
+    addresses: Mapping[str, str] = field(default_factory=dict)  # of the hosts, if these processes use them
     # Of these processes and of every rank, with the source of each. A user's own value of the same name wins.
     shared: Mapping[str, tuple[str, str]] = field(default_factory=dict)
