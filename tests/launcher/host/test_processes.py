@@ -149,3 +149,21 @@ def test_a_stop_reaches_the_children_of_a_shell_script(tmp_path, interpreter):
         eventually(lambda: not alive_in([process.pid]), "its child goes on", limit_s=5)
     finally:
         kill_sessions([process.pid])
+
+
+@alone
+def test_a_process_aside_outlives_an_attempt_and_ends_with_its_owner(owner, heard):
+    reader, writer = os.pipe()
+    code = "import time; print('up', flush=True); time.sleep(60)"
+    beside = owner.start([sys.executable, "-c", code], os.environ, "/", writer, writer, what="figures", aside=True)
+    os.close(writer)
+    with open(reader) as output:
+        assert output.readline() == "up\n"
+    rank = start(owner, code)
+    assert [stat.pid for stat in owner.left()] == [rank]
+    assert owner.kill_left()
+    eventually(lambda: owner.reap() or heard, limit_s=5)
+    assert not owner.kill_left()
+    assert [stat.pid for stat in alive_in([beside])] == [beside]
+    owner.close()
+    assert heard == [(rank, -signal.SIGKILL), (beside, -signal.SIGKILL)]

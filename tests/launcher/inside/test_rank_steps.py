@@ -26,6 +26,17 @@ def test_steps_their_time_and_the_longest_pause(light):
     assert before < steps.torch_at < steps.first_step_at < steps.last_at
 
 
+def test_a_script_may_say_what_it_has_trained_on(light):
+    code = (
+        "import algorun\nalgorun.trained_on(9)\n"
+        + USER
+        + "for _ in range(4):\n    step()\n    algorun.trained_on(8, 512)\n"
+    )
+    ended(light.start(code))
+    steps = light.board.read(0)
+    assert (steps.count, steps.samples, steps.tokens, steps.flops) == (4, 32.0, 2048.0, 0.0)
+
+
 def test_each_local_rank_has_a_record_of_its_own(tmp_path):
     ranks = RankProcesses(tmp_path, 3)
     write_light_torch(ranks.code)
