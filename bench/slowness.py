@@ -28,8 +28,8 @@ LONGEST_S = 300.0  # of one job
 OTHER = "what no activity names"
 PARTS = ("data", "forward", "backward", "optimizer", "saving", OTHER)
 BUSY_FOR_EACH_CORE = 4
-DDP = "--epochs 6 --train-samples 4096 --width 16 --depth 2 --image-size 16 --batch-size 32"
-PIPELINE = "--pp 2 --epochs 12 --train-samples 2048 --batch-size 16"
+DDP = "--epochs 20 --width 32 --depth 2"
+PIPELINE = "--pp 2 --model vit --epochs 15"
 SCRIPT = textwrap.dedent(
     """
     import io, sys, time, torch, torch.distributed as dist, torch.nn as nn

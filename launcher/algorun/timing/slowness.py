@@ -1,7 +1,7 @@
 """Which ranks make the others wait, judged by what each one's time is spent on. Pure.
 
 Ranks that train together make the same steps in the same time. Whoever is slow works all of that time; the others work less
-and wait in `exchange`. So a rank's own time is all but exchange, and is compared with that of the others in its group.
+XX is compared with that of the others in its group.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ LEAST_STEPS = 3  # of a rank between two reports; with fewer, what is measured i
 LEAST_EXCESS = 0.1  # of the whole time: what a slow rank works longer than the others
 UNEQUAL_STEPS = 0.1  # of the steps: ranks that differ by more do not train together
 WAITING = "exchange"  # no work, but waiting for the work of others
+NOT_OWN = (WAITING, "evaluation")  # an evaluation is seen as a whole, with the waiting in it
 OTHER = "what no activity names"
 
 
@@ -110,7 +111,7 @@ def _share(before: RankTimes, after: RankTimes) -> Share | None:
     if whole <= 0 or not before.steps or steps < LEAST_STEPS:
         return None
     spent = {name: (b - a) / whole for name, a, b in zip(NAMES, before.activities, after.activities, strict=True)}
-    parts = {name: share for name, share in spent.items() if name != WAITING}
+    parts = {name: share for name, share in spent.items() if name not in NOT_OWN}
     parts[OTHER] = max(0.0, 1 - sum(spent.values()))
     return Share(after.rank, steps, sum(parts.values()), spent[WAITING], parts)
 

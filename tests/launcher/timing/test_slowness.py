@@ -16,7 +16,6 @@ WORK = {
     "backward": 0.5,
     "optimizer": 0.05,
     "saving": 0.0,
-    "evaluation": 0.0,
     OTHER: 0.05,
 }  # of a step; the rest is exchange
 PARTS = (*WORK,)
@@ -99,18 +98,26 @@ def test_ranks_that_do_not_train_together_are_not_compared():
     assert slow_ranks(before, after) is None
 
 
-@pytest.mark.parametrize("activity", ["saving", "evaluation"])
-def test_a_rank_that_works_for_all_is_named_if_the_others_wait_long_for_it(activity):
-    for seconds, named in ((0.5, False), (2.0, True)):
-        before, after = reports(4)
-        for rank in after:  # rank 0 saves or evaluates, the others wait for it
-            spent = list(after[rank].activities)
-            spent[NAMES.index(activity if rank == 0 else "exchange")] += seconds
-            after[rank] = RankTimes(rank, 0, after[rank].steps, after[rank].at + seconds, tuple(spent))
-        found = slow_ranks(before, after)
-        assert (found is not None) is named
-        if found is not None:
-            assert (found.ranks, found.activity) == ((0,), activity)
+def works_for_all(activity, seconds):
+    """The reports of a job in which rank 0 does something for so long, and the others wait for it."""
+    before, after = reports(4)
+    for rank in after:
+        spent = list(after[rank].activities)
+        spent[NAMES.index(activity if rank == 0 else "exchange")] += seconds
+        after[rank] = RankTimes(rank, 0, after[rank].steps, after[rank].at + seconds, tuple(spent))
+    return before, after
+
+
+def test_a_rank_that_saves_for_all_is_named_if_the_others_wait_long_for_it():
+    assert slow_ranks(*works_for_all("saving", 0.5)) is None
+    found = slow_ranks(*works_for_all("saving", 2.0))
+    assert found is not None
+    assert (found.ranks, found.activity) == ((0,), "saving")
+
+
+def test_evaluations_tell_nothing_because_ranks_wait_for_others_within_them():
+    assert slow_ranks(*works_for_all("evaluation", 2.0)) is None
+    assert "evaluation" not in {each.activity for each in excesses(*works_for_all("evaluation", 2.0))}
 
 
 def test_before_the_first_step_and_with_few_steps_nothing_is_said():
