@@ -1,7 +1,7 @@
 """Which ranks make the others wait, judged by what each one's time is spent on. Pure.
 
 Ranks that train together make the same steps in the same time. Whoever is slow works all of that time; the others work less
-XX is compared with that of the others in its group.
+and wait in `exchange`. So the time that a rank works itself is compared with that of the others in its group.
 """
 
 from __future__ import annotations
