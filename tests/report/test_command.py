@@ -8,7 +8,10 @@ import sys
 import pytest
 
 from algorun import cli
+from algorun.timing.host_clock import Offset
+from algorun.timing.step_trace import END, STEP, Moments, Part, to_json
 from algorun_client.common.json_lines import End
+from tests.launcher.timing.trace_reader import slices
 from tests.report.job_folders import JOB, job_json, line, write_job
 from tests.report.page.pages import chart, data
 
@@ -24,6 +27,31 @@ def test_the_page_lies_in_the_folder_and_its_data_are_the_figures_of_the_logs(tm
     assert loss["x"] == [140.5 + step / 2 for step in range(30)]
     assert "5.95 " in page  # 2 hosts x 1,510 s at 7.09 an hour
     assert [each.name for each in folder.iterdir() if each.name.startswith(".")] == []
+
+
+def test_the_parts_of_a_trace_become_one_file_beside_the_page(tmp_path, capsys):
+    folder = write_job(tmp_path / "job")
+    (folder / "output" / "logs").mkdir(parents=True)
+    for number, host in enumerate(("algo-1", "algo-2")):
+        moments = Moments(5, 5, True, 0, ((10.0, STEP), (10.5, 1), (10.75, END), (11.0, STEP)))
+        made = to_json(Part(host, number, 1, {number: moments}, Offset(0.0, 0.001 * number), 0.0))
+        (folder / "output" / f"trace_steps-attempt-1-{host}.json").write_text(json.dumps(made))
+    (folder / "output" / "trace_steps-attempt-1-algo-3.json").write_text('{"traceEvents": [')
+    out = tmp_path / "page.html"
+    for words, path in (
+        ((), folder / "trace_steps-attempt-1.json"),
+        (("--out", str(out)), tmp_path / "page-trace_steps-attempt-1.json"),
+    ):
+        assert cli.main(["report", str(folder), *words]) == 0
+        said = capsys.readouterr().out.splitlines()[1:]
+        assert said == [
+            f"trace of steps 5 to 5 of 2 ranks on 2 hosts, clocks within 1.00 ms: {path} (open it at https://ui.perfetto.dev)"
+        ]
+        assert [(each.name, each.begin) for each in slices(json.loads(path.read_text()))] == [
+            ("step 5", 0.0), ("data", 0.5e6), ("step 5", 0.0), ("data", 0.5e6),
+        ]  # fmt: skip
+    assert cli.main(["report", "--json", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[0])["traces"] == [str(folder / "trace_steps-attempt-1.json")]
 
 
 def test_another_place_another_metric_and_json(tmp_path, capsys):
