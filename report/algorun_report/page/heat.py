@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from algorun.timing.slowness import NOT_OWN, OTHER
 from algorun_report.run_report import Activities, HostWindows, Window
 
 MOST_RANKS = 512  # rows: more have no pixel of their own
@@ -16,9 +17,7 @@ EXPLAINED = {
     "exchange": "waiting for other ranks, talking to them",
     "saving": "saving a checkpoint",
 }
-OWN = "own work", "all but exchange, saving and evaluation"  # as timing/slowness.py compares it
-ASIDE = ("exchange", "saving", "evaluation")
-OTHER = "what no activity names"
+OWN = "own work", f"all but {' and '.join(NOT_OWN)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ class HeatMap:
         """
         return {
             "names": self.names,
-            "aside": [name for name in self.names if name in ASIDE],
+            "aside": [name for name in self.names if name in NOT_OWN],
             "hosts": [
                 {
                     "host": host.host,

@@ -1,4 +1,4 @@
-"""A trace of steps of real jobs: all hosts on one clock, a job that stops, a window that nobody reaches."""
+"""A trace of steps of real jobs: all hosts on one clock, and a job that stops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from algorun_report.folder.trace_files import merge
 from tests.launcher.inside.rank_processes import USER, write_light_torch
 from tests.launcher.timing.trace_reader import slices
-from tests.launcher.whole.running import Running, simulate
+from tests.launcher.whole.running import Running
 from tests.launcher.whole.supervisors import by_hand
 
 STEPS = (
@@ -49,15 +49,6 @@ def test_a_job_that_stops_leaves_the_steps_so_far(tmp_path, nothing_left):
     assert {f"rank {rank}: steps" for rank in range(4)} == {each.thread for each in found}
     assert min(sum(each.thread == f"rank {rank}: steps" for each in found) for rank in range(4)) >= 20
     assert found[0].name == "step 20"
-
-
-def test_a_window_that_no_rank_reaches_is_one_line_and_no_file(tmp_path, nothing_left):
-    script = light(tmp_path)
-    done = simulate("native", script, 9, folder=tmp_path, marker=nothing_left, ALGORUN_TRACE_STEPS="10-12")
-    assert done.code == 0, done.text
-    line = "algorun: warning: ALGORUN_TRACE_STEPS=10-12: no rank here has made step 10; no trace"
-    assert done.text.count(line) == 1
-    assert not list(tmp_path.glob("algorun-simulate/*/output/data/trace_steps*"))
 
 
 @pytest.mark.skipif(not has_time_namespaces(), reason="no time namespaces (root and Linux 5.6)")

@@ -13,18 +13,22 @@ import pytest
 import algorun_report.page
 from algorun_report.page.render import render
 from algorun_report.run_report import (
+    Activities,
     Attempt,
     Axis,
     Cost,
     Excerpt,
     Host,
+    HostWindows,
     Metric,
     Phase,
     RunReport,
     Series,
     Sweep,
     SweepRow,
+    Traffic,
     Utilization,
+    Window,
     normalized,
 )
 
@@ -58,6 +62,10 @@ def test_every_text_of_a_job_is_escaped():
         metrics=(replace(LOSS, name=HOSTILE, regex=HOSTILE, series=(Series(HOSTILE, [1], [1.0]),)),),
         silent_metrics=((HOSTILE, HOSTILE),),
         utilization=(Utilization(HOSTILE, (Series(HOSTILE, [1], [1.0]),)),),
+        traffic=(Traffic(HOSTILE, (Series(HOSTILE, [1], [1.0]),)),),
+        activities=Activities(
+            (HOSTILE,), (HostWindows(HOSTILE, (0,), (Window(0, 1, 1, ((0.5,),)),)),), ((1.0, HOSTILE),)
+        ),
         results=((HOSTILE, HOSTILE),),
         sweep=Sweep((HOSTILE,), HOSTILE, (SweepRow(HOSTILE, HOSTILE, (HOSTILE,), 1.0),)),
         excerpts=(Excerpt(HOSTILE, (HOSTILE,), 0),),
