@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 # Each of the workers would compile every file of tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-lm demo-pipeline test test-all test-rest test-tools test-ray fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
+.PHONY: help demo demo-lm demo-pipeline test test-all test-rest test-tools test-ray test-frameworks fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -51,7 +51,7 @@ demo-pipeline: $(VENV)/ready  ## Train a GPT in pipeline stages, kill it half wa
 
 # $(call run_tests,OPTIONS,MARKERS): those that measure a promised time run last, with nothing beside them.
 run_tests = status=0; \
-	$(BIN)/pytest $(1) -m 'not docker and not timed $(2)' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	$(BIN)/pytest $(1) -m 'not docker and not timed and not frameworks $(2)' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	    --durations 60 --durations-min 1 \
 	    || status=$$?; \
 	$(BIN)/pytest -m 'timed $(2)' tests/launcher || status=$$?; \
@@ -83,6 +83,11 @@ test-ray: $(VENV)/ready-test  ## Run the tests of the engine ray, in an environm
 	rm -rf .build/ray
 	$(BIN)/python tests/layered.py .build/ray -r tests/launcher/whole/ray.txt
 	.build/ray/bin/python -m pytest -m ray tests/launcher/whole
+
+# Each framework in an environment of its own below .build, on top of the project's.
+test-frameworks: $(VENV)/ready-test  ## Run JAX, TensorFlow, Accelerate and Lightning on simulated hosts (downloads 400 MB)
+	$(BIN)/python -m tests.frameworks.environments
+	$(BIN)/pytest -m frameworks tests/frameworks
 
 $(VENV)/ready-fuzz: $(VENV)/ready-test
 	$(BIN)/pip install --quiet -e '.[train,test,fuzz]'

@@ -1,0 +1,48 @@
+"""Environments with one framework each, on top of the project's own: `python -m tests.frameworks.environments` makes them.
+
+The other tests do not need these packages, and `make test` does not run what needs them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests import layered
+from tests.conftest import ROOT
+
+FOLDER = ROOT / ".build" / "frameworks"
+INSTALL_S = 900
+# What is installed with all that it requires, and what without: tf_keras requires TensorFlow for GPUs.
+ENVIRONMENTS: dict[str, tuple[list[str], list[str]]] = {
+    "jax": (["jax[cpu]==0.10.2"], []),
+    "tensorflow": (["tensorflow-cpu==2.21.0"], ["tf_keras==2.21.0"]),
+    "torch": (["accelerate==1.15.0", "lightning==2.6.6", "jsonargparse[signatures]==4.53.0"], []),
+}
+
+
+def interpreter(name: str) -> Path | None:
+    """The interpreter of an environment, None if it is not made, or made of other versions."""
+    done = FOLDER / name / "done.txt"
+    made = done.is_file() and done.read_text() == str(ENVIRONMENTS[name])
+    return FOLDER / name / "bin" / "python" if made else None
+
+
+def make(name: str) -> None:
+    """Makes an environment anew. Raises CalledProcessError or TimeoutExpired where pip cannot install."""
+    folder = FOLDER / name
+    shutil.rmtree(folder, ignore_errors=True)
+    whole, alone = ENVIRONMENTS[name]
+    python = layered.make(folder, *alone)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", *whole]
+    subprocess.run(pip, check=True, timeout=INSTALL_S)
+    (folder / "done.txt").write_text(str(ENVIRONMENTS[name]))
+
+
+if __name__ == "__main__":
+    for each in ENVIRONMENTS:
+        if interpreter(each) is None:
+            print(f"making {FOLDER / each}", flush=True)
+            make(each)

@@ -1,0 +1,48 @@
+"""JAX on two hosts of two ranks: one computation over all of them, and its ends."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.conftest import ENGINES
+
+from .conftest import PROGRAMS, RUN_S, same_failure
+
+pytestmark = pytest.mark.frameworks
+FRAMEWORK = "jax"
+PROGRAM = PROGRAMS / "sum_with_jax.py"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_sum_over_all_ranks_is_the_same_on_each(engine, run):
+    done = run(engine, "2x2", PROGRAM)
+    assert done.code == 0, done.text
+    found = re.findall(r"^\[(\d) \S+\] (sum .*)$", done.out, re.M)
+    assert sorted(found) == [(str(rank), "sum 10.0 of 4 processes, 4 devices") for rank in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("end", "rank", "code", "says"),
+    [
+        ("raise", 3, 1, "exception: rank 3 on algo-2, exit 1, attempt 1: ValueError: a bad sample"),
+        ("kill", 0, 137, "signal: rank 0 on algo-1, exit 137 (SIGKILL), attempt 1: "),
+        ("abort", 2, 134, "signal: rank 2 on algo-2, exit 134 (SIGABRT), attempt 1: "),
+    ],
+)
+def test_the_rank_that_fails_is_the_root_cause_on_all_hosts(end, rank, code, says, run):
+    """Rank 0 serves JAX's coordination: without it JAX ends the other ranks itself."""
+    done = run("native", "2x2", PROGRAM, end, rank)
+    assert done.code == code, done.text
+    assert same_failure(done).startswith(says)
+
+
+def test_a_stop_ends_all_ranks_after_the_same_step(begin):
+    job = begin("2x2", PROGRAM, "stop", 0)
+    job.wait_for("] sum 10.0", 4, timeout=RUN_S)
+    job.process.terminate()
+    assert job.process.wait(RUN_S) == 0, job.log.read_text()
+    steps = re.findall(r"^\[\d \S+\] left after step (\d+)$", job.log.read_text(), re.M)
+    assert len(steps) == 4
+    assert len(set(steps)) == 1

@@ -1,0 +1,51 @@
+"""Keras with MultiWorkerMirroredStrategy on two hosts, and the ends of such a job."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.conftest import ENGINES
+
+from .conftest import PROGRAMS, RUN_S, same_failure
+
+pytestmark = pytest.mark.frameworks
+FRAMEWORK = "tensorflow"
+PROGRAM = PROGRAMS / "fit_with_tensorflow.py"
+WISH = {"ALGORUN_TF_CONFIG": "1", "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "1"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_both_workers_have_the_weight_that_is_computed_by_hand(engine, run):
+    done = run(engine, "2x1", PROGRAM, **WISH)
+    assert done.code == 0, done.text
+    weight = 0.0
+    for _ in range(12):  # a batch is 0, 1, 2 and 3, four times each: the mean of their squares is 3.5
+        weight += 0.05 * 2 * 3.5 * (3 - weight)
+    found = re.findall(r"^\[(\d) \S+\] weight (\S+) of 2 replicas$", done.out, re.M)
+    assert sorted(rank for rank, _ in found) == ["0", "1"]
+    assert [float(each) for _, each in found] == pytest.approx([weight] * 2, abs=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("end", "rank", "code", "says"),
+    [
+        ("raise", 0, 1, "exception: rank 0 on algo-1, exit 1, attempt 1: ValueError: a bad sample"),
+        ("kill", 1, 137, "signal: rank 1 on algo-2, exit 137 (SIGKILL), attempt 1: "),
+    ],
+)
+def test_the_worker_that_fails_is_the_root_cause_on_both_hosts(end, rank, code, says, run):
+    done = run("native", "2x1", PROGRAM, end, rank, **WISH)
+    assert done.code == code, done.text
+    assert same_failure(done).startswith(says)
+
+
+def test_a_stop_ends_both_workers_after_the_same_epoch(begin):
+    job = begin("2x1", PROGRAM, "stop", 0, **WISH)
+    job.wait_for("] fitting", 2, timeout=RUN_S)
+    job.process.terminate()
+    assert job.process.wait(RUN_S) == 0, job.log.read_text()
+    epochs = re.findall(r"^\[\d \S+\] stopped after epoch (\d+)$", job.log.read_text(), re.M)
+    assert len(epochs) == 2
+    assert len(set(epochs)) == 1

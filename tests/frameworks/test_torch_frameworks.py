@@ -1,0 +1,33 @@
+"""Frameworks on top of torch: they find torchrun's variables in a rank."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.conftest import ENGINES
+
+from .conftest import PROGRAMS
+
+pytestmark = pytest.mark.frameworks
+FRAMEWORK = "torch"
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_accelerates_own_script(engine, run):
+    """What `accelerate test` starts. With four processes it fails under bare torchrun as well: its data has two rows."""
+    done = run(engine, "2x1", "-m", "accelerate.test_utils.scripts.test_script", ACCELERATE_USE_CPU="true")
+    assert done.code == 0, done.text
+    assert len(re.findall(r"^\[\d \S+\] Distributed environment: DistributedType.MULTI_CPU", done.out, re.M)) == 2
+    assert len(re.findall(r"^\[\d \S+\] Num processes: 2$", done.out, re.M)) == 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_lightning_takes_hosts_and_ranks_from_its_trainer(engine, run):
+    trainer = "--trainer.accelerator cpu --trainer.devices 2 --trainer.num_nodes 2 --trainer.strategy ddp"
+    short = "--trainer.max_epochs 1 --trainer.enable_progress_bar false --trainer.logger false"
+    done = run(engine, "2x2", PROGRAMS / "boring_lightning.py", "fit", *trainer.split(), *short.split())
+    assert done.code == 0, done.text
+    ranks = re.findall(r"Initializing distributed: GLOBAL_RANK: (\d), MEMBER: \d/4", done.text)
+    assert sorted(ranks) == ["0", "1", "2", "3"]
