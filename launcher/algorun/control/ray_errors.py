@@ -19,6 +19,10 @@ COLOURS = re.compile(r"\x1b\[[\d;]*m")
 PLACE = re.compile(r"^(.*?)(ray::[^\s(]+)(?:\([^)]*\))? \(pid=(\d+), ip=([^,)\s]+)[^\n]*$")
 CARETS = re.compile(r"^\s*[\^~]+\s*$")
 OWN_FRAME = re.compile(r'^  File "[^"]*/(site|dist)-packages/ray/')
+# Where Ray Train shows a worker's traceback.
+SNIPPET = re.compile(
+    rf"^\[Rank (\d+) Error Snippet\]:\n{re.escape(HEADER)}\n(.*?)(?=\n\[Rank \d+ Error|\Z)", re.MULTILINE | re.DOTALL
+)
 # What other exceptions of Ray say of the process that has ended, `pid: 12` or `pid=12`.
 PID = re.compile(r"\bpid[:=] ?(\d+)")
 ADDRESS = re.compile(r"\b(?:ip|IP)[:=] ?([\d.]+\d)")
@@ -27,27 +31,27 @@ ADVICE = re.compile(r" (Some common causes include|There are some potential root
 NAME = re.compile(r"\b(?:class_name: |name=)([\w.<>]+)")
 
 
-def is_ray_s(raised: Raised) -> bool:
-    return raised.type.startswith("ray.")
-
-
 def plain(raised: Raised, hosts: Mapping[str, str]) -> Raised:
-    """The exception as the worker raised it, with its place: task or actor, process, host. `hosts` are names by address."""
+    """An exception of a type of Ray's as the worker raised it, with its place: task or actor, process, host. `hosts` are
+    names by address."""
     head, frames, text = _parts(raised)
     text = ADVICE.sub("", text)
     lines = [line for line in text.splitlines() if not CARETS.match(line)]
+    before = [*head, *frames]
     if any(map(PLACE.match, lines)):
-        return _of_task(raised, [*head, *frames], lines, hosts)
+        return _of_task(raised, before, lines, hosts)
+    if snippet := SNIPPET.search(text):
+        return _raised(raised, before, snippet[2].splitlines(), f"worker {snippet[1]} of Ray Train")
     message = _with_place(lines[0] if lines else "", text, hosts)
-    trace = "\n".join([*head, *frames, f"{raised.type}: {text}"])
+    trace = "\n".join([*before, f"{raised.type}: {text}"])
     return replace(raised, message="\n".join([message, *lines[1:]]), traceback=trace)
 
 
 def _parts(raised: Raised) -> tuple[list[str], list[str], str]:
     """Of the driver's own traceback: older ones and the header, the frames without Ray's own, and the exception's text."""
     traceback = COLOURS.sub("", raised.traceback)
-    older, header, block = traceback.rpartition(HEADER)
-    frames, found, text = block.partition(f"\n{raised.type}: ")
+    before, found, text = traceback.partition(f"\n{raised.type}: ")
+    older, header, frames = before.rpartition(HEADER)
     if not header or not found:
         return [HEADER], [], COLOURS.sub("", raised.message)
     kept, own = [], False
@@ -60,14 +64,20 @@ def _parts(raised: Raised) -> tuple[list[str], list[str], str]:
 def _of_task(raised: Raised, before: list[str], lines: list[str], hosts: Mapping[str, str]) -> Raised:
     """The frames of the driver and then those of each worker on the way to the exception, as one traceback."""
     begin = next(at for at, line in enumerate(lines) if PLACE.match(line))
-    trace, place = [], ""
+    trace: list[str] = []
+    place = ""
     for line in lines[begin:]:
         if found := PLACE.match(line):
             place = f"{found[2]}, pid {found[3]} on {hosts.get(found[4], found[4])}"
             trace.append(f"  [{place}]")
         else:
             trace.append(line)
-    last = max(at for at, line in enumerate(trace) if line.startswith("  "))
+    return _raised(raised, before, trace, place)
+
+
+def _raised(raised: Raised, before: list[str], trace: list[str], place: str) -> Raised:
+    """The exception below the frames of `trace`."""
+    last = max((at for at, line in enumerate(trace) if line.startswith("  ")), default=-1)
     words = [line for line in trace[last + 1 :] if line.strip()]
     if not words:
         return raised

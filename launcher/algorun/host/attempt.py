@@ -24,12 +24,13 @@ from .rank_port import Fields, Peer
 from .rank_stacks import RankStacks
 from .rank_times import Reports, ReportTo
 from .ranks import Ranks
-from .ray_node import RayNode
 from .step_counter import StepBoard, stalled
 from .tools import Tools
 
 if TYPE_CHECKING:
     from algorun.machine.failure_snapshot import Snapshot
+
+    from .ray_node import RayNode
 
 ENGINE_WORD_S = 0.5  # the end of an engine counts only if no rank has explained it by then
 
@@ -72,9 +73,14 @@ class Attempt:
         self.reports = Reports(self._board, ranks, plan.attempt, ReportTo(runner.send, tools.times))
         self.loads = LoadReports(self._board, len(ranks), plan.attempt, runner.send)
         self.stacks = RankStacks(tools, paths, host, self.ranks, self._board, runner.send)
-        self.node = RayNode(host, lambda: runner.send(NodeAlive(plan.attempt)), self._fail)
-        clean = self.node.read if plan.engine.value.has_driver else without_harmless
+        self._node = self._ray_node() if plan.engine.value.has_driver else None
+        clean = self._node.read if self._node is not None else without_harmless
         self.engine = EngineProcesses(tools, self._pipes, plan, host, EngineUser(runner.send, clean))
+
+    def _ray_node(self) -> RayNode:
+        from .ray_node import RayNode  # only this engine needs it
+
+        return RayNode(self._host.host, lambda: self._runner.send(NodeAlive(self._plan.attempt)), self._fail)
 
     def start(self, start_s: float) -> None:
         """Starts the engine, or the ranks where the engine is ours. Raises UserError where a program cannot start.
@@ -120,9 +126,9 @@ class Attempt:
         if self.ranks.exited(pid, returncode):
             return
         if self.engine.is_starter(pid):
-            if self._plan.engine.value.has_driver:
+            if self._node is not None:
                 self._pipes.drain()
-                self.node.starter_ended(returncode, self.engine.tail)
+                self._node.starter_ended(returncode, self.engine.tail)
                 self._runner.engine_process_ended()
                 return
             word = f"{self._plan.engine.value} ended with {exit_code(returncode)} before its ranks"
@@ -265,9 +271,9 @@ class Attempt:
 
     def _not_started(self) -> str:
         """What the engine has not started, "" if nothing is missing."""
-        if self._plan.engine.value.has_driver:
+        if self._node is not None:
             missing = self.missing if self._waits_for_nodes and self._host.ranks else []
-            missing = [] if self.node.is_alive and not missing else missing or [self._host.host]
+            missing = [] if self._node.is_alive and not missing else missing or [self._host.host]
             return f"{'the node' if len(missing) == 1 else 'the nodes'} of {listed(missing)}" if missing else ""
         waits = self.ranks.not_started
         return f"{'rank' if len(waits) == 1 else 'ranks'} {listed([str(rank) for rank in waits])}" if waits else ""

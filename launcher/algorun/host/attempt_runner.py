@@ -9,7 +9,6 @@ from typing import Protocol
 
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import replace
-from algorun.control import ray_errors
 from algorun.control.actions import Action
 from algorun.control.failure import Failure, Raised
 from algorun.control.member import Member, State
@@ -158,7 +157,9 @@ class AttemptRunner:
         if self._attempt is None:
             return
         local_rank, is_rank = self._attempt.place(raised.rank, raised.pid)
-        if self._plan is not None and ray_errors.is_ray_s(raised):
+        if self._plan is not None and raised.type.startswith("ray."):
+            from algorun.control import ray_errors  # only this exception needs it
+
             raised = ray_errors.plain(raised, self._plan.hosts_by_address)
         if local_rank is not None:
             self._supervisor.do(self._member.rank_raised(self._now, local_rank, raised, is_rank=is_rank))

@@ -27,6 +27,9 @@ RANKS = range(1 << 31)
 NUMBERS = {"rank": RANKS, "local_rank": RANKS, "pid": PIDS, "started": PIDS, "exited": range(-127, 256)}
 MARSHAL = 2  # its format, which every version of Python reads
 LONGEST_TEMPORARY = 70  # characters; a Unix socket's path has 107 in all
+# Ray's sockets lie in TMPDIR/algorun-123456789012/r999/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store,
+# which is a socket, too.
+LONGEST_FOR_RAY = 17  # characters of TMPDIR
 
 
 def parse_raised(data: bytes) -> Raised | None:

@@ -9,9 +9,6 @@ from collections.abc import Callable
 from algorun.common.errors import ExitCode, exit_code
 from algorun.control.failure import Failure
 
-# Ray's sockets lie in TMPDIR/algorun-123456789012/r999/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store,
-# and the path of a Unix socket has 107 characters at most.
-LONGEST_FOR_RAY = 17  # characters of TMPDIR
 # Ray prints this once its head has the node in its table.
 ALIVE = b"Ray runtime started."
 # Ray looks at its processes once a second, and prints the name and exit code of each that has ended.

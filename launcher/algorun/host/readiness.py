@@ -14,11 +14,11 @@ from algorun.control.messages import Message, Ready
 from algorun.job import config as configs
 from algorun.job.config import JobConfig
 from algorun.job.values import Sourced
-from algorun.machine import openmpi, preflight, probe, ray
+from algorun.machine import openmpi, preflight, probe
 from algorun.machine.newest_checkpoint import newest_stamp
 from algorun.machine.probe import Machine
 from algorun.network.channel import own_address
-from algorun.plan import agreement, cluster, plan, ray_cluster, simple_sagemaker_env
+from algorun.plan import agreement, cluster, plan, simple_sagemaker_env
 from algorun.timing.clock import CHECK, GATE, PREPARE, PROGRAM
 
 from .entrypoint_options import OptionCheck
@@ -140,9 +140,7 @@ class Readiness:
             ready = Ready(slots.value, agreement.at_the_start(self.config, self.machine, self._source, slots.value))
             ready = self._with_ports(ready)
             if self.config.launch.engine.value.has_driver:
-                ready = replace(ready, address=ray.node_address(own_address(self.config, self.machine)))
-                if self._host == self.config.resources.hosts[0]:
-                    ready = replace(ready, secret=os.urandom(SECRET_BYTES).hex())
+                ready = self._for_ray(ready)
             if self.config.launch.restarts:
                 ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))
         except UserError as error:
@@ -172,10 +170,19 @@ class Readiness:
 
     def _look_for_ray(self) -> None:
         """Raises UserError if this host has no Ray, or too little shared memory for its object store."""
-        from algorun.machine import ray_installation  # only this engine needs it
+        from algorun.machine import ray, ray_installation  # only this engine needs these
+        from algorun.plan import ray_cluster
 
         self.machine = replace(self.machine, ray=ray.usable(ray_installation.look(os.environ)))
         ray_cluster.offer(self.config, self.machine)
+
+    def _for_ray(self, ready: Ready) -> Ready:
+        """With the address of this host's node, and the leader's secret."""
+        from algorun.machine import ray
+
+        leads = self._host == self.config.resources.hosts[0]
+        address = ray.node_address(own_address(self.config, self.machine))
+        return replace(ready, address=address, secret=os.urandom(SECRET_BYTES).hex() if leads else "")
 
     def _make_state_folder(self) -> None:
         """Makes the folder for the state of this host, for programs that rely on it. Raises UserError."""

@@ -50,8 +50,7 @@ from algorun.timing.clock import LEAVING, STOPPING, WAITING, Clock
 from .attempt_runner import AttemptRunner
 from .logs import Console
 from .processes import Owner
-from .rank_port import LONGEST_TEMPORARY, Fields, Peer, RankPort
-from .ray_node import LONGEST_FOR_RAY
+from .rank_port import LONGEST_FOR_RAY, LONGEST_TEMPORARY, Fields, Peer, RankPort
 from .readiness import Readiness
 from .step_trace import StepTrace
 from .times_file import TimesFile

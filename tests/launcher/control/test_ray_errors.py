@@ -51,6 +51,16 @@ ray::f() (pid=8, ip=10.0.0.9)
   File "/opt/ml/code/driver.py", line 5, in f
     raise BadRecord from error
 driver.BadRecord"""
+SNIPPETS = """Training failed due to worker errors:
+[Rank 1 Error Snippet]:
+Traceback (most recent call last):
+  File "/opt/ml/code/driver.py", line 20, in train_func
+    raise ValueError("bad batch 2")
+ValueError: bad batch 2
+[Rank 2 Error Snippet]:
+Traceback (most recent call last):
+  File "/opt/ml/code/driver.py", line 21, in train_func
+ValueError: bad batch 3"""
 ACTOR_DIED = """The actor died unexpectedly before finishing this task.
 	class_name: A
 	actor_id: 91a4a1b45335217eae052fbb04000000
@@ -67,7 +77,6 @@ def failure(kind: str, text: str) -> Failure:
     raised = Raised(0, 4711, 1.0, f"ray.exceptions.{kind}", text[:4096], f"{DRIVER}ray.exceptions.{kind}: {text}")
     ranks = RankFailures("algo-1")
     ranks.begin({0: 0})
-    assert ray_errors.is_ray_s(raised)
     found = ranks.raised(2.0, 0, ray_errors.plain(raised, HOSTS), is_rank=True)
     assert found is not None
     return found
@@ -121,6 +130,19 @@ def test_frames_of_the_driver_and_of_each_worker_make_one_traceback():
 )
 def test_a_node_that_has_gone_is_another_failure_s_consequence(kind, text, distance):
     assert failure(kind, text).distance is distance
+
+
+def test_the_exception_of_ray_train_s_first_worker_is_the_failure():
+    traceback = f"{DRIVER}ray.train.WorkerGroupError: {SNIPPETS}"
+    raised = ray_errors.plain(Raised(0, 1, 1.0, "ray.train.WorkerGroupError", SNIPPETS, traceback), HOSTS)
+    assert (raised.type, raised.message) == ("ValueError", "bad batch 2 (worker 1 of Ray Train)")
+    assert raised.traceback.splitlines()[1:] == [
+        '  File "/opt/ml/code/driver.py", line 22, in <module>',
+        "    ray.get(h.remote())",
+        '  File "/opt/ml/code/driver.py", line 20, in train_func',
+        '    raise ValueError("bad batch 2")',
+        "ValueError: bad batch 2",
+    ]
 
 
 def test_advice_that_stands_in_every_text_is_left_out():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from algorun.control.failure import Failure
-from algorun.host.ray_node import LONGEST_FOR_RAY, RayNode
+from algorun.host.rank_port import LONGEST_FOR_RAY
+from algorun.host.ray_node import RayNode
 
 STARTED = b"2026-11-25 02:30:48,080\tSUCC scripts.py:1251 -- Ray runtime started.\n"
 PROMISE = (

@@ -9,7 +9,7 @@ import pytest
 from algorun.common import codec
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import replace
-from algorun.job.config import JobConfig, Request
+from algorun.job.config import JobConfig, Request, read
 from algorun.job.values import Sourced
 from algorun.machine.probe import Machine
 from algorun.machine.ray import Ray
@@ -37,6 +37,30 @@ def meeting() -> Meeting:
     addresses = {"algo-1": "10.0.0.1", "algo-2": "10.0.0.2"}
     ports = (Sourced(port, "") for port in (12001, 12002, 12003))
     return Meeting(Sourced("algo-1", ""), *ports, addresses=addresses, secret="5ec7e7")
+
+
+@pytest.mark.parametrize(
+    ("request_", "environ", "hyperparameters", "source"),
+    [
+        (Request(from_job=True), {}, {"algorun_engine": "ray"}, "hyperparameter algorun_engine"),
+        (Request(from_job=True), {"ALGORUN_ENGINE": "ray"}, {"sagemaker_torch_distributed_enabled": "true"}, "ALGORUN_ENGINE"),
+        # SDK v3: SourceCode(command="exec algorun run --engine ray driver.py")
+        (Request(target="driver.py", engine="ray"), {}, {}, "--engine"),
+    ],
+)  # fmt: skip
+def test_the_engine_can_be_asked_for_in_each_way_of_the_sdks(request_, environ, hyperparameters, source, tmp_path):
+    folder = tmp_path / "input" / "config"
+    folder.mkdir(parents=True)
+    (folder / "resourceconfig.json").write_text('{"hosts": ["a", "b"], "current_host": "a"}')
+    (folder / "hyperparameters.json").write_text(json.dumps({"sagemaker_program": '"driver.py"', **hyperparameters}))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "driver.py").touch()
+    found = read(
+        replace(request_, cwd=str(tmp_path / "code") if request_.target else ""),
+        {"SAGEMAKER_BASE_DIR": str(tmp_path), **environ},
+    )
+    assert (found.launch.engine.value.has_driver, found.launch.engine.source) == (True, source)
+    assert not found.launch.per_host, "the driver runs once"
 
 
 def test_the_head_is_on_the_leader_and_every_other_host_has_a_node_at_its_own_address():
