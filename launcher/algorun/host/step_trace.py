@@ -19,7 +19,8 @@ from algorun.timing.host_clock import HostClock
 from algorun.timing.step_trace import Moments, Part
 
 FIRST_QUESTIONS = 3  # when ranks have started: the window may be over, and the job too, before there is time for more
-LAST_QUESTIONS = 8  # after the window: the shortest round trip counts
+IN_A_ROW = 16  # after the window, each with the answer to the one before: the shortest round trip counts
+LAST_QUESTIONS = 8  # at once, when the ranks have ended: then the hub's time may be short
 
 
 class StepTrace:
@@ -35,6 +36,7 @@ class StepTrace:
         self._attempt, self._ranks, self._questions = 0, list[int](), 0
         self._waits = False  # for the end of the window, or of the attempt
         self._answers_due = False  # the window is over, and the last questions are on their way
+        self._to_ask = 0  # of them
         self._found_any = False
         for path in self._folder.glob(f"trace_steps-attempt-*-{self._host}.json"):  # of an earlier job
             with contextlib.suppress(OSError):
@@ -44,6 +46,7 @@ class StepTrace:
         """An attempt (from 1) is about to start these ranks of this host, by local rank."""
         self._attempt, self._ranks, self._questions = attempt, list(ranks), 0
         self._waits, self._answers_due = self._window is not None and len(ranks) <= MOST_PACES, False
+        self._to_ask = 0
         if self._waits:
             for local_rank in range(len(ranks)):
                 with contextlib.suppress(OSError):
@@ -57,8 +60,8 @@ class StepTrace:
         if self._answers_due:
             self.keep()
         elif all(step_trace.is_closed(head) for head in heads):
-            self._ask(LAST_QUESTIONS)
-            self._answers_due = True
+            self._answers_due, self._to_ask = True, IN_A_ROW - 1
+            self._ask(1)
         elif any(heads) or self._questions < FIRST_QUESTIONS:
             self._ask(1)
 
@@ -70,6 +73,9 @@ class StepTrace:
     def answered(self, told: ClockTold, now: float) -> None:
         """The hub's answer to a question."""
         self._clock.answered(told.asked_at, told.at, now)
+        if self._to_ask:
+            self._to_ask -= 1
+            self._ask(1)
 
     def keep(self, *, final: bool = False) -> None:
         """Writes what there is of this attempt. `final`: of the job; the leader then says if no window was reached."""

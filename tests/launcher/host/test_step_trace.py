@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from algorun.control.messages import ClockTold
-from algorun.host.step_trace import LAST_QUESTIONS, StepTrace
+from algorun.host.step_trace import IN_A_ROW, StepTrace
 from algorun.inside import rank_trace
 from algorun.job.paths import Paths
 from tests.launcher.timing.trace_reader import slices
@@ -57,10 +57,12 @@ def test_a_host_asks_when_its_window_is_over_and_writes_its_part_with_the_answer
     (host.run / "trace-0").unlink()
     host.step(9, 7)
     host.trace.look()
-    assert len(host.asked) == 1 + LAST_QUESTIONS
     assert host.parts == []
-    sent = host.asked[-1].at
-    host.trace.answered(ClockTold(sent, sent - 99.99), sent + 0.02)
+    for number in range(IN_A_ROW):
+        assert len(host.asked) == 2 + number, "each answer but the last one brings a question"
+        sent = host.asked[-1].at
+        host.trace.answered(ClockTold(sent, sent - 99.99), sent + 0.02)
+    assert len(host.asked) == 1 + IN_A_ROW
     host.trace.look()
     (path,) = host.parts
     assert path.name == "trace_steps-attempt-1-algo-2.json"
@@ -70,7 +72,7 @@ def test_a_host_asks_when_its_window_is_over_and_writes_its_part_with_the_answer
     assert [each.name for each in slices(part)] == ["step 5", "step 6"] * 2
     host.trace.look()
     host.trace.keep(final=True)
-    assert (len(host.asked), host.said) == (1 + LAST_QUESTIONS, [])
+    assert (len(host.asked), host.said) == (1 + IN_A_ROW, [])
 
 
 def test_the_leader_asks_nobody(tmp_path):
