@@ -35,7 +35,7 @@ def setup(job: JobConfig, machine: Machine, begin: float) -> SamplerSetup:
         interface=interface(job, machine).value,
         folders=job.paths.written,
         begin=begin,
-        gpus=machine.nvidia.devices > 0,
+        gpus=seen.count > 0,
         visible=seen.value if seen.variable == visible_gpus.VARIABLE else None,
     )
 

@@ -9,7 +9,6 @@ from algorun.common.fast_dataclasses import dataclass
 from algorun.control.failure import Failure
 from algorun.control.messages import Verdict
 from algorun.job.config import JobConfig
-from algorun.machine import gpu_peaks
 from algorun.machine.probe import Machine
 from algorun.machine.process_begin import begun_at
 from algorun.outcome import report
@@ -60,6 +59,8 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
 
 def _times(config: JobConfig, clock: Clock, machine: Machine, world_size: int) -> table.Times:
     """Where this host's time went, from the start of this process until now."""
+    from algorun.machine import gpu_peaks  # only the end needs it
+
     return table.Times(
         clock.seconds(time.monotonic()),
         steps=clock.steps,

@@ -11,11 +11,26 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun.common.event_loop import Loop
+from algorun.common.fast_dataclasses import replace
 from algorun.host.figure_setup import SamplerSetup
-from algorun.host.host_sampling import SILENT_S, HostSampling
+from algorun.host.host_sampling import SILENT_S, HostSampling, setup
+from algorun.machine.nvidia import Nvidia
+from algorun.machine.visible_gpus import visible
 from algorun.timing.host_figures import HostFigures, to_line
+from tests.conftest import job, machine
 
 LINE = to_line(HostFigures(2.0, 2.0, 2.0, "algo-1", cpu=0.5))
+
+
+@pytest.mark.parametrize(
+    ("value", "gpus"), [(None, True), ("1", True), ("", False)], ids=["all GPUs", "one GPU", "a job on the CPU"]
+)
+def test_gpus_are_measured_only_if_ranks_see_them(value, gpus):
+    found = replace(machine(), nvidia=Nvidia(devices=2), visible=visible(value, 2, ()))
+    made = setup(job("script"), found, 5.0)
+    assert (made.gpus, made.visible, made.begin) == (gpus, value, 5.0)
+    assert made.file.endswith(f"/output/data/host_figures-{made.host}.jsonl")
+    assert "/tmp" in made.folders
 
 
 class Host:
