@@ -159,6 +159,7 @@ bench: $(VENV)/ready-bench $(VENV)-sdk2/ready  ## Measure the launcher, the trai
 	$(BIN)/python bench/ddp.py
 	$(BIN)/python bench/pipeline.py
 	$(BIN)/python bench/loaders.py
+	$(BIN)/python bench/tokens.py
 	$(BIN)/python bench/exactly_once.py
 	$(BIN)/python bench/models.py
 	$(BIN)/python bench/smp.py
@@ -177,6 +178,7 @@ bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it ge
 	$(BIN)/python bench/launch.py --rounds 1 --no-containers
 	$(BIN)/python bench/ddp.py --rounds 1 --steps 2
 	$(BIN)/python bench/loaders.py --rounds 1 --images 200
+	$(BIN)/python bench/tokens.py --rounds 1 --megabytes 1 --context 64
 	$(BIN)/python bench/exactly_once.py --jobs 2 --ddp-jobs 0 --peer-jobs 0
 	$(BIN)/python bench/models.py --rounds 1 --steps 2 --width 32 --layers 1 --context 32 --forms sharded
 	$(BIN)/python bench/pipeline.py --rounds 1 --steps 1 --microbatches 4 --foreign inf

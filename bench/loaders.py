@@ -106,11 +106,11 @@ def ours(listing: Listing, args: argparse.Namespace) -> Turn:
     return turn
 
 
-def torchs(dataset: Dataset, args: argparse.Namespace, collate: Callable | None = None) -> Turn:
+def torchs(dataset: Dataset, args: argparse.Namespace, collate: Callable | None = None, batch: int = BATCH) -> Turn:
     chosen = Chosen()
     loader = DataLoader(
         dataset,
-        BATCH,
+        batch,
         sampler=chosen,
         num_workers=args.workers,
         persistent_workers=True,
@@ -120,7 +120,7 @@ def torchs(dataset: Dataset, args: argparse.Namespace, collate: Callable | None 
 
     def turn(order: list[int]) -> int:
         chosen.order = order
-        return sum(len(pixels) for pixels, _ in loader)
+        return sum(len(inputs) for inputs, _ in loader)
 
     return turn
 

@@ -154,9 +154,9 @@ class Ranks:
         for log in self.logs:
             log.with_suffix(".go").touch()
 
-    def codes(self) -> list[int]:
+    def codes(self, limit_s: float = LIMIT_S) -> list[int]:
         """All exit codes, by rank, after all have ended."""
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + limit_s
         for process in self.processes:
             process.join(max(deadline - time.monotonic(), 0))
         assert not any(process.is_alive() for process in self.processes), self.text()

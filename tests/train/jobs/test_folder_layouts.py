@@ -21,6 +21,7 @@ LAYOUTS = {
     8: {"dp8": "0,1", "shard8": "0,8", "shard2xdp4": "0,2", "pp2xshard2xdp2": "2,2", "pp2xshard4": "2,4",
         "pp4xshard2": "4,2"},
 }  # fmt: skip
+LIMIT_S = 600  # a run has up to 18 layouts
 # The largest distance of a gradient from one process in the same precision, as a share of its norm. In bf16 units of sharding
 # round other values than autocast does.
 NEAR = {"float64": 1e-10, "float32": 1e-5, "bf16": 0.1}
@@ -47,7 +48,7 @@ def steps(tmp_path_factory):
         words = [f"{layout},{precision}" for precision in precisions(world) for layout in layouts]
         ranks = Ranks(base, 1, world, [str(folder(kind)), str(base / "found.pt"), *words], program=PROGRAM)
         try:
-            assert ranks.codes() == [0] * world, "\n".join(map(ranks.text, range(world)))
+            assert ranks.codes(LIMIT_S) == [0] * world, "\n".join(map(ranks.text, range(world)))
         finally:
             ranks.kill()
         return torch.load(base / "found.pt", weights_only=True)
