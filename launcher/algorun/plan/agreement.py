@@ -33,7 +33,7 @@ def at_the_start(config: JobConfig, machine: Machine, source: str, slots: int) -
     digest = {"engine": config.launch.engine.value, "program": shown(config), "restarts": str(config.launch.restarts)}
     if config.launch.tf_config:
         digest["TF_CONFIG"] = "wanted"
-    if config.equal_slots:
+    if config.equal_slots and not config.launch.engine.value.has_driver:  # a driver is on one host only
         digest["slots"] = str(slots)
     if machine.openmpi is not None:  # mpirun cannot use daemons of another version
         digest["Open MPI version"] = str(machine.openmpi.major)

@@ -167,6 +167,11 @@ def test_a_plan_can_be_made_printed_and_sent_without_ray_and_shows_no_secret():
     assert codec.from_json(Plan, json.loads(json.dumps(codec.to_json(found)))) == found
 
 
+def test_one_rank_on_the_leader_alone_is_no_uneven_job():
+    digests = [agreement.at_the_start(asked(ALGORUN_EQUAL_SLOTS="1"), machine(), "", slots) for slots in (1, 0)]
+    assert digests[0] == digests[1]
+
+
 def test_hosts_must_agree_on_the_version_of_ray():
     digests = [
         agreement.at_the_start(asked(), replace(machine(), ray=Ray("ray", version, False)), "", 1)
