@@ -64,11 +64,11 @@ LATER = (
         {f"{TRAIN}/data/test_listing_on_hosts.py::test_a_job_on_two_hosts_trains_on_the_tar_files_of_both": ()},
     ),
     Later(
-        "A model's cut and a layout are independent of each other. `make test` has the model with tied weights in all layouts "
-        "of four ranks; how other models are cut is in train/parallel.",
+        "A model's cut and a layout are independent of each other. `make test` has the model with tied weights on two ranks: "
+        "replicas, shares and stages; sharded stages are in train/jobs/test_pipeline_folders.py, other cuts in train/parallel.",
         {
             f"{TRAIN}/jobs/test_folder_layouts.py::test_a_layout_computes_the_loss_and_the_gradients_of_one_process": (
-                "gpt2-4",
+                "gpt2-2",
             ),
             f"{TRAIN}/jobs/test_folder_layouts.py::test_bf16_changes_gradients_and_not_much": ("gpt2",),
             f"{TRAIN}/jobs/test_pipeline_folders.py::test_stages_have_the_losses_of_ddp_which_goes_on_from_them": (

@@ -8,6 +8,7 @@ from tests.thorough import COMPAT, TRAIN, WHOLE
 # those that compute.
 SLOWEST = (
     f"{TRAIN}/parallel/test_exactness.py",
+    f"{TRAIN}/jobs/test_folder_layouts.py",
     f"{WHOLE}/test_restart.py",
     f"{WHOLE}/test_gate.py",
     f"{TRAIN}/jobs/test_ddp_on_ranks.py",
