@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.conftest import RAY, ours
+from tests.conftest import RAY, clean_environ, ours
 
 from .running import PROGRAMS, Running, simulate
 
@@ -96,8 +97,12 @@ def test_a_stop_reaches_the_driver_first_and_ray_last(tmp_path, nothing_left):
     assert everywhere <= {"gcs_server", "raylet", "ray::Holder", "python", "python3"}, found
     assert not [each for each in found if each[2] in (8265, 6379, 10001)], "no dashboard, no port that all jobs share"
     (port,) = [port for name, _, port in found if name == "gcs_server"]
-    with socket.create_connection(("127.0.0.2", port), timeout=5):
-        pass
+    stranger = subprocess.run(
+        [sys.executable, "-c", f"import ray; ray.init('127.0.0.2:{port}')"],
+        env=clean_environ(RAY_AUTH_MODE="disabled"), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert stranger.returncode == 1
+    assert "Failed to connect to Ray cluster" in stranger.stderr, "it does not know the attempt's token"
     started = time.monotonic()
     job.supervisor("algo-2").send_signal(signal.SIGTERM)
     assert job.end() == 0, job.log.read_text()
