@@ -56,6 +56,19 @@ LATER = (
         },
     ),
     Later(
+        "Jobs of ten seconds that run alone. Who is slow is decided in launcher/control/test_pace.py and "
+        "launcher/timing/test_slowness.py; `make test` shows one slow job with the whole launcher, and what is seen of DDP, but not "
+        "what is seen of FSDP and of stages.",
+        {
+            f"{WHOLE}/test_slow.py::test_in_an_even_job_nobody_is_slow": (),
+            f"{WHOLE}/test_slow.py::test_a_job_too_short_for_a_warning_says_at_its_end_who_was_slow": (),
+            "launcher/inside/test_rank_activities.py::test_the_wait_for_a_slower_rank_is_not_a_ranks_own_time": (
+                "ddp",
+            ),
+            "launcher/inside/test_rank_activities.py::test_stages_of_torchs_pipelining_say_where_their_time_goes": (),
+        },
+    ),
+    Later(
         "A demo of what train/jobs/test_ddp_language_models.py shows; it makes a model, trains on four ranks and draws a page.",
         {f"{TRAIN}/jobs/test_demo_lm.py::test_the_demo_of_a_language_model_runs_from_text_to_text": ()},
     ),

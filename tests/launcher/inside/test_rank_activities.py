@@ -205,7 +205,8 @@ def test_stages_of_torchs_pipelining_say_where_their_time_goes(tmp_path, nothing
     for host in ("algo-1", "algo-2"):
         found = activities(done.folder, host)
         assert found["forward"] >= 10 * 2 * 0.01, "two microbatches of each step after the first"
-        assert min(found["backward"], found["exchange"], found["optimizer"]) > 0
+        assert min(found["backward"], found["exchange"]) > 0
+        assert "optimizer" in found, "ten steps of so small a model take less than the millisecond that is told"
 
 
 def test_without_hooks_nothing_is_said(tmp_path, nothing_left):
