@@ -198,8 +198,8 @@ FIGURES = Setting(
 )  # fmt: skip
 RAY_OBJECT_STORE_MB: Setting[int | None] = Setting(
     "ALGORUN_RAY_OBJECT_STORE_MB", None, _object_store_mb, f"{LEAST_STORE_MB} to what is free in /dev/shm",
-    "Object store of each host under the engine `ray`. Unset: 30 % of the host's memory, at most 80 % of what is free in "
-    "/dev/shm", "MiB",
+    "Size of Ray's object store on each host, in MiB. Unset: 30 % of the host's memory, at most 80 % of what is free in "
+    "/dev/shm and at most 200 GB", "MiB",
 )  # fmt: skip
 
 
@@ -248,7 +248,8 @@ HANG_S = Setting(
 )  # fmt: skip
 TIMES_S = Setting(
     "ALGORUN_TIMES_S", 10.0, _seconds_or_off, f"{POSITIVE}; off: never",
-    "Time between two reports of what ranks do. A rank that is slow in three of them in a row is named", "s",
+    "Time between two reports of what ranks do and how busy their host is. A rank that is slow in three of them in a row is "
+    "named. off: no warnings of slow ranks, batches, GPUs, memory and disks", "s",
 )  # fmt: skip
 RESTART_S = Setting(
     "ALGORUN_RESTART_S",
