@@ -69,9 +69,9 @@ class HostLoads:
                 lines.append(kind.line(hosts, self._loads))
         return lines
 
-    def at_the_end(self) -> str:
-        """The line about ranks that waited for batches in the last attempt; "" if they did not, or little was seen."""
-        trained = list(self._trained.values())
+    def at_the_end(self, attempt: int) -> str:
+        """The line about ranks that waited for batches in this last attempt; "" if they did not, or little was seen."""
+        trained = list(self._trained.values()) if attempt == self._attempt else []
         if not trained or max(each.seconds for each in trained) < LEAST_S:
             return ""
         whole = mean_load(trained)

@@ -295,7 +295,8 @@ class Hub:
         self._ended_at_gate = self.state is State.GATE and now < self.gate.deadline
         if self._ended_at_gate:  # hosts that come a little later hear it too, not only that nobody is there
             leave_s = max(leave_s, min(LATE_S, self.gate.deadline - now))
-        self.state, self.verdict = State.END, replace(self.paces.add_to(verdict), data=self.loads.at_the_end())
+        number, self.state = self.attempts.number, State.END
+        self.verdict = replace(self.paces.add_to(verdict, number), data=self.loads.at_the_end(number))
         self.gate.hellos |= self.gate.rivals.hellos
         self.attempts.root_cause.close()
         self._leave_deadline = now + leave_s

@@ -53,8 +53,10 @@ class Paces:
         self._begins = [*self._begins[:1], *self._begins[1:][-IN_A_ROW + 1 :], before]
         return self._judge(slow_ranks(before, after))
 
-    def add_to(self, verdict: Verdict) -> Verdict:
-        """The verdict, with what the reports say at the job's end."""
+    def add_to(self, verdict: Verdict, attempt: int) -> Verdict:
+        """The verdict, with what the reports say at the job's end, after this attempt."""
+        if attempt != self._attempt:  # it has reported nothing
+            return verdict
         return replace(verdict, slow=self.at_the_end(), above=self.above_at_the_end())
 
     def at_the_end(self) -> str:

@@ -40,6 +40,8 @@ LONGEST = 64 * 1024  # bytes of one message, newline included; `go` of 1,000 hos
 LONGEST_TEXT = 6000
 LONGEST_ERROR = 450
 HIGHEST_PORT = 65535
+MOST_BYTES = 1 << 62  # of a memory or a disk
+LARGEST_LOAD = 1e15  # seconds, shares, bytes per second
 MOST_STEPS = (1 << 64) - 1  # what the step counter holds
 LATEST = 1e10  # seconds of a monotonic clock: 300 years
 MOST_SLOTS = 4096  # as for --slots; every host plans each of them. A host of an engine with a driver may have none
@@ -148,9 +150,19 @@ def _check(message: Message) -> None:
         case Load(load=load):
             for name in ("ranks", "gpus", "idle", "throttled"):
                 _within(getattr(load, name), name, 0, MOST_SLOTS)
+            room = load.fullest
             numbers = (load.seconds, load.data, load.cpu, load.disk_read, load.network_in, load.memory)
-            if not all(each is None or math.isfinite(each) for each in numbers):
-                raise ValueError(f"load {load}")
+            counts = (
+                load.cores,
+                load.workers,
+                load.memory_limit_bytes,
+                *((room.free_bytes, room.size_bytes) if room else ()),
+            )
+            # Of integers first: one of hundreds of digits is no float.
+            if not all(each is None or 0 <= each <= MOST_BYTES for each in counts):
+                raise ValueError("load: a count out of bounds")
+            if not all(each is None or abs(each) < LARGEST_LOAD for each in numbers):
+                raise ValueError("load: a number out of bounds")
         case ClockAsked(at):
             _clock(at)
         case ClockTold(asked_at, at):

@@ -53,7 +53,11 @@ class HostSampling:
         """Starts the process; warns where it cannot start."""
         words = json.dumps(codec.to_json(self._setup))
         argv = [self._tools.programs.python, "-I", "-u", "-m", "algorun.host.figure_sampler", words]
-        reader, writer = os.pipe()
+        try:
+            reader, writer = os.pipe()
+        except OSError as error:
+            self._warn(f"no figures of this host: {error.strerror}")
+            return
         try:
             self._pid = self._tools.owner.start(argv, os.environ, "/", writer, writer, what="figures", aside=True)
         except UserError as error:

@@ -239,9 +239,9 @@ class Owner:
             if not self._aside:
                 break
             select.select([], [], [], ASIDE_POLL_S)
-        self._aside.clear()
         for _ in range(50):
             self.reap()
+            self._aside.clear()  # one that starts again is killed as well
             if not self.kill_left():
                 break
             select.select([], [], [], 0.02)

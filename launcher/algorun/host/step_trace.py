@@ -102,7 +102,7 @@ class StepTrace:
         part = Part(self._host, self._number, self._attempt, ranks, clock, time.time() - time.monotonic())
         path = self._folder / f"trace_steps-attempt-{self._attempt}-{self._host}.json"
         try:
-            write_aside(path, json.dumps(step_trace.to_json(part), separators=(",", ":")) + "\n")
+            write_aside(path, json.dumps(step_trace.to_json(part), separators=(",", ":")) + "\n", flush=False)
         except OSError as error:
             self._say(f"warning: {path}: {error.strerror}; this host's part of the trace is lost")
 

@@ -177,11 +177,17 @@ class Supervisor:
         """Measures the host from the moment on at which ranks run, without holding up their start."""
         if self._sampling is not None:
             self._sampling.look(self._loop.now())
-        elif self._runner.ranks_run and self._job.figures:
+        elif self._runs and self._job.figures:
             from .host_sampling import HostSampling, setup
 
             self._sampling = HostSampling(self._tools, setup(self._job, self._machine, self._clock.begin))
             self._sampling.start(self._loop.now())
+
+    @property
+    def _runs(self) -> bool:
+        """Whether the program runs here: ranks, or a node of an engine with a driver."""
+        has_driver = self._job.launch.engine.value.has_driver
+        return self._member.state is State.RUN and (self._runner.ranks_run or has_driver)
 
     def _restart(self, attempt: int, cause: Failure) -> None:
         """The attempt has failed, and another one follows."""

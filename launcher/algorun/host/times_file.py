@@ -81,12 +81,12 @@ class TimesFile:
         self._every *= 2
         kept, seen = [], 0
         try:
-            with open(self._path, encoding="utf-8") as file:
+            with open(self._path, encoding="utf-8", errors="backslashreplace") as file:
                 for line in file:
                     seen += line.startswith(REPORT)
                     if not line.startswith(REPORT) or seen % 2:
                         kept.append(line)
-            write_aside(self._path, "".join(kept))
+            write_aside(self._path, "".join(kept), flush=False)
         except OSError as error:
             self._fail(error)
         self._reports = (seen + 1) // 2

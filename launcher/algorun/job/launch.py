@@ -123,7 +123,7 @@ def _distribution(keys: tuple[str, ...]) -> Sourced[Engine] | None:
 def _tf_config(given: JobInput, *, alone: bool) -> str:
     """Who asks for TF_CONFIG, "" for nobody. Raises UserError if another distribution or --share-nothing contradicts it."""
     keys, wish = given.hyperparameters.platform.distributions, settings.TF_CONFIG.read(given.environ)
-    if not wish and groups.MULTI_WORKER not in keys:
+    if wish is False or not (wish or groups.MULTI_WORKER in keys):
         return ""
     source = settings.TF_CONFIG.name if wish else f"hyperparameter {groups.MULTI_WORKER}"
     others = [key for key in keys if key in groups.ENGINES]
@@ -135,8 +135,6 @@ def _tf_config(given: JobInput, *, alone: bool) -> str:
             allowed="one distribution",
             fix=f"keep one of them; {groups.ENGINE} chooses the engine for TensorFlow's ranks",
         )
-    if wish is False:
-        return ""
     if alone:
         raise UserError(source, "contradicts --share-nothing: there are no ranks", fix="drop one of the two")
     return source

@@ -123,15 +123,20 @@ class Paths:
         return self.input / "data" / name
 
 
-def write_aside(path: Path, text: str) -> None:
-    """Writes a small text file atomically: to a temporary file, flushed to disk, then renamed. Raises OSError."""
+def write_aside(path: Path, text: str, *, flush: bool = True) -> None:
+    """Writes a text file atomically: to a temporary file, flushed to disk, then renamed. Raises OSError.
+
+    Without `flush` the file may be lost with the machine. A flush waits for what others write to the same disk, such as a
+    checkpoint: a supervisor whose ranks run must not wait so long.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(aside, "w", encoding="utf-8", errors="backslashreplace") as out:
             out.write(text)
-            out.flush()
-            os.fsync(out.fileno())
+            if flush:
+                out.flush()
+                os.fsync(out.fileno())
         os.replace(aside, path)
     finally:
         aside.unlink(missing_ok=True)

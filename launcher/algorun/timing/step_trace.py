@@ -22,6 +22,7 @@ MOMENT = struct.Struct("@dQ")
 END, STEP = 0, 255
 FIRST_THREAD = 10_000  # above the numbers of hosts: a thread with its process's number would be taken for its main one
 US = 1e6  # the format's unit of time
+LATEST_US = 1e18  # 30,000 years
 
 Event = dict[str, object]  # as the format has it
 
@@ -178,11 +179,17 @@ def _about(part: object) -> tuple[Mapping[str, object], list[Event]] | None:
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         return None
     steps, ranks = about.get("steps"), about.get("ranks")
-    if not isinstance(about.get("attempt"), int) or not isinstance(ranks, list):
+    if type(about.get("attempt")) is not int or not isinstance(ranks, list):
         return None
     if not isinstance(steps, list) or len(steps) != 2 or not all(isinstance(each, int) for each in steps):
         return None
-    return about, [each for each in part["traceEvents"] if isinstance(each, dict)]
+    return about, [each for each in part["traceEvents"] if isinstance(each, dict) and _has_place(each)]
+
+
+def _has_place(event: Event) -> bool:
+    """Whether an event of a file that may be damaged has a moment that can be moved, or none."""
+    at = event.get("ts")
+    return not isinstance(at, (int, float)) or abs(at) < LATEST_US
 
 
 def _number(about: Mapping[str, object], key: str) -> float | None:

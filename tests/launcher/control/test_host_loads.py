@@ -94,19 +94,20 @@ def test_ranks_that_wait_for_batches_are_one_line_while_the_job_runs_and_one_at_
         "data: ranks on algo-1 wait 40% of the time for batches; the CPUs are 50% busy: "
         "3 workers for each rank, not 2 (--workers; num_workers of a DataLoader)"
     ]
-    assert job.loads.at_the_end().startswith("data: ranks wait 20% of the time for batches")
+    assert job.loads.at_the_end(0).startswith("data: ranks wait 20% of the time for batches")
     assert len(Job().reports(IN_A_ROW + 1, algo_1=WAITS, algo_2=WAITS)) == 1
 
 
 def test_the_line_at_the_end_is_about_the_last_attempt_and_long_enough():
     job = Job()
     job.reports(5, algo_1=WAITS)
+    assert job.loads.at_the_end(1) == "", "an attempt that has reported nothing"
     job.reports(1, attempt=1, algo_1=FINE)
-    assert job.loads.at_the_end() == ""
+    assert job.loads.at_the_end(1) == ""
     short = Job()
     short.reports(1, algo_1=replace(WAITS, seconds=1.0))
-    assert short.loads.at_the_end() == ""
-    assert Job().loads.at_the_end() == ""
+    assert short.loads.at_the_end(0) == ""
+    assert Job().loads.at_the_end(0) == ""
 
 
 # a load by letters: what is wrong in it

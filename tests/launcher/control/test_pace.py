@@ -121,9 +121,10 @@ def test_what_ranks_spend_more_on_than_the_others_is_said_at_the_end():
     job.window(2)
     for _ in range(IN_A_ROW):
         job.window()
-    verdict = job.paces.add_to(Verdict("ok", 0))
+    verdict = job.paces.add_to(Verdict("ok", 0), job.attempt)
     assert (verdict.kind, verdict.slow) == ("ok", ""), "too little for a verdict"
     assert verdict.above == "rank 2 in forward 4.2% of the time"
+    assert job.paces.add_to(Verdict("failed", 1), job.attempt + 1).above == "", "an attempt that has reported nothing"
 
 
 def test_a_host_that_reports_nothing_ends_no_window():

@@ -110,6 +110,7 @@ def test_contradictions_are_one_clear_error(raw, says, tmp_path):
         ({MULTI_WORKER: "false"}, {}, ""),
         ({}, {"ALGORUN_TF_CONFIG": "1"}, "ALGORUN_TF_CONFIG"),
         ({MULTI_WORKER: "true"}, {"ALGORUN_TF_CONFIG": "0"}, ""),
+        ({MULTI_WORKER: "true", "sagemaker_torch_distributed_enabled": "true"}, {"ALGORUN_TF_CONFIG": "0"}, ""),
         ({"algorun_engine": "torchrun"}, {"ALGORUN_TF_CONFIG": "1"}, "ALGORUN_TF_CONFIG"),
         ({}, {"ALGORUN_TF_CONFIG": ""}, ""),
         ({}, {}, ""),

@@ -85,10 +85,11 @@ def corpus(
     place = comm.on_all(folder)
     work = Work(place, skip_bad)
     own = _together(work, channel, root, encoder, comm)
-    skipped = sorted({error for part in comm.gather(work.skipped) for error in part})
-    if skipped:
-        comm.say(f"skipped: {len(skipped)} documents of channel '{channel}' do not count")
-    for error in skipped[:NAMED]:
+    # Hosts with the same files tell the same. Only what is named is told: a file may have 100,000 bad lines.
+    told = {(count, tuple(first)) for count, first in comm.gather((len(work.skipped), sorted(work.skipped)[:NAMED]))}
+    if skipped := sum(count for count, _ in told):
+        comm.say(f"skipped: {skipped} documents of channel '{channel}' do not count")
+    for error in sorted({error for _, first in told for error in first})[:NAMED]:
         comm.say(f"skipped: {error.partition('; allowed:')[0].partition('; fix:')[0]}")
     host = comm.rank - comm.world.local_rank
     tables = {at: entries for at, entries in comm.gather((host, own)) if entries}
