@@ -59,7 +59,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What the ranks of a host did between two reports of theirs. Times are seconds since the job's begin.
+    """What the ranks of a host did from one report of theirs to another. Times are seconds since the job's begin.
 
     `shares[r][a]` is the share of the time (0 to 1) that rank r spent in activity a; together they are at most 1.
     """
@@ -68,6 +68,7 @@ class Window:
     end: float
     steps: int  # of the rank that made most
     shares: tuple[tuple[float, ...], ...]
+    reports: int = 1  # how many are merged in it
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,9 @@ class Attempt:
         """Reports what the ranks and this host do, if all ranks run, and follows the trace of their steps."""
         if self.ranks.all_run:
             self.reports.look(now, every_s)
+        if (
+            self.ranks.all_run or not self._host.ranks
+        ):  # a host that only has a node of a driver's cluster is loaded, too
             self.loads.look(now, every_s, samples)
         self._tools.trace.look()
 
@@ -176,10 +179,9 @@ class Attempt:
         self.loads.tell_last()
         self._tools.trace.ask_last()
 
-    def keep_last_times(self, *, final: bool = False) -> None:
-        """The attempt is over, or the job (`final`): writes what is known of its times into this host's files."""
+    def keep_last_times(self) -> None:
+        """The attempt is over: writes what is known of its times into this host's file."""
         self.reports.keep_last()
-        self._tools.trace.keep(final=final)
 
     # -- the end ---------------------------------------------------------------------------------------------------
 

@@ -300,6 +300,7 @@ class AttemptRunner:
             return
         if self._attempt is not None:
             self._attempt.keep_logs()
+            self._tools.trace.keep()  # not before the ranks' end: it may take a second
             self._attempt.clear_away()
             self._attempt = None
         report.forget_user_failure_text(self._config.paths)
@@ -317,7 +318,7 @@ class AttemptRunner:
             why = verdict.failure.headline() if verdict.failure else verdict.why
             self._tools.console.say(f"algorun: {self._announced} was not started: {why}")
         if self._attempt is not None:
-            self._attempt.keep_last_times(final=True)
+            self._attempt.keep_last_times()
             if verdict.failure is not None:
                 self._attempt.keep_logs()
             self._attempt.leave()
@@ -342,6 +343,7 @@ class AttemptRunner:
         return redaction.text(text, self._config)
 
     def close(self) -> None:
-        """Closes all files of the attempt."""
+        """Writes what is left to write now that no host waits for this one, and closes all files of the attempt."""
         if self._attempt is not None:
+            self._tools.trace.keep(final=True)
             self._attempt.close()

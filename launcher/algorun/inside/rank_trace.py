@@ -27,15 +27,21 @@ if TYPE_CHECKING:
 FORMAT, COUNT, LEFT_OUT, CLOSED, FIRST, LAST = range(6)
 HEAD, MOMENT = 8, 2  # words
 MOST_MOMENTS = 16384  # of a rank: 256 KiB
+MOST_OF_HOST = 131072  # of all ranks of a host: its supervisor writes them in a second, and that long it hears nobody
 END, STEP = 0, 255  # what a moment is; between them: the begin of an activity, from 1
 
 
 class Trace:
-    """`mmap` is the module, `path` the file to be made. `first` and `last` are steps, counted from 1 in each attempt."""
+    """`mmap` is the module, `path` the file to be made. `first` and `last` are steps, counted from 1 in each attempt.
 
-    def __init__(self, mmap: Any, path: str, steps: str, activities: Activities) -> None:  # Any: see rank_steps
+    `ranks` of this host share its room for moments. The ends of all steps always have room.
+    """
+
+    # Any: see rank_steps
+    def __init__(self, mmap: Any, path: str, steps: str, ranks: int, activities: Activities) -> None:
         first, _, last = steps.partition("-")
         self._first, self._last = int(first), int(last)
+        self._most = max(min(MOST_MOMENTS, MOST_OF_HOST // ranks), self._last - self._first + 2)
         self._mmap, self._path, self._activities = mmap, path, activities
         self._note: Callable[[float, int], None] | None = None
 
@@ -49,7 +55,7 @@ class Trace:
             self._begin(now)
 
     def _begin(self, now: float) -> None:
-        size = 8 * (HEAD + MOMENT * MOST_MOMENTS)
+        size = 8 * (HEAD + MOMENT * self._most)
         file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.pwrite(file, bytes(size), 0)  # a full disk is an error here; in a mapped page it would be SIGBUS
@@ -58,7 +64,7 @@ class Trace:
             os.close(file)
         numbers, times = whole.cast("Q"), whole.cast("d")
         numbers[FIRST], numbers[LAST] = self._first, self._last
-        at, end = HEAD, HEAD + MOMENT * MOST_MOMENTS
+        at, end = HEAD, HEAD + MOMENT * self._most
         full = end - MOMENT * (self._last - self._first + 2)  # the ends of steps always have room
 
         def note(now: float, what: int) -> None:
@@ -87,4 +93,5 @@ class Trace:
 
 def begin(mmap: Any, folder: str, local_rank: int, activities: Activities) -> Trace:  # Any: see rank_steps
     """The trace of this process; nothing is noted before its window."""
-    return Trace(mmap, f"{folder}/trace-{local_rank}", os.environ["ALGORUN_TRACE_STEPS"], activities)
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+    return Trace(mmap, f"{folder}/trace-{local_rank}", os.environ["ALGORUN_TRACE_STEPS"], ranks, activities)

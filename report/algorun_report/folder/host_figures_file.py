@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from algorun.common.codec import loads
 from algorun_report.run_report import Series, Traffic, Utilization
+from algorun_report.thinning import Samples
 
 from .json_files import LARGEST_NUMBER
 from .log_files import ResultFolder, natural, shown
@@ -19,18 +20,14 @@ from .log_files import ResultFolder, natural, shown
 FILES = "host_figures-*.jsonl"
 FORMAT = 1
 LONGEST = 256 * 1024  # bytes of a line
+MOST_SAMPLES = 256_000  # in a chart, of all hosts together: 4,000 of each of the 64 that it draws
+FEWEST_SAMPLES = 256  # of a host
 MB = 1e6
 KINDS = ("CPU", "memory", "GPU", "GPU memory", "disk")  # in the order of the page
 RATES = {  # charts of bytes per second: the key of each series, and its word
     "network": {"network_in": "in", "network_out": "out"},
     "disk traffic": {"disk_read": "read", "disk_write": "written"},
 }
-
-
-@dataclass(slots=True)
-class _Points:
-    times: list[float] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +41,11 @@ class MeasuredHosts:
 
 def read_host_figures(folders: Sequence[ResultFolder], begin: float | None) -> MeasuredHosts:
     """What the files of all hosts tell; nothing without a file. `begin`: that of the job, in seconds since 1970."""
-    found: defaultdict[tuple[str, str], _Points] = defaultdict(_Points)  # by chart and series
+    paths = sorted((path for each in folders for path in each.path.glob(FILES)), key=lambda path: natural(path.name))
+    most = max(FEWEST_SAMPLES, MOST_SAMPLES // max(1, len(paths))) // 2
+    found: defaultdict[tuple[str, str], Samples] = defaultdict(lambda: Samples(most))  # by chart and series
     unreadable = []
-    for path in sorted(
-        (path for each in folders for path in each.path.glob(FILES)), key=lambda path: natural(path.name)
-    ):
+    for path in paths:
         damaged = 0
         try:
             for values in _lines(path):
@@ -73,7 +70,7 @@ def read_host_figures(folders: Sequence[ResultFolder], begin: float | None) -> M
     )
 
 
-def _series(label: str, points: _Points, begin: float) -> Series:
+def _series(label: str, points: Samples, begin: float) -> Series:
     order = sorted(range(len(points.times)), key=points.times.__getitem__)  # a clock may have been set back
     return Series(label, [round(points.times[n] - begin, 3) for n in order], [points.values[n] for n in order])
 
@@ -89,7 +86,7 @@ def _lines(path: Path) -> Iterator[Mapping[str, object] | None]:
             yield values if isinstance(values, dict) and values.get("format") == FORMAT else None
 
 
-def _take(found: defaultdict[tuple[str, str], _Points], values: Mapping[str, object]) -> bool:
+def _take(found: defaultdict[tuple[str, str], Samples], values: Mapping[str, object]) -> bool:
     """Adds the figures of a line. False if it has no time or no host."""
     time, host = _number(values.get("time")), values.get("host")
     if time is None or not isinstance(host, str) or not host:
@@ -104,18 +101,13 @@ def _take(found: defaultdict[tuple[str, str], _Points], values: Mapping[str, obj
     }
     for kind, share in percents.items():
         if share is not None:
-            _add(found[kind, host], time, 100 * min(1.0, max(0.0, share)))
+            found[kind, host].add(time, 100 * min(1.0, max(0.0, share)))
     for chart, keys in RATES.items():
         for key, word in keys.items():
             rate = _number(values.get(key))
             if rate is not None:
-                _add(found[chart, f"{host} {word}"], time, round(rate / MB, 3))
+                found[chart, f"{host} {word}"].add(time, round(rate / MB, 3))
     return True
-
-
-def _add(points: _Points, time: float, value: float) -> None:
-    points.times.append(time)
-    points.values.append(value)
 
 
 def _objects(values: Mapping[str, object], key: str) -> list[Mapping[str, object]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from algorun.common.codec import loads
 from algorun_report.run_report import Activities, HostWindows, Window
+from algorun_report.thinning import merge_windows
 
 from .json_files import LARGEST_NUMBER
 from .log_files import ResultFolder, natural, shown
@@ -20,6 +21,8 @@ FORMAT = 1
 LARGEST = 256 << 20  # bytes of a file: the launcher keeps 2,000 reports, of 256 ranks 36 MB
 NOTHING = Activities()
 LONGEST_NAME = 100  # characters
+MOST_WINDOWS = 256_000  # times ranks, of all hosts together: all reports of 16 hosts with 8 ranks. More are merged
+FEWEST_WINDOWS = 20  # of a host
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,18 @@ class _HostFile:
 
     host: str
     names: tuple[str, ...]
+    most: int  # windows, times ranks
     ranks: tuple[int, ...] = ()
     begins: dict[int, float] = field(default_factory=dict)  # of attempts
     windows: list[Window] = field(default_factory=list)
     slow: list[tuple[float, str]] = field(default_factory=list)
     last: _Report | None = None  # of the attempt
+
+    def add(self, window: Window) -> None:
+        """One more window. Neighbours are merged where there are too many."""
+        self.windows.append(window)
+        if len(self.windows) > 2 * max(FEWEST_WINDOWS, self.most // len(self.ranks)):
+            self.windows = merge_windows(self.windows, 2, range(len(self.names)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +84,10 @@ def read_rank_times(folders: Sequence[ResultFolder]) -> RanksOverTime:
     """What the files of all hosts tell; nothing without a file."""
     files: list[_HostFile] = []
     unreadable: list[str] = []
-    for path in sorted(path for each in folders for path in each.path.glob(FILES)):
+    paths = sorted(path for each in folders for path in each.path.glob(FILES))
+    for path in paths:
         try:
-            found, damaged = _read(path)
+            found, damaged = _read(path, MOST_WINDOWS // len(paths))
         except (OSError, ValueError) as error:
             unreadable.append(f"{path.name} is left out: {getattr(error, 'strerror', None) or error}.")
             continue
@@ -104,7 +115,7 @@ def read_rank_times(folders: Sequence[ResultFolder]) -> RanksOverTime:
     )
 
 
-def _read(path: Path) -> tuple[_HostFile, int]:
+def _read(path: Path, most: int) -> tuple[_HostFile, int]:
     """One file, and how many of its lines cannot be read. Raises OSError, and ValueError if it is not the launcher's."""
     damaged, found = 0, None
     for line in _lines(path):
@@ -113,7 +124,7 @@ def _read(path: Path) -> tuple[_HostFile, int]:
             if not isinstance(values, dict):
                 raise ValueError("not an object")
             if found is None:
-                found = _head(values)
+                found = _head(values, most)
             else:
                 _take(found, values)
         except (ValueError, KeyError, TypeError):
@@ -133,13 +144,12 @@ def _lines(path: Path) -> Iterator[bytes]:
         yield from file
 
 
-def _head(values: Mapping[str, object]) -> _HostFile:
+def _head(values: Mapping[str, object], most: int) -> _HostFile:
     names = values["activities"]
     if values["format"] != FORMAT or not isinstance(names, list) or not names:
         raise ValueError("another format")
-    return _HostFile(
-        shown(str(values["host"]))[:LONGEST_NAME], tuple(shown(str(each))[:LONGEST_NAME] for each in names)
-    )
+    host = shown(str(values["host"]))[:LONGEST_NAME]
+    return _HostFile(host, tuple(shown(str(each))[:LONGEST_NAME] for each in names), most)
 
 
 def _take(found: _HostFile, values: Mapping[str, object]) -> None:
@@ -155,12 +165,16 @@ def _take(found: _HostFile, values: Mapping[str, object]) -> None:
         found.slow.append((moment, shown(str(values["slow"]))))
     else:
         seconds = [[_number(each) for each in _list(rank)] for rank in _list(values["seconds"])]
-        if len(seconds) != len(found.ranks) or any(len(each) != len(found.names) for each in seconds):
+        if (
+            not found.ranks
+            or len(seconds) != len(found.ranks)
+            or any(len(each) != len(found.names) for each in seconds)
+        ):
             raise ValueError("another number of ranks or activities")
         last, new = found.last, _Report(moment, max(int(_number(each)) for each in _list(values["steps"])), seconds)
         if last is not None and moment > last.time:
             shares = _shares(last.seconds, seconds, moment - last.time)
-            found.windows.append(Window(last.time, moment, max(0, new.steps - last.steps), shares))
+            found.add(Window(last.time, moment, max(0, new.steps - last.steps), shares))
         found.last = new
 
 

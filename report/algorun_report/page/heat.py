@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from algorun.timing.slowness import NOT_OWN, OTHER
-from algorun_report.run_report import Activities, HostWindows, Window
+from algorun_report.run_report import Activities, HostWindows
+from algorun_report.thinning import merge_windows
 
 MOST_RANKS = 512  # rows: more have no pixel of their own
 MOST_WINDOWS = 600  # of a rank: two pixels each on a wide screen
@@ -26,7 +27,7 @@ class HeatMap:
 
     names: tuple[str, ...]
     hosts: tuple[HostWindows, ...]
-    merged: int  # the most windows that are drawn as one
+    merged: int  # the most reports that are drawn as one
     ranks_left_out: int
 
     @property
@@ -82,8 +83,9 @@ def heat_map(activities: Activities) -> HeatMap | None:
     hosts, left_out = _first_ranks(activities.hosts)
     rows = sum(len(host.ranks) for host in hosts)
     most = max(FEWEST_WINDOWS, min(MOST_WINDOWS, MOST_VALUES // (rows * len(seen))))
-    merged = max(-(-len(host.windows) // most) for host in hosts)
-    drawn = tuple(HostWindows(host.host, host.ranks, tuple(_merge(host.windows, merged, seen))) for host in hosts)
+    count = max(-(-len(host.windows) // most) for host in hosts)
+    drawn = tuple(HostWindows(host.host, host.ranks, tuple(merge_windows(host.windows, count, seen))) for host in hosts)
+    merged = max(each.reports for host in drawn for each in host.windows)
     return HeatMap(tuple(activities.names[at] for at in seen), drawn, merged, left_out)
 
 
@@ -99,28 +101,3 @@ def _first_ranks(hosts: Sequence[HostWindows]) -> tuple[list[HostWindows], int]:
             left_out += len(host.ranks)
             room = 0
     return found, left_out
-
-
-def _merge(windows: Sequence[Window], count: int, seen: Sequence[int]) -> list[Window]:
-    """Neighbouring windows as one, `count` of them at most, with the activities `seen`. A gap, as between two attempts,
-    stays."""
-    groups: list[list[Window]] = []
-    for each in windows:
-        if groups and len(groups[-1]) < count and groups[-1][-1].end == each.begin:
-            groups[-1].append(each)
-        else:
-            groups.append([each])
-    return [_mean(group, seen) for group in groups]
-
-
-def _mean(group: Sequence[Window], seen: Sequence[int]) -> Window:
-    lengths = [each.end - each.begin for each in group]
-    whole = sum(lengths)
-    shares = tuple(
-        tuple(
-            sum(each.shares[rank][at] * length for each, length in zip(group, lengths, strict=True)) / whole
-            for at in seen
-        )
-        for rank in range(len(group[0].shares))
-    )
-    return Window(group[0].begin, group[-1].end, sum(each.steps for each in group), shares)

@@ -20,9 +20,9 @@ class Board:
 
 
 class Host:
-    def __init__(self, every_s=10.0):
+    def __init__(self, every_s=10.0, ranks=2):
         self.board, self.told, self.now, self.every_s = Board(), [], 0.0, every_s
-        self.reports = LoadReports(self.board, 2, 0, lambda message: self.told.append(message.load))
+        self.reports = LoadReports(self.board, ranks, 0, lambda message: self.told.append(message.load))
 
     def seconds(self, count, steps=(1, 1), use=0.9):
         for second in range(count):
@@ -76,3 +76,10 @@ def test_reports_can_be_off():
     host.seconds(30)
     host.reports.tell_last()
     assert host.told == []
+
+
+def test_a_host_without_ranks_tells_its_memory_and_disks():
+    host = Host(ranks=0)
+    host.seconds(25)
+    assert len(host.told) >= 2
+    assert not any(each.training for each in host.told)

@@ -35,7 +35,7 @@ class Host:
         """Each rank makes its steps up to a count."""
         for local_rank, count in enumerate(counts):
             activities = SimpleNamespace(note=None, open=[])
-            rank = rank_trace.Trace(mmap, str(self.run / f"trace-{local_rank}"), "{}-{}".format(*STEPS), activities)
+            rank = rank_trace.Trace(mmap, str(self.run / f"trace-{local_rank}"), "{}-{}".format(*STEPS), 2, activities)
             for number in range(1, count + 1):
                 rank.stepped(number, time.monotonic())
 

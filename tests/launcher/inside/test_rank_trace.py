@@ -60,10 +60,14 @@ def test_a_killed_rank_leaves_what_it_has_noted(light):
     assert (found.closed, found.steps) == (False, 5)
 
 
-def test_a_full_buffer_leaves_activities_out_and_keeps_the_steps(light):
-    ended(light.start(SCRIPT, ALGORUN_TRACE_STEPS="3-9", STEPS="12", MANY="4000"))
+@pytest.mark.parametrize(
+    ("ranks", "most"), [(1, rank_trace.MOST_MOMENTS), (64, rank_trace.MOST_OF_HOST // 64), (100_000, 8)]
+)
+def test_a_full_buffer_leaves_activities_out_and_keeps_the_steps(light, ranks, most):
+    """However many ranks of the host share the room."""
+    ended(light.start(SCRIPT, ALGORUN_TRACE_STEPS="3-9", STEPS="12", MANY="4000", LOCAL_WORLD_SIZE=str(ranks)))
     found = moments(light)
     assert found.closed
     assert found.steps == 7
-    assert len(found.moments) <= rank_trace.MOST_MOMENTS
+    assert len(found.moments) <= most
     assert len(found.moments) + found.left_out > 2 * 4000 * 7

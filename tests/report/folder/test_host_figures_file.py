@@ -7,6 +7,7 @@ import json
 import pytest
 
 from algorun.timing.host_figures import FolderFigures, GpuFigures, HostFigures, to_line
+from algorun_report.folder import host_figures_file
 from algorun_report.folder.host_figures_file import read_host_figures
 from algorun_report.folder.log_files import ResultFolder
 from algorun_report.folder.read import read
@@ -99,3 +100,13 @@ def test_the_launcher_s_figures_go_before_those_of_cloudwatch(tmp_path):
     assert chart(page, "disk")["columns"] == [[7]]
     assert chart(page, "network")["unit"] == "MB/s"
     assert not chart(page, "network")["percent"]
+
+
+def test_of_a_very_long_job_fewer_samples_are_kept_and_every_peak(tmp_path, monkeypatch):
+    monkeypatch.setattr(host_figures_file, "MOST_SAMPLES", 1)
+    most = host_figures_file.FEWEST_SAMPLES
+    write(tmp_path, "algo-1", *(figures("algo-1", 100.0 + n, cpu=float(n == 777)) for n in range(5 * most)))
+    times, values = lines(read_host_figures([ResultFolder(tmp_path)], 100.0).utilization)["CPU", "algo-1"]
+    assert len(times) <= most
+    assert dict(zip(times, values, strict=True))[777] == 100
+    assert values.count(100) == 1

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from algorun_report.folder import rank_times_file
 from algorun_report.folder.log_files import ResultFolder
 from algorun_report.folder.rank_times_file import read_rank_times
 from algorun_report.folder.read import read
@@ -109,3 +110,22 @@ def test_a_simulated_job_begins_with_its_first_attempt(tmp_path):
     report = read(tmp_path)
     assert report.created == 1000.0
     assert report.activities.hosts[0].windows[0].begin == 5.0
+
+
+def test_of_very_many_reports_neighbours_are_merged_and_no_second_is_lost(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_times_file, "MOST_WINDOWS", 100)
+    lines = [times(110.0 + n, [0.25 * n, 0], [0, n], (n, n)) for n in range(500)]
+    found = read_rank_times(written(tmp_path, HEAD, START, *lines))
+    (host,) = found.activities.hosts
+    assert len(host.windows) <= 100
+    assert sum(each.reports for each in host.windows) == sum(each.steps for each in host.windows) == 499
+    assert (host.windows[0].begin, host.windows[-1].end) == (110.0, 609.0)
+    assert {each.shares for each in host.windows} == {((0.25, 0), (0, 1))}
+
+
+def test_a_report_before_any_attempt_is_left_out(tmp_path):
+    found = read_rank_times(
+        written(tmp_path, HEAD, *({"steps": [n], "time": 100.0 + n, "seconds": []} for n in range(3)))
+    )
+    assert found.activities.hosts == ()
+    assert found.unreadable == ("rank_times-algo-1.jsonl: 3 lines that cannot be read are left out.",)
