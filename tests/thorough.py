@@ -214,13 +214,14 @@ LATER = (
     ),
     Later(
         "They need chromium, which a newcomer's machine does not have. report/page has the policy, the escaping and the "
-        "sampling without a browser.",
+        "sampling without a browser; launcher/timing/trace_reader.py is as strict with traces as Perfetto.",
         {
             "report/test_browser.py::test_a_log_line_is_text_and_the_page_asks_for_nothing": (),
             "report/test_browser.py::test_the_policy_stops_a_script_and_a_request_that_got_into_the_page": (),
             "report/test_browser.py::test_16_hosts_with_10_000_values_a_metric_are_drawn_from_less_than_5_mb": (),
             "report/test_browser.py::test_nothing_is_wider_than_the_window": (),
             "report/test_browser.py::test_colours_follow_the_system_also_while_the_page_is_open": (),
+            "report/test_perfetto.py::test_perfetto_takes_every_slice_of_a_trace": (),
         },
     ),
     Later(

@@ -78,13 +78,18 @@ class Browser:
 
     def open(self, path: Path) -> float:
         """Opens a page, and returns the seconds until it was loaded and its scripts had run."""
-        self.events.clear()
         begin = time.monotonic()
-        self._call("Page.navigate", url=path.resolve().as_uri())
-        while not any(each["method"] == "Page.loadEventFired" for each in self.events):
-            self._read(begin + LONGEST_S)
+        self.go(path.resolve().as_uri())
         self.value("new Promise(done => requestAnimationFrame(() => setTimeout(done)))")  # it is on the screen
         return time.monotonic() - begin
+
+    def go(self, address: str) -> None:
+        """Opens an address, and waits until its page is loaded."""
+        self.events.clear()
+        end = time.monotonic() + LONGEST_S
+        self._call("Page.navigate", url=address)
+        while not any(each["method"] == "Page.loadEventFired" for each in self.events):
+            self._read(end)
 
     def value(self, expression: str) -> Any:
         """What a line of JavaScript returns."""

@@ -22,7 +22,7 @@ MOMENT = struct.Struct("@dQ")
 END, STEP = 0, 255
 FIRST_THREAD = 10_000  # above the numbers of hosts: a thread with its process's number would be taken for its main one
 US = 1e6  # the format's unit of time
-LATEST_US = 1e18  # 30,000 years
+LATEST_S, LATEST_US = 1e12, 1e18  # 30,000 years
 
 Event = dict[str, object]  # as the format has it
 
@@ -69,8 +69,10 @@ def read_moments(data: bytes) -> Moments | None:
         return None
     if HEAD.size + count * MOMENT.size > len(data) or not 0 < first <= last:
         raise ValueError("damaged")
-    found = MOMENT.iter_unpack(memoryview(data)[HEAD.size : HEAD.size + count * MOMENT.size])
-    return Moments(first, last, closed == 1, left_out, tuple(found))
+    found = tuple(MOMENT.iter_unpack(memoryview(data)[HEAD.size : HEAD.size + count * MOMENT.size]))
+    if not all(abs(at) < LATEST_S for at, _ in found):
+        raise ValueError("damaged")
+    return Moments(first, last, closed == 1, left_out, found)
 
 
 def to_json(part: Part) -> dict[str, object]:
@@ -109,9 +111,11 @@ def _sorted(process: int, thread: int, index: int) -> Event:
 
 
 def _slice(name: str, begin: float, end: float, place: tuple[int, int], shift: float) -> Event:
-    at = round(US * (begin + shift), 3)
-    duration = round(US * (end + shift) - at, 3)
-    return {"ph": "X", "name": name, "ts": at, "dur": max(0.0, duration), "pid": place[0], "tid": place[1]}
+    # Whole microseconds: sums of rounded fractions are a nanosecond off, and Perfetto drops a slice that then begins before
+    # the end of the one before it.
+    at = round(US * (begin + shift))
+    duration = round(US * (end + shift)) - at
+    return {"ph": "X", "name": name, "ts": at, "dur": max(0, duration), "pid": place[0], "tid": place[1]}
 
 
 def _steps(found: Moments, process: int, thread: int, shift: float) -> list[Event]:
@@ -197,9 +201,9 @@ def _number(about: Mapping[str, object], key: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def _later(event: Event, us: float) -> Event:
+def _later(event: Event, us: int) -> Event:
     at = event.get("ts")
-    return {**event, "ts": round(at + us, 3)} if isinstance(at, (int, float)) else event
+    return {**event, "ts": at + us} if isinstance(at, (int, float)) else event
 
 
 def _merged(attempt: int, parts: Sequence[tuple[Mapping[str, object], list[Event]]]) -> Merged:
@@ -209,12 +213,11 @@ def _merged(attempt: int, parts: Sequence[tuple[Mapping[str, object], list[Event
     within = sum(known[-2:]) if len(known) == len(parts) else None
     events: list[Event] = []
     for about, found in parts:
-        later = (
-            0.0 if within is not None else US * ((_number(about, "wall_s") or 0.0) - (_number(about, "added_s") or 0.0))
-        )
+        to_wall = (_number(about, "wall_s") or 0.0) - (_number(about, "added_s") or 0.0)
+        later = 0 if within is not None else round(US * to_wall)
         events += [_later(each, later) for each in found]
     starts = [at for each in events if isinstance(at := each.get("ts"), (int, float))]
-    begin = min(starts, default=0.0)
+    begin = int(min(starts, default=0))
     moved = [_later(each, -begin) for each in events]
     first = parts[0][0]["steps"]
     assert isinstance(first, list)

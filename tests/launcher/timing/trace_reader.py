@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-SLACK = 0.002  # microseconds: times are rounded to nanoseconds
-
 
 @dataclass(frozen=True)
 class Slice:
@@ -19,8 +17,8 @@ class Slice:
     process: str
     thread: str
     name: str
-    begin: float
-    end: float
+    begin: int
+    end: int
 
 
 def slices(trace: dict) -> list[Slice]:
@@ -41,6 +39,7 @@ def slices(trace: dict) -> list[Slice]:
             continue
         assert each["ph"] == "X", each
         assert each.keys() == {"ph", "name", "ts", "dur", "pid", "tid"}
+        assert (type(each["ts"]), type(each["dur"])) == (int, int), "fractions add up to something else"
         assert each["dur"] >= 0, each
         process, thread = names["process_name", each["pid"], 0], names["thread_name", each["pid"], each["tid"]]
         found.append(Slice(process, thread, each["name"], each["ts"], each["ts"] + each["dur"]))
@@ -50,10 +49,10 @@ def slices(trace: dict) -> list[Slice]:
 
 
 def _check_nesting(found: list[Slice]) -> None:
-    assert all(a.begin <= b.begin + SLACK for a, b in pairwise(found)), "a parent stands before its children"
+    assert all(a.begin <= b.begin for a, b in pairwise(found)), "a parent stands before its children"
     opened: list[Slice] = []
     for each in found:
-        while opened and opened[-1].end <= each.begin + SLACK:
+        while opened and opened[-1].end <= each.begin:
             opened.pop()
-        assert not opened or each.end <= opened[-1].end + SLACK, (opened[-1], each)
+        assert not opened or each.end <= opened[-1].end, (opened[-1], each)
         opened.append(each)
