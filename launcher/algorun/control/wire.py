@@ -145,7 +145,8 @@ def _check(message: Message) -> None:
         case Pace(ranks=ranks):
             for each in ranks:
                 _within(each.rank, "rank", 0, MOST_STEPS)
-                if len(each.activities) != len(ACTIVITIES) or not all(map(math.isfinite, (each.at, *each.activities))):
+                seconds = each.at, each.queued, *each.activities
+                if len(each.activities) != len(ACTIVITIES) or not all(map(math.isfinite, seconds)):
                     raise ValueError(f"times {each}")
         case Load(load=load):
             for name in ("ranks", "gpus", "idle", "throttled"):

@@ -13,6 +13,18 @@ from .step_counter import StepBoard
 from .times_file import TimesFile
 
 
+def queued_s(pid: int) -> float:
+    """Seconds in which the main thread of a process was ready to run and no core was free; 0.0 where the kernel does not say.
+
+    https://docs.kernel.org/scheduler/sched-stats.html: the second number of /proc/PID/schedstat, in nanoseconds.
+    """
+    try:
+        with open(f"/proc/{pid}/schedstat", "rb") as file:
+            return int(file.read(100).split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class ReportTo:
     """Where reports go."""
@@ -64,7 +76,7 @@ class Reports:
     def _read(self, local_rank: int, rank: int, now: float) -> RankTimes:
         found = self._board.read(local_rank)
         spent = tuple(round(each, 4) for each in found.activities)
-        return RankTimes(rank, found.group, found.count, round(now, 4), spent)
+        return RankTimes(rank, found.group, found.count, round(now, 4), spent, round(queued_s(found.pid), 4))
 
     def _tell(self, times: tuple[RankTimes, ...], *, last: bool = False) -> None:
         self._told = times

@@ -19,13 +19,15 @@ UNEQUAL_STEPS = 0.1  # of the steps: ranks that differ by more do not train toge
 WAITING = "exchange"  # no work, but waiting for the work of others
 NOT_OWN = (WAITING, "evaluation")  # an evaluation is seen as a whole, with the waiting in it
 OTHER = "what no activity names"
+CORE = "waiting for a core"  # within other parts: the rank could run, and this host's cores did something else
 
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
     """What one rank has done until `at` (seconds of its host's clock) in this attempt.
 
-    `group`: ranks of one number do the same work. `activities`: seconds in the order of timing.activities.NAMES.
+    `group`: ranks of one number do the same work. `activities`: seconds in the order of timing.activities.NAMES. `queued`:
+    seconds in which the rank was ready to run and no core was free; 0 where that is not known.
     """
 
     rank: int
@@ -33,6 +35,7 @@ class RankTimes:
     steps: int
     at: float
     activities: tuple[float, ...]
+    queued: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,7 @@ class Share:
     own: float
     exchange: float
     parts: Mapping[str, float]  # of its own time
+    queued: float
 
 
 def slow_ranks(before: Mapping[int, RankTimes], after: Mapping[int, RankTimes]) -> Slow | None:
@@ -113,7 +117,8 @@ def _share(before: RankTimes, after: RankTimes) -> Share | None:
     spent = {name: (b - a) / whole for name, a, b in zip(NAMES, before.activities, after.activities, strict=True)}
     parts = {name: share for name, share in spent.items() if name not in NOT_OWN}
     parts[OTHER] = max(0.0, 1 - sum(spent.values()))
-    return Share(after.rank, steps, sum(parts.values()), spent[WAITING], parts)
+    queued = max(0.0, after.queued - before.queued) / whole
+    return Share(after.rank, steps, sum(parts.values()), spent[WAITING], parts, queued)
 
 
 def _slow_of_group(shares: Sequence[Share]) -> Slow | None:
@@ -132,7 +137,8 @@ def _slow_of_group(shares: Sequence[Share]) -> Slow | None:
     excess = {
         name: median([e.parts[name] for e in late]) - median([e.parts[name] for e in others]) for name in late[0].parts
     }
-    activity = max(excess, key=lambda name: excess[name])
+    queued = median([each.queued for each in late]) - median([each.queued for each in others])
+    activity = CORE if queued >= (own - usual) / 2 else max(excess, key=lambda name: excess[name])
     return Slow(tuple(sorted(each.rank for each in late)), own / usual, activity, waited)
 
 

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
+from algorun.common.fast_dataclasses import replace
 from algorun.timing.activities import NAMES
-from algorun.timing.slowness import OTHER, RankTimes, excesses, median, slow_ranks
+from algorun.timing.slowness import CORE, OTHER, RankTimes, excesses, median, slow_ranks
 
 STEP_S, WINDOW_S = 0.1, 10.0
 WORK = {
@@ -71,6 +72,16 @@ def test_a_delay_is_the_first_of_all_excesses(part, delay):
 
 def test_one_rank_has_nobody_to_be_above():
     assert excesses(*reports(4, late=(1,), delay=1.0, groups=4)) == []
+
+
+@pytest.mark.parametrize(("queued_s", "activity"), [(0.0, "backward"), (2.0, "backward"), (3.0, CORE), (5.0, CORE)])
+def test_a_rank_that_finds_no_core_is_named_with_that(queued_s, activity):
+    """A delay of 50 % is 5 s here: the cause is what explains half of them."""
+    before, after = reports(4, late=(2,), part="backward", delay=0.5)
+    after = {rank: replace(each, queued=1.0 + (queued_s if rank == 2 else 0.0)) for rank, each in after.items()}
+    found = slow_ranks({rank: replace(each, queued=1.0) for rank, each in before.items()}, after)
+    assert found is not None
+    assert (found.ranks, found.activity) == ((2,), activity)
 
 
 def test_all_ranks_of_a_slow_host_are_found():
