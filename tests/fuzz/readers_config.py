@@ -19,7 +19,8 @@ from algorun.job import hyperparameters as hp
 from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.paths import Paths
 from algorun.job.request import Request
-from algorun.job.settings import NEVER_S, WAITS, ControlSettings, Limits
+from algorun.job.setting_values import NEVER_S
+from algorun.job.settings import WAITS, ControlSettings, Limits
 from algorun.job.values import Sourced
 from algorun.machine.probe import Machine
 from algorun.plan import cluster, plan, render

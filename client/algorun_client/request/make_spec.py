@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from algorun.common.errors import UserError
 from algorun.job.engine import Engine
-from algorun.job.settings import MOST_RESTARTS
+from algorun.job.setting_values import MOST_RESTARTS
 
 from . import names, values
 from .jobfile import JobFile

@@ -13,7 +13,7 @@ from algorun.common.fast_dataclasses import dataclass
 
 from . import hyperparameters as hp
 from .engine import Engine
-from .settings import MOST_RESTARTS
+from .setting_values import MOST_RESTARTS
 from .values import count, names
 
 # The keys that SDK v2 sends for distribution=, and their engines. The launcher of smdistributed is closed software;

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass
 
-from .settings import MOST_RESTARTS
+from .setting_values import MOST_RESTARTS
 from .values import count
 
 if TYPE_CHECKING:

@@ -15,18 +15,27 @@ from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass
 
 from .engine import Engine
-from .values import MOST_SECONDS, addresses, count, names, seconds
+from .setting_values import (
+    LEAST_STORE_MB,
+    WINDOW,
+    is_one,
+    is_set,
+    name_list,
+    object_store_mb,
+    port,
+    price,
+    request_format,
+    restarts,
+    seconds_or_off,
+    switch,
+    text_of,
+    unless_off,
+    window,
+)  # fmt: skip
+from .values import addresses, count, seconds
 
 Value = TypeVar("Value", covariant=True)
 
-NEVER_S = MOST_SECONDS  # the value of `off`: wait forever
-MOST_RESTARTS = 1000
-HIGHEST_PORT = 65535
-HIGHEST_PRICE = 1e6  # of a host and hour, in any currency
-MOST_TRACED = 1000  # steps
-WINDOW = f"FIRST-LAST: FIRST from 2, up to {MOST_TRACED} steps"
-MOST_FORMATS = 1_000_000
-LEAST_STORE_MB, MOST_STORE_MB = 75, 16 * 1024**2  # Ray refuses a smaller object store
 TOOLKIT = "toolkit"  # ALGORUN_ENGINE: AWS's own launcher
 CONTROL_PORT = 29600  # below the ephemeral range, away from torchrun's 29400 and 29500
 
@@ -48,92 +57,6 @@ class Setting(Generic[Value]):
         return self.parse(self.name, text) if text else self.default
 
 
-# -- parsers of values -----------------------------------------------------------------------------------------------
-
-
-def _text(name: str, text: str) -> str:
-    return text
-
-
-def _one(name: str, text: str) -> bool:
-    return text == "1"
-
-
-def _set(name: str, text: str) -> bool:
-    return True
-
-
-def _switch(name: str, text: str) -> bool:
-    if text not in ("0", "1"):
-        raise UserError(name, f"{text!r} is neither 1 nor 0", allowed="1, 0")
-    return text == "1"
-
-
-def _seconds_or_off(name: str, text: str) -> float:
-    return NEVER_S if text == "off" else seconds(name, text)
-
-
-def _unless_off(name: str, text: str) -> bool:
-    if text != "off":
-        raise UserError(name, f"{text!r} is not allowed", allowed="off", fix="unset it to measure")
-    return False
-
-
-def _restarts(name: str, text: str) -> int:
-    return count(name, text, MOST_RESTARTS, least=0)
-
-
-def _price(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < HIGHEST_PRICE:
-        raise UserError(
-            name, f"{text!r} is not a price", allowed=f"a number above 0 and below {HIGHEST_PRICE:g}, such as 1.5"
-        )
-    return value
-
-
-def _port(name: str, text: str) -> int:
-    return count(name, text, HIGHEST_PORT)
-
-
-def _object_store_mb(name: str, text: str) -> int:
-    return count(name, text, MOST_STORE_MB, LEAST_STORE_MB)
-
-
-def _window(name: str, text: str) -> tuple[int, int]:
-    parts = text.split("-")
-    if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) <= 15 for part in parts):
-        raise UserError(name, f"{text!r} is no window of steps", allowed=WINDOW, fix="such as 50-60")
-    first, last = int(parts[0]), int(parts[1])
-    if not 2 <= first <= last < first + MOST_TRACED:
-        raise UserError(name, f"{text!r} is no window of steps", allowed=WINDOW, fix="such as 50-60")
-    return first, last
-
-
-def _request_format(name: str, text: str) -> int:
-    asked = count(name, text, MOST_FORMATS)
-    if asked > HIGHEST_FORMAT:
-        raise UserError(
-            name,
-            f"the request has format {asked}, and this image's algorun knows no format above {HIGHEST_FORMAT}",
-            fix="use an image of the client's version or newer",
-        )
-    return asked
-
-
-def _names(name: str, text: str) -> tuple[str, ...]:
-    from algorun.common.codec import loads  # late: few jobs need it, and every job waits for its start
-
-    try:
-        value = loads(text)
-    except ValueError:
-        value = text
-    return names(name, value)
-
-
 # -- the launcher ----------------------------------------------------------------------------------------------------
 
 POSITIVE = "a number above 0"
@@ -148,16 +71,16 @@ SLOTS: Setting[int | None] = Setting(
 RESTARTS: Setting[int] = Setting(
     "ALGORUN_RESTARTS",
     0,
-    _restarts,
+    restarts,
     "0 to 1000",
     "Restart a failed job up to this many times; `--restarts` and the hyperparameter `algorun_restarts` override it",
 )
-SHARE_NOTHING = Setting("ALGORUN_SHARE_NOTHING", False, _one, "1", "Run the program once per host, without ranks")
+SHARE_NOTHING = Setting("ALGORUN_SHARE_NOTHING", False, is_one, "1", "Run the program once per host, without ranks")
 EQUAL_SLOTS = Setting(
-    "ALGORUN_EQUAL_SLOTS", False, _one, "1", "End the job with exit code 64 if hosts have different numbers of ranks"
+    "ALGORUN_EQUAL_SLOTS", False, is_one, "1", "End the job with exit code 64 if hosts have different numbers of ranks"
 )
 PORT = Setting(
-    "ALGORUN_CONTROL_PORT", CONTROL_PORT, _port, "1 to 65535", "TCP port of the control channel on the leader"
+    "ALGORUN_CONTROL_PORT", CONTROL_PORT, port, "1 to 65535", "TCP port of the control channel on the leader"
 )
 ADDRESSES: Setting[Mapping[str, str]] = Setting(
     "ALGORUN_ADDRESSES",
@@ -167,44 +90,44 @@ ADDRESSES: Setting[Mapping[str, str]] = Setting(
     "Addresses of hosts whose names do not resolve",
 )
 TOKEN = Setting(
-    "ALGORUN_TOKEN", "", _text, "any text, the same on all hosts",
+    "ALGORUN_TOKEN", "", text_of, "any text, the same on all hosts",
     "Secret by which hosts prove that they belong to the job. Unset: the training job's ARN",
 )  # fmt: skip
 EXTRACT: Setting[tuple[str, ...]] = Setting(
-    "ALGORUN_EXTRACT", (), _names, 'a list such as ["train"]',
+    "ALGORUN_EXTRACT", (), name_list, 'a list such as ["train"]',
     "Channels (in a Processing job: inputs) whose tar and zip files are unpacked on every host before the ranks start; the "
     "hyperparameter `algorun_extract` overrides it",
 )  # fmt: skip
 TF_CONFIG: Setting[bool | None] = Setting(
-    "ALGORUN_TF_CONFIG", None, _switch, "1, 0",
+    "ALGORUN_TF_CONFIG", None, switch, "1, 0",
     "1: every rank gets `TF_CONFIG` for TensorFlow's MultiWorkerMirroredStrategy. It overrides the hyperparameter "
     "`sagemaker_multi_worker_mirrored_strategy_enabled`",
 )  # fmt: skip
 REQUEST_FORMAT: Setting[int | None] = Setting(
-    "ALGORUN_REQUEST_FORMAT", None, _request_format, f"1 to {HIGHEST_FORMAT}",
+    "ALGORUN_REQUEST_FORMAT", None, request_format, f"1 to {HIGHEST_FORMAT}",
     "Format of the request by which algorun's client created the job; the client sets it. A newer image knows more formats",
 )  # fmt: skip
 QUIET = Setting(
-    "ALGORUN_QUIET", False, _set, "any text",
+    "ALGORUN_QUIET", False, is_set, "any text",
     "Print no closing line and no failure on this host; `algorun simulate` sets it",
 )  # fmt: skip
 PRICE = Setting(
-    "ALGORUN_PRICE", 0.0, _price, "a number above 0",
+    "ALGORUN_PRICE", 0.0, price, "a number above 0",
     "Price of one host for one hour, in your currency: the closing table then says what the job cost. Unset: no cost",
 )  # fmt: skip
 FIGURES = Setting(
-    "ALGORUN_FIGURES", True, _unless_off, "off",
+    "ALGORUN_FIGURES", True, unless_off, "off",
     "off: do not measure how busy the hosts are, CPUs, memory, disks, network and GPUs. Unset: measure them",
 )  # fmt: skip
 RAY_OBJECT_STORE_MB: Setting[int | None] = Setting(
-    "ALGORUN_RAY_OBJECT_STORE_MB", None, _object_store_mb, f"{LEAST_STORE_MB} to what is free in /dev/shm",
+    "ALGORUN_RAY_OBJECT_STORE_MB", None, object_store_mb, f"{LEAST_STORE_MB} to what is free in /dev/shm",
     "Size of Ray's object store on each host, in MiB. Unset: 30 % of the host's memory, at most 80 % of what is free in "
     "/dev/shm and at most 200 GB", "MiB",
 )  # fmt: skip
 
 
 TRACE_STEPS: Setting[tuple[int, int] | None] = Setting(
-    "ALGORUN_TRACE_STEPS", None, _window, WINDOW,
+    "ALGORUN_TRACE_STEPS", None, window, WINDOW,
     "Trace these steps of every rank: from the end of the step before the first one to the end of the last one. Unset: no trace",
 )  # fmt: skip
 
@@ -243,11 +166,11 @@ BLAME_S = Setting(
     "ALGORUN_BLAME_S", 1.0, seconds, POSITIVE, "After the first failure: wait for reports of an earlier one", "s"
 )
 HANG_S = Setting(
-    "ALGORUN_HANG_S", 600.0, _seconds_or_off, f"{POSITIVE}; off: never",
+    "ALGORUN_HANG_S", 600.0, seconds_or_off, f"{POSITIVE}; off: never",
     "A rank hangs after this time without an optimizer step, or after ten times its longest step if that is more", "s",
 )  # fmt: skip
 TIMES_S = Setting(
-    "ALGORUN_TIMES_S", 10.0, _seconds_or_off, f"{POSITIVE}; off: never",
+    "ALGORUN_TIMES_S", 10.0, seconds_or_off, f"{POSITIVE}; off: never",
     "Time between two reports of what ranks do and how busy their host is. A rank that is slow in three of them in a row is "
     "named. off: no warnings of slow ranks, batches, GPUs, memory and disks", "s",
 )  # fmt: skip
@@ -275,31 +198,33 @@ LEAVE_S = Setting(
 # -- inside a rank: set by the launcher, read by programs of `inside` and by the .pth file ---------------------------
 
 LEFT_OUT_JOB = Setting(
-    "ALGORUN_LEFT_OUT_JOB", "", _text, "names", "Variables that no rank gets, because each is 128 KiB or larger"
+    "ALGORUN_LEFT_OUT_JOB", "", text_of, "names", "Variables that no rank gets, because each is 128 KiB or larger"
 )
 LEFT_OUT_HOST = Setting(
-    "ALGORUN_LEFT_OUT_HOST", "", _text, "names", "Variables that no rank of this host gets, for the same reason"
+    "ALGORUN_LEFT_OUT_HOST", "", text_of, "names", "Variables that no rank of this host gets, for the same reason"
 )
-RUN_DIR = Setting("ALGORUN_RUN_DIR", "", _text, "a folder", "The supervisor's sockets and step counters on this host")
-SHIM = Setting("ALGORUN_SHIM", "", _text, "a file", "The program that reports a rank's exception and counts its steps")
+RUN_DIR = Setting("ALGORUN_RUN_DIR", "", text_of, "a folder", "The supervisor's sockets and step counters on this host")
+SHIM = Setting(
+    "ALGORUN_SHIM", "", text_of, "a file", "The program that reports a rank's exception and counts its steps"
+)
 RANK = Setting(
-    "ALGORUN_RANK", "", _text, "a number", "RANK as the launcher set it; a launcher inside the script may change RANK"
+    "ALGORUN_RANK", "", text_of, "a number", "RANK as the launcher set it; a launcher inside the script may change RANK"
 )
-LOCAL_RANK = Setting("ALGORUN_LOCAL_RANK", "", _text, "a number", "LOCAL_RANK as the launcher set it")
+LOCAL_RANK = Setting("ALGORUN_LOCAL_RANK", "", text_of, "a number", "LOCAL_RANK as the launcher set it")
 HOOKS = Setting(
-    "ALGORUN_HOOKS", "", _text, "off",
+    "ALGORUN_HOOKS", "", text_of, "off",
     "off: put nothing around torch's functions; the closing table then does not say what ranks of your own script did",
 )  # fmt: skip
 
 # -- elsewhere -------------------------------------------------------------------------------------------------------
 
 CUDA_ON_CPU = Setting(
-    "ALGORUN_CUDA_ON_CPU", "", _text, "1, script",
+    "ALGORUN_CUDA_ON_CPU", "", text_of, "1, script",
     "Without a GPU: scripts that import smdistributed use the CPU for devices named cuda. With `script`, "
     "`torch.cuda.is_available()` is also true for the script",
 )  # fmt: skip
 IMAGE = Setting(
-    "ALGORUN_IMAGE", "algorun:cpu", _text, "an image", "The image that compose starts and that the benchmarks measure"
+    "ALGORUN_IMAGE", "algorun:cpu", text_of, "an image", "The image that compose starts and that the benchmarks measure"
 )
 
 WAITS = (

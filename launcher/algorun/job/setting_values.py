@@ -1,0 +1,114 @@
+"""What the variables `ALGORUN_*` may hold: each function reads one kind of value from the variable `name` with this `text`,
+and raises UserError where it is none. Pure."""
+
+from __future__ import annotations
+
+from algorun.common import REQUEST_FORMAT as HIGHEST_FORMAT
+from algorun.common.errors import UserError
+
+from .values import MOST_SECONDS, count, names, seconds
+
+NEVER_S = MOST_SECONDS  # the value of `off`: wait forever
+MOST_RESTARTS = 1000
+HIGHEST_PORT = 65535
+HIGHEST_PRICE = 1e6  # of a host and hour, in any currency
+MOST_TRACED = 1000  # steps
+WINDOW = f"FIRST-LAST: FIRST from 2, up to {MOST_TRACED} steps"
+MOST_FORMATS = 1_000_000
+LEAST_STORE_MB, MOST_STORE_MB = 75, 16 * 1024**2  # Ray refuses a smaller object store
+
+
+def text_of(name: str, text: str) -> str:
+    """Any text."""
+    return text
+
+
+def is_one(name: str, text: str) -> bool:
+    """True for 1."""
+    return text == "1"
+
+
+def is_set(name: str, text: str) -> bool:
+    """True for any value."""
+    return True
+
+
+def switch(name: str, text: str) -> bool:
+    """1 or 0."""
+    if text not in ("0", "1"):
+        raise UserError(name, f"{text!r} is neither 1 nor 0", allowed="1, 0")
+    return text == "1"
+
+
+def seconds_or_off(name: str, text: str) -> float:
+    """Seconds; NEVER_S for `off`."""
+    return NEVER_S if text == "off" else seconds(name, text)
+
+
+def unless_off(name: str, text: str) -> bool:
+    """False for `off`, which is the only value."""
+    if text != "off":
+        raise UserError(name, f"{text!r} is not allowed", allowed="off", fix="unset it to measure")
+    return False
+
+
+def restarts(name: str, text: str) -> int:
+    """How often a failed job restarts."""
+    return count(name, text, MOST_RESTARTS, least=0)
+
+
+def price(name: str, text: str) -> float:
+    """The price of a host and hour."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < HIGHEST_PRICE:
+        raise UserError(
+            name, f"{text!r} is not a price", allowed=f"a number above 0 and below {HIGHEST_PRICE:g}, such as 1.5"
+        )
+    return value
+
+
+def port(name: str, text: str) -> int:
+    """A TCP port."""
+    return count(name, text, HIGHEST_PORT)
+
+
+def object_store_mb(name: str, text: str) -> int:
+    """The size of Ray's object store."""
+    return count(name, text, MOST_STORE_MB, LEAST_STORE_MB)
+
+
+def window(name: str, text: str) -> tuple[int, int]:
+    """The first and the last step of a window."""
+    parts = text.split("-")
+    if len(parts) != 2 or not all(part.isascii() and part.isdecimal() and len(part) <= 15 for part in parts):
+        raise UserError(name, f"{text!r} is no window of steps", allowed=WINDOW, fix="such as 50-60")
+    first, last = int(parts[0]), int(parts[1])
+    if not 2 <= first <= last < first + MOST_TRACED:
+        raise UserError(name, f"{text!r} is no window of steps", allowed=WINDOW, fix="such as 50-60")
+    return first, last
+
+
+def request_format(name: str, text: str) -> int:
+    """The format of a request that this algorun knows."""
+    asked = count(name, text, MOST_FORMATS)
+    if asked > HIGHEST_FORMAT:
+        raise UserError(
+            name,
+            f"the request has format {asked}, and this image's algorun knows no format above {HIGHEST_FORMAT}",
+            fix="use an image of the client's version or newer",
+        )
+    return asked
+
+
+def name_list(name: str, text: str) -> tuple[str, ...]:
+    """Names: a JSON list, or words."""
+    from algorun.common.codec import loads  # late: few jobs need it, and every job waits for its start
+
+    try:
+        value = loads(text)
+    except ValueError:
+        value = text
+    return names(name, value)
