@@ -26,6 +26,7 @@ from algorun.machine.probe import Machine, openmpi
 from algorun.plan.engines.base import Programs
 from tests import thorough, turns
 
+pytest_plugins = ["tests.cpu_times"]
 ROOT = Path(__file__).resolve().parent.parent
 MACHINE_PATH = os.environ.get("PATH", os.defpath)
 # As in an activated environment: its own mpirun comes before the machine's, so that ranks load the library of their mpirun.
