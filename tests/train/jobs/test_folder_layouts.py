@@ -21,7 +21,7 @@ LAYOUTS = {
     8: {"dp8": "0,1", "shard8": "0,8", "shard2xdp4": "0,2", "pp2xshard2xdp2": "2,2", "pp2xshard4": "2,4",
         "pp4xshard2": "4,2"},
 }  # fmt: skip
-LIMIT_S = 600  # a run has up to 18 layouts
+LIMIT_S = 600  # a run has up to 18 steps
 # The largest distance of a gradient from one process in the same precision, as a share of its norm. In bf16 units of sharding
 # round other values than autocast does.
 NEAR = {"float64": 1e-10, "float32": 1e-5, "bf16": 0.1}
@@ -45,7 +45,7 @@ def steps(tmp_path_factory):
     def run(kind, world):
         base = tmp_path_factory.mktemp(f"{kind}-{world}")
         layouts = LAYOUTS[world].values() if world > 1 else ["0,1"]
-        words = [f"{layout},{precision}" for precision in precisions(world) for layout in layouts]
+        words = [f"{layout},{precision}" for precision in precisions(kind, world) for layout in layouts]
         ranks = Ranks(base, 1, world, [str(folder(kind)), str(base / "found.pt"), *words], program=PROGRAM)
         try:
             assert ranks.codes(LIMIT_S) == [0] * world, "\n".join(map(ranks.text, range(world)))
@@ -56,9 +56,11 @@ def steps(tmp_path_factory):
     return run
 
 
-def precisions(world):
-    """Eight ranks take long on two cores: bf16 is shown by fewer."""
-    return [precision for precision in NEAR if world < 8 or precision != "bf16"]
+def precisions(kind, world):
+    """float64 tells a wrong sum from rounding. What a layout does in the others is shown with one kind, up to four ranks."""
+    if world == 1 or (kind, world) == ("gpt2", 4):
+        return list(NEAR)
+    return ["float64", "bf16"] if (kind, world) == ("gpt2", 2) else ["float64"]
 
 
 def distances(step, reference):
@@ -78,7 +80,7 @@ def distances(step, reference):
 def test_a_layout_computes_the_loss_and_the_gradients_of_one_process(steps, kind, world):
     alone, found = steps(kind, 1), steps(kind, world)
     for name, layout in LAYOUTS[world].items():
-        for precision in precisions(world):
+        for precision in precisions(kind, world):
             case, near = f"{name} in {precision}", NEAR[precision]
             one, other = alone[f"0,1,{precision}"], found[f"{layout},{precision}"]
             far = distances(other, one)
