@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 # Each of the workers would compile every file of tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-lm demo-pipeline test test-all test-rest test-tools test-ray test-frameworks fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
+.PHONY: help demo demo-lm demo-pipeline test test-all test-more test-rest test-tools test-ray test-frameworks fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -62,6 +62,10 @@ test: $(VENV)/ready-test  ## Run tests of everything that the project does (6 mi
 
 test-all: $(VENV)/ready-test  ## Run all tests that need no Docker: every engine, layout and model, every example (15 minutes)
 	$(call run_tests)
+
+# Tests with Open MPI are left to test-tools, which runs all of them.
+test-more: $(VENV)/ready-test  ## Run what CI adds to `make test` and `make test-tools`: further cases, but not all combinations
+	$(call run_tests,,and (thorough or hypothesis) and not combination and not mpi)
 
 test-rest: $(VENV)/ready-test  ## Run what `make test` leaves to `make test-all`
 	$(call run_tests,,and (thorough or hypothesis))

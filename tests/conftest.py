@@ -24,7 +24,7 @@ from algorun.job.values import Sourced
 from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import Machine, openmpi
 from algorun.plan.engines.base import Programs
-from tests import thorough, turns
+from tests import combinations, thorough, turns
 
 pytest_plugins = ["tests.cpu_times"]
 ROOT = Path(__file__).resolve().parent.parent
@@ -160,9 +160,15 @@ def examples(number: int) -> hypothesis.settings:
     return hypothesis.settings(max_examples=max(number * hypothesis.settings().max_examples // 100, 1))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    why = "of the tests marked `thorough` what CI leaves to `make test-all` (tests/combinations.py says what and why)"
+    config.addinivalue_line("markers", f"combination: {why}")
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need mpirun or Ray say so where there is none; those of the table in thorough.py get their marker.
+    """Tests that need mpirun or Ray say so where there is none; those of the tables in thorough.py and
+    combinations.py get their markers.
 
     The files that take longest come first, so that no worker is left with one of them at the end.
     """
@@ -171,11 +177,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=NO_MPI))
         if not RAY and item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.skip(reason=NO_RAY))
-        if thorough.waits(item):
+        if thorough.waits(item, thorough.TABLE):
             item.add_marker(pytest.mark.thorough)
+            if thorough.waits(item, combinations.TABLE):
+                item.add_marker(pytest.mark.combination)
     everything = "thorough" in config.option.markexpr and not any("::" in argument for argument in config.args)
-    if everything and (gone := thorough.stale(items)):
-        raise pytest.UsageError(f"tests/thorough.py names cases that no test has: {', '.join(gone)}")
+    for module in (thorough, combinations):
+        if everything and (gone := thorough.stale(items, module.TABLE)):
+            raise pytest.UsageError(f"{module.__name__} names cases that no test has: {', '.join(gone)}")
     items.sort(key=lambda item: turns.turn(thorough.key(item)))
 
 

@@ -10,7 +10,7 @@ import pytest
 from sdk_docker import IMAGE, clean, containers, has_network
 from sdk_environment import PYTHON, REPOSITORY, environment
 
-pytestmark = [pytest.mark.sdk, pytest.mark.docker, pytest.mark.quick]
+pytestmark = [pytest.mark.sdk, pytest.mark.docker]
 LIMIT_S = 400.0
 
 EXAMPLES = {
@@ -20,8 +20,14 @@ EXAMPLES = {
 }
 
 
+# The quick rows have a job as that of v2_pytorch.py: the row torch_distributed.
+QUICK = ("v2_estimator.py", "v3_model_trainer.py")
+
+
 @pytest.mark.usefixtures("ready")
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.quick] if name in QUICK else []) for name in EXAMPLES]
+)
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
     client, expected = EXAMPLES[name]
     shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
