@@ -22,13 +22,12 @@ from . import harness, interpreter, machine, page
 from .checks import ALL
 from .harness import Row
 from .machine import ROOT, Machine
-from .session import Check, Session
+from .session import STOPS, Check, Session
 from .sizes import CPU, GPU
 
 PAGE = ROOT / "docs" / "gpu.md"
 BUILD = ROOT / ".build"  # ignored by git
 FAILED = 1
-STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class _Parser(argparse.ArgumentParser):

@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from algorun.machine.visible_gpus import VARIABLE, named
 from .machine import ROOT, Machine
 from .sizes import Sizes
 
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 KILL_S = 10.0  # between SIGTERM and SIGKILL of a job that outlasts its check
 # What this machine's user has set for other jobs must not steer the checks.
 FOREIGN = ("SAGEMAKER_", "SM_", "ALGORUN_", "TORCHELASTIC_", "OMPI_")
@@ -146,20 +147,19 @@ class Session:
         """The interpreter with these arguments; otherwise as `run`."""
         begun = time.monotonic()
         log = base / "log.txt"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [str(self.python), *words],
-                cwd=base,
-                env=self.environ(SAGEMAKER_BASE_DIR=str(base), **environ),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
+        with contextlib.ExitStack() as owner:
+            with log.open("wb") as out, stops_wait():
+                process = subprocess.Popen(
+                    [str(self.python), *words],
+                    cwd=base,
+                    env=self.environ(SAGEMAKER_BASE_DIR=str(base), **environ),
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                owner.callback(_end, process)
             self._wait(process, log, stop)
-        finally:
-            _end(process)
         text = log.read_text(encoding="utf-8", errors="replace")
         return Outcome(exit_code(process.wait()), text, time.monotonic() - begun, base)
 
@@ -185,6 +185,20 @@ class Stop:
         if self._since is None and self._word in log.read_text(encoding="utf-8", errors="replace"):
             self._since = time.monotonic()
         return self._since is not None and time.monotonic() - self._since >= self._after_s
+
+
+@contextlib.contextmanager
+def stops_wait() -> Iterator[None]:
+    """A stop that comes meanwhile takes effect afterwards: a job that has just been started has an owner by then."""
+    came: list[int] = []
+    before = {each: signal.signal(each, lambda number, _: came.append(number)) for each in STOPS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -31,6 +32,25 @@ def session(folder: Path, deadline: float = 60.0) -> Session:
     found = Session(HOST, CPU, Path(sys.executable), folder, "check")
     found.deadline = time.monotonic() + deadline
     return found
+
+
+def test_a_stop_while_a_job_starts_takes_it_along(tmp_path, monkeypatch):
+    started = []
+
+    class Stopped(subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            started.append(self)
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(subprocess, "Popen", Stopped)
+    before = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    try:
+        with pytest.raises(SystemExit, match="143"):
+            session(tmp_path).python_program("-c", "import time; time.sleep(60)", base=tmp_path)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert started[0].poll() is not None
 
 
 # Machines without a GPU
