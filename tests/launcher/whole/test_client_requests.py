@@ -87,9 +87,11 @@ def test_a_wrong_file_of_arguments_is_one_error_of_all_after_the_fetch(wrong, tm
     wishes = {"sagemaker_submit_directory": str(source), "algorun_args_file": wrong}
     for host in HOSTS:
         tree(tmp_path, host, HOSTS, sagemaker_program="train.py", **wishes)
-    job = Cluster(tmp_path, nothing_left)
+    # A host that comes late is told by a leader that waits for it; after 10 s each would have its own text.
+    job = Cluster(tmp_path, nothing_left, ALGORUN_LEAVE_S="60")
     codes, outs = job.end()
     assert codes == [64, 64], outs
+    assert len(job.failures()) == 1, outs
     (text,) = job.failures()
     assert (
         f"exit 64: hyperparameter algorun_args_file '{wrong}'" in text or f"algorun_args_file: '{wrong}' is not" in text
