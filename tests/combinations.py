@@ -147,13 +147,13 @@ COMBINATIONS = (
         },
     ),
     Later(
-        "Moments at which a client dies. CI has each request of a training job, every fourth one of an execution with other data, "
-        "and two clients that die again and again; client/send/test_send.py has each moment of both kinds, with jobs in memory.",
+        "Moments at which a client dies. CI has every third request of a processing job, every eighth one of an execution with "
+        "other data, and a client that dies again and again; client/send/test_send.py has each moment, with jobs in memory.",
         {
-            "client/test_killed_client.py::test_a_client_killed_at_each_of_its_requests": ("training",),
+            "client/test_killed_client.py::test_a_client_killed_at_each_of_its_requests": ("processing",),
             "client/test_killed_client.py::"
-            "test_a_client_killed_at_every_fourth_request_of_an_execution_with_other_data": ("4",),
-            "client/test_killed_client.py::test_a_client_killed_again_and_again": ("0", "1"),
+            "test_a_client_killed_at_every_eighth_request_of_an_execution_with_other_data": ("4",),
+            "client/test_killed_client.py::test_a_client_killed_again_and_again": ("0",),
         },
     ),
 )

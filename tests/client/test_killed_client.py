@@ -193,17 +193,18 @@ def test_a_client_killed_at_each_of_its_requests(place, kind, every):
     print(f"{kind}: {len(moments)} moments: {moments}")
 
 
-@pytest.mark.parametrize("first", [4, 6])  # nothing is written before
-def test_a_client_killed_at_every_fourth_request_of_an_execution_with_other_data(place, first):
+@pytest.mark.parametrize("first", [4, 6, 8, 10])  # nothing is written before
+def test_a_client_killed_at_every_eighth_request_of_an_execution_with_other_data(place, first):
     """A file is new, one has changed, and one is gone: the old data and the new have a folder each."""
-    for moment in range(first, 99, 4):
+    for moment in range(first, 99, 8):
         task = Task(place, f"other-data-{moment}", "training")
         task.stop(task.finish())
         (task.folder / "data" / "new").write_text("new\n")
         (task.folder / "data" / "part-0").write_text("changed\n")
         (task.folder / "data" / "old").unlink()
         code, said = task.submit(at(moment))
-        if code == 0:
+        if code == 0:  # all requests were made
+            task.stop(task.jobs()[0])
             break
         assert code == KILLED, said
         task.stop(task.finish(2))
