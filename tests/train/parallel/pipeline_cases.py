@@ -35,7 +35,7 @@ from algorun_train.ranks.world import read_world
 from tests.train.parallel.one_queue import Queue, listened, stuck
 from tests.train.parallel.pipeline_models import ByHand, batch, loss_of, made, score, tuned
 
-STEPS, EVALUATED, RECORDED = 5, 2, 3  # steps of a case; evaluation comes after the one, the other is timed
+STEPS, EVALUATED, RECORDED = 3, 2, 3  # steps of a case; evaluation comes after the one, the other is timed
 PER_MICROBATCH = 2
 
 
