@@ -95,16 +95,14 @@ CHECKS = {
 
 @pytest.fixture(scope="module")
 def results(request, tmp_path_factory):
-    """The cases of this session's tests and all checks, by number of ranks, each number in one start of ranks."""
-    asked = {
-        item.callspec.params.get("case")
-        for item in request.session.items
-        if item.path == request.path and hasattr(item, "callspec")
-    }
+    """The cases and checks of this session's tests, by number of ranks, each number in one start of ranks."""
+    items = [item for item in request.session.items if item.path == request.path and "results" in item.fixturenames]
+    asked = {item.callspec.params["case"] for item in items if hasattr(item, "callspec")}
+    checked = any(not hasattr(item, "callspec") for item in items)
     found = {}
     for world in (2, 4):
         cases = [case for case in CASES if case in asked and case.dp * case.pp == world]
-        checks = [name for name, ranks in CHECKS.items() if ranks == world]
+        checks = [name for name, ranks in CHECKS.items() if ranks == world and checked]
         base = tmp_path_factory.mktemp(f"world{world}")
         run = Ranks(base, 1, world, [json.dumps([*map(asdict, cases), *checks])], program=PROGRAM)
         try:
