@@ -63,7 +63,7 @@ test: $(VENV)/ready-test  ## Run tests of everything that the project does (6 mi
 test-all: $(VENV)/ready-test  ## Run all tests that need no Docker: every engine, layout and model, every example (15 minutes)
 	$(call run_tests)
 
-# Tests with Open MPI are left to test-tools, which runs all of them.
+# Tests with Open MPI are left to test-tools.
 test-more: $(VENV)/ready-test  ## Run what CI adds to `make test` and `make test-tools`: further cases, but not all combinations
 	$(call run_tests,,and (thorough or hypothesis) and not combination and not mpi)
 
@@ -78,9 +78,9 @@ test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's too
 	    tests/image/test_sdk_drivers.py tests/launcher/whole/test_failure_file.py tests/launcher/whole/test_openmpi.py
 	rm -rf .build/openmpi-4
 	$(BIN)/python tests/layered.py .build/openmpi-4
-	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos and not timed' -n $(TEST_WORKERS) \
+	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos and not timed and not combination' -n $(TEST_WORKERS) \
 	    --dist loadfile --no-loadscope-reorder tests/launcher tests/train tests/compat --ignore tests/launcher/whole/test_openmpi.py
-	.build/openmpi-4/bin/python -m pytest -m 'mpi and timed' tests/launcher/whole
+	.build/openmpi-4/bin/python -m pytest -m 'mpi and timed and not combination' tests/launcher/whole
 
 # Ray and what it needs stay out of the environment of all other tests. One cluster at a time: each takes two cores.
 test-ray: $(VENV)/ready-test  ## Run the tests of the engine ray, in an environment of its own (5 minutes)

@@ -1,6 +1,6 @@
-"""What `make test-more` leaves of `make test-all`: further combinations of engines, layouts, models and moments.
+"""What `make test-more` and `make test-tools` leave of `make test-all`: further combinations of engines, layouts, models and moments.
 
-CI runs `make test` and `make test-more`: each behaviour at least once, each value of each parameter at least once, but not
+CI runs `make test` and these two: each behaviour at least once, each value of each parameter at least once, but not
 their products. Before a release, and after a change of an engine, a schedule or the cut, `make test-all` runs everything.
 As in thorough.py a test is named with its file and function, and with the ids of the cases that CI keeps (`*` stands for
 any text) beside those of `make test`. Without ids `make test-all` alone runs what `make test` leaves.
@@ -116,19 +116,20 @@ COMBINATIONS = (
         },
     ),
     Later(
-        "Engines x ways to end. What the supervisor does is the same under all engines, and CI has each way once and each engine "
-        "more than once; under mpirun `make test-tools` has all of them.",
+        "Engines x ways to end. What the supervisor does is the same under all engines: CI has each way under one of them and each "
+        "engine with several ways, mpirun in `make test-tools`.",
         {
             f"{WHOLE}/test_restart.py::test_ddp_comes_out_bit_identical_after_a_killed_rank": ("torchrun",),
             f"{WHOLE}/test_left.py::test_the_rank_that_left_is_named_on_every_host": (
                 "return-torchrun",
-                "quiet-native",
+                "quiet-mpirun",
                 "early-native",
             ),
             f"{WHOLE}/test_left.py::test_ranks_that_end_on_their_own_are_fine": ("torchrun",),
             f"{WHOLE}/test_hang_calls.py::test_the_odd_rank_is_named_with_both_calls": ("missing", "subgroup"),
             f"{WHOLE}/test_faults.py::test_a_failing_rank_ends_all_hosts_with_one_root_cause": (
-                "exit7-native",
+                "exit7-mpirun",
+                "SIGKILL-mpirun",
                 "SIGSEGV-torchrun",
                 "abort-native",
                 "destructor-torchrun",

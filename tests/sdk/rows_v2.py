@@ -73,7 +73,7 @@ def _on(hosts: int) -> list[Row]:
                options={"distribution": {"mpi": {"enabled": True, "processes_per_host": processes}}, **epochs})
         )  # fmt: skip
     rows += [
-        Row(name="no script", client="v2", kind="Estimator", hosts=hosts, check=bundled(hosts), quick=hosts == 1,
+        Row(name="no script", client="v2", kind="Estimator", hosts=hosts, check=bundled(hosts),
             expects="the bundled ddp trains and leaves model.pt",
             options={"hyperparameters": {"epochs": 1, "warmup-epochs": 0}}),
         v2("ddp with a channel model", "ddp.py", hosts=hosts, channels=llama_and_text, quick=hosts == 2,

@@ -69,7 +69,7 @@ def _on(hosts: int) -> list[Row]:
            expects="our launcher, one rank per host",
            options={"environment": {"SAGEMAKER_PROGRAM": "plain.py"}}),
         v3("command and entry_script", {"command": COMMAND, "entry_script": "plain.py"}, hosts=hosts,
-           check=both(ranks(hosts, hosts), argv("--epochs", "2")), quick=hosts == 2,
+           check=both(ranks(hosts, hosts), argv("--epochs", "2")),
            expects="our launcher, one rank per host, hyperparameters as arguments",
            options=epochs),
         v3("command and Torchrun", {"command": COMMAND, "entry_script": "ddp.py"}, hosts=hosts,

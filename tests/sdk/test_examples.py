@@ -20,7 +20,7 @@ EXAMPLES = {
 }
 
 
-# The quick rows have a job as that of v2_pytorch.py: the row torch_distributed.
+# These two stand for the rows "no script" and "command and entry_script"; the quick row torch_distributed for the third.
 QUICK = ("v2_estimator.py", "v3_model_trainer.py")
 
 
