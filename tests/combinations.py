@@ -117,9 +117,9 @@ COMBINATIONS = (
     ),
     Later(
         "Engines x ways to end. What the supervisor does is the same under all engines: CI has each way under one of them and each "
-        "engine with several ways, mpirun in `make test-tools`.",
+        "engine with several ways, mpirun in `make test-tools`. ddp after a killed rank runs on two ranks.",
         {
-            f"{WHOLE}/test_restart.py::test_ddp_comes_out_bit_identical_after_a_killed_rank": ("torchrun",),
+            f"{WHOLE}/test_restart.py::test_ddp_comes_out_bit_identical_after_a_killed_rank": (),
             f"{WHOLE}/test_left.py::test_the_rank_that_left_is_named_on_every_host": (
                 "return-torchrun",
                 "quiet-mpirun",
@@ -128,6 +128,7 @@ COMBINATIONS = (
             f"{WHOLE}/test_left.py::test_ranks_that_end_on_their_own_are_fine": ("torchrun",),
             f"{WHOLE}/test_hang_calls.py::test_the_odd_rank_is_named_with_both_calls": ("missing", "subgroup"),
             f"{WHOLE}/test_faults.py::test_a_failing_rank_ends_all_hosts_with_one_root_cause": (
+                "raise-mpirun",
                 "exit7-mpirun",
                 "SIGKILL-mpirun",
                 "SIGSEGV-torchrun",
