@@ -10,13 +10,17 @@ import contextlib
 import os
 import subprocess
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from algorun.common.errors import ExitCode, UserError
-from algorun.common.event_loop import Timer
 from algorun.job.entry import Entry
 
 from .processes import kill_sessions
-from .tools import Tools
+
+if TYPE_CHECKING:  # `algorun plan` checks options, and needs nothing else of a host that runs
+    from algorun.common.event_loop import Timer
+
+    from .tools import Tools
 
 LIMIT_S = 10.0  # for the check; after that (a file on a dead disk) it is left to the ranks to refuse their options
 LONGEST = 4096  # characters of an error
