@@ -89,7 +89,7 @@ test-ray: $(VENV)/ready-test  ## Run the tests of the engine ray, in an environm
 	.build/ray/bin/python -m pytest -m ray tests/launcher/whole
 
 # Each framework in an environment of its own below .build, on top of the project's.
-test-frameworks: $(VENV)/ready-test  ## Run JAX, TensorFlow, Accelerate and Lightning on simulated hosts (downloads 400 MB)
+test-frameworks: $(VENV)/ready-test  ## Run JAX, TensorFlow, Accelerate, Lightning, DeepSpeed on simulated hosts (downloads 400 MB)
 	$(BIN)/python -m tests.frameworks.environments
 	$(BIN)/pytest -m frameworks tests/frameworks
 

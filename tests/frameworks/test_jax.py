@@ -8,7 +8,8 @@ import pytest
 
 from tests.conftest import ENGINES
 
-from .conftest import PROGRAMS, RUN_S, same_failure
+from . import published
+from .conftest import PROGRAMS, RUN_S, lose, same_failure
 
 pytestmark = pytest.mark.frameworks
 FRAMEWORK = "jax"
@@ -21,6 +22,41 @@ def test_the_sum_over_all_ranks_is_the_same_on_each(engine, run):
     assert done.code == 0, done.text
     found = re.findall(r"^\[(\d) \S+\] (sum .*)$", done.out, re.M)
     assert sorted(found) == [(str(rank), "sum 10.0 of 4 processes, 4 devices") for rank in range(4)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_example_of_the_guide_takes_its_arguments_from_a_shell(engine, run, script):
+    """gpu_example.py ADDRESS PROCESS_ID PROCESSES of JAX's guide: a rank's variables are all that it needs."""
+    script(published.JAX_GUIDE, "gpu_example.py", "# In file gpu_example.py")
+    start = script.folder / "gpu_example.sh"
+    start.write_text('exec python gpu_example.py "$JAX_COORDINATOR_ADDRESS" "$RANK" "$WORLD_SIZE"\n')
+    done = run(engine, "2x2", start.name)
+    assert done.code == 0, done.text
+    assert sorted(re.findall(r"^\[(\d) \S+\] process id = (\d)$", done.out, re.M)) == [(each, each) for each in "0123"]
+    devices = re.findall(r"^\[\d \S+\] global devices = (.*)$", done.out, re.M)
+    assert len(devices) == 4
+    assert len(set(devices)) == 1
+    assert devices[0].count("CpuDevice") == 4
+
+
+def test_the_toy_of_the_guide_finds_the_documented_result(run, script):
+    """toy.py names localhost as the coordinator: it is for one host."""
+    script(published.JAX_GUIDE, "toy.py", "# call this file toy.py")
+    start = script.folder / "toy.sh"
+    start.write_text('exec python toy.py "$RANK" "$WORLD_SIZE"\n')
+    done = run("native", "1x4", start.name, JAX_NUM_CPU_DEVICES="2")
+    assert done.code == 0, done.text
+    found = re.findall(r"^\[\d \S+\] process=(\d) got result: (\S+)$", done.out, re.M)
+    assert sorted(process for process, _ in found) == ["0", "1", "2", "3"]
+    assert [float(result) for _, result in found] == pytest.approx([-0.12398731708526611] * 4, rel=1e-6)
+
+
+@pytest.mark.parametrize(("lost", "other"), [("algo-1", "algo-2"), ("algo-2", "algo-1")])
+def test_a_lost_host_is_named(lost, other, begin):
+    """JAX notices it as well, and would end the other processes itself, with words of its own."""
+    job = begin("2x2", PROGRAM, "stop", 0)
+    job.wait_for("] sum 10.0", 4, timeout=RUN_S)
+    lose(job, lost, other)
 
 
 @pytest.mark.parametrize(

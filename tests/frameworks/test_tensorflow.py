@@ -8,7 +8,8 @@ import pytest
 
 from tests.conftest import ENGINES
 
-from .conftest import PROGRAMS, RUN_S, same_failure
+from . import published
+from .conftest import PROGRAMS, RUN_S, lose, same_failure
 
 pytestmark = pytest.mark.frameworks
 FRAMEWORK = "tensorflow"
@@ -26,6 +27,26 @@ def test_both_workers_have_the_weight_that_is_computed_by_hand(engine, run):
     found = re.findall(r"^\[(\d) \S+\] weight (\S+) of 2 replicas$", done.out, re.M)
     assert sorted(rank for rank, _ in found) == ["0", "1"]
     assert [float(each) for _, each in found] == pytest.approx([weight] * 2, abs=2e-5)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_tutorials_script(engine, run, script):
+    """main.py and mnist_setup.py, with scikit-learn's digits: the same loss on both workers, and less in each epoch."""
+    main = script(published.KERAS_TUTORIAL, "main.py", "%%writefile main.py")
+    script(published.KERAS_TUTORIAL, "mnist_setup.py", "%%writefile mnist_setup.py")
+    done = run(engine, "2x1", PROGRAMS / "with_digits.py", "keras", main.name, **WISH)
+    assert done.code == 0, done.text
+    losses = {rank: re.findall(rf"^\[{rank} \S+\] 70/70 .* \S+/step - loss: (\S+)", done.out, re.M) for rank in "01"}
+    assert len(losses["0"]) == 3, done.out
+    assert losses["0"] == losses["1"]
+    assert float(losses["0"][2]) < float(losses["0"][0])
+
+
+@pytest.mark.parametrize(("lost", "other"), [("algo-1", "algo-2"), ("algo-2", "algo-1")])
+def test_a_lost_host_is_named(lost, other, begin):
+    job = begin("2x1", PROGRAM, "stop", 0, **WISH)
+    job.wait_for("] fitting", 2, timeout=RUN_S)
+    lose(job, lost, other)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import ENGINES
 
+from . import published
 from .conftest import PROGRAMS
 
 pytestmark = pytest.mark.frameworks
@@ -31,3 +32,16 @@ def test_lightning_takes_hosts_and_ranks_from_its_trainer(engine, run):
     assert done.code == 0, done.text
     ranks = re.findall(r"Initializing distributed: GLOBAL_RANK: (\d), MEMBER: \d/4", done.text)
     assert sorted(ranks) == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_example_of_fabric_takes_hosts_and_ranks_from_variables(engine, run, script):
+    """The image classifier, with scikit-learn's digits. `fabric run` sets these variables from its options."""
+    train = script(published.FABRIC_MNIST, "train_fabric.py")
+    cli = {"LT_CLI_USED": "1", "LT_ACCELERATOR": "cpu", "LT_STRATEGY": "ddp", "LT_NUM_NODES": "2", "LT_DEVICES": "1"}
+    done = run(engine, "2x1", PROGRAMS / "with_digits.py", "torchvision", train.name, "--epochs", 1, **cli)
+    assert done.code == 0, done.text
+    assert len(re.findall(r"Initializing distributed: GLOBAL_RANK: \d, MEMBER: \d/2", done.text)) == 2
+    losses = re.findall(r"^\[(\d) \S+\] Test set: Average loss: (\S+), Accuracy: \(\d+%\)$", done.out, re.M)
+    assert sorted(rank for rank, _ in losses) == ["0", "1"]
+    assert len({loss for _, loss in losses}) == 1

@@ -1,0 +1,93 @@
+"""Scripts as their frameworks publish them: downloaded at a pinned commit, compared with their hash, never changed.
+
+`python -m tests.frameworks.environments` downloads them; none of them is part of this repository.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import re
+import urllib.request
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.conftest import ROOT
+
+FOLDER = ROOT / ".build" / "frameworks" / "published"
+SITE = "https://raw.githubusercontent.com"
+DOWNLOAD_S = 30
+
+
+@dataclass(frozen=True)
+class Page:
+    """A file of a public repository."""
+
+    path: str  # OWNER/NAME/COMMIT/FILE
+    sha256: str
+
+    @property
+    def kept(self) -> Path:
+        return FOLDER / self.path.replace("/", "+")
+
+    def text(self) -> str | None:
+        """What it says, None if it is not here and cannot be downloaded. Raises ValueError if it says something else."""
+        if not self.kept.is_file():
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"{SITE}/{self.path}", timeout=DOWNLOAD_S) as answer,
+            ):
+                FOLDER.mkdir(parents=True, exist_ok=True)
+                aside = self.kept.with_suffix(".part")
+                aside.write_bytes(answer.read())
+                aside.replace(self.kept)
+        if not self.kept.is_file():
+            return None
+        content = self.kept.read_bytes()
+        if hashlib.sha256(content).hexdigest() != self.sha256:
+            raise ValueError(f"{self.kept} is not {SITE}/{self.path}: delete it")
+        return content.decode()
+
+
+JAX_GUIDE = Page(
+    "jax-ml/jax/cec06d116c05f0d52adfceee3d3b730fdbcb0ce5/docs/multi_process.md",
+    "33cb549971cd444cdf463d5fd8a5970c43e4868a8061e09a24becc7f194cc75e",
+)
+KERAS_TUTORIAL = Page(
+    "tensorflow/docs/7c3650212740204359d4ceae481abc79345541be/site/en/tutorials/distribute/multi_worker_with_keras.ipynb",
+    "0f0d327aa1f37e8667983d6251711868004a0383cb96ee07fa251b26b2dda8bd",
+)
+DEEPSPEED_CIFAR = Page(
+    "deepspeedai/DeepSpeedExamples/45b4b7156c8794a3452a5a7d03dbd8d797068569/training/cifar/cifar10_deepspeed.py",
+    "4ae71cfb528a3b91b8f95eddeb0787eba98db2b4b5b48631f5248f6765234666",
+)
+FABRIC_MNIST = Page(
+    "Lightning-AI/pytorch-lightning/7f0c3436cd3f6ad3753125672024fc415cbcb414/examples/fabric/image_classifier/train_fabric.py",
+    "4b9430c1975b705826557aa7b108e8a210ef789cd015c006dfbb8ee075ff0b93",
+)
+PAGES = (JAX_GUIDE, KERAS_TUTORIAL, DEEPSPEED_CIFAR, FABRIC_MNIST)
+
+
+def _blocks(page: Page, text: str) -> Iterable[str]:
+    """The pieces of code of a page: of a notebook its cells, of a Markdown page what stands between fences."""
+    if page.path.endswith(".ipynb"):
+        return ["".join(cell["source"]) for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    if page.path.endswith(".md"):
+        return re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    return [text]
+
+
+def save(page: Page, folder: Path, name: str, start: str = "") -> Path | None:
+    """Writes the piece of code that begins with `start` into a file, without a notebook's %%writefile line.
+
+    Returns None if the page cannot be had.
+    """
+    text = page.text()
+    if text is None:
+        return None
+    (code,) = (block for block in _blocks(page, text) if block.startswith(start))
+    path = folder / name
+    path.write_text(code.removeprefix(f"%%writefile {name}\n"))
+    return path
