@@ -35,7 +35,7 @@ EXTENSIONS = {"TORCH_EXTENSIONS_DIR": str(FOLDER / "deepspeed" / "torch_extensio
 def interpreter(name: str) -> Path | None:
     """The interpreter of an environment, None if it is not made, or made of other versions."""
     done = FOLDER / name / "done.txt"
-    made = done.is_file() and done.read_text() == str(ENVIRONMENTS[name])
+    made = done.is_file() and done.read_text() == str(ENVIRONMENTS[name]) and (FOLDER / name / VISION.name).is_symlink()
     return FOLDER / name / "bin" / "python" if made else None
 
 
