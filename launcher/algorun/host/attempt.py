@@ -185,11 +185,15 @@ class Attempt:
 
     # -- the end ---------------------------------------------------------------------------------------------------
 
-    def leave(self) -> None:
-        """The job is over: the engine's processes may go."""
+    def leave(self, *, well: bool) -> None:
+        """The job is over, and has ended well or not: the engine's processes may go."""
         self.engine.hush()
         self.ranks.leave(0)
         if self._plan.engine.value.has_driver:
+            from . import ray_logs  # only this engine needs it
+
+            if well and self._host.ranks and not ray_logs.driver_connected(self.engine.folder):
+                self._tools.console.say(f"algorun: warning: {ray_logs.NOT_CONNECTED}")
             self.engine.kill()
 
     def close(self) -> None:

@@ -321,7 +321,7 @@ class AttemptRunner:
             self._attempt.keep_last_times()
             if verdict.failure is not None:
                 self._attempt.keep_logs()
-            self._attempt.leave()
+            self._attempt.leave(well=verdict.kind == "ok")
 
     def explained(self, failure: Failure) -> Failure:
         """The failure with what this machine and the user's script say of it, without the job's secrets."""

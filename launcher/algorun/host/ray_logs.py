@@ -1,4 +1,4 @@
-"""What Ray prints: lines of workers get their host's name, and its log files are kept after a failure."""
+"""What Ray prints: lines of workers get their host's name; and its log files, which are kept after a failure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,10 @@ from pathlib import Path
 WORKER = re.compile(rb"^(?:\x1b\[\d+m)?(\([^()\n]*\bpid=\d+), ip=([\d.]+)\)(?:\x1b\[0m)?", re.MULTILINE)
 REPEATED = re.compile(rb"\x1b\[\d+m( \[repeated \d+x across cluster\][^\x1b\n]*)\x1b\[0m")
 KEPT = (".out", ".err", ".log")
+DRIVER = "session_2*/logs/python-core-driver-*"  # Ray's log of each driver that connects on this host
+NOT_CONNECTED = (
+    "the driver has not connected to the job's Ray cluster, which did nothing; fix: ray.init() without an address"
+)
 MOST_FILES = 100  # the newest
 MOST_BYTES = 256 * 1024  # the end of each
 
@@ -26,6 +30,11 @@ def with_hosts(hosts: Mapping[str, str]) -> Callable[[bytes], bytes]:
         return REPEATED.sub(rb"\1", lines) if b"[repeated " in lines else lines
 
     return clean
+
+
+def driver_connected(session: Path) -> bool:
+    """True if a driver on this host has connected to the cluster of this session."""
+    return next(session.glob(DRIVER), None) is not None
 
 
 def keep(session: Path, into: Path) -> None:

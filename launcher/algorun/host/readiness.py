@@ -169,7 +169,7 @@ class Readiness:
         return ready
 
     def _look_for_ray(self) -> None:
-        """Raises UserError if this host has no Ray, or too little shared memory for its object store."""
+        """Raises UserError if this host has no Ray, or too little shared memory for the object store that was asked for."""
         from algorun.machine import ray, ray_installation  # only this engine needs these
         from algorun.plan import ray_cluster
 

@@ -5,7 +5,7 @@ Ray comes with the user's requirements.txt; the image has none.
 
 from __future__ import annotations
 
-from algorun.common.errors import ExitCode, UserError
+from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass
 
 MIB = 1024**2
@@ -14,6 +14,7 @@ INSTALL = "add ray to requirements.txt beside the program, or install it in the 
 LEAST_STORE = 75 * MIB  # bytes; Ray refuses a smaller object store
 SHARE_OF_MEMORY = 0.3  # of the host's memory for the object store, Ray's own default
 SHARE_OF_SHM = 0.8  # of what is free in /dev/shm: NCCL and DataLoader workers put buffers there too
+SLOW_STORE = 256 * MIB  # bytes, where /dev/shm is too small: Ray then takes /tmp
 MOST_STORE = 200 * 10**9  # bytes, Ray's own default
 LOOPBACK, OWN_LOOPBACK = "127.0.0.1", "127.0.0.2"
 
@@ -57,7 +58,8 @@ def node_address(address: str) -> str:
 def object_store(memory_bytes: int, shm_bytes: int, wish: int | None, setting: str) -> int:
     """The bytes of the object store on a host with so much memory and so much room in /dev/shm.
 
-    `wish`: what the user asks for with `setting`. Raises UserError if /dev/shm is too small.
+    `wish`: what the user asks for with `setting`. Raises UserError if /dev/shm is too small for it. Without a wish, Ray puts a
+    store for which /dev/shm is too small into /tmp.
     """
     if wish is not None:
         if wish > shm_bytes:
@@ -66,15 +68,10 @@ def object_store(memory_bytes: int, shm_bytes: int, wish: int | None, setting: s
                 allowed=f"{_mib(LEAST_STORE)} to {_mib(shm_bytes)}", fix="a smaller value, or docker run --shm-size",
             )  # fmt: skip
         return wish
-    chosen = int(min(memory_bytes * SHARE_OF_MEMORY, shm_bytes * SHARE_OF_SHM, MOST_STORE))
-    if chosen < LEAST_STORE:
-        raise UserError(
-            "/dev/shm",
-            f"{_mib(shm_bytes)} free, and Ray's object store needs {_mib(LEAST_STORE)} in {SHARE_OF_SHM:.0%} of it",
-            fix="docker run --shm-size 1g",
-            code=ExitCode.PREFLIGHT,
-        )
-    return chosen
+    most = memory_bytes * SHARE_OF_MEMORY
+    in_shm = int(min(most, shm_bytes * SHARE_OF_SHM, MOST_STORE))
+    # Docker gives a container 64 MiB of /dev/shm, and the SageMaker SDKs' local modes leave it at that.
+    return in_shm if in_shm >= LEAST_STORE else max(LEAST_STORE, int(min(most, SLOW_STORE)))
 
 
 def _mib(count: int) -> str:

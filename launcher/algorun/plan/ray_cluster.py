@@ -13,7 +13,7 @@ from .engines.base import RayCluster
 
 
 def offer(config: JobConfig, machine: Machine) -> Offer:
-    """What this host gives to Ray's scheduler. Raises UserError if /dev/shm is too small for the object store.
+    """What this host gives to Ray's scheduler. Raises UserError if /dev/shm is too small for the object store that was asked for.
 
     CPUs: the number of slots that was asked for, else all. Hosts that share a machine share its memory too.
     """

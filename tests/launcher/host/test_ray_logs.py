@@ -34,3 +34,13 @@ def test_the_ends_of_the_newest_files_are_kept(tmp_path):
     }
     ray_logs.keep(tmp_path / "nothing", tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+def test_a_driver_that_has_connected_has_a_log_of_its_own(tmp_path):
+    logs = tmp_path / "session_2026-11-25_06-57-39_270974_12" / "logs"
+    assert not ray_logs.driver_connected(tmp_path / "nothing")
+    logs.mkdir(parents=True)
+    (logs / "raylet.out").touch()
+    assert not ray_logs.driver_connected(tmp_path)
+    (logs / "python-core-driver-01000000ffffffff_7.log").touch()
+    assert ray_logs.driver_connected(tmp_path)

@@ -84,6 +84,16 @@ def test_tasks_and_actors_run_on_all_hosts(hosts, tmp_path, nothing_left):
         "a job that ends well keeps none"
     )
     assert job.last == f"ok nnodes={hosts} world_size=1"
+    assert "warning: the driver" not in job.text
+
+
+@pytest.mark.ray
+def test_a_driver_that_does_not_connect_is_warned_of(tmp_path, nothing_left):
+    job = run("alone", tmp_path, nothing_left)
+    assert job.code == 0, job.text
+    assert "computed alone" in job.out
+    warning = "algorun: warning: the driver has not connected to the job's Ray cluster, which did nothing"
+    assert job.text.count(warning) == 1, job.text
 
 
 @pytest.mark.ray
