@@ -25,14 +25,15 @@ class Row:
     """v2 or v3"""
     hosts: int = 1
     kind: str = "PyTorch"
-    """the SDK's class: PyTorch, Estimator, Processing (v2); ModelTrainer (v3)"""
+    """the SDK's class: PyTorch, TensorFlow, Estimator, Processing (v2); ModelTrainer (v3)"""
     options: Mapping[str, Any] = field(default_factory=dict)
     """its arguments; @SOURCE and @S3 are filled in"""
     expects: str
     """the expectation in words, for the table"""
     check: Check
     s3: bool = False
-    requirements: bool = False
+    requirements: Callable[[Path], None] | None = None
+    """writes a requirements.txt into the job's code folder"""
     channels: Callable[[Path], list[str]] | None = None
     """writes folders into the job's folder `data` and returns their names, which are the channels"""
     during: Callable[[Running], None] | None = None
@@ -198,6 +199,33 @@ def processed(hosts: int, launched_by: str, factor: int) -> Check:
         assert {result["world_size"] for result in results} == {hosts}
         assert {result["lines"] for result in results} == {3 * factor}
         assert {result["launched_by"] for result in results} == {launched_by}, results
+
+    return check
+
+
+def tasks_of_ray(hosts: int) -> Check:
+    """One driver, whose tasks ran on all hosts."""
+
+    def check(seen: Seen) -> None:
+        succeeded(seen)
+        (fact,) = seen.facts
+        assert len(set(fact["ran_on"])) == hosts, fact
+        assert "engine ray" in seen.log, seen.log[-3000:]
+        assert json.loads(seen.model["model.json"]) == {"nodes": hosts}
+
+    return check
+
+
+def workers_of_tensorflow(hosts: int) -> Check:
+    """TF_CONFIG of each rank names the same workers, one on each host, and the rank's own index."""
+
+    def check(seen: Seen) -> None:
+        succeeded(seen)
+        configs = [fact["tf_config"] for fact in seen.facts]
+        assert [config["task"]["index"] for config in configs] == list(range(hosts)), configs
+        assert [config["task"]["type"] for config in configs] == ["worker"] * hosts, configs
+        (workers,) = {tuple(config["cluster"]["worker"]) for config in configs}
+        assert [worker.rpartition(":")[0] for worker in workers] == [fact["host"] for fact in seen.facts], configs
 
     return check
 

@@ -24,7 +24,10 @@ from row import (
     ranks,
     stop,
     stopped,
+    tasks_of_ray,
+    workers_of_tensorflow,
 )
+from sdk_environment import write_package, write_ray
 
 from tests.train.model_folders import write_language_model, write_text
 
@@ -83,7 +86,7 @@ def _on(hosts: int) -> list[Row]:
                     "hyperparameters": {"shard": "all", "context": 32, "epochs": 1, "warmup-epochs": 0}}),
         v2("script from S3", "plain.py", hosts=hosts, check=ranks(hosts, hosts), s3=True,
            expects="the code comes from sagemaker_submit_directory=s3://..tar.gz"),
-        v2("requirements.txt", "needs_package.py", hosts=hosts, check=answered(hosts), requirements=True,
+        v2("requirements.txt", "needs_package.py", hosts=hosts, check=answered(hosts), requirements=write_package,
            expects="installed on every host before the start"),
         v2("failing script", "fails.py", hosts=hosts, check=fails(hosts), quick=hosts == 2,
            expects="exit 1, the exception in log and failure, output and model kept"),
@@ -108,6 +111,13 @@ def _once() -> list[Row]:
         v2("torchrun hosts end unevenly", "uneven.py", hosts=2, check=all_work_kept(2),
            expects="no work lost, the job succeeds",
            options={"distribution": {"torch_distributed": {"enabled": True}}}),
+        v2("multi_worker_mirrored_strategy", "tf_config.py", hosts=2, check=workers_of_tensorflow(2), kind="TensorFlow",
+           expects="`TF_CONFIG` of a worker on each host",
+           options={"distribution": {"multi_worker_mirrored_strategy": {"enabled": True}},
+                    "framework_version": "2.19", "py_version": "py312"}),  # the SDK compares the version, image or not
+        v2("Ray by algorun_engine=ray", "ray_tasks.py", hosts=2, check=tasks_of_ray(2), requirements=write_ray,
+           expects="Ray from requirements.txt, a driver, tasks on both hosts",
+           options={"hyperparameters": {"algorun_engine": "ray"}}),
         v2("a host fails late", "uneven.py", hosts=2, check=fails_late, expects="the job fails, what the other wrote is kept",
            options={"hyperparameters": {"fail-late": 1}}),
         *(v2(f"docker stop of host {host + 1}", "stops.py", hosts=2, check=stopped(2), during=stop(host), quick=host == 1,

@@ -26,8 +26,10 @@ from row import (
     ranks,
     stop,
     stopped,
+    tasks_of_ray,
 )
 from sdk_client import Seen
+from sdk_environment import write_package, write_ray
 
 
 def fails_by_driver(seen: Seen) -> None:
@@ -48,6 +50,7 @@ def v3(name: str, source: Mapping[str, str], *, hosts: int, expects: str, check:
 
 
 COMMAND = "exec algorun train"
+RAY = {"requirements": "requirements.txt"}
 
 
 def _on(hosts: int) -> list[Row]:
@@ -84,7 +87,7 @@ def _on(hosts: int) -> list[Row]:
             quick=hosts == 1, expects="the bundled ddp trains and leaves model.pt",
             options={"hyperparameters": {"epochs": 1, "warmup-epochs": 0}}),
         v3("requirements", {"entry_script": "needs_package.py", "requirements": "requirements.txt"}, hosts=hosts,
-           check=answered(hosts), requirements=True, expects="installed by the SDK's script with the image's pip"),
+           check=answered(hosts), requirements=write_package, expects="installed by the SDK's script with the image's pip"),
         *processing("v3", hosts),
         v3("failing script, command", {"command": COMMAND, "entry_script": "fails.py"}, hosts=hosts,
            check=fails(hosts), expects="exit 1, the exception in log and failure, output and model kept", options=epochs),
@@ -114,6 +117,13 @@ def _once() -> list[Row]:
         v3("Torchrun hosts end unevenly", {"entry_script": "uneven.py"}, hosts=2, check=all_work_kept(2),
            expects="no work lost, the job succeeds",
            options={"distributed": {"type": "Torchrun", "process_count_per_node": 1}}),
+        v3("Ray by algorun_engine=ray, command", {"command": COMMAND, "entry_script": "ray_tasks.py", **RAY}, hosts=2,
+           check=tasks_of_ray(2), requirements=write_ray,
+           expects="Ray from requirements.txt, a driver, tasks on both hosts",
+           options={"hyperparameters": {"algorun_engine": "ray"}}),
+        v3("Ray by algorun run --engine ray", {"command": "exec algorun run --engine ray ray_tasks.py", **RAY}, hosts=2,
+           check=tasks_of_ray(2), requirements=write_ray,
+           expects="Ray from requirements.txt, a driver, tasks on both hosts"),
         v3("a host fails late, command", {"command": COMMAND, "entry_script": "uneven.py"}, hosts=2, check=fails_late,
            expects="the job fails, what the other wrote is kept", options={"hyperparameters": {"fail-late": 1}}),
         *(v3(f"docker stop of host {host + 1}, command", {"command": COMMAND, "entry_script": "stops.py"}, hosts=2,

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sdk_docker import IMAGE, NETWORK, clean, containers, docker, has_network
-from sdk_environment import PYTHON, environment, s3, write_package
+from sdk_environment import PYTHON, environment, s3
 
 HERE = Path(__file__).resolve().parent
 
@@ -93,7 +93,7 @@ def run(
     options: Mapping[str, Any],
     *,
     with_s3: bool = False,
-    requirements: bool = False,
+    requirements: Callable[[Path], None] | None = None,
     channels: Callable[[Path], list[str]] | None = None,
     during: Callable[[Running], None] | None = None,
     limit_s: float = 400.0,
@@ -105,8 +105,8 @@ def run(
     for folder in (root, out, data):
         folder.mkdir()
     (data / "lines.txt").write_text("one\ntwo\nthree\n")
-    if requirements:
-        write_package(source)
+    if requirements is not None:
+        requirements(source)
     inputs = {name: f"file://{data / name}" for name in channels(data)} if channels else None
     environ = environment(work, client)
     network_was_there = has_network()

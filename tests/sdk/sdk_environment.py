@@ -16,10 +16,13 @@ from pathlib import Path
 from sdk_docker import IMAGE, docker
 
 from algorun.common.free_ports import free_ports
+from bench.ray_hosts import wheels
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PYTHON = {client: REPOSITORY / f".venv-sdk{client[1]}" / "bin" / "python" for client in ("v2", "v3")}
 PACKAGE = "sdk_row_package-1.0-py3-none-any.whl"
+RAY = "2.60.0"
+NOT_FOR_TASKS = ("pandas", "pyarrow", "numpy", "tensorboard")  # large, and for Ray's libraries only
 
 
 def why_not() -> str:
@@ -80,6 +83,15 @@ def write_package(folder: Path) -> None:
             "".join(f"{at},,\n" for at in (f"{name}.py", f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD")),
         )
     (folder / "requirements.txt").write_text(f"--no-index\n./{PACKAGE}\n")
+
+
+def write_ray(folder: Path) -> None:
+    """Ray's wheels beside a requirements.txt that names Ray: the job's containers have no index."""
+    (folder / "wheels").mkdir()
+    for wheel in wheels(RAY, IMAGE).glob("*.whl"):
+        if not wheel.name.startswith(NOT_FOR_TASKS):
+            shutil.copy(wheel, folder / "wheels" / wheel.name)
+    (folder / "requirements.txt").write_text(f"--no-index\n--find-links ./wheels\nray=={RAY}\n")
 
 
 @contextlib.contextmanager

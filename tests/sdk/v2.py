@@ -11,6 +11,7 @@ from sagemaker.estimator import Estimator
 from sagemaker.local import LocalSession
 from sagemaker.processing import ProcessingInput, ProcessingOutput, Processor, ScriptProcessor
 from sagemaker.pytorch import PyTorch
+from sagemaker.tensorflow import TensorFlow
 
 ROLE = "arn:aws:iam::111122223333:role/algorun-test"
 
@@ -68,12 +69,14 @@ def main() -> int:
         match job["kind"]:
             case "PyTorch":
                 train(PyTorch, job)
+            case "TensorFlow":
+                train(TensorFlow, job)
             case "Estimator":
                 train(Estimator, job)
             case "Processing":
                 process(job)
             case other:
-                raise ValueError(f"kind {other!r}: PyTorch, Estimator or Processing")
+                raise ValueError(f"kind {other!r}: PyTorch, TensorFlow, Estimator or Processing")
     except Exception as error:  # whatever the user of the SDK would see
         result |= {"ok": False, "error": f"{type(error).__name__}: {error}"}
     Path(sys.argv[2]).write_text(json.dumps(result))
