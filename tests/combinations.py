@@ -150,7 +150,7 @@ COMBINATIONS = (
     ),
     Later(
         "Moments at which a client dies. CI has every third request of a processing job, every eighth one of an execution with "
-        "other data, and a client that dies again and again; client/send/test_send.py has each moment, with jobs in memory.",
+        "other data, and a client that dies again and again; client/send/test_send.py has each moment of a training job, with jobs in memory.",
         {
             "client/test_killed_client.py::test_a_client_killed_at_each_of_its_requests": ("processing",),
             "client/test_killed_client.py::"
