@@ -84,6 +84,14 @@ def test_a_rank_that_finds_no_core_is_named_with_that(queued_s, activity):
     assert (found.ranks, found.activity) == ((2,), activity)
 
 
+@pytest.mark.parametrize(("others_s", "named"), [(0.0, True), (2.0, True), (4.0, False)])
+def test_where_all_find_too_few_cores_nobody_is_named(others_s, named):
+    before, after = reports(4, late=(2,), part="backward", delay=0.5)
+    queued = {rank: others_s + (3.0 if rank == 2 else 0.0) for rank in after}
+    found = slow_ranks(before, {rank: replace(each, queued=queued[rank]) for rank, each in after.items()})
+    assert (found is not None) == named
+
+
 def test_all_ranks_of_a_slow_host_are_found():
     found = slow_ranks(*reports(8, late=(4, 5, 6, 7), delay=0.5, noise=0.05))
     assert found is not None
