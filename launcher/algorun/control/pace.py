@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from algorun.common.fast_dataclasses import replace
-from algorun.timing.slowness import RankTimes, Slow, excesses, slow_ranks
+from algorun.timing.slowness import CORE, RankTimes, Slow, excesses, slow_ranks
 
 from .gate import listed
 from .messages import Pace, Verdict
@@ -60,12 +60,15 @@ class Paces:
         return replace(verdict, slow=self.at_the_end(), above=self.above_at_the_end())
 
     def at_the_end(self) -> str:
-        """The line about who was slow in the last attempt: in all of it, in the last windows, or at least for a while."""
+        """The line about who was slow in the last attempt: in all of it, in the last windows, or at least for a while.
+
+        Who lacks a core changes by accident: that must have been so in several windows in a row.
+        """
         first, last = self._begins[:1], self._begins[1:2] if len(self._begins) > IN_A_ROW else []
         for begin in (*first, *last):
             if self._long_enough(begin):
                 slow = slow_ranks(begin, self._before)
-                if slow is not None:
+                if slow is not None and (slow.activity != CORE or self._said.issuperset(slow.ranks)):
                     return self._line(sorted(slow.ranks), slow)
         return self._lines[-1] if self._lines else ""
 

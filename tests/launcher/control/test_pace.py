@@ -16,17 +16,23 @@ class Job:
     def __init__(self):
         self.paces, self.attempt, self._number = Paces(), 0, 0
         self._spent = {rank: [0.0] * 7 for rank in range(4)}
+        self._queued = dict.fromkeys(range(4), 0.0)
 
-    def window(self, *slow, hosts=tuple(HOSTS)):
+    def window(self, *slow, hosts=tuple(HOSTS), queued=False):
+        """`slow` ranks work all the time; `queued`: because they find no core."""
         self._number += 1
         said = []
+        for rank in slow:
+            self._queued[rank] += WINDOW_S / 2 if queued else 0.0
         for rank, spent in self._spent.items():
             own = WINDOW_S if rank in slow else WINDOW_S / 2
             spent[1] += own  # forward
             spent[3] += WINDOW_S - own  # exchange
         for host in hosts:
             times = [
-                RankTimes(rank, 0, 100 * self._number, WINDOW_S * self._number, tuple(self._spent[rank]))
+                RankTimes(
+                    rank, 0, 100 * self._number, WINDOW_S * self._number, tuple(self._spent[rank]), self._queued[rank]
+                )
                 for rank in HOSTS[host]
             ]
             said.append(self.paces.heard(host, Pace(self.attempt, tuple(times)), self.attempt, 4))
@@ -73,6 +79,16 @@ def test_who_was_slow_in_all_of_a_short_job_is_said_at_its_end():
     assert job.paces.at_the_end() == ""
     assert job.window(2) == ""
     assert job.paces.at_the_end().startswith("slow: rank 2 on algo-2: its own work takes 2.0 x the others' time")
+
+
+def test_who_lacks_a_core_for_a_moment_is_not_said_at_the_end():
+    job = Job()
+    job.window()
+    for _ in range(IN_A_ROW - 1):
+        assert job.window(2, queued=True) == ""
+        assert job.paces.at_the_end() == ""
+    assert "most of the excess in waiting for a core" in job.window(2, queued=True)
+    assert job.paces.at_the_end().startswith("slow: rank 2 on algo-2")
 
 
 def test_who_became_slow_at_the_end_is_said_too():
