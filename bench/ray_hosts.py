@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shutil
 import subprocess
@@ -15,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from types import ModuleType
 
 from bench.containers import IMAGE, docker, signals_wait
+from bench.jobs import job_folder
 
 TOP = Path(__file__).resolve().parent.parent
 DOWNLOAD_S = 900.0
@@ -105,7 +104,7 @@ class Job:
         """Starts these hosts."""
         docker("network", "create", self.run)
         for host in self.hosts:
-            root = _opt_ml().write_host(self.folder, host, self.hosts, self.hyperparameters)
+            root = job_folder(self.folder / host, host, self.hosts, dict(self.hyperparameters))
             for name, path in {"driver.py": TOP / "bench" / "ray_driver.py", **self.launcher.files}.items():
                 shutil.copy(path, root / "code" / name)
         variables = {**ENVIRON, "FOLLOWER": self.hosts[-1], **self.environ}
@@ -182,13 +181,3 @@ def job(*words: object, **options: object) -> Iterator[Job]:
         yield made
     finally:
         made.close()
-
-
-def _opt_ml() -> ModuleType:
-    """docker/hosts.py, which is in no package."""
-    spec = importlib.util.spec_from_file_location("algorun_docker_hosts", TOP / "docker" / "hosts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

@@ -1,6 +1,6 @@
-"""What `make test-more` and `make test-tools` leave of `make test-all`: further combinations of engines, layouts, models and moments.
+"""What CI leaves to `make test-all`: further combinations of engines, layouts, models and moments.
 
-CI runs `make test` and these two: each behaviour at least once, each value of each parameter at least once, but not
+CI runs `make test`, `make test-more` and `make test-tools`: each behaviour at least once, each value of each parameter at least once, but not
 their products. Before a release, and after a change of an engine, a schedule or the cut, `make test-all` runs everything.
 As in thorough.py a test is named with its file and function, and with the ids of the cases that CI keeps (`*` stands for
 any text) beside those of `make test`. Without ids `make test-all` alone runs what `make test` leaves.
@@ -67,9 +67,9 @@ COMBINATIONS = (
                         "test_every_rank_computes_in_the_order_of_the_schedule",
                     )
                 ),
-                *(
-                    (test, ("model=gpt *", "model=tied gpt *", "model=convnet *"))
-                    for test in ("test_copies_of_a_weight_stay_equal_to_the_last_bit",)
+                (
+                    "test_copies_of_a_weight_stay_equal_to_the_last_bit",
+                    ("model=gpt *", "model=tied gpt *", "model=convnet *"),
                 ),
                 ("test_weights_on_several_ranks_cost_one_collective_a_step", ("model=tied gpt *",)),
             )
@@ -150,7 +150,8 @@ COMBINATIONS = (
     ),
     Later(
         "Moments at which a client dies. CI has every third request of a processing job, every eighth one of an execution with "
-        "other data, and a client that dies again and again; client/send/test_send.py has each moment of a training job, with jobs in memory.",
+        "other data, and a client that dies again and again; client/send/test_send.py has each moment of a training job, with jobs "
+        "in memory.",
         {
             "client/test_killed_client.py::test_a_client_killed_at_each_of_its_requests": ("processing",),
             "client/test_killed_client.py::"

@@ -17,10 +17,11 @@ from algorun.common.fast_dataclasses import fields
 from algorun.job import config, job_input, modeltrainer, usercode
 from algorun.job import hyperparameters as hp
 from algorun.job.hyperparameter_groups import Hyperparameters
+from algorun.job.limits import ControlSettings, Limits
 from algorun.job.paths import Paths
 from algorun.job.request import Request
 from algorun.job.setting_values import NEVER_S
-from algorun.job.settings import WAITS, ControlSettings, Limits
+from algorun.job.settings import WAITS
 from algorun.job.values import Sourced
 from algorun.machine.probe import Machine
 from algorun.plan import cluster, plan, render

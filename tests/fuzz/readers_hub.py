@@ -24,7 +24,7 @@ from algorun.control.messages import (
     Ready,
     Stop,
 )
-from algorun.job.settings import ControlSettings, Limits
+from algorun.job.limits import ControlSettings, Limits
 from algorun.network.hub_server import HubServer
 from algorun.network.link import HubLink
 from algorun.network.rival_search import Lookout

@@ -12,7 +12,7 @@ from algorun.control.hang import Frame, Stack
 from algorun.control.hub import Hub
 from algorun.control.member import Member, State
 from algorun.control.messages import AskStacks, Bye, End, Go, Hello, Message, Ready, Restart, StacksSent, Stop, Verdict
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 
 LIMITS = Limits()
 MISSED = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:1234"  # what a peer's end looks like

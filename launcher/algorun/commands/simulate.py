@@ -24,9 +24,9 @@ from algorun.host.processes import end_with_parent
 from algorun.job import settings
 from algorun.job.engine import Engine
 from algorun.job.entry import BUNDLED
+from algorun.job.limits import Limits
 from algorun.job.paths import Paths, write_aside
 from algorun.job.request import Request
-from algorun.job.settings import Limits
 from algorun.machine import probe
 from algorun.outcome import report
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from algorun.common.fast_dataclasses import replace
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 
 from .failure import Failure
 from .failure_reports import MISSED_S

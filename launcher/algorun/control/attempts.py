@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from algorun.common.errors import ExitCode
 from algorun.common.fast_dataclasses import replace
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 
 from .failure import Failure, RankLeft
 from .failure_reports import FailureReports

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from algorun.common.errors import ExitCode
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 
 from .failure import Failure
 from .messages import Go, Hello, Ready

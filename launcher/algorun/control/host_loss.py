@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 
 from .gate import listed
 from .heartbeat import Pulse

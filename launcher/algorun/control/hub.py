@@ -21,7 +21,7 @@ from enum import Enum
 
 from algorun.common.errors import ExitCode
 from algorun.common.fast_dataclasses import replace
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 
 from .attempts import Attempts
 from .failure import Failure, RankLeft

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 
 STOP_S = 2.0  # to reach the hub and tell it of a stop, as the other hosts would wait for this one
 

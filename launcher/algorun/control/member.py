@@ -17,7 +17,7 @@ from enum import Enum
 
 from algorun.common.errors import ExitCode
 from algorun.common.fast_dataclasses import replace
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 
 from . import messages
 from .actions import Action, Conclude, EndProcesses, Signal, Start, ToHub, Warn

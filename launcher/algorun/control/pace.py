@@ -62,7 +62,7 @@ class Paces:
     def at_the_end(self) -> str:
         """The line about who was slow in the last attempt: in all of it, in the last windows, or at least for a while.
 
-        Who lacks a core changes by accident: that must have been so in several windows in a row.
+        On a busy host chance decides who finds a core, so a lack of cores counts only after several windows in a row.
         """
         first, last = self._begins[:1], self._begins[1:2] if len(self._begins) > IN_A_ROW else []
         for begin in (*first, *last):

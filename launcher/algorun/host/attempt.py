@@ -167,9 +167,8 @@ class Attempt:
         """Reports what the ranks and this host do, if all ranks run, and follows the trace of their steps."""
         if self.ranks.all_run:
             self.reports.look(now, every_s)
-        if (
-            self.ranks.all_run or not self._host.ranks
-        ):  # a host that only has a node of a driver's cluster is loaded, too
+        only_node = not self._host.ranks  # of a driver's cluster, which loads this host as ranks would
+        if self.ranks.all_run or only_node:
             self.loads.look(now, every_s, samples)
         self._tools.trace.look()
 

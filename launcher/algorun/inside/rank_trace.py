@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FORMAT, COUNT, LEFT_OUT, CLOSED, FIRST, LAST = range(6)
 HEAD, MOMENT = 8, 2  # words
 MOST_MOMENTS = 16384  # of a rank: 256 KiB
-MOST_OF_HOST = 131072  # of all ranks of a host: its supervisor writes them in a second, and that long it hears nobody
+MOST_OF_HOST = 131072  # of all ranks of a host: the supervisor writes them in a second, and answers nobody meanwhile
 END, STEP = 0, 255  # what a moment is; between them: the begin of an activity, from 1
 
 

@@ -19,9 +19,9 @@ from .hyperparameter_groups import Hyperparameters
 from .job_input import JobInput
 from .jobfiles import Resources
 from .launch import Launch
+from .limits import ControlSettings, Limits
 from .paths import Paths
 from .request import Request
-from .settings import ControlSettings, Limits
 from .usercode import Setup
 from .values import Sourced
 

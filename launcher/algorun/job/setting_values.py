@@ -6,7 +6,7 @@ from __future__ import annotations
 from algorun.common import REQUEST_FORMAT as HIGHEST_FORMAT
 from algorun.common.errors import UserError
 
-from .values import MOST_SECONDS, count, names, seconds
+from .values import MOST_SECONDS, count, names, positive, seconds
 
 NEVER_S = MOST_SECONDS  # the value of `off`: wait forever
 MOST_RESTARTS = 1000
@@ -59,11 +59,8 @@ def restarts(name: str, text: str) -> int:
 
 def price(name: str, text: str) -> float:
     """The price of a host and hour."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < HIGHEST_PRICE:
+    value = positive(text, HIGHEST_PRICE)
+    if value is None:
         raise UserError(
             name, f"{text!r} is not a price", allowed=f"a number above 0 and below {HIGHEST_PRICE:g}, such as 1.5"
         )

@@ -24,13 +24,19 @@ class Sourced(Generic[T]):
 
 def seconds(where: str, raw: str) -> float:
     """A positive, finite number of seconds. Raises UserError."""
+    value = positive(raw, MOST_SECONDS)
+    if value is None:
+        raise UserError(where, f"{raw!r} is not a positive number of seconds", allowed="a number above 0")
+    return value
+
+
+def positive(raw: str, limit: float) -> float | None:
+    """A number above 0 and below `limit`; None if the text is none."""
     try:
         value = float(raw)
     except ValueError:
-        value = -1.0
-    if not 0 < value < MOST_SECONDS:
-        raise UserError(where, f"{raw!r} is not a positive number of seconds", allowed="a number above 0")
-    return value
+        return None
+    return value if 0 < value < limit else None
 
 
 def names(where: str, value: object, such_as: str = '["train"]') -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from algorun.control import hub_messages, proof, wire
 from algorun.control.hub import Hub, Sends
 from algorun.control.messages import Hello, Message, Refuse, Welcome
 from algorun.control.session import Session
-from algorun.job.settings import ControlSettings
+from algorun.job.limits import ControlSettings
 
 from .channel_user import ChannelUser
 

@@ -15,7 +15,7 @@ from algorun.control import proof, wire
 from algorun.control.gate import Gate
 from algorun.control.messages import Heartbeat, Hello, Nonce, Refuse
 from algorun.control.refusals import Refusals, shown
-from algorun.job.settings import ControlSettings
+from algorun.job.limits import ControlSettings
 
 from .addresses import Address, look_up
 from .connection import Connection

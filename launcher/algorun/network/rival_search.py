@@ -17,7 +17,7 @@ from algorun.control.hub import Hub, Sends
 from algorun.control.messages import Bye, End, Heartbeat, Nonce, Notice, Refuse
 from algorun.control.refusals import shown
 from algorun.control.rivals import MOST_ASKED, Looks
-from algorun.job.settings import ControlSettings
+from algorun.job.limits import ControlSettings
 
 from .connection import Connection
 

@@ -7,7 +7,7 @@ from algorun.job import hyperparameter_groups as groups
 from algorun.job import settings
 from algorun.job.config import JobConfig
 from algorun.job.engine import Engine
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 from algorun.job.values import Sourced
 from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import Machine

@@ -15,7 +15,7 @@ from .activities import NAMES
 
 LEAST_STEPS = 3  # of a rank between two reports; with fewer, what is measured is one step's accident
 LEAST_EXCESS = 0.1  # of the whole time: what a slow rank works longer than the others
-MORE_QUEUED = 2.0  # as the others: so much longer waits for a core who is slow because of it
+MORE_QUEUED = 2.0  # times the others' waits for a core: with less, a rank is not slow because of its own
 UNEQUAL_STEPS = 0.1  # of the steps: ranks that differ by more do not train together
 WAITING = "exchange"  # no work, but waiting for the work of others
 NOT_OWN = (WAITING, "evaluation")  # an evaluation is seen as a whole, with the waiting in it
@@ -141,7 +141,9 @@ def _slow_of_group(shares: Sequence[Share]) -> Slow | None:
     activity = max(excess, key=lambda name: excess[name])
     queued, usually_queued = (median([each.queued for each in shares]) for shares in (late, others))
     if queued - usually_queued >= (own - usual) / 2:
-        if queued < MORE_QUEUED * usually_queued:  # all find too few cores, and these by accident fewer
+        if (
+            queued < MORE_QUEUED * usually_queued
+        ):  # there are too few cores for all ranks, and chance decides who waits longer
             return None
         activity = CORE
     return Slow(tuple(sorted(each.rank for each in late)), own / usual, activity, waited)

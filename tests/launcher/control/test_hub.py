@@ -13,7 +13,7 @@ from algorun.control.host_loss import RECONNECT_S, REPORT_AGAIN_S, silence_s
 from algorun.control.hub import Hub
 from algorun.control.member import Member
 from algorun.control.messages import Bye, End, Heartbeat, Notice
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, finish, hello, ready, running
 

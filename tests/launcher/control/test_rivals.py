@@ -12,7 +12,7 @@ from algorun.control.failure import Failure
 from algorun.control.hub import Hub
 from algorun.control.messages import End, Heartbeat, Hello, Verdict
 from algorun.control.rivals import Looks
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 from tests.conftest import examples
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun.job.config import Request, read
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 from algorun.plan import cluster
 from tests.conftest import TREES, job, machine
 

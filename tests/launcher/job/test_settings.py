@@ -12,7 +12,8 @@ import pytest
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import fields
 from algorun.job import settings
-from algorun.job.settings import GROUPS, WAITS, ControlSettings, Limits
+from algorun.job.limits import ControlSettings, Limits
+from algorun.job.settings import GROUPS, WAITS
 from algorun_client.common.settings import SETTINGS as CLIENT
 
 ROOT = Path(__file__).resolve().parents[3]

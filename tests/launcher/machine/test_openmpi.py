@@ -10,7 +10,7 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun.control.host_loss import silence_s
-from algorun.job.settings import Limits
+from algorun.job.limits import Limits
 from algorun.machine import openmpi, probe
 from algorun.machine.openmpi import OpenMpi
 

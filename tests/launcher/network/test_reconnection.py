@@ -20,7 +20,7 @@ from algorun.control import proof, wire
 from algorun.control.handshake import Applicant, Handshake
 from algorun.control.hub import Hub
 from algorun.control.messages import Go, Heartbeat, Hello, Message, Nonce, StartDaemon, Stop, Welcome
-from algorun.job.settings import ControlSettings, Limits
+from algorun.job.limits import ControlSettings, Limits
 from algorun.network.hub_server import HubServer
 from algorun.network.link import HubLink
 from algorun.network.spare_search import Route

@@ -13,7 +13,7 @@ from algorun.control import wire
 from algorun.control.handshake import Applicant
 from algorun.control.hub import Hub
 from algorun.control.messages import Heartbeat, Nonce
-from algorun.job.settings import ControlSettings, Limits
+from algorun.job.limits import ControlSettings, Limits
 from algorun.network.rival_search import LOOK_S, Lookout
 from tests.launcher.jobs import hello
 
