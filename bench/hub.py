@@ -44,7 +44,7 @@ from algorun.network.channel import Channel
 from algorun.plan import agreement, cluster
 from algorun.timing.activities import NAMES
 from algorun.timing.host_load import HostLoad
-from algorun.timing.slowness import RankTimes
+from algorun.timing.rank_times import RankTimes
 
 LEADER = "127.0.0.1"
 CODE = 7  # of the failure at the end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import json
 import os
@@ -19,11 +20,30 @@ from .job.engine import Engine
 from .job.request import Request, request
 from .job.values import count
 
+WIDTH = 80  # columns of help that is not read on a terminal
 HOME_BASE = "algorun-run"  # the job folder on a machine without /opt/ml
 FLAGS = ("-h", "--help", "--per-host", "--share-nothing", "--json", "--resume")  # options without a value
 PROGRAM_HELP = (
     "a script (.py, .sh), an executable, or a bundled entrypoint (ddp, pipeline, mpi-basics), followed by its arguments"
 )
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal. argparse's own way to find the width imports shutil: 2 ms of every start."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+def _columns() -> int:
+    """The width of the terminal; COLUMNS has the first word, as in argparse."""
+    said = os.environ.get("COLUMNS", "")
+    if said.isascii() and said.isdigit() and int(said):
+        return int(said)
+    try:
+        return os.get_terminal_size(1).columns or WIDTH
+    except OSError:  # not a terminal
+        return WIDTH
 
 
 class _Parser(argparse.ArgumentParser):
@@ -59,7 +79,7 @@ def _parser() -> _Parser:
         prog="algorun",
         description="Runs training on all hosts of a SageMaker job, or on simulated hosts of this machine.",
         epilog=overview.TEXT,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         usage="algorun [-h] [--version] COMMAND ...",
         allow_abbrev=False,
     )
@@ -67,7 +87,7 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, parser_class=_Parser)
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
-        return commands.add_parser(name, description=text, allow_abbrev=False)
+        return commands.add_parser(name, description=text, formatter_class=_Help, allow_abbrev=False)
 
     train = command("train", "Run the job that the files in /opt/ml describe. SageMaker calls this command.")
     train.add_argument(
@@ -164,7 +184,14 @@ def _execute(wish: Request) -> int:
         except UserError:  # the settings of the control channel are wrong: this host cannot tell the others
             write_error(paths, error)
             raise error from None
+    _collect()
     return run.execute(job, machine, Programs(*_programs()), error=failed)
+
+
+def _collect() -> None:
+    """Turns the collection of garbage on (__main__.py turns it off), and leaves out what the start has made."""
+    gc.freeze()
+    gc.enable()
 
 
 def _hand_over() -> int:
@@ -282,6 +309,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a folder's name may not be UTF-8
     words = list(sys.argv[1:] if argv is None else argv)
     try:
+        if words[:1] not in (["train"], ["run"]):  # these do it when they have started
+            _collect()
         if words[:1] == [overview.REPORT]:
             return _report(words[1:])
         return _client(words) if words[:1] and words[0] in overview.CLIENT else _run(_parse(words))

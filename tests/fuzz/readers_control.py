@@ -9,7 +9,7 @@ from typing import Any
 
 from algorun.common.event_loop import Loop
 from algorun.control import wire
-from algorun.control.calls import Call
+from algorun.control.call import Call
 from algorun.control.failure import Failure, RankLeft
 from algorun.control.hang import Frame, Stack
 from algorun.control.messages import (
@@ -46,7 +46,7 @@ from algorun.network.connection import Connection
 from algorun.plan import cluster
 from algorun.timing.host_figures import FolderFigures
 from algorun.timing.host_load import HostLoad
-from algorun.timing.slowness import RankTimes
+from algorun.timing.rank_times import RankTimes
 
 from . import mutations
 from .reader import PART, Reader

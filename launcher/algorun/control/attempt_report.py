@@ -9,7 +9,7 @@ from algorun.job.limits import Limits
 
 from .failure import Failure
 from .failure_reports import MISSED_S
-from .inquiry import ANSWER_S
+from .messages import ANSWER_S
 
 NO_HUB_S = 10.0  # for a hub that is not reached yet to hear of a failure of this host
 

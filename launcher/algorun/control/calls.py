@@ -14,45 +14,10 @@ from collections.abc import Mapping, Sequence
 
 from algorun.common.fast_dataclasses import dataclass
 
+from .call import Call
+
 # Operations to which all ranks must bring equally many numbers of one type. The others may be uneven.
 EQUAL = r"_?(all_?reduce|broadcast|reduce|reduce_scatter|all_?gather_(base|into_tensor))"
-LONGEST_MEMBERS = 400  # characters
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One collective call of a rank: call `number` of the process group `group` (such as `gloo:0`), at `file`:`line` of the user's code.
-
-    `members` are the group's ranks, such as `0-7`, `1-13:4` (every 4th) or `0,2,3`; "" where unknown. `shapes` are those
-    of the tensors that the rank brought, such as `[[3, 4]]`.
-    """
-
-    group: str
-    number: int
-    operation: str
-    members: str = ""
-    shapes: str = ""
-    dtypes: str = ""
-    file: str = ""
-    line: int = 0
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """What has to be equal on all ranks."""
-        return _kind(self.operation, self.shapes, self.dtypes)
-
-    def __str__(self) -> str:
-        shapes = self.shapes[1:-1] if self.shapes != "[]" else ""
-        what = " ".join(part for part in (self.operation, shapes, self.dtypes) if part)
-        return f"{what} at {self.file.rsplit('/', 1)[-1]}:{self.line}" if self.file else what
-
-    @property
-    def place(self) -> str:
-        name = self.group.partition(":")[2]
-        if name == "0":
-            return f"call {self.number} of the default group"
-        members = f" of ranks {self.members}" if self.members else ""
-        return f"call {self.number} of group {name}{members}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +58,12 @@ def _different(of_group: Mapping[int, Mapping[int, Call]], calls: Mapping[int, S
     """The first number at which the group's ranks called different things."""
     for number in sorted({number for own in of_group.values() for number in own}):
         at = {rank: own[number] for rank, own in of_group.items() if number in own}
-        kinds = Counter(call.kind for call in at.values())
+        kinds = Counter(_kind(call) for call in at.values())
         if len(kinds) < 2:
             continue
-        common = max(kinds, key=lambda kind: (kinds[kind], max(rank for rank in at if at[rank].kind == kind)))
-        ranks = tuple(sorted(rank for rank in at if at[rank].kind != common))
-        others = tuple(sorted(rank for rank in at if at[rank].kind == common))
+        common = max(kinds, key=lambda kind: (kinds[kind], max(rank for rank in at if _kind(at[rank]) == kind)))
+        ranks = tuple(sorted(rank for rank in at if _kind(at[rank]) != common))
+        others = tuple(sorted(rank for rank in at if _kind(at[rank]) == common))
         own, other = at[ranks[0]], at[others[0]]
         text = f"rank {ranks[0]} called {own}, {_count(others, calls)} called {other} ({own.place})"
         return Mismatch(ranks, others, False, text)
@@ -137,8 +102,13 @@ def parse(members: str) -> Sequence[int]:
     return [int(each) for each in members.split(",") if re.fullmatch(r"\d{1,7}", each)]
 
 
+def _kind(call: Call) -> tuple[object, ...]:
+    """What has to be equal on all ranks."""
+    return _kind_of(call.operation, call.shapes, call.dtypes)
+
+
 @functools.lru_cache(1024)  # 8,000 ranks have 128,000 calls of few kinds
-def _kind(operation: str, shapes: str, dtypes: str) -> tuple[object, ...]:
+def _kind_of(operation: str, shapes: str, dtypes: str) -> tuple[object, ...]:
     if not re.fullmatch(EQUAL, operation):
         return (operation,)
     return (operation, _sizes(shapes), dtypes)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from algorun.common.fast_dataclasses import dataclass
 
-from .calls import Call
+from .call import Call
 
 # Patterns are text, compiled at the first hang: no start waits for that.
 STANDARD = r"/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen "

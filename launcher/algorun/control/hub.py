@@ -18,19 +18,20 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from algorun.common.errors import ExitCode
-from algorun.common.fast_dataclasses import replace
 from algorun.job.limits import Limits
 
 from .attempts import Attempts
 from .failure import Failure, RankLeft
 from .gate import Gate
 from .hang import Stack
-from .host_loads import HostLoads
 from .host_loss import HostLoss
 from .messages import AskStacks, End, Heartbeat, Hello, Message, Notice, Ready, Refuse, Stop, Verdict
-from .pace import Paces
+
+if TYPE_CHECKING:
+    from .reports import Reports
 
 LATE_S = 10.0  # how long a verdict at the gate waits for hosts that have not come yet
 
@@ -57,13 +58,22 @@ class Hub:
         self.gate = Gate(now, hosts, limits)
         self._loss = HostLoss(now, limits)
         self.attempts = Attempts(hosts, limits, restarts)
-        self.paces, self.loads = Paces(), HostLoads()
+        self._reports: Reports | None = None
         self._leave_deadline = 0.0
         self._ended_at_gate = False
 
     @property
     def leader(self) -> str:
         return self._hosts[0]
+
+    @property
+    def reports(self) -> Reports:
+        """What the hosts report while ranks run; made by the first report, for no start needs it."""
+        if self._reports is None:
+            from .reports import Reports
+
+            self._reports = Reports()
+        return self._reports
 
     @property
     def departed(self) -> set[str]:
@@ -296,7 +306,7 @@ class Hub:
         if self._ended_at_gate:  # hosts that come a little later hear it too, not only that nobody is there
             leave_s = max(leave_s, min(LATE_S, self.gate.deadline - now))
         number, self.state = self.attempts.number, State.END
-        self.verdict = replace(self.paces.add_to(verdict, number), data=self.loads.at_the_end(number))
+        self.verdict = self._reports.add_to(verdict, number) if self._reports is not None else verdict
         self.gate.hellos |= self.gate.rivals.hellos
         self.attempts.root_cause.close()
         self._leave_deadline = now + leave_s

@@ -47,10 +47,10 @@ def receive(hub: Hub, now: float, host: str, message: Message) -> Sends:
         case Hang(idle_s):
             return hub.hang(now, idle_s)
         case Pace():
-            line = hub.paces.heard(host, message, hub.attempts.number, hub.gate.slots)
+            line = hub.reports.paces.heard(host, message, hub.attempts.number, hub.gate.slots)
             return [(hub.leader, Notice(line))] if line else []
         case Load(attempt, load):
-            lines = hub.loads.heard(now, host, attempt, load) if attempt == hub.attempts.number else []
+            lines = hub.reports.loads.heard(now, host, attempt, load) if attempt == hub.attempts.number else []
             return [(hub.leader, Notice(line)) for line in lines]
         case ClockAsked(at):
             return [(host, ClockTold(at, now))]

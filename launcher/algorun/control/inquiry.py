@@ -11,8 +11,8 @@ from . import calls, hang
 from .failure import Failure, RankLeft
 from .failure_reports import blame_left_rank
 from .hang import Stack
+from .messages import ANSWER_S
 
-ANSWER_S = 3.0  # for all hosts to tell what their ranks are doing
 KEPT = "the stacks of all ranks are in output/data, stacks-rank-*.txt"
 KEPT_OF_LIVING = "the stacks of the ranks that still lived are in output/data, stacks-rank-*.txt"
 

@@ -11,15 +11,16 @@ from collections.abc import Mapping
 
 from algorun.common.fast_dataclasses import dataclass, field, replace
 from algorun.timing.host_load import HostLoad
-from algorun.timing.slowness import RankTimes
+from algorun.timing.rank_times import RankTimes
 
-from .calls import LONGEST_MEMBERS
+from .call import LONGEST_MEMBERS
 from .failure import Failure, RankLeft
 from .hang import Stack
 
 MOST_FRAMES = 60  # of a stack in a message, innermost first
 MOST_CALLS = 16  # collective calls of a rank in a message, the newest
 MOST_PACES = 256  # ranks of a host in a message
+ANSWER_S = 3.0  # for all hosts to send the stacks of their ranks
 MOST_NAME = 150  # characters of a file or a function there
 
 

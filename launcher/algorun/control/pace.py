@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from algorun.common.fast_dataclasses import replace
-from algorun.timing.slowness import CORE, RankTimes, Slow, excesses, slow_ranks
+from algorun.timing.rank_times import RankTimes
+from algorun.timing.slowness import CORE, Slow, excesses, slow_ranks
 
 from .gate import listed
 from .messages import Pace, Verdict

@@ -11,12 +11,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from .failure import Failure, RankLeft
 from .failure_reports import FailureReports
 from .hang import Stack
-from .inquiry import Inquiry
 from .messages import AskStacks
+
+if TYPE_CHECKING:
+    from .inquiry import Inquiry
 
 
 class RootCause:
@@ -59,7 +63,7 @@ class RootCause:
 
     def hang(self, now: float, idle_s: float) -> AskStacks | None:
         """A rank has made no step for `idle_s`: all hosts are asked for stacks, unless another failure is judged."""
-        return None if self._inquiry or self.window_open else self._ask(Inquiry(now, idle_s))
+        return None if self._inquiry or self.window_open else self._ask(now, idle_s)
 
     def stack(self, stack: Stack, ranks: int) -> None:
         """What one rank is doing. At most one stack for each of the job's `ranks` is kept."""
@@ -89,7 +93,7 @@ class RootCause:
         if not self._reports.due(now, ranks):
             return None
         in_vain = [] if stopping else self._reports.in_vain(ranks)
-        return self._ask(Inquiry(now, in_vain=in_vain)) if in_vain else self._reports.blamed(ranks)
+        return self._ask(now, in_vain=in_vain) if in_vain else self._reports.blamed(ranks)
 
     def after_stacks(self, now: float, ranks: int, attempt: int) -> Failure:
         """The rank that holds the others up, unless something else has failed before."""
@@ -113,6 +117,8 @@ class RootCause:
         """The job has its verdict."""
         self._reports.deadline = self._inquiry = None
 
-    def _ask(self, inquiry: Inquiry) -> AskStacks:
-        self._inquiry, self._reports.deadline = inquiry, None
+    def _ask(self, now: float, idle_s: float = 0.0, in_vain: Sequence[Failure] = ()) -> AskStacks:
+        from .inquiry import Inquiry  # no start needs it
+
+        self._inquiry, self._reports.deadline = Inquiry(now, idle_s, in_vain), None
         return AskStacks()

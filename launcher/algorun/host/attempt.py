@@ -87,7 +87,8 @@ class Attempt:
 
         `start_s` is the engine's time to start the ranks.
         """
-        self._tools.trace.begin(self._plan.attempt + 1, [rank.rank for rank in self._host.ranks])
+        if self._tools.trace is not None:
+            self._tools.trace.begin(self._plan.attempt + 1, [rank.rank for rank in self._host.ranks])
         engine = self._plan.engine.value
         if engine.starts_ranks or engine.has_driver:
             self._start_s, self._late_at = start_s, self._tools.loop.now() + start_s
@@ -170,13 +171,15 @@ class Attempt:
         only_node = not self._host.ranks  # of a driver's cluster, which loads this host as ranks would
         if self.ranks.all_run or only_node:
             self.loads.look(now, every_s, samples)
-        self._tools.trace.look()
+        if self._tools.trace is not None:
+            self._tools.trace.look()
 
     def tell_last_times(self) -> None:
         """All ranks of this host have ended: the last that the hub hears of their times."""
         self.reports.tell_last()
         self.loads.tell_last()
-        self._tools.trace.ask_last()
+        if self._tools.trace is not None:
+            self._tools.trace.ask_last()
 
     def keep_last_times(self) -> None:
         """The attempt is over: writes what is known of its times into this host's file."""

@@ -300,7 +300,7 @@ class AttemptRunner:
             return
         if self._attempt is not None:
             self._attempt.keep_logs()
-            self._tools.trace.keep()  # not before the ranks' end: it may take a second
+            self._keep_trace()  # not before the ranks' end: it may take a second
             self._attempt.clear_away()
             self._attempt = None
         report.forget_user_failure_text(self._config.paths)
@@ -342,8 +342,12 @@ class AttemptRunner:
 
         return redaction.text(text, self._config)
 
+    def _keep_trace(self, *, final: bool = False) -> None:
+        if self._tools.trace is not None:
+            self._tools.trace.keep(final=final)
+
     def close(self) -> None:
         """Writes what is left to write now that no host waits for this one, and closes all files of the attempt."""
         if self._attempt is not None:
-            self._tools.trace.keep(final=True)
+            self._keep_trace(final=True)
             self._attempt.close()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from algorun.control.messages import Load
 from algorun.timing.host_figures import HostFigures
 from algorun.timing.host_load import HostLoad, host_load
-from algorun.timing.slowness import RankTimes
+from algorun.timing.rank_times import RankTimes
 
 from .step_counter import StepBoard
 

@@ -12,6 +12,7 @@ from errno import EACCES, ENOENT, ENOEXEC
 
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass
+from algorun.common.folders import remove_folder
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -286,8 +287,6 @@ def _watch_over(reader: int) -> None:
         if not alive_in(sessions):
             break
         select.select([], [], [], 0.02)
-    import shutil  # not needed for a start
-
     for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_folder(folder)
     os._exit(0)

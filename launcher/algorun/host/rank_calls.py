@@ -8,7 +8,7 @@ import re
 from typing import Any, cast
 
 from algorun.common.codec import loads
-from algorun.control.calls import Call
+from algorun.control.call import Call
 from algorun.control.hang import LIBRARY
 
 LARGEST = 2 * 1024 * 1024  # bytes of an answer

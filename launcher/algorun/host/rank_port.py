@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
 from algorun.common.event_loop import READ, Loop
+from algorun.common.folders import remove_folder
 from algorun.control.failure import Raised
 
 Fields = dict[str, int | str]  # of a message from rank_exec or rsh
@@ -148,9 +149,7 @@ class RankPort:
             self._loop.forget(peer)
             peer.close()
         self._peers.clear()
-        import shutil  # not needed for a start
-
-        shutil.rmtree(self.folder, ignore_errors=True)
+        remove_folder(self.folder)
 
     def _read_raised(self, _: int) -> None:
         with contextlib.suppress(BlockingIOError, OSError):

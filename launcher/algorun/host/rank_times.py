@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from algorun.common.fast_dataclasses import dataclass
 from algorun.control.messages import MOST_PACES, Pace
-from algorun.timing.slowness import RankTimes
+from algorun.timing.rank_times import RankTimes
 
 from .step_counter import StepBoard
 from .times_file import TimesFile

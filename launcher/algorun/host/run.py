@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from algorun.common.errors import ExitCode, UserError
 from algorun.common.fast_dataclasses import dataclass
@@ -13,11 +14,13 @@ from algorun.machine.probe import Machine
 from algorun.machine.process_begin import begun_at
 from algorun.outcome import report
 from algorun.plan.engines.base import Programs
-from algorun.timing import table
 from algorun.timing.clock import Clock
 
 from .logs import Console
 from .supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from algorun.timing.table import Times
 
 LOGGED = 4096  # characters of a failure in the log, besides what the user's script said
 
@@ -47,6 +50,8 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     times = _times(config, clock, machine, result.world_size)
     report.write_result(config.paths, result.verdict, result.line, times.to_json())
     if clock.attempts and host == config.resources.hosts[0]:
+        from algorun.timing import table  # only the end needs it
+
         console.say(table.text(times, host, result.verdict.data, result.verdict.slow, result.verdict.above))
     if not config.quiet:
         if result.verdict.failure is not None:
@@ -57,11 +62,12 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     return int(result.verdict.code) or int(ExitCode.OK)
 
 
-def _times(config: JobConfig, clock: Clock, machine: Machine, world_size: int) -> table.Times:
+def _times(config: JobConfig, clock: Clock, machine: Machine, world_size: int) -> Times:
     """Where this host's time went, from the start of this process until now."""
-    from algorun.machine import gpu_peaks  # only the end needs it
+    from algorun.machine import gpu_peaks  # only the end needs these
+    from algorun.timing.table import Times
 
-    return table.Times(
+    return Times(
         clock.seconds(time.monotonic()),
         steps=clock.steps,
         lost_steps=clock.lost_steps,

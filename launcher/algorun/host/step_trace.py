@@ -24,28 +24,30 @@ LAST_QUESTIONS = 8  # at once, when the ranks have ended: then the hub's time ma
 
 
 class StepTrace:
-    """Of one host, for all attempts of the job. Does nothing if the job has no window."""
+    """Of one host, for all attempts of a job whose steps `window[0]` to `window[1]` are traced."""
 
     def __init__(
-        self, config: JobConfig, run_dir: str, ask: Callable[[ClockAsked], None], say: Callable[[str], None]
+        self,
+        config: JobConfig,
+        window: tuple[int, int],
+        run_dir: str,
+        ask: Callable[[ClockAsked], None],
+        say: Callable[[str], None],
     ) -> None:
-        self._window, self._run_dir, self._ask_hub, self._say = config.trace_steps, run_dir, ask, say
+        self._window, self._run_dir, self._ask_hub, self._say = window, run_dir, ask, say
         hosts, self._host = config.resources.hosts, config.resources.current_host
-        self._number, self._folder = hosts.index(self._host), config.paths.output_data
+        self._number, self._paths = hosts.index(self._host), config.paths
         self._clock = HostClock(leads=self._host == hosts[0])
         self._attempt, self._ranks, self._questions = 0, list[int](), 0
         self._waits = False  # for the end of the window, or of the attempt
         self._answers_due = False  # the window is over, and the last questions are on their way
         self._to_ask = 0  # of them
         self._found_any = False
-        for path in self._folder.glob(f"trace_steps-attempt-*-{self._host}.json"):  # of an earlier job
-            with contextlib.suppress(OSError):
-                path.unlink()
 
     def begin(self, attempt: int, ranks: Sequence[int]) -> None:
         """An attempt (from 1) is about to start these ranks of this host, by local rank."""
         self._attempt, self._ranks, self._questions = attempt, list(ranks), 0
-        self._waits, self._answers_due = self._window is not None and len(ranks) <= MOST_PACES, False
+        self._waits, self._answers_due = len(ranks) <= MOST_PACES, False
         self._to_ask = 0
         if self._waits:
             for local_rank in range(len(ranks)):
@@ -86,7 +88,7 @@ class StepTrace:
         if any(found.steps for found in ranks.values()):
             self._found_any = True
             self._write(ranks)
-        elif final and not self._found_any and self._clock.leads and self._window is not None:
+        elif final and not self._found_any and self._clock.leads:
             first, last = self._window
             self._say(f"warning: ALGORUN_TRACE_STEPS={first}-{last}: no rank here has made step {first}; no trace")
 
@@ -100,7 +102,7 @@ class StepTrace:
         moments = [moment for each in ranks.values() for moment, _ in each.moments]
         clock = self._clock.offset(min(moments, default=0.0), max(moments, default=0.0))
         part = Part(self._host, self._number, self._attempt, ranks, clock, time.time() - time.monotonic())
-        path = self._folder / f"trace_steps-attempt-{self._attempt}-{self._host}.json"
+        path = self._paths.step_trace(self._host, str(self._attempt))
         try:
             write_aside(path, json.dumps(step_trace.to_json(part), separators=(",", ":")) + "\n", flush=False)
         except OSError as error:

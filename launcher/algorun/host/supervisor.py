@@ -37,7 +37,6 @@ from algorun.control.messages import (
     Verdict,
     Welcome,
 )
-from algorun.control.pace import SLOW
 from algorun.job.config import JobConfig
 from algorun.machine.probe import Machine
 from algorun.network import channel
@@ -52,12 +51,12 @@ from .logs import Console
 from .processes import Owner
 from .rank_port import LONGEST_FOR_RAY, LONGEST_TEMPORARY, Fields, Peer, RankPort
 from .readiness import Readiness
-from .step_trace import StepTrace
 from .times_file import TimesFile
 from .tools import Tools
 
 if TYPE_CHECKING:
     from .host_sampling import HostSampling
+    from .step_trace import StepTrace
 
 
 class Supervisor:
@@ -115,14 +114,27 @@ class Supervisor:
         self.owner.clean_up(self._port.folder)
         folder = self._job.paths.output_data
         times = TimesFile(folder, self._host, self.warn)
-        trace = StepTrace(self._job, self._port.folder, self.send, self.tell)
         self._tools = tools = Tools(
-            self._loop, self.owner, self._console, self._programs, self._port.folder, folder / "logs", times, trace
+            self._loop,
+            self.owner,
+            self._console,
+            self._programs,
+            self._port.folder,
+            folder / "logs",
+            times,
+            self._step_trace(self._port.folder),
         )
         self._readiness = Readiness(tools, self._job, self._machine, self)
         closing.callback(self._readiness.close)
         closing.callback(self.owner.close)
         self._runner = AttemptRunner(tools, self._readiness, self._member, self)
+
+    def _step_trace(self, run_dir: str) -> StepTrace | None:
+        if self._job.trace_steps is None:
+            return None
+        from .step_trace import StepTrace  # few jobs trace steps
+
+        return StepTrace(self._job, self._job.trace_steps, run_dir, self.send, self.tell)
 
     def _join(self, closing: contextlib.ExitStack, error: str) -> None:
         """Meets the other hosts."""
@@ -162,10 +174,13 @@ class Supervisor:
                 self._runner.daemon(message)
             case Notice(text):
                 self.warn(text)
+                from algorun.control.pace import SLOW  # no start needs it
+
                 if text.startswith(SLOW):
                     self._tools.times.slow(text)
             case ClockTold():
-                self._tools.trace.answered(message, now)
+                if self._tools.trace is not None:
+                    self._tools.trace.answered(message, now)
             case Nonce() | Welcome() | Heartbeat():
                 self._look_after_sampling()
                 self._runner.look_after_ranks(self._sampling.take() if self._sampling is not None else ())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from algorun.job.paths import write_aside
 from algorun.timing.activities import NAMES
-from algorun.timing.slowness import RankTimes
+from algorun.timing.rank_times import RankTimes
 
 FORMAT = 1
 MOST_REPORTS = 2000  # of 8 ranks 1.2 MB; a picture shows fewer

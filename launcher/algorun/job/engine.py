@@ -1,7 +1,7 @@
 """The engines: the ways of starting a job's ranks.
 
-CONTRIBUTING.md says how to add one. No other code compares engine names, and a test fails if STARTERS
-(plan/engines/registry.py) lacks an engine.
+CONTRIBUTING.md says how to add one. No other code compares engine names, and a test fails if `starter`
+(plan/engines/registry.py) lacks one.
 """
 
 from __future__ import annotations

@@ -110,6 +110,10 @@ class Paths:
         """The figures of the closing line. The training program may write this file."""
         return self.output_data / "summary.json"
 
+    def step_trace(self, host: str, attempt: str) -> Path:
+        """A host's part of the trace of steps in an attempt (from 1; "*" in a pattern for all)."""
+        return self.output_data / f"trace_steps-attempt-{attempt}-{host}.json"
+
     def host_figures(self, host: str) -> Path:
         """How busy this host was (docs/time.md). SageMaker puts the files of all hosts into one folder, hence its name."""
         return self.output_data / f"host_figures-{host}.jsonl"

@@ -10,6 +10,7 @@ import re
 import resource
 import sys
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from algorun.common.fast_dataclasses import dataclass, field
 from algorun.job.values import Sourced
@@ -19,9 +20,11 @@ from . import visible_gpus as visible
 from .efa import Plugin
 from .nvidia import Nvidia
 from .openmpi import DAEMONS, OpenMpi
-from .ray import Ray
 from .system_files import listing, read
 from .visible_gpus import Visible
+
+if TYPE_CHECKING:
+    from .ray import Ray
 
 SHM = "/dev/shm"
 IMAGE = "/etc/algorun-image"  # written by the image's build

@@ -35,8 +35,9 @@ def clear(paths: Paths) -> None:
 def begin(paths: Paths, host: str) -> None:
     """At the start of a job: removes earlier results, and reserves disk space for output/failure."""
     clear(paths)
-    with contextlib.suppress(OSError):
-        paths.host_figures(host).unlink(missing_ok=True)
+    for path in (paths.host_figures(host), *paths.output_data.glob(paths.step_trace(host, "*").name)):
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
     for path in paths.last_words:
         reserve(path)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from algorun.common.fast_dataclasses import dataclass
 from algorun.job import hyperparameter_groups as groups
 from algorun.job import settings
@@ -13,13 +15,16 @@ from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import Machine
 from algorun.machine.ray import Ray
 
-from . import framework_env, ray_cluster, sagemaker_env, simple_sagemaker_env
+from . import framework_env, sagemaker_env, simple_sagemaker_env
 from . import rank_env as env
 from .cluster import Cluster, Host, Meeting, interface
 from .engines.base import Pieces, Programs, RankHost, Wanted
-from .engines.registry import STARTERS
+from .engines.registry import starter
 from .framework_env import Workers
 from .rank_env import Variable
+
+if TYPE_CHECKING:
+    from .engines.base import RayCluster
 
 FORMAT = 1
 ASSUMED_MASTER_PORT = 29500  # torchrun's default, for plans made offline; a job uses a free port
@@ -190,8 +195,14 @@ def _wanted(config: JobConfig, cluster: Cluster, machine: Machine, programs: Pro
         options=config.launch.engine_options,
         per_host=config.launch.per_host,
         simulated=bool(config.control.addresses),
-        ray=ray_cluster.make(config, machine, meeting),
+        ray=_ray_cluster(config, machine, meeting) if config.launch.engine.value.has_driver else None,
     )
+
+
+def _ray_cluster(config: JobConfig, machine: Machine, meeting: Meeting) -> RayCluster:
+    from . import ray_cluster  # only this engine needs it
+
+    return ray_cluster.make(config, machine, meeting)
 
 
 def make(
@@ -204,7 +215,7 @@ def make(
     meeting = meeting or offline(config)
     nic = interface(config, machine)
     launch = config.launch
-    pieces = STARTERS[launch.engine.value](_wanted(config, cluster, machine, programs, meeting))
+    pieces = starter(launch.engine.value)(_wanted(config, cluster, machine, programs, meeting))
     sagemaker = sagemaker_env.SageMakerEnvironment(config, machine, nic.value)
     contract = (*env.shared_contract(cluster, meeting, launch.restarts), framework_env.jax_coordinator(meeting))
     return Plan(

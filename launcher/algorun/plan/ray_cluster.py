@@ -27,10 +27,8 @@ def offer(config: JobConfig, machine: Machine) -> Offer:
     return Offer(cpus, machine.gpus.value, max(0, memory - store), store)
 
 
-def make(config: JobConfig, machine: Machine, meeting: Meeting) -> RayCluster | None:
-    """The cluster of a job, None under another engine. Every other host is assumed to be like the planning one."""
-    if not config.launch.engine.value.has_driver:
-        return None
+def make(config: JobConfig, machine: Machine, meeting: Meeting) -> RayCluster:
+    """The cluster of a job. Every other host is assumed to be like the planning one."""
     own, hosts = offer(config, machine), config.resources.hosts
     known = {**config.control.addresses, **meeting.addresses}
     return RayCluster(

@@ -8,7 +8,7 @@ from algorun.common.fast_dataclasses import dataclass
 
 from .activities import NAMES
 from .host_figures import FolderFigures, HostFigures, together
-from .slowness import RankTimes
+from .rank_times import RankTimes
 
 IDLE = 0.05  # of the time: a GPU that runs kernels less is idle
 ASIDE = ("saving", "evaluation")  # meanwhile GPUs may rest

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from algorun.common.fast_dataclasses import dataclass
 
 from .activities import NAMES
+from .rank_times import RankTimes
 
 LEAST_STEPS = 3  # of a rank between two reports; with fewer, what is measured is one step's accident
 LEAST_EXCESS = 0.1  # of the whole time: what a slow rank works longer than the others
@@ -21,22 +22,6 @@ WAITING = "exchange"  # no work, but waiting for the work of others
 NOT_OWN = (WAITING, "evaluation")  # an evaluation is seen as a whole, with the waiting in it
 OTHER = "what no activity names"
 CORE = "waiting for a core"  # within other parts: the rank could run, and this host's cores did something else
-
-
-@dataclass(frozen=True, slots=True)
-class RankTimes:
-    """What one rank has done until `at` (seconds of its host's clock) in this attempt.
-
-    `group`: ranks of one number do the same work. `activities`: seconds in the order of timing.activities.NAMES. `queued`:
-    seconds in which the rank was ready to run and no core was free; 0 where that is not known.
-    """
-
-    rank: int
-    group: int
-    steps: int
-    at: float
-    activities: tuple[float, ...]
-    queued: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

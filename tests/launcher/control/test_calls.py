@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.calls import Call, mismatch, parse
+from algorun.control.call import Call
+from algorun.control.calls import mismatch, parse
 from algorun.control.hang import Frame, Stack
 from algorun.control.inquiry import Inquiry
 from algorun.control.messages import MOST_CALLS, short

@@ -6,8 +6,8 @@ import pytest
 
 from algorun.control.failure import Failure
 from algorun.control.hang import Frame, Stack
-from algorun.control.inquiry import ANSWER_S
 from algorun.control.member import State
+from algorun.control.messages import ANSWER_S
 from tests.launcher.jobs import LIMITS, Job, finish, running
 
 WATCHDOG = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from algorun.control.messages import Pace, Verdict
 from algorun.control.pace import IN_A_ROW, Paces
-from algorun.timing.slowness import RankTimes
+from algorun.timing.rank_times import RankTimes
 
 HOSTS = {"algo-1": (0, 1), "algo-2": (2, 3)}
 WINDOW_S = 10.0

@@ -27,8 +27,8 @@ class Host:
         self.run.mkdir()
         self.paths = Paths(folder / host)
         resources = SimpleNamespace(hosts=("algo-1", "algo-2"), current_host=host)
-        config = SimpleNamespace(trace_steps=window, resources=resources, paths=self.paths)
-        self.trace = StepTrace(config, str(self.run), self.asked.append, self.said.append)
+        config = SimpleNamespace(resources=resources, paths=self.paths)
+        self.trace = StepTrace(config, window, str(self.run), self.asked.append, self.said.append)
         self.trace.begin(1, [2, 3])
 
     def step(self, *counts):
@@ -118,12 +118,3 @@ def test_a_part_that_cannot_be_written_is_one_warning(host):
     host.trace.keep(final=True)
     assert len(host.said) == 1
     assert host.said[0].endswith("this host's part of the trace is lost")
-
-
-def test_without_a_window_nothing_is_asked_or_written(tmp_path):
-    host = Host(tmp_path, window=None)
-    host.step(6, 6)
-    host.trace.look()
-    host.trace.ask_last()
-    host.trace.keep(final=True)
-    assert (host.asked, host.said, host.parts) == ([], [], [])

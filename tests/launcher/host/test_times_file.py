@@ -11,7 +11,7 @@ import pytest
 from algorun.host import times_file
 from algorun.host.times_file import TimesFile
 from algorun.timing.activities import NAMES
-from algorun.timing.slowness import RankTimes
+from algorun.timing.rank_times import RankTimes
 
 NAME = "rank_times-algo-2.jsonl"
 

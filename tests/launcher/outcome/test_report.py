@@ -65,8 +65,14 @@ def test_a_room_that_a_script_has_taken_away_is_not_needed(change, paths, tmp_pa
 
 def test_a_run_that_was_killed_leaves_nothing_for_the_next(paths):
     paths.failure.write_text("of the run before")
+    paths.output_data.mkdir()
+    for path in (paths.host_figures("algo-1"), paths.step_trace("algo-1", "1"), paths.step_trace("algo-1", "2")):
+        path.write_text("of the run before")
+    others = paths.step_trace("algo-11", "1")
+    others.write_text("of another host, whose folder this may be as well")
     report.begin(paths, "algo-1")
-    assert names(paths) == {reserved(paths.failure).name}
+    assert names(paths) == {reserved(paths.failure).name, "data"}
+    assert list(paths.output_data.iterdir()) == [others]
 
 
 def test_a_text_of_four_byte_characters_fits_the_room(paths):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from algorun.timing.activities import NAMES
 from algorun.timing.host_figures import FolderFigures, GpuFigures, HostFigures
 from algorun.timing.host_load import HostLoad, host_load
-from algorun.timing.slowness import RankTimes
+from algorun.timing.rank_times import RankTimes
 from tests.conftest import examples
 
 GIB = 1 << 30

@@ -8,7 +8,8 @@ import pytest
 
 from algorun.common.fast_dataclasses import replace
 from algorun.timing.activities import NAMES
-from algorun.timing.slowness import CORE, OTHER, RankTimes, excesses, median, slow_ranks
+from algorun.timing.rank_times import RankTimes
+from algorun.timing.slowness import CORE, OTHER, excesses, median, slow_ranks
 
 STEP_S, WINDOW_S = 0.1, 10.0
 WORK = {

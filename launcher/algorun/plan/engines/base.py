@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from algorun.common.fast_dataclasses import dataclass, field
-from algorun.machine.openmpi import OpenMpi
-from algorun.machine.ray import Offer, Ray
+
+if TYPE_CHECKING:
+    from algorun.machine.openmpi import OpenMpi
+    from algorun.machine.ray import Offer, Ray
 
 
 @dataclass(frozen=True, slots=True)

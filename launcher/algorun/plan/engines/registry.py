@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from algorun.job.engine import Engine
 
-from . import mpirun, native, ray, torchrun
 from .base import Pieces, Wanted
 
-STARTERS: Mapping[Engine, Callable[[Wanted], Pieces]] = {
-    Engine.NATIVE: native.pieces,
-    Engine.TORCHRUN: torchrun.pieces,
-    Engine.MPIRUN: mpirun.pieces,
-    Engine.RAY: ray.pieces,
-}
+
+def starter(engine: Engine) -> Callable[[Wanted], Pieces]:
+    """What plans the processes of an engine. Imports this engine alone: every job waits for its start."""
+    match engine:
+        case Engine.NATIVE:
+            from .native import pieces
+        case Engine.TORCHRUN:
+            from .torchrun import pieces
+        case Engine.MPIRUN:
+            from .mpirun import pieces
+        case Engine.RAY:
+            from .ray import pieces
+    return pieces
