@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from unittest import mock
 
-from algorun import cli
+from algorun.commands import command_line
 from algorun.common import codec
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import fields
@@ -19,7 +19,7 @@ from algorun.job import hyperparameters as hp
 from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.limits import ControlSettings, Limits
 from algorun.job.paths import Paths
-from algorun.job.request import Request
+from algorun.job.request import Request, request
 from algorun.job.setting_values import NEVER_S
 from algorun.job.settings import WAITS
 from algorun.job.values import Sourced
@@ -67,7 +67,7 @@ WORDS = [
 ]
 
 
-PARSER = functools.cache(cli._parser)  # 4 ms to make
+PARSER = functools.cache(command_line.parser)  # 4 ms to make
 
 
 def environment(data: bytes) -> dict[str, str]:
@@ -194,10 +194,10 @@ def read_command_line(data: bytes) -> None:
     argv = [os.fsdecode(word) for word in data.split(b"\0")]
     code: object = 0
     try:
-        with contextlib.redirect_stdout(io.StringIO()), mock.patch.object(cli, "_parser", PARSER):
-            options = cli._parse(argv)
+        with contextlib.redirect_stdout(io.StringIO()), mock.patch.object(command_line, "parser", PARSER):
+            options = command_line.parse(argv)
             if options.command in ("run", "plan", "simulate"):
-                cli.request(options)
+                request(options)
     except UserError as error:
         one_line(error)
     except SystemExit as end:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from algorun import cli
+from algorun.commands import command_line
 from algorun.common.errors import UserError
 from algorun.job.config import prepared, read
 from algorun.job.request import Request, request
@@ -100,7 +100,7 @@ def test_no_file_outside_the_code_folder_is_read(name, base):
 
 
 def run(base: Path, *words: str):
-    return read(request(cli._parse(["run", *words])), {"SAGEMAKER_BASE_DIR": str(base)})
+    return read(request(command_line.parse(["run", *words])), {"SAGEMAKER_BASE_DIR": str(base)})
 
 
 def test_a_command_line_may_name_the_file_too(base):

@@ -1,0 +1,138 @@
+"""The options of the launcher's commands, and the words of the command line that belong to the user's program."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from typing import NoReturn
+
+from algorun.common import __version__
+from algorun.common.errors import UserError
+from algorun.job.engine import Engine
+
+from . import overview
+
+WIDTH = 80  # columns of help that is not read on a terminal
+FLAGS = ("-h", "--help", "--per-host", "--share-nothing", "--json", "--resume")  # options without a value
+PROGRAM_HELP = (
+    "a script (.py, .sh), an executable, or a bundled entrypoint (ddp, pipeline, mpi-basics), followed by its arguments"
+)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Help as wide as the terminal. argparse's own way to find the width imports shutil: 2 ms of every start."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
+def _columns() -> int:
+    """The width of the terminal; COLUMNS has the first word, as in argparse."""
+    said = os.environ.get("COLUMNS", "")
+    if len(said) < 5 and said.isascii() and said.isdigit() and int(said):
+        return int(said)
+    try:
+        return os.get_terminal_size(1).columns or WIDTH
+    except OSError:  # not a terminal
+        return WIDTH
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that raises UserError (exit code 64)."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError("command line", message, fix=f"{self.prog} -h")
+
+
+def _entry_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--engine", metavar="NAME", default="", help=f"how ranks are started: {', '.join(Engine)}")
+    parser.add_argument("-j", dest="layout", metavar="HxS", help="number of hosts x ranks on each host, such as 2x4")
+    parser.add_argument("--slots", metavar="N", help="number of ranks on each host")
+    parser.add_argument("--restarts", metavar="N", help="restart a failed job up to N times")
+    parser.add_argument("--per-host", action="store_true", help="one rank per host: WORLD_SIZE is the number of hosts")
+    parser.add_argument("--share-nothing", action="store_true", help="run the program once per host, without ranks")
+    parser.add_argument("--cwd", metavar="DIR", default="", help="start the program in this folder")
+    parser.add_argument(
+        "--code",
+        metavar="URI",
+        default="",
+        help="fetch the code from s3://.., a folder or a tar file; PROGRAM is a file of it",
+    )
+    parser.add_argument(
+        "--args-file", metavar="FILE", default="", help="the program's arguments: a JSON list in a file beside the code"
+    )
+    parser.add_argument("-m", dest="module", metavar="MODULE", default="", help="run a module, as python -m does")
+    parser.add_argument("program", nargs="*", metavar="PROGRAM", help=PROGRAM_HELP)
+
+
+def parser() -> _Parser:
+    parser = _Parser(
+        prog="algorun",
+        description="Runs training on all hosts of a SageMaker job, or on simulated hosts of this machine.",
+        epilog=overview.TEXT,
+        formatter_class=_Help,
+        usage="algorun [-h] [--version] COMMAND ...",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"algorun {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, parser_class=_Parser)
+
+    def command(name: str, text: str) -> argparse.ArgumentParser:
+        return commands.add_parser(name, description=text, formatter_class=_Help, allow_abbrev=False)
+
+    train = command("train", "Run the job that the files in /opt/ml describe. SageMaker calls this command.")
+    train.add_argument(
+        "arguments", nargs="*", metavar="ARGUMENT", help="more arguments for the program, after the job's own"
+    )
+    _entry_options(command("run", "Run a program on all hosts of this job."))
+    plan = command("plan", "Print what would run on every host, without starting it.")
+    plan.add_argument("--json", action="store_true", help="print JSON")
+    plan.add_argument("--hosts", metavar="N", help="plan for N hosts, algo-1 to algo-N, instead of the job's hosts")
+    _entry_options(plan)
+    simulate = command("simulate", "Run a program on several simulated hosts of this machine, without Docker.")
+    simulate.add_argument(
+        "--channel",
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="use folder DIR as input channel NAME; may be repeated",
+    )
+    simulate.add_argument(
+        "--out",
+        metavar="DIR",
+        default="algorun-simulate",
+        help="folder for the hosts' /opt/ml trees (default: %(default)s)",
+    )
+    simulate.add_argument(
+        "--resume", action="store_true", help="keep the previous simulation's checkpoints, to resume from them"
+    )
+    _entry_options(simulate)
+    doctor = command("doctor", "Check this machine; show what would make a job fail.")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
+    command("metric-definitions", "Print metric_definitions for a SageMaker estimator, as JSON.")
+    return parser
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """The options of the launcher. They end at the program's name: all words after it are the program's arguments."""
+    words = list(argv)
+    at = 1
+    if words[:1] == ["train"]:
+        at = len(words) if words[1:2] in (["-h"], ["--help"]) else 1
+        options = parser().parse_args(words[:at])
+        options.arguments = words[at:]
+        return options
+    if words[:1] not in (["run"], ["plan"], ["simulate"]):
+        return parser().parse_args(words)
+    while at < len(words) and words[at].startswith("-"):
+        if words[at] == "--":
+            break
+        if words[at] == "-m":
+            at += 2
+            break
+        alone = words[at] in FLAGS or "=" in words[at] or (words[at].startswith("-j") and words[at] != "-j")
+        at += 1 if alone else 2
+    options = parser().parse_args(words[:at])
+    options.program = words[at:]
+    return options
