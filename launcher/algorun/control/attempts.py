@@ -56,6 +56,11 @@ class Attempts:
         """A rank could not save in a stop. The others still save; then the job ends as failed."""
         self._failed_saves.add(now, failure)
 
+    def memory_kill(self, host: str, attempt: int, text: str) -> None:
+        """The kernel has killed processes of a host for memory, maybe such that nobody missed."""
+        if attempt == self.number:
+            self.root_cause.memory_kill(host, text)
+
     def rank_left(self, now: float, left: RankLeft) -> None:
         """A rank has left with 0."""
         if not self.stop_reason and left.attempt == self.number:

@@ -17,6 +17,7 @@ from .messages import (
     Hang,
     Heartbeat,
     Load,
+    MemoryKill,
     Message,
     NodeAlive,
     Notice,
@@ -66,6 +67,9 @@ def receive(hub: Hub, now: float, host: str, message: Message) -> Sends:
             return hub.bye(now, host, informed, why)
         case NodeAlive():
             return [(hub.leader, replace(message, host=host))]
+        case MemoryKill(attempt, text):
+            hub.attempts.memory_kill(host, attempt, text)
+            return []
         case StartDaemon() if host == hub.leader:
             return [(message.host, message)]
         case DaemonEnded():

@@ -82,6 +82,14 @@ class NodeAlive:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryKill:
+    """The kernel has killed processes of this host for memory. `text` says how many, and what the limit is."""
+
+    attempt: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """A sign of life, both ways. `heard` is how many messages its sender has heard in the session, None outside of one.
 
@@ -255,7 +263,7 @@ class Notice:
 
 
 Message = (
-    Hello | Ready | NodeAlive | Heartbeat | Fail | SaveFailed | RankLeft | Hang | Pace | ClockAsked | ClockTold | Load
+    Hello | Ready | NodeAlive | MemoryKill | Heartbeat | Fail | SaveFailed | RankLeft | Hang | Pace | ClockAsked | ClockTold | Load
     | Stack | StacksSent | Stop | Done | Bye
     | StartDaemon | DaemonEnded | Nonce | Welcome | Go | AskStacks | Restart | End | Refuse | Notice
 )  # fmt: skip
@@ -265,6 +273,7 @@ FROM_HOST: Mapping[str, type] = {
     "hello": Hello,
     "ready": Ready,
     "node_alive": NodeAlive,
+    "memory_kill": MemoryKill,
     "heartbeat": Heartbeat,
     "fail": Fail,
     "save_failed": SaveFailed,

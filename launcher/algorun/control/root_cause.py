@@ -21,6 +21,7 @@ from .messages import AskStacks
 
 if TYPE_CHECKING:
     from .inquiry import Inquiry
+    from .memory_kills import MemoryKills
 
 
 class RootCause:
@@ -30,6 +31,7 @@ class RootCause:
         self._leader = leader
         self._reports = FailureReports(window_s)
         self._inquiry: Inquiry | None = None
+        self._memory_kills: MemoryKills | None = None
 
     @property
     def deadline(self) -> float:
@@ -56,6 +58,14 @@ class RootCause:
         """Opens the window, unless hosts are being asked about a hang: the hang began before."""
         if self._inquiry is None:
             self._reports.open(now)
+
+    def memory_kill(self, host: str, text: str) -> None:
+        """The kernel has killed processes of a host for memory: no failure, if nobody misses them."""
+        if self._memory_kills is None:
+            from .memory_kills import MemoryKills  # few jobs need it
+
+            self._memory_kills = MemoryKills()
+        self._memory_kills.heard(host, text)
 
     def rank_left(self, now: float, left: RankLeft) -> None:
         """A rank has left with 0. That alone is no failure: uneven work ends like this too."""
@@ -106,12 +116,14 @@ class RootCause:
 
     def complete(self, failure: Failure) -> Failure:
         """The root cause with what else was reported."""
-        return self._reports.complete(failure)
+        whole = self._reports.complete(failure)
+        return self._memory_kills.explain(whole) if self._memory_kills is not None else whole
 
     def clear(self) -> None:
         """Another attempt follows."""
         self._inquiry = None
         self._reports.clear()
+        self._memory_kills = None
 
     def close(self) -> None:
         """The job has its verdict."""

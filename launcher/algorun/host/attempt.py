@@ -30,6 +30,7 @@ from .tools import Tools
 if TYPE_CHECKING:
     from algorun.machine.failure_snapshot import Snapshot
 
+    from .memory_watch import MemoryWatch
     from .ray_node import RayNode
 
 ENGINE_WORD_S = 0.5  # the end of an engine counts only if no rank has explained it by then
@@ -63,6 +64,7 @@ class Attempt:
         self._runner = runner
         self._before: Snapshot | None = None
         self._over = False
+        self._memory: MemoryWatch | None = None  # of an engine with a driver, once it runs
         self._start_s, self._late_at = 0.0, math.inf  # the engine's time to start all ranks of this host, and its end
         self._waits_for_nodes = plan.engine.value.has_driver
         self.missing: list[str] = []  # hosts without a node of the engine's cluster, as the leader knows them
@@ -101,6 +103,10 @@ class Attempt:
         from algorun.machine import failure_snapshot  # while the ranks start
 
         self._before = failure_snapshot.snapshot()
+        if engine.has_driver:
+            from .memory_watch import MemoryWatch  # only this engine needs it
+
+            self._memory = MemoryWatch(self._tools.loop, self._before, self._plan.attempt, self._runner.send)
 
     def start_driver(self) -> None:
         """All nodes of the engine's cluster are alive. Raises UserError where the program cannot start."""
@@ -201,6 +207,8 @@ class Attempt:
     def close(self) -> None:
         """Reads what is left, and closes all files."""
         self._over = True
+        if self._memory is not None:
+            self._memory.close()
         self.ranks.close()
         self._pipes.close()
         self._board.close()

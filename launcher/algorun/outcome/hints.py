@@ -131,12 +131,21 @@ def _full(folder: Folder) -> bool:
 
 def _memory(case: Case) -> str:
     evidence = case.evidence
-    limit = f"a limit of {size(evidence.limit_bytes)}" if evidence.limit_bytes else "an unknown limit"
     if evidence.oom_kills <= 0:
-        return f"out of memory ({limit}): {LESS_MEMORY}"
+        return f"out of memory ({_limit(evidence)}): {LESS_MEMORY}"
+    return f"out of memory: {kernel_killed(evidence)}; {LESS_MEMORY}"
+
+
+def kernel_killed(evidence: Evidence) -> str:
+    """How many processes the kernel has killed for memory, and what the limit is."""
+    limit = _limit(evidence)
     used = f"peak {size(evidence.peak_bytes)} of {limit}" if evidence.peak_bytes else limit
     killed = "1 process" if evidence.oom_kills == 1 else f"{evidence.oom_kills} processes"
-    return f"out of memory: the kernel killed {killed} ({used}); {LESS_MEMORY}"
+    return f"the kernel killed {killed} ({used})"
+
+
+def _limit(evidence: Evidence) -> str:
+    return f"a limit of {size(evidence.limit_bytes)}" if evidence.limit_bytes else "an unknown limit"
 
 
 def _shm(case: Case) -> str:
