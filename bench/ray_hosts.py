@@ -100,8 +100,8 @@ class Job:
     def container(self, host: str) -> str:
         return f"{self.run}-{host}"
 
-    def start(self, hosts: list[str]) -> None:
-        """Starts these hosts."""
+    def start(self, hosts: list[str], late_s: float = 0.0) -> None:
+        """Starts these hosts at the same time, or the last one `late_s` seconds after the others."""
         docker("network", "create", self.run)
         for host in self.hosts:
             root = job_folder(self.folder / host, host, self.hosts, dict(self.hyperparameters))
@@ -116,8 +116,13 @@ class Job:
                 "--workdir", "/opt/ml/code", *settings, *self.options, "--entrypoint", "/usr/bin/tini", self.image,
                 "-g", "--", *self.launcher.words,
             )  # fmt: skip
-        with ThreadPoolExecutor(len(hosts)) as pool:  # at the same time, as the hosts of a job
-            list(pool.map(lambda host: docker("start", self.container(host)), hosts))
+        with ThreadPoolExecutor(len(hosts)) as pool:
+            first = [pool.submit(docker, "start", self.container(host)) for host in hosts[: -1 if late_s else None]]
+            if late_s:
+                time.sleep(late_s)
+                docker("start", self.container(hosts[-1]))
+            for each in first:
+                each.result()
 
     def close(self) -> None:
         with signals_wait():

@@ -4,7 +4,7 @@ AWS's sample launcher (aws-samples/sample-ray-on-amazon-sagemaker-training-jobs)
 containers of the same image, if you give it: `--sample FILE` is its scripts/launcher.py, and `--download` fetches this file
 from GitHub. Without one of them the rows of the sample are absent.
 
-    python bench/ray_launch.py [--turns 3] [--hosts 2] [--sample FILE | --download] [--parts works,times,faults] [--json FILE]
+    python bench/ray_launch.py [--turns 3] [--hosts 2] [--late 0] [--sample FILE | --download] [--parts works,times,faults] [--json FILE]
 
 Needs Docker, the image algorun:cpu, and pip with an index that has Ray. Ray is installed into an image on top; the part
 `requirements` has it in a requirements.txt beside the script, which is installed when the job starts.
@@ -60,8 +60,8 @@ class Turn:
 class Bench:
     """What all parts share: where jobs have their folders, and with which options their containers run."""
 
-    def __init__(self, scratch: Path, name: str, hosts: int, options: Sequence[str]) -> None:
-        self.scratch, self.image, self.options = scratch, name, tuple(options)
+    def __init__(self, scratch: Path, name: str, hosts: int, options: Sequence[str], late_s: float = 0.0) -> None:
+        self.scratch, self.image, self.options, self.late_s = scratch, name, tuple(options), late_s
         self.hosts = [f"algo-{number + 1}" for number in range(hosts)]
         self.jobs = 0
 
@@ -74,7 +74,7 @@ class Bench:
         hosts = hosts or self.hosts
         settings = {"image": self.image, "options": self.options, **more}
         with job(self.folder(), hosts, launcher=launcher, environ={"MODE": mode}, **settings) as made:
-            made.start(hosts)
+            made.start(hosts, self.late_s)
             ends = made.ends(hosts, LIMIT_S)
             log = made.log(made.leader)
             if [end and end[0] for end in ends.values()] != [0] * len(hosts):
@@ -169,6 +169,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--hosts", type=int, default=2, help="of the parts requirements, times and faults; at least 2")
+    parser.add_argument(
+        "--late", type=float, default=0.0, help="seconds by which the last host starts after the others"
+    )
     parser.add_argument("--parts", default=",".join(PARTS), help=f"with commas, of {', '.join(PARTS)}")
     parser.add_argument("--fault", default="", help="only faults whose name has this text")
     parser.add_argument("--limit", type=float, default=90.0, help="seconds that a host has after a fault")
@@ -183,8 +186,8 @@ def main() -> int:
     parts = options.parts.split(",")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"--parts {','.join(sorted(unknown))}: allowed: {', '.join(PARTS)}")
-    if options.hosts < 2 or options.turns < 1:
-        parser.error("--hosts: at least 2; --turns: at least 1")
+    if options.hosts < 2 or options.turns < 1 or options.late < 0:
+        parser.error("--hosts: at least 2; --turns: at least 1; --late: at least 0")
     if not has_image():
         sys.exit(f"no image {IMAGE}: ./build.sh build --variant cpu")
     leave_by_signals()
@@ -194,7 +197,7 @@ def main() -> int:
     turns: list[Turn] = []
     results: list[ray_faults.Result] = []
     try:
-        bench = Bench(scratch, image(options.ray), options.hosts, options.docker_option)
+        bench = Bench(scratch, image(options.ray), options.hosts, options.docker_option, options.late)
         launchers = [OURS, *find_sample(options, scratch)]
         if "works" in parts:
             works(bench)

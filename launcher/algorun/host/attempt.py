@@ -30,6 +30,7 @@ from .tools import Tools
 if TYPE_CHECKING:
     from algorun.machine.failure_snapshot import Snapshot
 
+    from .early_head import EarlyHead
     from .memory_watch import MemoryWatch
     from .ray_node import RayNode
 
@@ -59,7 +60,9 @@ class Running(Protocol):
 class Attempt:
     """The `ranks` of this host, their `stacks`, and the processes of their `engine`."""
 
-    def __init__(self, tools: Tools, plan: Plan, host: str, paths: Paths, runner: Running) -> None:
+    def __init__(
+        self, tools: Tools, plan: Plan, host: str, paths: Paths, runner: Running, head: EarlyHead | None = None
+    ) -> None:
         self._tools, self._plan, self._host, self._folders = tools, plan, plan.host(host), paths.written
         self._runner = runner
         self._before: Snapshot | None = None
@@ -68,21 +71,25 @@ class Attempt:
         self._start_s, self._late_at = 0.0, math.inf  # the engine's time to start all ranks of this host, and its end
         self._waits_for_nodes = plan.engine.value.has_driver
         self.missing: list[str] = []  # hosts without a node of the engine's cluster, as the leader knows them
-        self._pipes = Pipes(tools.loop, tools.console)
+        self._head = head  # runs already
+        self._pipes = head.pipes if head is not None else Pipes(tools.loop, tools.console)
         self._board = StepBoard(tools.run_dir, len(self._host.ranks))
         self.ranks = Ranks(tools, plan, self._host, runner.rank_exited, self._broken)
         ranks = [rank.rank for rank in self._host.ranks]
         self.reports = Reports(self._board, ranks, plan.attempt, ReportTo(runner.send, tools.times))
         self.loads = LoadReports(self._board, len(ranks), plan.attempt, runner.send)
         self.stacks = RankStacks(tools, paths, host, self.ranks, self._board, runner.send)
-        self._node = self._ray_node() if plan.engine.value.has_driver else None
+        self._node: RayNode | None = head.node if head is not None else None
+        if plan.engine.value.has_driver and head is None:
+            from .ray_node import RayNode  # only this engine needs it
+
+            self._node = RayNode(host, self._node_alive, self._fail)
         clean = self._node.read if self._node is not None else without_harmless
-        self.engine = EngineProcesses(tools, self._pipes, plan, host, EngineUser(runner.send, clean))
+        user = EngineUser(runner.send, clean)
+        self.engine = head.engine if head is not None else EngineProcesses(tools, self._pipes, plan, host, user)
 
-    def _ray_node(self) -> RayNode:
-        from .ray_node import RayNode  # only this engine needs it
-
-        return RayNode(self._host.host, lambda: self._runner.send(NodeAlive(self._plan.attempt)), self._fail)
+    def _node_alive(self) -> None:
+        self._runner.send(NodeAlive(self._plan.attempt))
 
     def start(self, start_s: float) -> None:
         """Starts the engine, or the ranks where the engine is ours. Raises UserError where a program cannot start.
@@ -94,7 +101,9 @@ class Attempt:
         engine = self._plan.engine.value
         if engine.starts_ranks or engine.has_driver:
             self._start_s, self._late_at = start_s, self._tools.loop.now() + start_s
-        if self._host.starter:
+        if self._head is not None:
+            self._head.node.report_to(self._node_alive, self._fail)
+        elif self._host.starter:
             self.engine.start(self._host.starter, what=engine)
         if not (engine.starts_ranks or engine.has_driver) or not self._host.joined:
             self.ranks.start()
@@ -218,8 +227,7 @@ class Attempt:
         if self._plan.engine.value.has_driver:
             from . import ray_logs  # only this failure needs it
 
-            into = self._tools.logs / f"ray-{self._host.host}-attempt-{self._plan.attempt + 1}"
-            ray_logs.keep(self.engine.folder, into)
+            ray_logs.keep(self.engine.folder, self._tools.logs / ray_logs.kept_in(self._host.host, self._plan.attempt))
 
     def clear_away(self) -> None:
         """Removes its files: nothing of it lives any more, and another attempt follows in the same folders."""
@@ -250,6 +258,9 @@ class Attempt:
         local_rank = self.ranks.local_rank_of(failure.rank) if failure.rank is not None else None
         if local_rank is not None:
             failure = replace(failure, step=self.step(local_rank))
+
+        from .explain import explained  # only a failure needs it
+
         return explained(failure, self._before, self._folders)
 
     def stalled(self, now: float, limit_s: float) -> float:
@@ -293,11 +304,3 @@ class Attempt:
             return f"{'the node' if len(missing) == 1 else 'the nodes'} of {listed(missing)}" if missing else ""
         waits = self.ranks.not_started
         return f"{'rank' if len(waits) == 1 else 'ranks'} {listed([str(rank) for rank in waits])}" if waits else ""
-
-
-def explained(failure: Failure, before: Snapshot | None, folders: Sequence[str]) -> Failure:
-    """The failure with what this machine knows of it. `before` was taken when the ranks had just started."""
-    from algorun.machine import failure_snapshot  # only a failure needs these
-    from algorun.outcome import hints
-
-    return hints.explain(failure, failure_snapshot.look(before, folders))

@@ -5,28 +5,31 @@ from __future__ import annotations
 import functools
 import signal
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import replace
 from algorun.control.actions import Action
 from algorun.control.failure import Failure, Raised
 from algorun.control.member import Member, State
-from algorun.control.messages import DaemonEnded, Go, Message, NodeAlive, StacksSent, StartDaemon, Verdict
+from algorun.control.messages import DaemonEnded, Go, Message, NodeAlive, Ready, StacksSent, StartDaemon, Verdict
 from algorun.control.nodes import Nodes
 from algorun.job.config import JobConfig
-from algorun.job.values import Sourced
 from algorun.outcome import report
-from algorun.plan import cluster, plan, render
-from algorun.plan.cluster import Cluster, Meeting
+from algorun.plan import render
+from algorun.plan.cluster import Cluster
 from algorun.plan.plan import Plan
 from algorun.timing.clock import RankMoments
 from algorun.timing.host_figures import HostFigures
 
-from .attempt import ENGINE_WORD_S, Attempt, explained
+from . import planning
+from .attempt import ENGINE_WORD_S, Attempt
 from .rank_port import Fields, Peer
 from .readiness import Readiness
 from .tools import Tools
+
+if TYPE_CHECKING:
+    from .early_head import EarlyHead
 
 DRAIN_POLL_S = 0.05  # between two looks at what stopped shells have left
 
@@ -55,6 +58,7 @@ class AttemptRunner:
         self.cluster: Cluster | None = None
         self._plan: Plan | None = None
         self._attempt: Attempt | None = None
+        self._head: EarlyHead | None = None  # on the leader of such an engine, until the first attempt takes it over
         self._announced = ""  # the next attempt as the log has announced it, until it starts
         self._nodes = Nodes((), 0)  # of the attempt, on the leader of an engine with a driver
         self._early: list[StartDaemon] = []  # daemons that mpirun has asked for before this host started its attempt
@@ -91,26 +95,27 @@ class AttemptRunner:
     def go(self, go: Go) -> None:
         """All hosts have met: every host makes the same plan."""
         self._early.clear()
-        slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
-        ports = go.master_port, go.engine_port, go.jax_port
-        port, engine_port, jax_port = (Sourced(number, "free on the leader") for number in ports)
-        address = Sourced(go.master_addr, "leader")
-        meeting = Meeting(
-            address, port, engine_port, jax_port, go.attempt, go.tf_ports, addresses=go.addresses, secret=go.secret
-        )
+        self._nodes = Nodes(self._config.resources.hosts, go.attempt)
         try:
-            hosts, launch = self._config.resources.hosts, self._config.launch
-            self._nodes = Nodes(hosts, go.attempt)
-            has_driver = launch.engine.value.has_driver
-            self.cluster = cluster.resolve(hosts, slots, launch.outside, has_driver=has_driver)
-            programs = self._tools.programs
-            self._plan = plan.make(self._config, self.cluster, self._readiness.machine, programs, meeting)
+            self.cluster, self._plan = self._planned(go)
         except UserError as error:  # every host finds it, and the hub makes all name one of them
             self._cannot_start(error)
             return
         ranks = {rank.local_rank: rank.rank for rank in self._plan.host(self._host).ranks}
         bundled = self._config.entry.kind == "bundled"
         self._supervisor.do(self._member.go(self._now, go, ranks, bundled=bundled))
+
+    def _planned(self, go: Go) -> tuple[Cluster, Plan]:
+        return planning.planned(self._config, self._readiness.machine, self._tools.programs, go)
+
+    def start_head(self, ready: Ready) -> None:
+        """Starts the head of an engine with a driver while this host, the leader, waits for others at the gate. In a
+        restart all hosts get ready at about the same time. Raises UserError where the program cannot start."""
+        if self._plan is None:
+            from .early_head import EarlyHead  # only this engine needs it
+
+            _, early = self._planned(planning.before_the_gate(self._config.resources.hosts, ready))
+            self._head = EarlyHead(self._tools, early, self.broken)
 
     def start(self) -> None:
         """Starts the ranks, once the entrypoint's options are known to be right."""
@@ -135,7 +140,8 @@ class AttemptRunner:
         if self._leads and not planned.attempt:
             self._tools.console.say(render.rank_map(planned))
         try:
-            self._attempt = Attempt(self._tools, planned, self._host, self._config.paths, self)
+            head, self._head = self._head, None
+            self._attempt = Attempt(self._tools, planned, self._host, self._config.paths, self, head)
             self._attempt.start(self._config.limits.start_s)
         except UserError as error:
             self._cannot_start(error)
@@ -168,6 +174,8 @@ class AttemptRunner:
         """A child of this process has ended, a rank or an engine's process."""
         if self._attempt is not None:
             self._attempt.child_ended(pid, returncode)
+        elif self._head is not None:
+            self._head.child_ended(pid, returncode)
 
     def peer_message(self, peer: Peer, message: Fields | None) -> None:
         """A message of a process that the engine has started; None is its end."""
@@ -322,12 +330,16 @@ class AttemptRunner:
             if verdict.failure is not None:
                 self._attempt.keep_logs()
             self._attempt.leave(well=verdict.kind == "ok")
+        elif self._head is not None:
+            self._head.keep_logs()
 
     def explained(self, failure: Failure) -> Failure:
         """The failure with what this machine and the user's script say of it, without the job's secrets."""
         from algorun.outcome import redaction  # only a failure needs it
 
         if self._attempt is None:
+            from .explain import explained
+
             failure = explained(failure, None, self._config.paths.written)
         else:
             user_text = report.user_failure_text(self._config.paths)
@@ -351,3 +363,5 @@ class AttemptRunner:
         if self._attempt is not None:
             self._keep_trace(final=True)
             self._attempt.close()
+        if self._head is not None:
+            self._head.close()

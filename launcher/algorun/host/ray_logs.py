@@ -37,6 +37,11 @@ def driver_connected(session: Path) -> bool:
     return next(session.glob(DRIVER), None) is not None
 
 
+def kept_in(host: str, attempt: int) -> str:
+    """The name of the folder for Ray's log files of a host."""
+    return f"ray-{host}-attempt-{attempt + 1}"
+
+
 def keep(session: Path, into: Path) -> None:
     """Copies the ends of Ray's log files of this host. A full disk must not change how the job ends."""
     with contextlib.suppress(OSError):

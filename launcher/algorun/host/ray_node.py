@@ -25,6 +25,12 @@ class RayNode:
         self._dying = self._failed = False
         self.is_alive = False
 
+    def report_to(self, on_alive: Callable[[], None], on_failed: Callable[[Failure], None]) -> None:
+        """From now on these hear of the node, also of what it is already."""
+        self._on_alive, self._on_failed = on_alive, on_failed
+        if self.is_alive:
+            on_alive()
+
     def read(self, lines: bytes) -> bytes:
         """Reads whole lines, and returns them."""
         if not self.is_alive and ALIVE in lines:

@@ -45,6 +45,9 @@ class Hosting(Protocol):
     def divide(self, cause: str, moments: Sequence[tuple[float, str]]) -> None:
         """Divides the last span of `cause`."""
 
+    def start_head(self, ready: Ready) -> None:
+        """Starts what the leader of an engine with a driver can start before the hosts have met. Raises UserError."""
+
     def warn(self, text: str) -> None:
         """Prints a warning in this host's log."""
 
@@ -143,6 +146,8 @@ class Readiness:
                 ready = self._for_ray(ready)
             if self.config.launch.restarts:
                 ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))
+            if ready.secret and len(self.config.resources.hosts) > 1:
+                self._supervisor.start_head(ready)
         except UserError as error:
             self._cannot_start(error)
         else:

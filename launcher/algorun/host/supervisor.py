@@ -30,6 +30,7 @@ from algorun.control.messages import (
     NodeAlive,
     Nonce,
     Notice,
+    Ready,
     Refuse,
     Restart,
     StartDaemon,
@@ -303,6 +304,10 @@ class Supervisor:
     def divide(self, cause: str, moments: Sequence[tuple[float, str]]) -> None:
         """Divides the last span of `cause`: each moment is of the monotonic clock."""
         self._clock.divide(self._loop.now(), cause, moments)
+
+    def start_head(self, ready: Ready) -> None:
+        """Starts what the leader of an engine with a driver can start before the hosts have met. Raises UserError."""
+        self._runner.start_head(ready)
 
     def warn(self, text: str) -> None:
         """A warning of the launcher's own."""

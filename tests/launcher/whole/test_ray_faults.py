@@ -42,7 +42,9 @@ def test_an_exception_of_a_worker_comes_first_with_its_host(mode, says, tmp_path
 def test_a_node_that_ends_is_named(name, host, says, tmp_path, nothing_left):
     job = begin(tmp_path, nothing_left)
     found = processes(nothing_left, " start ") if name == "ray start" else processes(nothing_left, name)
-    (process,) = [each for each in found if f"={host}" in " ".join(each.cmdline()) and each.name() != "python"]
+    mine = [each for each in found if f"={host}" in " ".join(each.cmdline()) and each.name() != "python"]
+    assert len(mine) == 1, (found, job.log.read_text())
+    (process,) = mine
     started = time.monotonic()
     process.kill()
     assert job.end() == 66, job.log.read_text()
