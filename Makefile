@@ -83,10 +83,10 @@ test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's too
 	.build/openmpi-4/bin/python -m pytest -m 'mpi and timed and not combination' tests/launcher/whole
 
 # Ray and what it needs stay out of the environment of all other tests. One cluster at a time: each takes two cores.
-test-ray: $(VENV)/ready-test  ## Run the tests of the engine ray, in an environment of its own (5 minutes)
+test-ray: $(VENV)/ready-test  ## Run the tests of the engine ray, in an environment of its own; with Docker and the image also in containers (9 minutes)
 	rm -rf .build/ray
 	$(BIN)/python tests/layered.py .build/ray -r tests/launcher/whole/ray.txt
-	.build/ray/bin/python -m pytest -m ray tests/launcher/whole
+	ALGORUN_TEST_IMAGE=$(IMAGE) .build/ray/bin/python -m pytest -m ray tests/launcher/whole tests/e2e
 
 # Each framework in an environment of its own below .build, on top of the project's.
 test-frameworks: $(VENV)/ready-test  ## Run JAX, TensorFlow, Accelerate, Lightning, DeepSpeed on simulated hosts (downloads 400 MB)
@@ -102,7 +102,7 @@ fuzz: $(VENV)/ready-fuzz  ## Fuzz every reader of outside bytes, 100,000 inputs 
 
 compose-test: $(VENV)/ready-test  ## Run the tests in containers (builds the image first; docker-registry and aws on PATH)
 	./build.sh build --variant cpu
-	$(BIN)/pytest -m docker tests/e2e
+	$(BIN)/pytest -m 'docker and not ray' tests/e2e
 
 # The SageMaker SDKs exclude each other, and neither belongs to the project's own environment.
 $(VENV)-sdk%/ready: tests/sdk/requirements-v%.txt

@@ -75,6 +75,8 @@ FAULTS = [
     Fault("the driver raises", "driver_raises"),
     Fault("an actor raises on a follower", "actor_raises"),
     Fault("a worker takes too much memory", "memory", options=MEMORY),
+    # Ray's own monitor is off: it is too late if a worker takes memory fast.
+    Fault("the kernel kills a worker for memory", "memory", options=MEMORY, environ={"RAY_memory_monitor_refresh_ms": "0"}),
     Fault("a follower's raylet is killed", "wait", kill("raylet", -1)),
     Fault("the head's gcs_server is killed", "wait", kill("gcs_server", 0)),
     Fault("the leader's container is killed", "wait", send("KILL", 0)),
