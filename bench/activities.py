@@ -1,6 +1,6 @@
 """What it costs that ranks note their activities: a job of two ranks with the launcher's hooks and without them, in turns.
 
-    python bench/activities.py [--rounds 11] [--steps 400]
+    python bench/activities.py [--rounds 11] [--steps 400] [--repeats 200000]
 
 Prints the CPU time of one activity, that of a backward, whose end is noted as exchange, and their share of a step of 50 ms;
 then the ratio of the steps per second with hooks and without, paired by round. The job trains a small model in DDP (gloo)
@@ -24,10 +24,9 @@ from bench.quiet import paired_ratio, quartiles
 
 LONGEST_S = 300.0  # of one job
 STATED_S = 0.05  # the step that the share is of
-REPEATS = 200_000  # of one activity, to measure it alone
-TRACED_REPEATS = 4_000  # the same while steps are traced, and their buffer has room
+TRACED_REPEATS = 4_000  # of one activity while steps are traced, and their buffer has room
 TRACED = "2-1000"
-BACKWARDS = 5_000  # of a backward, with the launcher's function around it and without
+BACKWARD = 40  # repeats of an activity for one of a backward, with the launcher's function around it and without
 FIGURES = "figures "  # before a job's figures
 PROGRAM = textwrap.dedent(
     f"""
@@ -57,11 +56,11 @@ PROGRAM = textwrap.dedent(
     one_s = (time.thread_time() - cpu) / repeats
 
     def backwards(function):
-        losses = [weight.sum() for _ in range({BACKWARDS})]
+        losses = [weight.sum() for _ in range(repeats // {BACKWARD})]
         cpu = time.thread_time()
         for loss in losses:
             function(loss)
-        return (time.thread_time() - cpu) / {BACKWARDS}
+        return (time.thread_time() - cpu) / len(losses)
 
     weight = torch.ones(1, requires_grad=True)
     noted = torch.autograd.backward
@@ -76,12 +75,12 @@ ALONE = ("data", "forward", "optimizer")  # each once in a step of PROGRAM, besi
 A_STEP = (*ALONE, "backward", "exchange")
 
 
-def job(folder: Path, steps: int, hooks: str) -> dict[str, float | str]:
-    """The figures of one job. Exits where it fails."""
+def job(folder: Path, steps: int, hooks: str, repeats: int) -> dict[str, float | str]:
+    """The figures of one job; without hooks its steps alone count. Exits where it fails."""
     program = folder / "program.py"
     program.write_text(PROGRAM)
     argv = [sys.executable, "-m", "algorun", "simulate", "-j", "1x2", str(program), str(steps)]
-    argv.append(str(TRACED_REPEATS if hooks == "traced" else REPEATS))
+    argv.append(str({"on": repeats, "off": BACKWARD, "traced": min(repeats, TRACED_REPEATS)}[hooks]))
     environ = {**os.environ, "ALGORUN_HOOKS": hooks, "OMP_NUM_THREADS": "1"}
     environ["ALGORUN_TRACE_STEPS"] = TRACED if hooks == "traced" else ""
     done = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=LONGEST_S)
@@ -99,7 +98,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument(
+        "--repeats", type=int, default=200_000, help="of an activity alone, 40 times those of a backward"
+    )
     options = parser.parse_args()
+    if options.repeats < BACKWARD:
+        parser.error(f"--repeats: {options.repeats}; allowed: {BACKWARD} or more")
     rates: dict[str, list[float]] = {"on": [], "off": [], "traced": []}
     one_s: list[float] = []
     traced_s: list[float] = []
@@ -107,7 +111,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.rounds):
             for hooks in ("on", "off", "traced") if number % 2 else ("traced", "off", "on"):
-                found = job(Path(folder), options.steps, hooks)
+                found = job(Path(folder), options.steps, hooks, options.repeats)
                 rates[hooks].append(1 / float(found["step_s"]))
                 if hooks == "traced":
                     traced_s.append(float(found["one_s"]))

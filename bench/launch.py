@@ -3,7 +3,7 @@
 Every launcher and its bare peer run in the same rounds (rounds.py). One host always; two hosts as containers of the
 image algorun:cpu where Docker has it.
 
-    python bench/launch.py [--rounds 7] [--no-containers] [--no-toolkit] [--json FILE]
+    python bench/launch.py [--rounds 7] [--no-containers | --only-containers] [--no-toolkit] [--json FILE]
 """
 
 from __future__ import annotations
@@ -145,15 +145,19 @@ def two_hosts(scratch: Path, with_toolkit: bool) -> list[Launch]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--no-containers", action="store_true")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--no-containers", action="store_true")
+    where.add_argument("--only-containers", action="store_true")
     parser.add_argument("--no-toolkit", action="store_true", help="sagemaker-training's MPI runs take 30 s each")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
+    if options.only_containers and not has_image():
+        sys.exit(f"no image {IMAGE}: ./build.sh build --variant cpu")
     leave_by_signals()
     print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.system()} {platform.release()}")
     with tempfile.TemporaryDirectory(prefix="algorun-bench-") as folder:
         scratch = Path(folder)
-        launches = one_host(scratch, not options.no_toolkit)
+        launches = [] if options.only_containers else one_host(scratch, not options.no_toolkit)
         measure(launches, options.rounds, scratch)
         if options.no_containers or not has_image():
             print(f"two containers: not measured ({'not wished' if options.no_containers else f'no image {IMAGE}'})")

@@ -45,20 +45,21 @@ from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
 from bench.quiet import paired_ratio, quiet_rounds
-from bench.stages import MICROBATCH, MODELS, RANKS, as_rank, loss, on_ranks, options, spread, targets_of
+from bench.stages import MICROBATCH, RANKS, as_rank, loss, models, on_ranks, options, spread, targets_of
 
 PLAIN = ("1f1b", "interleaved")  # also as torch has them, on the same cuts
+SOLVED = 5  # at most so often the large search for a partition
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 2, "zbv": 2, "dualpipev": 2}
 
 
 class Bench:
     """One model on two ranks."""
 
-    def __init__(self, name: str, comm: Communicator, microbatches: int) -> None:
-        make, inputs = MODELS[name]
+    def __init__(self, name: str, comm: Communicator, args: argparse.Namespace) -> None:
+        make, inputs = models(args)[name]
         torch.manual_seed(0)
-        self.comm, self.microbatches, self.model = comm, microbatches, make()
-        self.inputs = inputs(MICROBATCH * microbatches)
+        self.comm, self.microbatches, self.model = comm, args.microbatches, make()
+        self.inputs = inputs(MICROBATCH * args.microbatches)
         self.cutting = cut(self.model, self.inputs[:MICROBATCH], stages=2 * RANKS)
         self.targets = targets_of(self.model, self.inputs)
         self.axes = join(grid(comm.size, RANKS), comm.rank, comm.device)
@@ -165,8 +166,8 @@ def chosen(costs: CostModel) -> Partition:
 
 def schedules_table(comm: Communicator, args: argparse.Namespace) -> dict:
     """Every schedule on the first model."""
-    name = next(iter(MODELS))
-    bench = Bench(name, comm, args.microbatches)
+    name = next(iter(models(args)))
+    bench = Bench(name, comm, args)
     first = comm.from_leader(lambda: bench.segments())
     begins = {s: partition(bench, first, s, None).begins for s in CHUNKS}
     turns = {"one process": bench.alone()}
@@ -183,8 +184,8 @@ def schedules_table(comm: Communicator, args: argparse.Namespace) -> dict:
 def partitions_table(comm: Communicator, args: argparse.Namespace) -> list[dict]:
     """Even layers and the speed plan of each model, predicted and measured, and memory."""
     rows = []
-    for name in MODELS:
-        bench = Bench(name, comm, args.microbatches)
+    for name in models(args):
+        bench = Bench(name, comm, args)
         first = comm.from_leader(lambda bench=bench: bench.segments())
         cuts = {"even": bench.even(first, RANKS), "speed": partition(bench, first, "1f1b", None).begins}
         turns = {plan: bench.ours("1f1b", begins) for plan, begins in cuts.items()}
@@ -212,8 +213,8 @@ def bytes_of(turn: Callable[[], None]) -> int:
     return 4 * sum(p.numel() * p.element_size() for p in pipeline.parameters()) + size
 
 
-def solver_s(optimize: str) -> float:
-    """1,000 segments over 64 stages, 256 microbatches, under a limit; the slowest of five."""
+def solver_s(optimize: str, times: int) -> float:
+    """1,000 segments over 64 stages, 256 microbatches, under a limit; the slowest of so many."""
     draw = random.Random(0)
     segments = [
         SegmentProfile(
@@ -222,7 +223,7 @@ def solver_s(optimize: str) -> float:
         for i in range(1000)
     ]
     slowest = 0.0
-    for _ in range(5):
+    for _ in range(times):
         begun = time.perf_counter()
         choose_stages(CostModel(segments, PipelineShape("1f1b", 64, 1, 256)), optimize, 10**10)
         slowest = max(slowest, time.perf_counter() - begun)
@@ -234,7 +235,7 @@ def rank(args: argparse.Namespace) -> None:
     with joined(read_world(os.environ)) as comm:
         result = {"schedules": schedules_table(comm, args), "partitions": partitions_table(comm, args)}
         if comm.is_leader:
-            result["solver_s"] = {optimize: solver_s(optimize) for optimize in ("speed", "memory")}
+            result["solver_s"] = {plan: solver_s(plan, min(args.rounds, SOLVED)) for plan in ("speed", "memory")}
             Path(args.result).write_text(json.dumps(result))
         dist.barrier()
 
@@ -279,7 +280,7 @@ def show(args: argparse.Namespace, result: dict) -> None:
         gain = found["even"] / found["speed"]
         print(f"| {row['model']} | {times[0]} | {times[1]} | {gain:.3f} | {sizes[0]} | {sizes[1]} |")
     took = ", ".join(f"{seconds:.2f} s for {optimize}" for optimize, seconds in result["solver_s"].items())
-    print(f"\n1,000 segments over 64 stages are solved in {took} (the slowest of five).")
+    print(f"\n1,000 segments over 64 stages are solved in {took} (the slowest of {min(args.rounds, SOLVED)}).")
 
 
 if __name__ == "__main__":

@@ -58,8 +58,8 @@ def _once(launch: Launch, scratch: Path) -> None:
 
 
 def measure(launches: list[Launch], rounds: int, scratch: Path) -> None:
-    """One uncounted run each, then the rounds."""
-    for launch in launches:
+    """One uncounted run each, then the rounds. Nothing runs before a single round, whose figures mean nothing anyway."""
+    for launch in launches if rounds > 1 else ():
         if launch.rounds is None:
             _once(launch, scratch)
             launch.start_s.clear()

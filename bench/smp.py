@@ -23,7 +23,7 @@ from algorun.pipeline import pipeline  # noqa: E402
 from algorun_train.ranks.communicator import Communicator  # noqa: E402
 from algorun_train.ranks.world import read_world  # noqa: E402
 from bench.quiet import quiet_rounds  # noqa: E402
-from bench.stages import MICROBATCH, MODELS, RANKS, as_rank, loss, on_ranks, options, spread, targets_of  # noqa: E402
+from bench.stages import MICROBATCH, RANKS, as_rank, loss, models, on_ranks, options, spread, targets_of  # noqa: E402
 
 
 @smp.step
@@ -37,7 +37,7 @@ def train_step(model, inputs, targets):
 def rank(args: argparse.Namespace) -> None:
     as_rank()
     smp.init({"partitions": RANKS, "microbatches": args.microbatches, "optimize": "speed"})
-    make, inputs_of = MODELS[args.model]
+    make, inputs_of = models(args)[args.model]
     torch.manual_seed(0)
     whole = make()
     inputs = inputs_of(MICROBATCH * args.microbatches)
@@ -76,7 +76,7 @@ def main() -> None:
     if args.result:
         rank(args)
         return
-    rows = [on_ranks(__file__, "--model", name) for name in MODELS]  # one model per job, as in a script
+    rows = [on_ranks(__file__, "--model", name) for name in models(args)]  # one model per job, as in a script
     if args.json:
         args.json.write_text(json.dumps(rows, indent=1) + "\n")
     print(f"torch {torch.__version__}, {RANKS} ranks, {args.microbatches} microbatches of {MICROBATCH}, "

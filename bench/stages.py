@@ -20,22 +20,33 @@ from bench.quiet import FOREIGN, quartiles
 from bench.ranks import start
 
 RANKS, MICROBATCH = 2, 4
-VIT = ModelSpec("vit", classes=100, image_size=64, patch_size=8, width=192, depth=8, heads=4, dropout=0.0)
 
 
 def gpt_of(vocabulary: int, width: int) -> nn.Module:
     return gpt.build(gpt.GptSpec(vocabulary=vocabulary, context=128, width=width, depth=8, heads=4), seed=0)
 
 
+def vit_of(width: int) -> nn.Module:
+    spec = ModelSpec("vit", classes=100, image_size=64, patch_size=8, width=width, depth=8, heads=4, dropout=0.0)
+    return ViT(spec)
+
+
 def tokens(count: int) -> torch.Tensor:
     return torch.randint(0, 256, (count, 128))
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
-    "gpt, 256 tokens": (lambda: gpt_of(256, 192), tokens),
-    "gpt, 8,192 tokens": (lambda: gpt_of(8192, 128), tokens),
-    "vit, 64 x 64": (lambda: ViT(VIT), lambda count: torch.randn(count, 3, 64, 64)),
-}
+def models(args: argparse.Namespace) -> dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]]:
+    """The chosen models: how to make each of them, and its inputs. Exits where none is chosen."""
+    width = args.width
+    every = {
+        "gpt, 256 tokens": (lambda: gpt_of(256, width or 192), tokens),
+        "gpt, 8,192 tokens": (lambda: gpt_of(8192, width or 128), tokens),
+        "vit, 64 x 64": (lambda: vit_of(width or 192), lambda count: torch.randn(count, 3, 64, 64)),
+    }
+    chosen = {name: made for name, made in every.items() if name.startswith(args.only)}
+    if not chosen:
+        sys.exit(f"--only {args.only!r}: no model's name begins so; there are: {'; '.join(every)}")
+    return chosen
 
 
 def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -50,6 +61,8 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--foreign", type=float, default=FOREIGN, help="cores that others may use in a round that counts"
     )
+    parser.add_argument("--width", type=int, help="of all models in place of their own: a multiple of 4, to try it out")
+    parser.add_argument("--only", default="", help="models whose names begin so, such as vit")
     parser.add_argument("--json", type=Path, help="a file for all figures")
     parser.add_argument("--result", help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
