@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 # Each of the workers would compile every file of tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-lm demo-pipeline test test-all test-more test-rest test-tools test-ray test-frameworks fuzz compose-test sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
+.PHONY: help demo demo-lm demo-pipeline test test-all test-more test-rest test-tools test-ray test-frameworks fuzz compose-test compose-test-quick image-cpu sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -100,9 +100,15 @@ $(VENV)/ready-fuzz: $(VENV)/ready-test
 fuzz: $(VENV)/ready-fuzz  ## Fuzz every reader of outside bytes, 100,000 inputs each, and write docs/fuzzing.md (an hour)
 	$(BIN)/python -m tests.fuzz.campaign --docs docs/fuzzing.md
 
-compose-test: $(VENV)/ready-test  ## Run the tests in containers (builds the image first; docker-registry and aws on PATH)
-	./build.sh build --variant cpu
-	$(BIN)/pytest -m 'docker and not ray' tests/e2e
+# Targets of one `make` share it, and build it once.
+image-cpu:
+	./build.sh build --variant cpu --tag $(IMAGE)
+
+compose-test: $(VENV)/ready-test image-cpu  ## Run the tests in containers (builds the image first; docker-registry and aws on PATH)
+	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m 'docker and not ray' tests/e2e
+
+compose-test-quick: $(VENV)/ready-test image-cpu  ## Run those that CI runs: each behaviour, but not all combinations
+	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m 'docker and not ray and not combination' tests/e2e
 
 # The SageMaker SDKs exclude each other, and neither belongs to the project's own environment.
 $(VENV)-sdk%/ready: tests/sdk/requirements-v%.txt
@@ -113,12 +119,10 @@ $(VENV)-sdk%/ready: tests/sdk/requirements-v%.txt
 
 SDK_NEEDS := $(VENV)/ready-test $(VENV)-sdk2/ready $(VENV)-sdk3/ready
 
-sdk-test: $(SDK_NEEDS)  ## Run the SageMaker SDKs v2 and v3 against the image and write docs/sdk-table.md (25 minutes)
-	./build.sh build --variant cpu --tag $(IMAGE)
+sdk-test: $(SDK_NEEDS) image-cpu  ## Run the SageMaker SDKs v2 and v3 against the image and write docs/sdk-table.md (25 minutes)
 	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m sdk --sdk-table docs/sdk-table.md tests/sdk
 
-sdk-test-quick: $(SDK_NEEDS)  ## Run the rows that every change has to pass (5 minutes)
-	./build.sh build --variant cpu --tag $(IMAGE)
+sdk-test-quick: $(SDK_NEEDS) image-cpu  ## Run the rows that every change has to pass (5 minutes)
 	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m 'sdk and quick' tests/sdk
 
 chaos: $(VENV)/ready-test  ## Run the fault table and write docs/chaos.md (40 minutes; root, iproute2)
@@ -183,23 +187,22 @@ bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it ge
 	$(BIN)/python bench/ddp.py --rounds 1 --steps 2
 	$(BIN)/python bench/loaders.py --rounds 1 --images 200
 	$(BIN)/python bench/tokens.py --rounds 1 --megabytes 1 --context 64
-	$(BIN)/python bench/exactly_once.py --jobs 2 --ddp-jobs 0 --peer-jobs 0
+	$(BIN)/python bench/exactly_once.py --jobs 1 --ddp-jobs 0 --peer-jobs 0
 	$(BIN)/python bench/models.py --rounds 1 --steps 2 --width 32 --layers 1 --context 32 --forms sharded
-	$(BIN)/python bench/pipeline.py --rounds 1 --steps 1 --microbatches 4 --foreign inf
-	$(BIN)/python bench/smp.py --rounds 1 --steps 1 --microbatches 2 --foreign inf
+	$(BIN)/python bench/pipeline.py --rounds 1 --steps 1 --microbatches 4 --foreign inf --width 32
+	$(BIN)/python bench/smp.py --rounds 1 --steps 1 --microbatches 2 --foreign inf --width 32 --only vit
 	$(BIN)/python bench/client.py --rounds 0 --files 20 --seconds 1 --no-peers
 	$(BIN)/python bench/page.py --rounds 1 --values 100
-	$(BIN)/python bench/activities.py --rounds 1 --steps 200
+	$(BIN)/python bench/activities.py --rounds 1 --steps 50 --repeats 1000
 	$(BIN)/python bench/slowness.py --layouts 1x2 --sizes 1 --clean 0 --seconds 6 --parts forward
 	$(BIN)/python bench/hub.py --hosts 8,32 --rounds 1 --seconds 1 --json .build/hub-quick.json
 	$(BIN)/python bench/hub_plot.py .build/hub-quick.svg quick=.build/hub-quick.json
 	$(BIN)/python -m tests.gpu --cpu --page .build/gpu-test-cpu.md --keep .build/gpu-test-cpu.json
 
-bench-docker: $(VENV)/ready-bench $(VENV)-sdk3/ready  ## The same for those in containers of the image (6 minutes; downloads 200 MB)
-	./build.sh build --variant cpu --tag $(IMAGE)
-	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/launch.py --rounds 1 --no-toolkit
-	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/sdk_routes.py --rounds 1 --route plain
-	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/sdk_routes.py --rounds 1 --route 'ModelTrainer basic'
+bench-docker: $(VENV)/ready-bench $(VENV)-sdk3/ready image-cpu  ## The same for those in containers of the image (5 minutes; downloads 200 MB)
+	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/launch.py --rounds 1 --no-toolkit --only-containers
+	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/sdk_routes.py --rounds 1 --route 'plain script, 2'
+	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/sdk_routes.py --rounds 1 --route 'ModelTrainer basic, 2'
 	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/ray_launch.py --turns 1 --parts times
 
 # Nothing is installed: the Python of `make demo` where it is there, else the machine's own.

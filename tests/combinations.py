@@ -3,7 +3,8 @@
 CI runs `make test`, `make test-more` and `make test-tools`: each behaviour at least once, each value of each parameter at least once, but not
 their products. Before a release, and after a change of an engine, a schedule or the cut, `make test-all` runs everything.
 As in thorough.py a test is named with its file and function, and with the ids of the cases that CI keeps (`*` stands for
-any text) beside those of `make test`. Without ids `make test-all` alone runs what `make test` leaves.
+any text) beside those of `make test`. Without ids `make test-all` alone runs what `make test` leaves. Tests in containers
+have a table of their own: CI runs `make compose-test-quick`, and `make compose-test` everything.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ COMBINATIONS = (
     ),
     Later(
         "A kind of model and a layout are independent of each other: the cut is the model's, and what moves between ranks is the "
-        "layout's. CI has each kind and each layout.",
+        "layout's. CI has each kind, and each layout in float64, up to four ranks in bf16. The other layouts of eight ranks differ "
+        "from those of four in a number only.",
         {
             f"{TRAIN}/jobs/test_folder_layouts.py::test_a_layout_computes_the_loss_and_the_gradients_of_one_process": (
                 "qwen2-2",
@@ -102,8 +104,30 @@ COMBINATIONS = (
                 "bfloat16-bfloat16-words2",
                 "bfloat16-float32-words5",
             ),
-            f"{COMPAT}/test_smddp.py::test_the_backend_smddp_reduces_gathers_and_carries_ddp": ("native-2-*",),
             f"{WHOLE}/test_note_scripts.py::test_ddp_over_the_backend_smddp": (),
+        },
+    ),
+    Later(
+        "Kinds of models x attentions x masks: how attention is computed, whom a mask leaves out and where a model is cut are "
+        "independent of each other. `make test` has each of their values, CI each pair of attention and mask.",
+        {
+            f"{TRAIN}/parallel/test_masks.py::test_transformers_are_cut_at_every_layer_with_a_mask": (
+                "bert-classes-eager-padded",
+                "llama-sdpa-full",
+            ),
+            f"{TRAIN}/parallel/test_masks_on_ranks.py::"
+            "test_a_pipeline_trains_and_evaluates_as_the_unsplit_model_whichever_microbatch_is_padded": (
+                "bert-sdpa-2-zero-bubble-padded",
+                "bert-tokens-sdpa-4-1f1b-full",
+                "bert-eager-4-gpipe-padded-layers",
+            ),
+        },
+    ),
+    Later(
+        "1,000 schedules of kills are the first 100 of `make test` and 900 that are drawn alike.",
+        {
+            f"{TRAIN}/data/test_order_sampler.py::"
+            "test_random_schedules_of_kills_layouts_and_workers_train_on_each_sample_once": (),
         },
     ),
     Later(
@@ -125,8 +149,7 @@ COMBINATIONS = (
                 "quiet-mpirun",
                 "early-native",
             ),
-            f"{WHOLE}/test_left.py::test_ranks_that_end_on_their_own_are_fine": ("torchrun",),
-            f"{WHOLE}/test_hang_calls.py::test_the_odd_rank_is_named_with_both_calls": ("missing", "subgroup"),
+            f"{WHOLE}/test_hang_calls.py::test_the_odd_rank_is_named_with_both_calls": ("subgroup",),
             f"{WHOLE}/test_faults.py::test_a_failing_rank_ends_all_hosts_with_one_root_cause": (
                 "raise-mpirun",
                 "exit7-mpirun",
@@ -142,6 +165,30 @@ COMBINATIONS = (
         },
     ),
     Later(
+        "Engines x hosts x ranks of jobs that load torch. How an engine starts ranks is compared with torchrun in "
+        "test_simulate.py; what ranks compute with each other is in compat and train, with as many ranks that are forked. `make "
+        "test` has the backend smddp under mpirun, and under native in test_note_scripts.py; four ranks that hang in "
+        "test_hang_calls.py, and ranks that may leave without torch in test_left.py.",
+        {
+            f"{COMPAT}/test_smddp.py::test_the_backend_smddp_reduces_gathers_and_carries_ddp": (),
+            f"{COMPAT}/test_smp_launched.py::test_an_evaluation_on_rank_0_alone_ends_the_job_with_its_reason": (
+                "native",
+            ),
+            f"{COMPAT}/test_smp_launched.py::test_a_manual_partition_trains_as_the_unsplit_model": ("2x1-mpirun",),
+            f"{WHOLE}/test_hang.py::test_a_sleeping_rank_is_named_with_its_line_on_every_host": (
+                "torchrun-1",
+                "mpirun-1",
+            ),
+            f"{WHOLE}/test_left.py::test_ranks_that_end_on_their_own_are_fine": (),
+            f"{WHOLE}/test_note_scripts.py::test_gradients_averaged_by_hand_with_a_rank_of_the_list_of_hosts": (
+                "mpirun",
+            ),
+            "launcher/inside/test_should_stop.py::test_a_stop_of_a_simulation_is_saved_at_the_same_step_by_all": (
+                "mpirun-torch-1",
+            ),
+        },
+    ),
+    Later(
         "Two ranks that load torch each by itself: test_hang.py has the stacks of four, test_simulate.py one rank on each host.",
         {
             f"{WHOLE}/test_hang_of_ranks.py::test_the_rank_that_sleeps_outside_ddp_s_backward_is_named": (),
@@ -149,16 +196,38 @@ COMBINATIONS = (
         },
     ),
     Later(
-        "Moments at which a client dies. CI has every third request of a processing job, every eighth one of an execution with "
+        "Moments at which a client dies. CI has every sixth request of a processing job, every 16th one of an execution with "
         "other data, and a client that dies again and again; client/send/test_send.py has each moment of a training job, with jobs "
         "in memory.",
         {
-            "client/test_killed_client.py::test_a_client_killed_at_each_of_its_requests": ("processing",),
+            "client/test_killed_client.py::test_a_client_killed_at_each_of_its_requests": ("processing-1",),
             "client/test_killed_client.py::"
-            "test_a_client_killed_at_every_eighth_request_of_an_execution_with_other_data": ("4",),
+            "test_a_client_killed_at_every_16th_request_of_an_execution_with_other_data": ("4",),
             "client/test_killed_client.py::test_a_client_killed_again_and_again": ("0",),
         },
     ),
 )
 
+IN_CONTAINERS = (
+    Later(
+        "Hosts x engines, programs x engines, layouts x hosts: what a container is to a host, an engine to ranks and a layout to "
+        "a model are independent of each other. CI stops each host and stops under each engine; ddp has one loss under every "
+        "engine, stages under native and torchrun, a sharded language model under native and mpirun, and under torchrun in "
+        "`make sdk-test-quick`; layouts of eight ranks are in train/jobs/test_folder_layouts.py.",
+        {
+            "e2e/test_compose.py::test_docker_stop_on_one_host_ends_all_with_a_checkpoint": (
+                "algo-1-torchrun",
+                "algo-2-native",
+                "algo-2-mpirun",
+            ),
+            "e2e/test_language_model.py::test_a_sharded_language_model_gives_the_loss_and_the_folder_of_native": (
+                "mpirun",
+            ),
+            "e2e/test_pipeline.py::test_two_pipelines_of_two_stages_give_the_loss_of_native": ("torchrun",),
+            "e2e/test_pipeline.py::test_four_stages_x_two_replicas_on_eight_ranks": (),
+        },
+    ),
+)
+
 TABLE = {test: ids for later in COMBINATIONS for test, ids in later.kept.items()}
+CONTAINERS_TABLE = {test: ids for later in IN_CONTAINERS for test, ids in later.kept.items()}

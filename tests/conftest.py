@@ -161,7 +161,7 @@ def examples(number: int) -> hypothesis.settings:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    why = "of the tests marked `thorough` what CI leaves to `make test-all` (tests/combinations.py says what and why)"
+    why = "what CI leaves to `make test-all` and `make compose-test` (tests/combinations.py says what and why)"
     config.addinivalue_line("markers", f"combination: {why}")
 
 
@@ -181,10 +181,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.thorough)
             if thorough.waits(item, combinations.TABLE):
                 item.add_marker(pytest.mark.combination)
+        elif thorough.waits(item, combinations.CONTAINERS_TABLE):
+            item.add_marker(pytest.mark.combination)
     everything = "thorough" in config.option.markexpr and not any("::" in argument for argument in config.args)
-    for module in (thorough, combinations):
-        if everything and (gone := thorough.stale(items, module.TABLE)):
-            raise pytest.UsageError(f"{module.__name__} names cases that no test has: {', '.join(gone)}")
+    for table in (thorough.TABLE, combinations.TABLE, combinations.CONTAINERS_TABLE):
+        if everything and (gone := thorough.stale(items, table)):
+            raise pytest.UsageError(f"thorough.py or combinations.py names cases that no test has: {', '.join(gone)}")
     items.sort(key=lambda item: turns.turn(thorough.key(item)))
 
 

@@ -398,7 +398,7 @@ LATER = (
             f"client/{name}": ()
             for name in (
                 "test_killed_client.py::test_a_client_killed_at_each_of_its_requests",
-                "test_killed_client.py::test_a_client_killed_at_every_eighth_request_of_an_execution_with_other_data",
+                "test_killed_client.py::test_a_client_killed_at_every_16th_request_of_an_execution_with_other_data",
                 "test_killed_client.py::test_a_client_killed_again_and_again",
                 "test_round_trip.py::test_a_client_that_is_killed_again_and_again_makes_one_job",
             )

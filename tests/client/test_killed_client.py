@@ -180,23 +180,28 @@ def killed_once(task, number, at_request, *, done=True):
     task.stop(task.finish(number))
 
 
-@pytest.mark.parametrize(("kind", "every"), [("training", 1), ("processing", 3)], ids=KINDS)
-def test_a_client_killed_at_each_of_its_requests(place, kind, every):
+@pytest.mark.parametrize(
+    ("kind", "first", "every"),
+    [("training", 1, 1), ("processing", 1, 6), ("processing", 4, 6)],
+    ids=["training", "processing-1", "processing-4"],
+)
+def test_a_client_killed_at_each_of_its_requests(place, kind, first, every):
     """Both kinds differ in a few requests, so of a processing job every third one is enough."""
-    undisturbed = Task(place, f"{kind}-undisturbed", kind)
+    undisturbed = Task(place, f"{kind}-undisturbed-{first}", kind)
     job = undisturbed.finish()
     moments = [str(each) for each in place.proxy.seen]
     undisturbed.stop(job)
-    killed_once(Task(place, f"{kind}-0", kind), 1, 1, done=False)
-    for moment in range(1, len(moments) + 1, every):
+    if first == 1:
+        killed_once(Task(place, f"{kind}-0", kind), 1, 1, done=False)
+    for moment in range(first, len(moments) + 1, every):
         killed_once(Task(place, f"{kind}-{moment}", kind), 1, moment)
     print(f"{kind}: {len(moments)} moments: {moments}")
 
 
-@pytest.mark.parametrize("first", [4, 6, 8, 10])  # nothing is written before
-def test_a_client_killed_at_every_eighth_request_of_an_execution_with_other_data(place, first):
+@pytest.mark.parametrize("first", range(4, 20, 2))  # nothing is written before
+def test_a_client_killed_at_every_16th_request_of_an_execution_with_other_data(place, first):
     """A file is new, one has changed, and one is gone: the old data and the new have a folder each."""
-    for moment in range(first, 99, 8):
+    for moment in range(first, 99, 16):
         task = Task(place, f"other-data-{moment}", "training")
         task.stop(task.finish())
         (task.folder / "data" / "new").write_text("new\n")

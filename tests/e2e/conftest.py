@@ -6,7 +6,7 @@ from pathlib import Path
 import push_cloud
 import pushing
 import pytest
-from containers import IMAGE, Hosts, docker, give_back, leftovers, why_not
+from containers import IMAGE, Hosts, docker, give_back, jobs, why_not
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -22,16 +22,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Callable[..., Hosts]]:
     """Makes jobs of containers; afterwards they are gone, and that is checked."""
-    made: list[Hosts] = []
-
-    def make(*names: str, **options: object) -> Hosts:
-        made.append(Hosts(tmp_path / "hosts" / str(len(made)), names, **options))  # type: ignore[arg-type]
-        return made[-1]
-
-    yield make
-    for job in made:
-        job.close()
-    assert [left for job in made for left in leftovers(job.run)] == []
+    with jobs(tmp_path / "hosts") as make:
+        yield make
 
 
 @pytest.fixture(scope="session")

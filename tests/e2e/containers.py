@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -192,6 +193,23 @@ class Hosts:
             docker("rm", "--force", "--volumes", self.container(name), ok=False)
         docker("network", "rm", self.run, ok=False)
         give_back(self.folder)
+
+
+@contextmanager
+def jobs(folder: Path) -> Iterator[Callable[..., Hosts]]:
+    """Makes jobs of containers below the folder; afterwards they are gone, and that is checked."""
+    made: list[Hosts] = []
+
+    def make(*names: str, **options: object) -> Hosts:
+        made.append(Hosts(folder / str(len(made)), names, **options))  # type: ignore[arg-type]
+        return made[-1]
+
+    try:
+        yield make
+    finally:
+        for job in made:
+            job.close()
+    assert [left for job in made for left in leftovers(job.run)] == []
 
 
 def show(hosts: Sequence[str], ends: Mapping[str, Left]) -> str:

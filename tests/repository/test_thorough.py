@@ -13,7 +13,7 @@ from tests.conftest import ROOT
 TESTS = ROOT / "tests"
 
 
-NAMED = {*thorough.TABLE, *combinations.TABLE}
+NAMED = {*thorough.TABLE, *combinations.TABLE, *combinations.CONTAINERS_TABLE}
 
 
 @pytest.mark.parametrize("file", sorted({test.partition("::")[0] for test in NAMED} | set(turns.SLOWEST)))
@@ -31,6 +31,7 @@ def test_no_test_is_in_two_rows():
 
 def test_ci_leaves_only_cases_that_wait_for_all_tests():
     assert combinations.TABLE.keys() <= thorough.TABLE.keys()
+    assert not combinations.CONTAINERS_TABLE.keys() & thorough.TABLE.keys(), "`make test` has no containers"
     both = {test: set(ids) & set(thorough.TABLE[test]) for test, ids in combinations.TABLE.items()}
     assert not any(both.values()), "`make test` keeps these already"
 

@@ -56,7 +56,7 @@ def _on(hosts: int) -> list[Row]:
            check=both(ranks(hosts, hosts), argv("--epochs", "2", "--lr", "0.5")), quick=hosts == 2,
            options={"hyperparameters": {"epochs": 2, "lr": 0.5}}),
         v2("torch_distributed", "ddp.py", hosts=hosts, expects=f"{one_each}, by torchrun",
-           check=both(ranks(hosts, hosts), logs("engine torchrun"), argv("--epochs", "2")), quick=hosts == 2,
+           check=both(ranks(hosts, hosts), logs("engine torchrun"), argv("--epochs", "2")),
            options={"distribution": {"torch_distributed": {"enabled": True}}, **epochs}),
         v2("pytorchddp", "ddp.py", hosts=hosts, expects=one_each, check=ranks(hosts, hosts),
            options={"distribution": {"pytorchddp": {"enabled": True}}}),

@@ -20,7 +20,8 @@ EXAMPLES = {
 }
 
 
-# These two stand for the rows "no script" and "command and entry_script"; the quick row torch_distributed for the third.
+# These two stand for the rows "no script" and "command and entry_script"; the quick row "ddp with a channel model" is a job like the
+# third.
 QUICK = ("v2_estimator.py", "v3_model_trainer.py")
 
 

@@ -86,7 +86,7 @@ def test_every_host_of_a_stopped_job_writes_its_times(tmp_path, nothing_left):
 
 @pytest.mark.parametrize("engine", ["torchrun", pytest.param("mpirun", marks=needs_mpi)])
 def test_other_engines_have_the_same_rows(engine, tmp_path, nothing_left):
-    done = simulate(engine, STEPPING, 10, folder=tmp_path, marker=nothing_left)
+    done = simulate(engine, STEPPING, 10, folder=tmp_path, marker=nothing_left, layout="2x1")
     assert done.code == 0, done.text
     assert all(times(done.folder, host)["steps"] == 10 for host in ("algo-1", "algo-2"))
 
