@@ -1,10 +1,12 @@
-"""Ray Data and Ray Train under the engine `ray`. `make test-ray`"""
+"""Ray Data, Ray Train and the example for users under the engine `ray`. `make test-ray`"""
 
 from __future__ import annotations
 
 import re
 
 import pytest
+
+from tests.conftest import ROOT
 
 from .running import PROGRAMS, simulate
 from .test_ray import LEAN, failures  # noqa: F401: a fixture
@@ -41,3 +43,16 @@ def test_a_worker_of_torch_trainer_that_raises_is_the_root_cause(tmp_path, nothi
     says = "exception: rank 0 on algo-1, exit 1, attempt 1: ValueError: bad batch 2 (worker 1 of Ray Train)\n"
     assert text.startswith(says)
     assert "ray_libraries.py" in text
+
+
+def test_the_example_trains_on_parts_that_tasks_made(tmp_path, nothing_left):
+    import torch
+
+    example = ROOT / "examples" / "ray" / "driver.py"
+    job = simulate("ray", example, folder=tmp_path, marker=nothing_left, layout="2x2", timeout=240, **LEAN)
+    assert job.code == 0, job.text
+    assert "32 parts made on algo-1, algo-2" in job.out
+    assert all(re.search(rf"worker [01] of 2 on {host}", job.out) for host in ("algo-1", "algo-2"))
+    (path,) = tmp_path.glob("algorun-simulate/*/model/model.pt")
+    weights = torch.load(path, weights_only=True)
+    assert weights["weight"].flatten().tolist() == pytest.approx([1.0] * 4, abs=0.01)
