@@ -25,17 +25,25 @@ ENVIRONMENTS: dict[str, tuple[list[str], list[str]]] = {
     "torch": (["accelerate==1.15.0", "lightning==2.6.6", "jsonargparse[signatures]==4.53.0"], []),
     "deepspeed": (["deepspeed==0.19.8"], []),
 }
-# What DeepSpeed compiles on its first start without GPUs. All ranks would wait for it, and wait for ever after a job that
-# was killed meanwhile.
-COMPILE = "from deepspeed.ops.op_builder.cpu import FusedAdamBuilder as adam, ShareMemCommBuilder as comm; adam().load(); comm().load()"
+# What DeepSpeed compiles on its first start without GPUs, and on its first one with offload. All ranks would wait for it,
+# and wait for ever after a job that was killed meanwhile.
+COMPILE = """
+from deepspeed.ops.op_builder import cpu
+for builder in (cpu.FusedAdamBuilder, cpu.ShareMemCommBuilder, cpu.CPUAdamBuilder):
+    builder().load()
+"""
 COMPILE_S = 1800
 EXTENSIONS = {"TORCH_EXTENSIONS_DIR": str(FOLDER / "deepspeed" / "torch_extensions")}
 
 
+def _made_of(name: str) -> str:
+    return f"{ENVIRONMENTS[name]}{COMPILE if name == 'deepspeed' else ''}"
+
+
 def interpreter(name: str) -> Path | None:
-    """The interpreter of an environment, None if it is not made, or made of other versions."""
+    """The interpreter of an environment, None if it is not made, or made of something else."""
     done = FOLDER / name / "done.txt"
-    made = done.is_file() and done.read_text() == str(ENVIRONMENTS[name]) and (FOLDER / name / VISION.name).is_symlink()
+    made = done.is_file() and done.read_text() == _made_of(name) and (FOLDER / name / VISION.name).is_symlink()
     return FOLDER / name / "bin" / "python" if made else None
 
 
@@ -52,7 +60,7 @@ def make(name: str) -> None:
         path = f"{python.parent}:{os.environ['PATH']}"  # ninja
         environ = {**os.environ, **EXTENSIONS, "PATH": path}
         subprocess.run([python, "-c", COMPILE], check=True, timeout=COMPILE_S, env=environ)
-    (folder / "done.txt").write_text(str(ENVIRONMENTS[name]))
+    (folder / "done.txt").write_text(_made_of(name))
 
 
 if __name__ == "__main__":

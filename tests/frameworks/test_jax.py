@@ -39,6 +39,26 @@ def test_the_example_of_the_guide_takes_its_arguments_from_a_shell(engine, run, 
     assert devices[0].count("CpuDevice") == 4
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_program_for_kubernetes_needs_one_other_line(engine, run, script):
+    """JAX asks Kubernetes for what `initialize()` lacks; a rank has it in two variables."""
+    program = script(published.JAX_KUBERNETES, "program.py", "import jax\n")
+    text = program.read_text()
+    known = 'num_processes=int(os.environ["WORLD_SIZE"]), process_id=int(os.environ["RANK"])'
+    assert text.count("initialize()") == 1
+    program.write_text("import os\n" + text.replace("initialize()", f"initialize({known})"))
+    done = run(engine, "2x2", program.name)
+    assert done.code == 0, done.text  # its own assertions: more than one process, and devices of other ones
+    assert len(re.findall(r"^\[\d \S+\] \[(?:CpuDevice\(id=\d+\)(?:, )?){4}\]$", done.out, re.M)) == 4
+
+
+def test_without_arguments_jax_refuses_to_start(run, script):
+    """Once JAX finds the number of processes in a variable, docs/frameworks.md has to say so."""
+    done = run("native", "2x2", script(published.JAX_KUBERNETES, "program.py", "import jax\n").name)
+    assert done.code == 1, done.text
+    assert "ValueError: Number of processes must be defined." in same_failure(done)
+
+
 def test_the_toy_of_the_guide_finds_the_documented_result(run, script):
     """toy.py names localhost as the coordinator: it is for one host."""
     script(published.JAX_GUIDE, "toy.py", "# call this file toy.py")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -10,9 +11,12 @@ from tests.conftest import ENGINES
 
 from . import published
 from .conftest import PROGRAMS
+from .digits import write_photos
 
 pytestmark = pytest.mark.frameworks
 FRAMEWORK = "torch"
+PHOTOS = 355
+EVALUATED = 71  # cv_example.py trains on four of five photos
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -25,10 +29,31 @@ def test_accelerates_own_script(engine, run):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_lightning_takes_hosts_and_ranks_from_its_trainer(engine, run):
+def test_an_example_of_accelerate(engine, run, script):
+    """cv_example.py, with digits as photos in the folder that it takes, and a small model in place of a pretrained one."""
+    example = script(published.ACCELERATE_CV, "cv_example.py")
+    write_photos(script.folder / "photos", PHOTOS)
+    program = (PROGRAMS / "with_digits.py", "timm", example.name)
+    done = run(engine, "2x2", *program, "--data_dir", "photos", ACCELERATE_USE_CPU="true")
+    assert done.code == 0, done.text
+    found = re.findall(r"^\[(\d) \S+\] epoch (\d): (\S+)$", done.out, re.M)
+    assert sorted((rank, epoch) for rank, epoch, _ in found) == list(
+        itertools.product("02", "012")
+    )  # a line for each host
+    percent = {rank: [float(each) for printed, _, each in found if printed == rank] for rank in "02"}
+    assert percent["0"] == percent["2"]
+    right = [each * EVALUATED / 100 for each in percent["0"]]
+    assert right == pytest.approx([round(each) for each in right], abs=0.01)  # photos of all ranks, each counted once
+    assert max(right) > 0
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_lightning_takes_hosts_and_ranks_from_its_trainer(engine, run, script):
+    """The first script of its guide to the command line."""
+    main = script(published.LIGHTNING_CLI, "main.py", "# main.py")
     trainer = "--trainer.accelerator cpu --trainer.devices 2 --trainer.num_nodes 2 --trainer.strategy ddp"
     short = "--trainer.max_epochs 1 --trainer.enable_progress_bar false --trainer.logger false"
-    done = run(engine, "2x2", PROGRAMS / "boring_lightning.py", "fit", *trainer.split(), *short.split())
+    done = run(engine, "2x2", main.name, "fit", *trainer.split(), *short.split())
     assert done.code == 0, done.text
     ranks = re.findall(r"Initializing distributed: GLOBAL_RANK: (\d), MEMBER: \d/4", done.text)
     assert sorted(ranks) == ["0", "1", "2", "3"]

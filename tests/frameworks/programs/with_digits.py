@@ -1,6 +1,7 @@
-"""A published script as it is, with scikit-learn's 1,797 digits in place of the data set that it would download.
+"""A published script as it is, with scikit-learn's digits in place of the data set that it would download.
 
-`with_digits.py torchvision|keras SCRIPT [ARGUMENT ..]`: MNIST and CIFAR10 of torchvision, or mnist of Keras.
+`with_digits.py torchvision|keras|timm SCRIPT [ARGUMENT ..]`: MNIST and CIFAR10 of torchvision, mnist of Keras, or
+timm's pretrained model.
 """
 
 from __future__ import annotations
@@ -9,27 +10,15 @@ import runpy
 import sys
 from pathlib import Path
 
-import numpy as np
-from sklearn.datasets import load_digits
-
 ROOT = Path(__file__).resolve().parents[3]
-TRAIN = 1500
-TEST = 296
+sys.path.append(str(ROOT))
 
-
-def digits(times: int, edge: int, train: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Images of 8 x 8 pixels, each pixel drawn `times` wide, with an edge around: uint8 [n, side, side], and labels."""
-    data = load_digits()
-    chosen = slice(0, TRAIN) if train else slice(TRAIN, TRAIN + TEST)
-    images = (data.images[chosen] * 15).astype(np.uint8).repeat(times, 1).repeat(times, 2)
-    return np.pad(images, ((0, 0), (edge, edge), (edge, edge))), data.target[chosen].astype(np.uint8)
+from tests.frameworks.digits import digits  # noqa: E402
+from tests.train.parallel.model_zoo import library  # noqa: E402
 
 
 def give_torchvision() -> None:
     from PIL import Image
-
-    sys.path.append(str(ROOT))
-    from tests.train.parallel.model_zoo import library
 
     torchvision = library("torchvision")
 
@@ -54,8 +43,15 @@ def give_keras() -> None:
     tf.keras.datasets.mnist.load_data = lambda: (digits(3, 2, train=True), digits(3, 2, train=False))
 
 
+def give_timm() -> None:
+    """A small model, not trained, in place of the pretrained one. The script itself names a folder of images."""
+    timm = library("timm")
+    whole = timm.create_model
+    timm.create_model = lambda name, pretrained, **options: whole("test_resnet", **options)
+
+
 if __name__ == "__main__":
-    {"torchvision": give_torchvision, "keras": give_keras}[sys.argv[1]]()
+    {"torchvision": give_torchvision, "keras": give_keras, "timm": give_timm}[sys.argv[1]]()
     sys.argv = sys.argv[2:]
     sys.path[0] = str(Path(sys.argv[0]).parent)
     runpy.run_path(sys.argv[0], run_name="__main__")
