@@ -83,7 +83,7 @@ test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's too
 	.build/openmpi-4/bin/python -m pytest -m 'mpi and timed and not combination' tests/launcher/whole
 
 # Ray and what it needs stay out of the environment of all other tests. One cluster at a time: each takes two cores.
-test-ray: $(VENV)/ready-test  ## Run the tests of the engine ray, in an environment of its own; with Docker and the image also in containers (9 minutes)
+test-ray: $(VENV)/ready-test  ## Run the tests of the engine ray, in an environment of its own; with Docker and the image also in containers (10 minutes)
 	rm -rf .build/ray
 	$(BIN)/python tests/layered.py .build/ray -r tests/launcher/whole/ray.txt
 	ALGORUN_TEST_IMAGE=$(IMAGE) .build/ray/bin/python -m pytest -m ray tests/launcher/whole tests/e2e

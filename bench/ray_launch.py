@@ -160,8 +160,11 @@ def find_sample(options: argparse.Namespace, scratch: Path) -> list[Launcher]:
         print("neither --sample nor --download: the rows of AWS's sample are absent")
         return []
     file = scratch / "launcher.py"
-    with urllib.request.urlopen(URL, timeout=60) as answer:
-        file.write_bytes(answer.read())
+    try:
+        with urllib.request.urlopen(URL, timeout=60) as answer:
+            file.write_bytes(answer.read())
+    except OSError as error:
+        sys.exit(f"--download: {URL}: {error}; fix: --sample FILE with a copy of it")
     return [sample(file)]
 
 
@@ -197,8 +200,8 @@ def main() -> int:
     turns: list[Turn] = []
     results: list[ray_faults.Result] = []
     try:
-        bench = Bench(scratch, image(options.ray), options.hosts, options.docker_option, options.late)
         launchers = [OURS, *find_sample(options, scratch)]
+        bench = Bench(scratch, image(options.ray), options.hosts, options.docker_option, options.late)
         if "works" in parts:
             works(bench)
         if "times" in parts:
