@@ -1,6 +1,7 @@
 """Real ranks as real processes: `Ranks` gives them torchrun's variables, as a launcher does."""
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -87,6 +88,7 @@ def _as_rank(environ: dict[str, str], log: Path, program: str, args: list[str], 
         stream.reconfigure(write_through=True)
         if hold is not None:
             stream.write = _held(stream, hold, log.with_suffix(".go"))
+    gc.freeze()  # what was loaded before stays: to look for garbage in it takes 0.1 s of CPU each time, and copies its memory
     multiprocessing.process._parent_process = None  # a program that is started has none
     os.environ.clear()
     os.environ.update(environ)

@@ -24,7 +24,7 @@ from algorun_train.ranks.world import World, read_world
 SPECS = {
     "vit": ModelSpec("vit", 10, 8, 2, 64, 2, 4, 0.0),
     "convnet": ModelSpec("convnet", 10, 8, 2, 32, 2, 4, 0.0),
-    "wide": ModelSpec("vit", 12, 8, 2, 128, 12, 4, 0.0),
+    "wide": ModelSpec("vit", 12, 8, 2, 256, 3, 4, 0.0),
 }
 COUNTED = 13  # of 2 passes x 4 ranks x 2 samples: a short last step
 
