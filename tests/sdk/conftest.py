@@ -14,6 +14,7 @@ from rows import ROWS, Row
 from sdk_client import Seen
 from sdk_docker import IMAGE, alone, compose_version, docker
 from sdk_environment import why_not
+from sdk_table import again
 
 
 @dataclass
@@ -110,27 +111,30 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.write_line(f"{passed} of {len(OUTCOMES)} rows passed, {len(ROWS)} rows in the table")
     if (path := config.getoption("sdk_table", default=None)) is None:
         return
+    label = '{{index .Config.Labels "org.opencontainers.image.revision"}}'
+    revision, day = docker("image", "inspect", "--format", label, IMAGE)[:12], time.strftime("%Y-%m-%d")
     if len(OUTCOMES) < len(ROWS):
-        terminalreporter.write_line(f"{path} is not written: {len(ROWS) - len(OUTCOMES)} rows did not run")
+        text = again(path.read_text() if path.exists() else "", _table(markdown=True), revision, day)
+        if text:
+            path.write_text(text)
+        left = f"{len(ROWS) - len(OUTCOMES)} rows did not run, and it has no table of this image with these rows"
+        terminalreporter.write_line(f"written: {path}" if text else f"{path} is not written: {left}")
         return
-    revision = docker(
-        "image", "inspect", "--format", '{{index .Config.Labels "org.opencontainers.image.revision"}}', IMAGE
-    )
     engine = docker("version", "--format", "{{.Server.Version}}")
     versions = ", ".join(f"{name} {version}" for name, version in sorted(VERSIONS.items()))
-    text = [
+    lines = [
         "# The image under the SageMaker SDKs",
         "",
         "`make sdk-test` writes this file. Both SDKs drive the built image in their local modes, offline; every job has a network and",
         "an /opt/ml of its own (tests/sdk). Local modes cannot show real instances, GPUs and EFA.",
         "",
-        f"{passed} of {len(OUTCOMES)} rows passed on {time.strftime('%Y-%m-%d')}: image of revision {revision[:12]}, {versions}, "
+        f"{passed} of {len(OUTCOMES)} rows passed on {day}: image of revision {revision}, {versions}, "
         f"Docker {engine}, {compose_version()}, {platform.machine()}. Seconds are those of the whole client.",
         "",
         *_table(markdown=True),
         "",
     ]
-    Path(path).write_text("\n".join(text))
+    path.write_text("\n".join(lines))
     terminalreporter.write_line(f"written: {path}")
 
 
