@@ -12,6 +12,10 @@ from algorun.timing.rank_times import RankTimes
 from .step_counter import StepBoard
 from .times_file import TimesFile
 
+# The hub's heartbeats, at which a host looks, come a little early or late. A host that left out a second would report other
+# steps than the others.
+EARLY_S = 0.2
+
 
 def queued_s(pid: int) -> float:
     """Seconds in which the main thread of a process was ready to run and no core was free; 0.0 where the kernel does not say.
@@ -54,7 +58,7 @@ class Reports:
             return
         if not self._seen or all(new.steps > old.steps for new, old in zip(found, self._seen, strict=True)):
             self._seen = found
-        if now - self._told_at >= every_s:
+        if now - self._told_at >= every_s - EARLY_S:
             self._told_at = now
             self._tell(found)
 

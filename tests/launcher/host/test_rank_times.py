@@ -1,4 +1,4 @@
-"""What is read of a rank beside its record."""
+"""What is read of a rank beside its record, and when a host reports."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
-from algorun.host.rank_times import queued_s
+from algorun.host.rank_times import Reports, ReportTo, queued_s
 
 HOGS = 3
 SPIN = "while True: pass"
@@ -34,3 +35,17 @@ def test_a_process_that_finds_no_core_has_waited_for_one():
 def test_where_the_kernel_does_not_say_it_is_nothing():
     assert queued_s(0) == 0.0
     assert queued_s(2**22 + 1) == 0.0
+
+
+def test_a_heartbeat_that_comes_a_little_early_leaves_no_report_out():
+    """Hosts that report at different seconds show different numbers of steps, and nobody could be compared."""
+    record, told = SimpleNamespace(count=0, activities=(0.0,) * 7, group=0, pid=0), []
+    file = SimpleNamespace(report=lambda times, last: None)
+    reports = Reports(SimpleNamespace(read=lambda _: record), [0], 0, ReportTo(told.append, file))
+    for beat in (0.0, 0.995, 2.01, 2.98, 4.0):
+        record.count += 10
+        reports.look(beat, 1.0)
+    assert [pace.ranks[0].steps for pace in told] == [10, 20, 30, 40, 50]
+    for beat in (4.4, 4.7):
+        reports.look(beat, 1.0)
+    assert len(told) == 5
