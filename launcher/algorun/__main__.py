@@ -5,7 +5,7 @@ import sys
 
 
 def main() -> int:
-    """Runs the command line (cli.py), without collections until it turns them on: the start makes only what stays."""
+    """Runs the command line (cli.py). Garbage is not collected until the start is over: nearly all objects of a start stay."""
     gc.disable()
     from .cli import main as command_line
 

@@ -63,7 +63,7 @@ def _execute(wish: Request) -> int:
 
 
 def _collect() -> None:
-    """Turns the collection of garbage on (__main__.py turns it off), and leaves out what the start has made."""
+    """The start is over: turns the garbage collector on again (__main__.py has turned it off). It ignores the objects of the start."""
     gc.freeze()
     gc.enable()
 
@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a folder's name may not be UTF-8
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        if words[:1] not in (["train"], ["run"]):  # these do it when they have started
+        if words[:1] not in (["train"], ["run"]):  # these two call it once they have started
             _collect()
         if words[:1] == [overview.REPORT]:
             return _report(words[1:])

@@ -67,7 +67,8 @@ def _entry_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parser() -> _Parser:
-    parser = _Parser(
+    """All commands of the launcher with their options."""
+    made = _Parser(
         prog="algorun",
         description="Runs training on all hosts of a SageMaker job, or on simulated hosts of this machine.",
         epilog=overview.TEXT,
@@ -75,8 +76,8 @@ def parser() -> _Parser:
         usage="algorun [-h] [--version] COMMAND ...",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"algorun {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, parser_class=_Parser)
+    made.add_argument("--version", action="version", version=f"algorun {__version__}")
+    commands = made.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, parser_class=_Parser)
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, description=text, formatter_class=_Help, allow_abbrev=False)
@@ -111,7 +112,7 @@ def parser() -> _Parser:
     doctor = command("doctor", "Check this machine; show what would make a job fail.")
     doctor.add_argument("--json", action="store_true", help="print JSON")
     command("metric-definitions", "Print metric_definitions for a SageMaker estimator, as JSON.")
-    return parser
+    return made
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -57,7 +57,7 @@ class Attempts:
         self._failed_saves.add(now, failure)
 
     def memory_kill(self, host: str, attempt: int, text: str) -> None:
-        """The kernel has killed processes of a host for memory, maybe such that nobody missed."""
+        """The kernel has killed processes of a host for memory. The job may go on without them."""
         if attempt == self.number:
             self.root_cause.memory_kill(host, text)
 

@@ -12,8 +12,8 @@ from algorun.timing.rank_times import RankTimes
 from .step_counter import StepBoard
 from .times_file import TimesFile
 
-# The hub's heartbeats, at which a host looks, come a little early or late. A host that left out a second would report other
-# steps than the others.
+# A host reports at heartbeats of the hub, and these are not exactly a second apart. If an early one did not count, this host's
+# report would cover more steps than the reports of other hosts.
 EARLY_S = 0.2
 
 
