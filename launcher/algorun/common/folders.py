@@ -1,4 +1,4 @@
-"""Removes folders."""
+"""Folders of the launcher's own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 
 
 def remove_folder(folder: str) -> None:
-    """Removes a folder of our own and all that is in it, as far as that is possible; links are not followed.
+    """Removes a folder and its contents, without following links. A file that cannot be removed stays, and no error is raised.
 
-    As shutil.rmtree with ignore_errors=True. To import shutil takes 2 ms, for which the end of every job would wait.
+    shutil.rmtree does the same, but importing shutil takes 2 ms, and the end of every job would wait for it.
     """
     for root, folders, files in os.walk(folder, topdown=False):
         for name in (*files, *folders):
