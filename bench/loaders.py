@@ -32,7 +32,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from algorun_train.data.folder import decode, list_images
+from algorun_train.data.folder import list_images
+from algorun_train.data.image_decoding import decode
 from algorun_train.data.images import OnDisk
 from algorun_train.data.listing import Listing
 from bench import loader_peers

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from algorun_train.data.folder import decode, list_images
+from algorun_train.data.folder import list_images
+from algorun_train.data.image_decoding import decode
 from algorun_train.data.images import OnDisk
 from algorun_train.data.sampler import Batching, Epochs
 from tests.train.data.tar_files import source

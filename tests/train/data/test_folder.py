@@ -11,7 +11,8 @@ from PIL import Image
 
 from algorun_train.common.errors import UserError
 from algorun_train.data import image_data
-from algorun_train.data.folder import decode, list_images
+from algorun_train.data.folder import list_images
+from algorun_train.data.image_decoding import decode
 from algorun_train.data.sampler import Batching, Epochs
 from algorun_train.options import folders, option_parser
 from algorun_train.options.job_options import DdpJobOptions

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from algorun_train.data import tar_index
-from algorun_train.data.folder import decode, list_images
+from algorun_train.data.folder import list_images
+from algorun_train.data.image_decoding import decode
 from tests.train.data.tar_files import add, losses, on_hosts, pack_keys
 from tests.train.training_runs import SMALL
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from algorun_train.common.errors import UserError
 
-from .folder import decode
+from .image_decoding import decode
 from .listing import Listing
 
 

@@ -19,7 +19,7 @@ from algorun_train.ranks.device_copies import host_buffer, to_device
 
 from .batch import IGNORED
 from .decoders import Decoders
-from .folder import CorruptImageError, check_header, decode
+from .image_decoding import CorruptImageError, check_header, decode
 from .listing import Listing, check_tars
 from .sampler import Indices
 
