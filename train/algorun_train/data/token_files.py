@@ -13,17 +13,19 @@ from algorun_train.common.errors import UserError
 SUFFIXES = (".txt", ".jsonl", ".parquet")
 ALLOWED = "a folder of .txt (a file is a document), .jsonl or .parquet (text, or messages of a chat), at any depth"
 BLOCK = 2**20  # characters of a .txt that are tokenized at once; it is split behind a line
-ROLES = "a list of objects with role and content, at least one of role assistant"
+ROLES = "a list of objects with role, at least one of role assistant"
+TOOLS = "a list of objects, the JSON schemas of the tools"
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text, or a chat (`messages`). A long text comes in pieces; `begins` and `ends` tell the first and the last one.
-    `where` names it in errors."""
+    """A text, or a chat: `messages`, and the JSON schemas of the `tools` that the chat template is given with them. A long text
+    comes in pieces; `begins` and `ends` tell the first and the last one. `where` names it in errors."""
 
     where: str
     text: str = ""
     messages: tuple[dict[str, Any], ...] = ()
+    tools: tuple[dict[str, Any], ...] = ()
     begins: bool = True
     ends: bool = True
 
@@ -137,8 +139,8 @@ def _rows(path: Path) -> Iterator[Document | BadDocument]:
         ) from None
     try:
         with parquet.ParquetFile(path) as file:
-            columns = [name for name in ("text", "messages") if name in file.schema_arrow.names]
-            if not columns:
+            columns = [name for name in ("text", "messages", "tools") if name in file.schema_arrow.names]
+            if not {"text", "messages"} & set(columns):
                 raise UserError(
                     f"{path} has no column text or messages, only {', '.join(file.schema_arrow.names) or 'none'}; "
                     "allowed: a column text or messages; fix: rename the column"
@@ -156,8 +158,12 @@ def _document(row: dict[str, Any], where: str) -> Iterator[Document | BadDocumen
     messages, text = row.get("messages"), row.get("text")
     if messages is not None and not _is_chat(messages):
         yield BadDocument(f"{where}: messages is no chat; allowed: {ROLES}; fix: repair or remove it")
+    elif messages is not None and not _are_tools(row.get("tools")):
+        yield BadDocument(f"{where}: tools are no schemas; allowed: {TOOLS}; fix: repair or remove them")
     elif messages is not None:
-        yield Document(where, messages=tuple(cast("list[dict[str, Any]]", messages)))
+        yield Document(
+            where, messages=tuple(cast("list[dict[str, Any]]", messages)), tools=tuple(row.get("tools") or ())
+        )
     elif not isinstance(text, str):
         yield BadDocument(
             f"{where} has neither text nor messages; allowed: text, a string, or messages, {ROLES}; fix: repair it"
@@ -169,6 +175,10 @@ def _document(row: dict[str, Any], where: str) -> Iterator[Document | BadDocumen
 def _is_chat(messages: object) -> bool:
     return (
         isinstance(messages, list)
-        and all(isinstance(m, dict) and isinstance(m.get("role"), str) and "content" in m for m in messages)
+        and all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in messages)
         and any(m["role"] == "assistant" for m in messages)
     )
+
+
+def _are_tools(tools: object) -> bool:
+    return tools is None or (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools))
