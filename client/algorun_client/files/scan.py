@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from algorun.common.errors import UserError
@@ -13,6 +13,7 @@ from algorun.common.errors import UserError
 from . import ignore_rules
 from .ignore_rules import ALGORUNIGNORE, IgnoreRules
 from .secret_files import LARGEST, in_text, is_secret_name, may_hold_a_key
+from .tracked import Tracked, tracked
 
 MOST_FILES = 200_000  # from here on one object or archive member a file costs minutes and money
 SHOWN = 5  # names in an error
@@ -46,12 +47,14 @@ class Scan:
 
 
 def code(folder: Path, where: str, without: Collection[Path] = ()) -> Scan:
-    """The files of a code folder, but not those of the folders and files `without`. Raises UserError; `where` names the
-    option."""
+    """The files of a code folder that git would send, and those that .algorunignore takes back, but not those of the
+    folders and files `without`. Raises UserError; `where` names the option."""
     folder = _existing(folder, where)
-    return _Walk(folder, where, is_code=True, without=frozenset(str(path.resolve()) for path in without)).scan(
-        ignore_rules.of_code(folder)
-    )
+    known = tracked(folder)
+    walk = _Walk(folder, where, is_code=True, without=frozenset(str(path.resolve()) for path in without), tracked=known)
+    if known.notice:
+        walk.notices.append(known.notice)
+    return walk.scan(ignore_rules.of_code(folder))
 
 
 def data(folder: Path, where: str) -> Scan:
@@ -96,35 +99,48 @@ def _holds_a_key(path: Path) -> bool:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How the walk came to a folder. `real`: the real paths of the folder and of all above it on the way. `only_tracked`:
+    .gitignore leaves the folder out, and git tracks files in it."""
+
+    real: tuple[str, ...]
+    only_tracked: bool = False
+
+
 @dataclass(slots=True)
 class _Walk:
     folder: Path
     where: str
     is_code: bool
     without: frozenset[str] = frozenset()
+    tracked: Tracked = field(default_factory=Tracked)
     files: list[FoundFile] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
     notices: list[str] = field(default_factory=list)
 
     def scan(self, rules: IgnoreRules) -> Scan:
-        self._folder(self.folder, "", rules, (os.path.realpath(self.folder),))
+        self._folder(self.folder, "", rules, _Way((os.path.realpath(self.folder),)))
         if self.secrets:
             raise _secrets(self.where, self.secrets)
         return Scan(self.folder, tuple(sorted(self.files, key=lambda file: file.name)), tuple(self.notices))
 
-    def _folder(self, path: Path, prefix: str, rules: IgnoreRules, chain: tuple[str, ...]) -> None:
-        """`chain`: the real paths of this folder and of all above it on the way here."""
+    def _folder(self, path: Path, prefix: str, rules: IgnoreRules, way: _Way) -> None:
         for entry in self._entries(path):
             name = prefix + entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
             if self._is_out(entry, name, rules):
                 continue
+            by_git = way.only_tracked or rules.by_git(entry.path, is_folder=is_folder)
+            if by_git and name not in (self.tracked.folders if is_folder else self.tracked.files):
+                continue
             self._readable(name)
-            if entry.is_symlink() and self._link(entry, name, chain):
+            if entry.is_symlink() and self._link(entry, name, way.real):
                 continue
             if entry.is_dir():
-                self._subfolder(Path(entry.path), name, rules, chain)
+                self._subfolder(Path(entry.path), name, rules, replace(way, only_tracked=by_git))
             elif entry.is_file():
-                self._file(entry, name, chain[-1])
+                self._file(entry, name, way.real[-1])
             else:
                 self.notices.append(f"{name} is a socket, a pipe or a device: left out")
 
@@ -144,7 +160,10 @@ class _Walk:
             return True
         if not self.is_code and entry.name == ALGORUNIGNORE:
             return True
-        return rules.leave_out(entry.path, is_folder=entry.is_dir(follow_symlinks=False))
+        if not self.is_code and entry.name in ignore_rules.HISTORY:
+            self.notices.append(f"{name} is the history of a clone: left out")
+            return True
+        return rules.never(entry.path, is_folder=entry.is_dir(follow_symlinks=False))
 
     def _readable(self, name: str) -> None:
         try:
@@ -154,14 +173,11 @@ class _Walk:
                 self.where, f"{name!r} is not UTF-8", fix=f"rename it, or name it in {ALGORUNIGNORE}"
             ) from None
 
-    def _subfolder(self, path: Path, name: str, rules: IgnoreRules, chain: tuple[str, ...]) -> None:
+    def _subfolder(self, path: Path, name: str, rules: IgnoreRules, way: _Way) -> None:
         if self.is_code and (path / VIRTUALENV).exists():
             self.notices.append(f"{name} is a virtual environment: left out")
             return
-        own = ignore_rules.CODE_RULES if self.is_code else ignore_rules.DATA_RULES
-        if any((path / file).is_file() for file in own):
-            rules = IgnoreRules(path, own, rules)
-        self._folder(path, f"{name}/", rules, (*chain, os.path.realpath(path)))
+        self._folder(path, f"{name}/", rules.below(path), replace(way, real=(*way.real, os.path.realpath(path))))
 
     def _link(self, entry: os.DirEntry[str], name: str, chain: tuple[str, ...]) -> bool:
         """True if the link is dealt with. A link inside a code folder stays a link; any other stands for its target."""
@@ -174,6 +190,9 @@ class _Walk:
             raise self._loop(name, os.readlink(entry.path)) from None
         if real in chain:
             raise self._loop(name, os.readlink(entry.path))
+        if os.path.basename(real) in ignore_rules.HISTORY:
+            self.notices.append(f"{name} leads to the history of a clone: left out")
+            return True
         inside = Path(real).is_relative_to(chain[0])
         if not (self.is_code and inside):
             return False

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from algorun.common.errors import UserError
 
-PACKAGES = ("algorun_client", "boto3", "botocore", "rich", "pathspec")
+PACKAGES = ("algorun_client", "boto3", "botocore", "rich")
 
 
 def is_installed() -> bool:

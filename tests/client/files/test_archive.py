@@ -21,6 +21,15 @@ KEY_ID = "AKIA" + "QYLPMN5HHHFPZAM2"
 KEY_SECRET = "aws_secret_access_key = " + "wJalrXUtnFEMIK7MDENGbPxRfiCYzzzzzzzzKEYz"
 PRIVATE_KEY = "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIEpAIBAAKCAQEA0Z3VS5JJcds3xfnygVoRSxKz4FRxu3kq\n"
 
+LETTERS = "aB3dE5gH7jK9mN1pQ2sT4vW6"
+TOKENS = {  # made up; joined here, so that no scanner takes this file for a leak
+    "a token of Hugging Face": "hf_" + LETTERS + "aB3dE5gH7j",
+    "a token of GitHub": "ghp_" + LETTERS + "aB3dE5gH7jK9",
+    "a key of OpenAI": "sk-proj-" + LETTERS * 2 + "_-T3BlbkFJ" + LETTERS * 2,
+    "a key of Anthropic": "sk-ant-" + "api03-" + LETTERS * 3 + "-_" + LETTERS[:21] + "AA",
+    "a token of GitLab, npm, PyPI, Slack or Google": "glpat-" + LETTERS[:20],
+}
+
 
 def packed(folder, tmp_path, added=None):
     return archive.pack(scan.code(folder, "--code").files, added or {}, tmp_path, "--code")
@@ -90,7 +99,12 @@ def test_the_launcher_unpacks_it(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "kind"),
-    [(KEY_ID, "an AWS access key ID"), (KEY_SECRET, "an AWS secret access key"), (PRIVATE_KEY, "a private key")],
+    [
+        (KEY_ID, "an AWS access key ID"),
+        (KEY_SECRET, "an AWS secret access key"),
+        (PRIVATE_KEY, "a private key"),
+        *((token, kind) for kind, token in TOKENS.items()),
+    ],
 )
 @pytest.mark.parametrize("before", [0, 16 * 1024 - 10, 300_000])  # tarfile reads 16 KiB at a time
 def test_no_key_gets_into_an_archive(tmp_path, text, kind, before):
@@ -107,6 +121,13 @@ def test_no_key_gets_into_an_archive(tmp_path, text, kind, before):
         "XAKIA" + "QYLPMN5HHHFPZAM2Z",
         'HEADER = "-----BEGIN PRIVATE KEY-----"',
         "aws_secret_access_key = os.environ[name]",
+        "hf_" + "x" * 34,
+        "token = 'hf_YOUR_TOKEN'",
+        "sk-" + "." * 48,
+        "task-" + LETTERS * 2,
+        "ghp_" + "1234" * 9,
+        "risk-" + LETTERS,
+        "sk-learn-contrib/some-package-with-a-long-name-and-more-words",
     ],
 )
 def test_words_about_keys_are_no_keys(text):

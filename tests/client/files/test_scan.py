@@ -25,28 +25,62 @@ def names(found):
     return [file.name for file in found.files]
 
 
-def test_rules_are_those_of_git(tmp_path):
-    """Nested files, negations, folders: git itself says what it would take."""
-    tree(
-        tmp_path,
-        "a.py",
-        "a.log",
-        "keep.log",
-        "sub/a.log",
-        "sub/b.txt",
-        "out/x.py",
-        "sub/out/y.py",
-        "docs/deep/z.tmp",
-        "docs/deep/z.py",
+def git(folder, *words):
+    environ = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_CONFIG_NOSYSTEM": "1"}
+    subprocess.run(["git", *words], cwd=folder, env=environ, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("rule", ["!*/", "!/*/", "!**/", ".*\n!.git*", "!.git", "!.git/", "!*"])
+def test_no_rule_takes_back_the_history(tmp_path, rule):
+    """Its configuration holds the address of the remote, often with a token in it; git itself never sends it."""
+    tree(tmp_path, "a.py", ".git/config", "sub/b.py", "sub/.git", ".hg/hgrc", ".jj/repo/config")
+    (tmp_path / ".gitignore").write_text(rule + "\n")
+    (tmp_path / ".algorunignore").write_text(rule + "\n")
+    assert set(names(scan.code(tmp_path, "--code"))) <= {".algorunignore", ".gitignore", "a.py", "sub/b.py"}
+
+
+def test_data_without_its_history(tmp_path):
+    """A data set that was cloned from a hub has all of its large files once more below .git."""
+    tree(tmp_path, "data/a.txt", "data/.git/lfs/objects/a", "other/.git/config")
+    (tmp_path / "data" / "more").symlink_to(tmp_path / "other" / ".git")
+    found = scan.data(tmp_path / "data", "--in train")
+    assert names(found) == ["a.txt"]
+    assert sorted(found.notices) == [
+        ".git is the history of a clone: left out",
+        "more leads to the history of a clone: left out",
+    ]
+
+
+def test_a_rule_takes_back_only_what_it_names(tmp_path):
+    tree(tmp_path, "src/a.py", "src/secrets/b", "src/__pycache__/a.pyc", "secrets/b")
+    (tmp_path / ".gitignore").write_bytes(b"\xef\xbb\xbfsecrets/\n!/src\n!*/\nsecrets/\n!/src\n")
+    assert names(scan.code(tmp_path, "--code")) == [".gitignore", "src/a.py"]
+
+
+def test_files_that_git_tracks_go_up_although_a_rule_names_them(tmp_path):
+    tree(tmp_path, "a.py", "out/kept.bin", "out/other.bin", "out/deep/kept.txt", "gone.bin", "loose.bin", "mine.bin")
+    (tmp_path / ".gitignore").write_text("out/\n*.bin\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "--force", "out/kept.bin", "out/deep/kept.txt", "gone.bin", "mine.bin")
+    (tmp_path / "gone.bin").unlink()
+    (tmp_path / ".algorunignore").write_text("mine.bin\n")
+    found = scan.code(tmp_path, "--code")
+    assert names(found) == [".algorunignore", ".gitignore", "a.py", "out/deep/kept.txt", "out/kept.bin"]
+    assert not found.notices
+    assert names(scan.code(tmp_path / "out", "--code")) == ["deep/kept.txt", "kept.bin"]
+
+
+def test_a_clone_is_packed_without_git_and_says_what_stays(tmp_path, monkeypatch):
+    tree(tmp_path, "a.py", "a.bin")
+    (tmp_path / ".gitignore").write_text("*.bin\n")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "--force", "a.bin")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = scan.code(tmp_path, "--code")
+    assert names(found) == [".gitignore", "a.py"]
+    assert found.notices == (
+        "files that .gitignore names stay at home, also those that git tracks: git is not installed",
     )
-    (tmp_path / ".gitignore").write_text("*.log\n!keep.log\n/out/\n")
-    (tmp_path / "sub" / ".gitignore").write_text("!a.log\nb.*\n")
-    (tmp_path / "docs" / ".gitignore").write_text("**/*.tmp\n")
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard"], cwd=tmp_path, check=True, capture_output=True, text=True
-    )
-    assert names(scan.code(tmp_path, "--code")) == sorted(listed.stdout.split())
 
 
 def test_a_repository_above_the_folder_counts_as_for_git(tmp_path):
@@ -136,6 +170,14 @@ def test_too_many_files_are_refused(tmp_path, monkeypatch):
         ".netrc",
         "home/.ssh/config",
         "kaggle.json",
+        ".npmrc",
+        ".pgpass",
+        ".vault-token",
+        ".boto",
+        ".s3cfg",
+        "rclone.conf",
+        "infra/terraform.tfstate",
+        ".cache/huggingface/token",
     ],
 )
 def test_secrets_are_refused_by_name(tmp_path, name):
