@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from algorun.common.errors import UserError
+from algorun.common.written import mark
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import NotFound
-from algorun_client.fetch.job_facts import write_job_facts
+from algorun_client.fetch.job_facts import FILE, write_job_facts
 from algorun_client.fetch.progress import PlainProgress, Progress, Silent, TerminalProgress
 
 from . import place, results, sweep_results
@@ -50,11 +51,13 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     state = find_job(connection, options.job, known)
     folder = Path(options.to or state.job)
     write_job_facts(job_facts(state, connection, known.prices), folder)
+    mark(folder, [FILE])
     progress: Progress = Silent() if options.json else TerminalProgress() if sys.stderr.isatty() else PlainProgress()
     found = {}
     for piece in pieces(connection, state, folder, progress):
         if piece.what not in chosen:
             continue
+        mark(folder, [piece.folder.relative_to(folder).parts[0]])
         try:
             count = piece.fetch()
         except NotFound:

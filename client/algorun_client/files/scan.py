@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from algorun.common.errors import UserError
+from algorun.common.written import MARKER, is_generated, written
 
 from . import ignore_rules
 from .ignore_rules import ALGORUNIGNORE, IgnoreRules
@@ -81,12 +82,15 @@ def _existing(folder: Path, where: str) -> Path:
 
 
 def _secrets(where: str, names: list[str]) -> UserError:
-    shown = ", ".join(sorted(names)[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
     return UserError(
         where,
-        f"{shown}: keys and secrets do not go up",
+        f"{_few(names)}: keys and secrets do not go up",
         fix=f"name them in {ALGORUNIGNORE}; pass values with --env NAME",
     )
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(sorted(names)[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def _holds_a_key(path: Path) -> bool:
@@ -117,21 +121,28 @@ class _Walk:
     tracked: Tracked = field(default_factory=Tracked)
     files: list[FoundFile] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
+    ours: list[str] = field(default_factory=list)  # what algorun itself has written
     notices: list[str] = field(default_factory=list)
 
     def scan(self, rules: IgnoreRules) -> Scan:
         self._folder(self.folder, "", rules, _Way((os.path.realpath(self.folder),)))
         if self.secrets:
             raise _secrets(self.where, self.secrets)
+        if self.ours:
+            self.notices.append(f"written by algorun and left out: {_few(self.ours)}")
         return Scan(self.folder, tuple(sorted(self.files, key=lambda file: file.name)), tuple(self.notices))
 
     def _folder(self, path: Path, prefix: str, rules: IgnoreRules, way: _Way) -> None:
+        ours = written(path) if self.is_code else frozenset()
         for entry in self._entries(path):
             name = prefix + entry.name
             is_folder = entry.is_dir(follow_symlinks=False)
             if self._is_out(entry, name, rules):
                 continue
             by_git = way.only_tracked or rules.by_git(entry.path, is_folder=is_folder)
+            if entry.name in ours:
+                self.ours.append(name)
+                continue
             if by_git and name not in (self.tracked.folders if is_folder else self.tracked.files):
                 continue
             self._readable(name)
@@ -158,7 +169,7 @@ class _Walk:
     def _is_out(self, entry: os.DirEntry[str], name: str, rules: IgnoreRules) -> bool:
         if self.is_code and (name == RESERVED or entry.path in self.without):
             return True
-        if not self.is_code and entry.name == ALGORUNIGNORE:
+        if entry.name == MARKER or (not self.is_code and entry.name == ALGORUNIGNORE):
             return True
         if not self.is_code and entry.name in ignore_rules.HISTORY:
             self.notices.append(f"{name} is the history of a clone: left out")
@@ -215,6 +226,9 @@ class _Walk:
             return
         if not self.is_code and _holds_a_key(Path(entry.path)):  # code is searched when it is packed
             self.secrets.append(name)
+            return
+        if self.is_code and is_generated(Path(entry.path)):
+            self.ours.append(name)
             return
         status = entry.stat()
         self._add(FoundFile(name, Path(entry.path), status.st_size, bool(status.st_mode & stat.S_IXUSR)))

@@ -19,6 +19,7 @@ from typing import IO
 from algorun.common.errors import ExitCode, UserError, exit_code
 from algorun.common.event_loop import hold_signals
 from algorun.common.free_ports import free_ports
+from algorun.common.written import mark
 from algorun.host.logs import Lines
 from algorun.host.processes import end_with_parent
 from algorun.job import settings
@@ -53,6 +54,8 @@ def channels(pairs: Sequence[str]) -> dict[str, Path]:
 def _prepare(out: Path, hosts: Sequence[str], inputs: Mapping[str, Path], resume: bool) -> dict[str, Path]:
     """Creates a fresh /opt/ml tree for each host, and deletes an earlier one. `resume`: keeps its checkpoints."""
     trees = {}
+    out.mkdir(parents=True, exist_ok=True)
+    mark(out, hosts)
     for host in hosts:
         base = out / host
         for part in ("input", "output", "model", *(() if resume else ("checkpoints",))):

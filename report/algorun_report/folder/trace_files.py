@@ -8,6 +8,7 @@ from pathlib import Path
 
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
+from algorun.common.written import GENERATOR
 from algorun.timing.step_trace import Merged, merged
 
 from .log_files import result_folders
@@ -32,7 +33,8 @@ def merge(folder: Path, place: Path, prefix: str) -> list[tuple[Merged, Path]]:
         path = place / f"{prefix}trace_steps-attempt-{trace.attempt}.json"
         aside = path.with_name(f".{path.name}.new")
         try:
-            aside.write_text(json.dumps(trace.trace, separators=(",", ":")) + "\n", encoding="utf-8")
+            content = {"otherData": {"generator": GENERATOR}, **trace.trace}
+            aside.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
             aside.replace(path)
         except OSError as error:
             with contextlib.suppress(OSError):

@@ -13,6 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from algorun.common import __version__
+from algorun.common.written import GENERATOR
 from algorun_report.run_report import INTERRUPTED, Metric, Phase, RunReport
 
 from .charts import metric_charts, traffic_charts, utilization_charts
@@ -30,6 +31,7 @@ def render(report: RunReport) -> str:
     page = _template().render(
         report=report,
         version=__version__,
+        generator=GENERATOR,
         policy=_policy((library, script), style),
         style=Markup(style),
         library=Markup(library),

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from algorun.common.errors import UserError
+from algorun.common.written import GENERATOR, mark
 from algorun_client.files import scan
 
 
@@ -220,6 +221,22 @@ def test_what_no_rule_names_is_said(tmp_path):
         "socket is a socket, a pipe or a device: left out",
         "venv is a virtual environment: left out",
     ]
+
+
+def test_what_algorun_has_written_is_no_code(tmp_path):
+    """By marks in it: a user's own files of the same names go up, and what was moved stays at home."""
+    tree(tmp_path, "a.py", "job-1/model/w.bin", "job-1/logs/a.log", "job-1/mine.txt", "mine/model/w.bin", "job.json")
+    mark(tmp_path / "job-1", ["model"])
+    mark(tmp_path / "job-1", ["logs", "metrics.json"])
+    head = '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+    tree(tmp_path, **{"report.html": head + f'<meta name="generator" content="{GENERATOR}">', "mine.html": head})
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "job-1").rename(tmp_path / "moved" / "job-1")
+    found = scan.code(tmp_path, "--code")
+    assert names(found) == ["a.py", "job.json", "mine.html", "mine/model/w.bin", "moved/job-1/mine.txt"]
+    assert found.notices == ("written by algorun and left out: moved/job-1/logs, moved/job-1/model, report.html",)
+    assert "w.bin" in names(scan.data(tmp_path / "moved" / "job-1" / "model", "--in"))
+    assert ".algorun-written" not in names(scan.data(tmp_path / "moved" / "job-1", "--in"))
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ class Slice:
 
 def slices(trace: dict) -> list[Slice]:
     """All complete events of a trace. Fails where it is not in the format."""
-    assert set(trace) <= {"traceEvents", "displayTimeUnit", "metadata"}
+    assert set(trace) <= {"traceEvents", "displayTimeUnit", "metadata", "otherData"}
     assert trace["displayTimeUnit"] in ("ms", "ns")
     names: dict[tuple[str, int, int], str] = {}
     for each in trace["traceEvents"]:
