@@ -7,7 +7,8 @@ from pathlib import Path
 import torch
 
 from algorun_train.models import folder_model
-from algorun_train.models.folder_config import ModelFolder, refused
+from algorun_train.models.folder_config import ModelFolder
+from algorun_train.models.folder_files import refused
 from algorun_train.models.folder_weights import TensorPlan, fingerprint, read_tensors
 from algorun_train.parallel.shard.sharded_model import own_rows, set_own
 from algorun_train.ranks.communicator import Communicator

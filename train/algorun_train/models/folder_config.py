@@ -1,31 +1,18 @@
 """What a folder with a Hugging Face model says of itself, read from its JSON files. Nothing in the folder is executed."""
 
-import contextlib
-import json
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from algorun_train.common.errors import UserError
 
+from .folder_files import Json, read_json, refused
+from .image_processor import ImageInput, read_image_input
+
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
-PROCESSORS = ("preprocessor_config.json", "processor_config.json")  # the second holds the first as image_processor
 TOKENIZER = "tokenizer.json"
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # transformers colours some of its errors
-
-Json = dict[str, Any]  # Any: what a file holds; whoever reads a value checks it
-
-
-@dataclass(frozen=True, slots=True)
-class ImageInput:
-    """How a model wants its images: `side` x `side` pixels, each channel of 0..1 minus `mean`, divided by `std`."""
-
-    side: int
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +40,7 @@ class ModelFolder:
 def read_folder(path: Path, source: str) -> ModelFolder:
     """Reads a folder. `source` is the option or channel that names it. Raises UserError if the folder cannot be trained."""
     where = f"{source}: {path}"
-    config = _read_json(where, path / CONFIG, "a folder that save_pretrained wrote")
+    config = read_json(where, path / CONFIG, "a folder that save_pretrained wrote")
     architecture, is_text = _architecture(where, config)
     for name in ("quantization_config", "auto_map"):
         if config.get(name) and (name == "quantization_config" or config.get("model_type") not in known_types()):
@@ -61,7 +48,7 @@ def read_folder(path: Path, source: str) -> ModelFolder:
                 f"{where}: {CONFIG} has {name}; allowed: models whose code and full weights transformers has; "
                 "fix: save the model without quantisation and without code of its own"
             )
-    images = None if is_text else _image_input(where, path, config)
+    images = None if is_text else read_image_input(where, path, config)
     tokens = _token_input(where, path, config) if is_text else None
     return ModelFolder(str(path), source, architecture, config, _weights(where, path), images, tokens)
 
@@ -71,22 +58,6 @@ def known_types() -> Collection[object]:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     return tuple(CONFIG_MAPPING_NAMES)
-
-
-def _read_json(where: str, file: Path, made_by: str) -> Json:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(
-            f"{where}: {file.name} cannot be read: {error.strerror}; allowed: {made_by}; fix: give such a folder"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{where}: {file.name} is not JSON: {error}; allowed: what save_pretrained writes; fix: save the model again"
-        ) from None
-    if not isinstance(found, dict):
-        raise UserError(f"{where}: {file.name} holds a {type(found).__name__}; allowed: an object; fix: save it again")
-    return found
 
 
 def _architecture(where: str, config: Json) -> tuple[str, bool]:
@@ -134,41 +105,6 @@ def _weights(where: str, path: Path) -> str | None:
     return None
 
 
-def _image_input(where: str, path: Path, config: Mapping[str, Any]) -> ImageInput:
-    name = next((name for name in PROCESSORS if (path / name).exists()), None)
-    if name is None:
-        raise UserError(
-            f"{where}: no {PROCESSORS[0]}, so size and colours of the images are unknown; allowed: the model's image "
-            "processor beside it; fix: save the processor with save_pretrained to the same folder"
-        )
-    found = _read_json(where, path / name, "an image processor")
-    found = found.get("image_processor", found)
-    side = _side(found)
-    mean, std = ((_numbers(found.get(key)) if found.get("do_normalize", True) else default)
-                 for key, default in (("image_mean", (0.0,) * 3), ("image_std", (1.0,) * 3)))  # fmt: skip
-    if side is None or len(mean) != 3 or len(std) != 3 or 0 in std or config.get("num_channels", 3) != 3:
-        raise UserError(
-            f"{where}: {name} has size {found.get('size')!r}, image_mean {found.get('image_mean')!r}, image_std "
-            f"{found.get('image_std')!r}; allowed: a square size and three channels; fix: save a processor of that kind"
-        )
-    return ImageInput(side, mean, std)
-
-
-def _side(processor: Mapping[str, Any]) -> int | None:
-    """The side of the square that the model sees, None if it sees none."""
-    size = processor.get("crop_size") if processor.get("do_center_crop") else processor.get("size")
-    if isinstance(size, Mapping):
-        sides = {size[key] for key in ("height", "width", "shortest_edge") if key in size}
-        size = sides.pop() if len(sides) == 1 else None
-    return size if type(size) is int and size > 0 else None
-
-
-def _numbers(value: object) -> tuple[float, ...]:
-    if isinstance(value, list) and all(type(number) in (int, float) for number in value):
-        return tuple(float(number) for number in value)
-    return ()
-
-
 def _token_input(where: str, path: Path, config: Mapping[str, Any]) -> TokenInput:
     from transformers import AutoTokenizer
 
@@ -187,15 +123,3 @@ def _token_input(where: str, path: Path, config: Mapping[str, Any]) -> TokenInpu
         )
     lengths = (config.get(name) for name in ("max_position_embeddings", "n_positions"))
     return TokenInput(next((length for length in lengths if type(length) is int and length > 0), None))
-
-
-@contextlib.contextmanager
-def refused(what: str) -> Iterator[None]:
-    """Turns whatever transformers raises into one UserError. It has no one class for what it refuses."""
-    try:
-        yield
-    except Exception as error:
-        first = COLOUR.sub("", str(error)).strip().partition("\n")[0][:200] or type(error).__name__
-        raise UserError(
-            f"{what}: {first}; allowed: what save_pretrained writes; fix: save it again, complete and unchanged"
-        ) from None

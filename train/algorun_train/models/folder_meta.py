@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import torch
 
-from .folder_config import ModelFolder, refused
+from .folder_config import ModelFolder
+from .folder_files import refused
 from .folder_model import FolderModule, ImageClassifier, LanguageModel, build_model, make_config, model_class
 from .folder_weights import initialise
 

@@ -17,8 +17,10 @@ from algorun_train.common.errors import UserError
 from algorun_train.common.files import sync_folder
 from algorun_train.parallel.shard.layer_units import layer_units
 
-from .folder_config import ImageInput, ModelFolder, refused
+from .folder_config import ModelFolder
+from .folder_files import refused
 from .folder_weights import TensorPlan, draw_tensors, plan_tensors, read_tensors
+from .image_processor import ImageInput
 
 SHARD_SIZE = "4GB"  # of a file of weights; larger models get several files and an index, as save_pretrained writes them
 # Files of a model that stay as they are: image processor, tokenizer, and how to generate text.

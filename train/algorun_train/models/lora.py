@@ -11,7 +11,8 @@ from torch import nn
 
 from algorun_train.common.errors import UserError
 
-from .folder_config import ModelFolder, refused
+from .folder_config import ModelFolder
+from .folder_files import refused
 from .folder_model import FolderModule, freeze_unused, new_files
 
 ADAPTER = "adapter_model.safetensors"
