@@ -62,17 +62,24 @@ def pieces(connection: Connection, state: JobState, folder: Path, progress: Prog
     if state.kind is Kind.TRAINING:
         model = state.left.model or _beside(state)
         if model:
-            yield Piece(
-                "model", folder / "model", lambda: fetch_archive(target.store, model, folder / "model", progress), model
+            get = partial(
+                fetch_archive, target.store, model, folder / "model", progress, home="/opt/ml/model", say=_warn
             )
+            yield Piece("model", folder / "model", get, model)
     for output in state.left.outputs:
         # One output is `output`; several have a folder each.
         path = folder / "output" if len(state.left.outputs) == 1 else folder / "output" / output.name
-        get = fetch_folder if output.uri.endswith("/") else fetch_archive
-        yield Piece("output", path, partial(get, target.store, output.uri, path, progress), output.uri)
+        if output.uri.endswith("/"):
+            get = partial(fetch_folder, target.store, output.uri, path, progress, _warn)
+        else:
+            get = partial(
+                fetch_archive, target.store, output.uri, path, progress, home="/opt/ml/output/data", say=_warn
+            )
+        yield Piece("output", path, get, output.uri)
     if state.left.checkpoints:
         uri = state.left.checkpoints
-        yield Piece("state", folder / "state", lambda: fetch_folder(target.store, uri, folder / "state", progress), uri)
+        get = partial(fetch_folder, target.store, uri, folder / "state", progress, _warn)
+        yield Piece("state", folder / "state", get, uri)
     yield Piece("logs", folder / "logs", lambda: _fetch_logs(target, state, folder / "logs", progress))
     yield Piece("metrics", folder / metrics_file.FILE, lambda: _fetch_metrics(connection, state, folder))
 
@@ -95,12 +102,16 @@ def _fetch_metrics(connection: Connection, state: JobState, folder: Path) -> int
     except ApiError as error:
         if refusal(error) is not Refusal.DENIED:
             raise
-        print(f"algorun: warning: how busy the hosts were cannot be read: {error}", file=sys.stderr)
+        _warn(f"how busy the hosts were cannot be read: {error}")
         return 0
     units = metrics_file.units(state.hosts)
     if is_local:  # whatever instance type the request names
         units = dict.fromkeys(units, HostUnits(os.cpu_count(), None))
     return write_metrics(figures, units, period_s, folder)
+
+
+def _warn(text: str) -> None:
+    print(f"algorun: warning: {text}", file=sys.stderr)
 
 
 def _beside(state: JobState) -> str:

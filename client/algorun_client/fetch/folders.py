@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 
-from algorun.common.errors import UserError
 from algorun_client.target.api import ObjectStore, StoredObject
 
 from .progress import Progress
 
 AT_ONCE = 8
+SHOWN = 5  # objects that are left out, by name
 
 
-def fetch_folder(store: ObjectStore, prefix: str, folder: Path, progress: Progress) -> int:
-    """Makes `folder` hold every object below `prefix` (which ends with a slash). Returns the number of objects.
+def fetch_folder(store: ObjectStore, prefix: str, folder: Path, progress: Progress, say: Callable[[str], None]) -> int:
+    """Makes `folder` hold the objects below `prefix` (which ends with a slash). Returns the number of objects.
 
-    A file of the same size and time as its object is not fetched again. Other files in the folder stay.
+    A file of the same size and time as its object is not fetched again. Other files in the folder stay. An object whose key
+    cannot be a file's path is left out, and `say` gets a line about it.
     """
-    found = [(each, folder / _relative(each.uri, prefix)) for each in store.list(prefix) if not each.uri.endswith("/")]
+    found = [(each, folder / name) for each, name in _paths(store.list(prefix), prefix, say)]
     missing = [(each, path) for each, path in found if not _is_there(each, path)]
 
     def fetch(pair: tuple[StoredObject, Path]) -> None:
@@ -51,12 +53,19 @@ def _is_there(each: StoredObject, path: Path) -> bool:
     return found.st_size == each.size and abs(found.st_mtime - each.modified.timestamp()) < 1
 
 
-def _relative(uri: str, prefix: str) -> str:
-    """The path of an object's file below the folder. A key may hold anything, also `..`."""
-    key = uri.removeprefix(prefix)
-    parts = key.split("/")
-    if "" in parts or "." in parts or ".." in parts or PurePosixPath(key).is_absolute() or "\0" in key:
-        raise UserError(
-            uri, "this key cannot be a file's path here", fix="fetch this object by other means, such as `aws s3 cp`"
+def _paths(objects: Sequence[StoredObject], prefix: str, say: Callable[[str], None]) -> list[tuple[StoredObject, str]]:
+    """The objects and their paths below the folder. A key may hold anything, also `..`, and may be the folder of another."""
+    named = [(each, each.uri.removeprefix(prefix)) for each in objects if not each.uri.endswith("/")]
+    folders = {parent for _, key in named for parent in PurePosixPath(key).parents}
+    wrong = {key for _, key in named if not _is_path(key) or PurePosixPath(key) in folders}
+    for key in sorted(wrong)[:SHOWN]:
+        say(
+            f"{prefix}{key}: this key cannot be a file's path here: left out; `aws s3 cp` fetches it under another name"
         )
-    return key
+    if len(wrong) > SHOWN:
+        say(f"{prefix}: {len(wrong) - SHOWN} more objects are left out")
+    return [(each, key) for each, key in named if key not in wrong]
+
+
+def _is_path(key: str) -> bool:
+    return not ({"", ".", ".."} & set(key.split("/"))) and "\0" not in key

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from algorun_client.common.errors import ApiError
 from algorun_client.target.addresses import below
 from algorun_client.target.api import ObjectStore
 
+from .folder_files import files_below
 from .job_description import Synced
 
 
@@ -113,14 +113,11 @@ def _files(folder: Path, unreadable: list[OSError]) -> Iterator[tuple[str, tuple
         if isinstance(error, PermissionError):
             unreadable.append(error)
 
-    for top, _, names in os.walk(folder, onerror=note):
-        for name in names:
-            path = Path(top) / name
-            if path.is_file():
-                try:
-                    yield str(path.relative_to(folder)), _stamp(path)
-                except FileNotFoundError:
-                    continue
+    for name, path in files_below(folder, note):
+        try:
+            yield name, _stamp(path)
+        except FileNotFoundError:
+            continue
 
 
 def _is_unchanged(path: Path, stamp: tuple[int, int]) -> bool:

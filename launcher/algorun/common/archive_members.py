@@ -13,6 +13,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from .errors import UserError
@@ -48,10 +49,24 @@ class Member(tarfile.TarInfo):
 
 
 class Checker:
-    """Checks the members of one archive, in their order. `where` names the archive in errors, `place` the folder."""
+    """Checks the members of one archive, in their order. `where` names the archive in errors, `place` the folder.
 
-    def __init__(self, where: str, place: str, most: int, advice: str) -> None:
+    `leave_out`, if it is given, gets what is wrong with a member that cannot be unpacked; the others still are. `home`: where
+    the folder was when it was packed; a link to a path in it counts as one inside the archive.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        place: str,
+        most: int,
+        advice: str,
+        *,
+        leave_out: Callable[[str], object] | None = None,
+        home: str = "",
+    ) -> None:
         self._where, self._place, self._most, self._advice = where, place, most, advice
+        self._leave_out, self._home = leave_out, home
         self._links: set[str] = set()
         self._files: set[str] = set()
         self._count = 0
@@ -64,6 +79,15 @@ class Checker:
         self._count += 1
         if self._count > self._most:
             raise UserError(self._where, f"has more than {self._most} members", fix=self._advice)
+        try:
+            return self._admits(member)
+        except UserError as error:
+            if self._leave_out is None:
+                raise
+            self._leave_out(error.what)
+            return False
+
+    def _admits(self, member: tarfile.TarInfo) -> bool:
         name = posixpath.normpath(member.name)
         if name == ".":
             return False
@@ -83,6 +107,9 @@ class Checker:
 
     def _admit_kind(self, member: tarfile.TarInfo, name: str) -> None:
         if member.issym():
+            if self._home and member.linkname.startswith(f"{self._home}/"):
+                inside = member.linkname.removeprefix(f"{self._home}/")
+                member.linkname = posixpath.relpath(inside, posixpath.dirname(name) or ".")
             target = posixpath.join(posixpath.dirname(name), member.linkname)
             if member.linkname.startswith("/") or _outside(target) or _turns_back(member.linkname):
                 what = f"link {member.name!r} leads out of {self._place} to {member.linkname!r}"

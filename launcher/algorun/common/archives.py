@@ -19,15 +19,24 @@ from .errors import UserError
 MOST_MEMBERS = 1_000_000
 
 
-def unpack(archive: Path, folder: Path, where: str, *, place: str, advice: str) -> int:
+def unpack(
+    archive: Path,
+    folder: Path,
+    where: str,
+    *,
+    place: str,
+    advice: str,
+    leave_out: Callable[[str], object] | None = None,
+    home: str = "",
+) -> int:
     """Unpacks a tar file (plain, gzip, bzip2 or xz) into an empty folder. Returns the number of files and links.
 
-    `where` names the archive in errors, `place` the folder; `advice` is the fix for too many members. Raises UserError;
-    the folder is then empty again.
+    `where` names the archive in errors, `place` the folder; `advice` is the fix for too many members. `leave_out` and `home`:
+    see `Checker`. Raises UserError; the folder is then empty again.
     """
     try:
         with tarfile.open(archive, tarinfo=Member) as tar, staged(folder) as stage:
-            members = _read(tar, Checker(where, place, MOST_MEMBERS, advice))
+            members = _read(tar, Checker(where, place, MOST_MEMBERS, advice, leave_out=leave_out, home=home))
             need, free = sum(m.size for m in members if m.isreg()), shutil.disk_usage(folder).free
             if need > free:
                 raise UserError(

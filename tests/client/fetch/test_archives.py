@@ -41,7 +41,7 @@ def archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
 def test_files_folders_and_links_inside_come_home(store, tmp_path):
     sym, hard = member("blob/link", tarfile.SYMTYPE, "../a/b"), member("hard", tarfile.LNKTYPE, "a/b")
     store.put(URI, archive(sym, member("a/b", text="model"), hard, member("empty", tarfile.DIRTYPE)))
-    assert fetch_archive(store, URI, tmp_path / "home" / "model", Silent()) == 3
+    assert fetch_archive(store, URI, tmp_path / "home" / "model", Silent(), say=print) == 3
     home = tmp_path / "home" / "model"
     assert (home / "a/b").read_text() == (home / "blob/link").read_text() == (home / "hard").read_text() == "model"
     assert (home / "empty").is_dir()
@@ -72,16 +72,40 @@ EVIL = {
 
 
 @pytest.mark.parametrize("evil", EVIL)
-def test_an_archive_that_would_reach_outside_is_refused_and_nothing_changes(store, tmp_path, evil):
-    home = tmp_path / "home" / "model"
+def test_a_member_that_would_reach_outside_is_left_out_and_the_others_come_home(store, tmp_path, evil):
+    home, said = tmp_path / "home" / "model", []
     home.mkdir(parents=True)
     (home / "old").write_text("old")
-    store.put(URI, archive(*EVIL[evil]))
-    before = sorted(map(str, (tmp_path / "home").rglob("*")))
-    with pytest.raises(UserError):
-        fetch_archive(store, URI, home, Silent())
-    assert sorted(map(str, (tmp_path / "home").rglob("*"))) == before
-    assert not (tmp_path / "x").exists()
+    store.put(URI, archive(member("first", text="1"), *EVIL[evil], member("last", text="2")))
+    before = sorted(map(str, tmp_path.glob("*")))
+    assert fetch_archive(store, URI, home, Silent(), say=said.append) >= 2
+    assert ((home / "first").read_text(), (home / "last").read_text()) == ("1", "2")
+    assert sorted(map(str, tmp_path.glob("*"))) == before
+    assert [each.name for each in (tmp_path / "home").iterdir()] == ["model"]
+    assert all(path.resolve().is_relative_to(home) for path in home.rglob("*"))
+    assert len(said) == 1
+    assert said[0].startswith(f"{URI}: ")
+    assert said[0].endswith(": left out")
+
+
+def test_a_link_to_a_path_of_the_job_comes_home(store, tmp_path):
+    """Scripts make `latest` with a full path: os.symlink(f"{model_dir}/step-7", f"{model_dir}/latest")."""
+    links = [
+        member("latest", tarfile.SYMTYPE, "/opt/ml/model/step-7"),
+        member("deep/latest", tarfile.SYMTYPE, "/opt/ml/model/step-7"),
+        member("best", tarfile.SYMTYPE, "/opt/ml/checkpoints/7"),
+        member("up", tarfile.SYMTYPE, "/opt/ml/model/../../etc"),
+        *(member(f"more{number}", tarfile.SYMTYPE, "/x") for number in range(5)),
+    ]
+    said = []
+    store.put(URI, archive(*links, member("step-7/w", text="weights")))
+    fetch_archive(store, URI, tmp_path / "home", Silent(), home="/opt/ml/model", say=said.append)
+    assert (tmp_path / "home" / "latest" / "w").read_text() == "weights"
+    assert (tmp_path / "home" / "deep" / "latest" / "w").read_text() == "weights"
+    assert "link 'best' leads out of the folder of the archive to '/opt/ml/checkpoints/7': left out" in said[0]
+    assert "link 'up' leads out" in said[1]
+    assert said[-1] == f"{URI}: 2 more members are left out"
+    assert len(said) == 6
 
 
 def test_ctrl_c_between_the_two_renames_leaves_the_old_folder(store, tmp_path, monkeypatch):
@@ -97,7 +121,7 @@ def test_ctrl_c_between_the_two_renames_leaves_the_old_folder(store, tmp_path, m
 
     monkeypatch.setattr(Path, "rename", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        fetch_archive(store, URI, home, Silent())
+        fetch_archive(store, URI, home, Silent(), say=print)
     with pytest.raises(KeyboardInterrupt):
         write_logs([], home)
     assert (home / "old").read_text() == "old"
@@ -110,14 +134,14 @@ def test_an_archive_with_a_wrong_byte_is_one_error(store, tmp_path, at):
     content[at] ^= 0xFF
     store.put(URI, bytes(content))
     with pytest.raises(UserError, match="is not a usable tar file"):
-        fetch_archive(store, URI, tmp_path / "home", Silent())
+        fetch_archive(store, URI, tmp_path / "home", Silent(), say=print)
     assert not (tmp_path / "home").exists()
 
 
 def test_a_damaged_archive_and_a_missing_one(store, tmp_path):
     store.put(URI, archive(member("a", text="a" * 10_000))[:-30])
     with pytest.raises(UserError, match="not a usable tar file"):
-        fetch_archive(store, URI, tmp_path / "home", Silent())
+        fetch_archive(store, URI, tmp_path / "home", Silent(), say=print)
     with pytest.raises(NotFound):
-        fetch_archive(store, "s3://b/nothing", tmp_path / "home", Silent())
+        fetch_archive(store, "s3://b/nothing", tmp_path / "home", Silent(), say=print)
     assert not (tmp_path / "home").exists()

@@ -35,11 +35,11 @@ def test_the_sizes_of_what_is_missing_are_told(tmp_path):
     store, seen = FolderStore(tmp_path / "root"), Seen()
     store.put("s3://b/state/a", b"a" * 3)
     store.put("s3://b/state/deep/b", b"b" * 5)
-    fetch_folder(store, "s3://b/state/", tmp_path / "state", seen)
+    fetch_folder(store, "s3://b/state/", tmp_path / "state", seen, print)
     assert (seen.told[0], sorted(seen.told[1:3]), seen.told[3]) == (("state", 8), [3, 5], "end")
     seen.told.clear()
     store.put("s3://b/state/a", b"aa")
-    assert fetch_folder(store, "s3://b/state/", tmp_path / "state", seen) == 2
+    assert fetch_folder(store, "s3://b/state/", tmp_path / "state", seen, print) == 2
     assert seen.told == [("state", 2), 2, "end"]
 
 
@@ -55,7 +55,7 @@ def test_after_an_error_no_download_begins(tmp_path, monkeypatch):
 
     monkeypatch.setattr(store, "download", download)
     with pytest.raises(ApiError):
-        fetch_folder(store, "s3://b/state/", tmp_path / "state", seen)
+        fetch_folder(store, "s3://b/state/", tmp_path / "state", seen, print)
     assert len(asked) < 50
     assert seen.told == [("state", 100), "end"]
 

@@ -174,6 +174,24 @@ def test_a_host_clears_its_own_folder_and_no_other_ones(store, tmp_path):
     assert (two / "algo-1" / "a").read_text() == "kept"
 
 
+def test_s3_gets_the_files_behind_a_link(store, tmp_path):
+    """`latest -> step-7`: S3 has no links, so it gets the files under both names."""
+    trees = {"algo-1": tmp_path / "algo-1"}
+    folder = trees["algo-1"] / "checkpoints"
+    (folder / "step-7").mkdir(parents=True)
+    (folder / "step-7" / "w").write_text("7")
+    (folder / "latest").symlink_to("step-7")
+    (folder / "step-7" / "loop").symlink_to(folder)
+    synced = SyncedFolder(Synced(f"{BUCKET}/state/", "checkpoints"), store, trees)
+    synced.sync()
+    assert [each.uri for each in store.list(f"{BUCKET}/state/")] == [
+        f"{BUCKET}/state/{name}" for name in ("latest/w", "step-7/w")
+    ]
+    (folder / "latest").unlink()
+    synced.sync()
+    assert [each.uri for each in store.list(f"{BUCKET}/state/")] == [f"{BUCKET}/state/step-7/w"]
+
+
 def test_a_file_that_is_being_written_waits_for_the_next_time(store, tmp_path, monkeypatch):
     """S3 refuses the parts of an upload that do not fit together."""
     trees = hosts(tmp_path, 1)
@@ -204,26 +222,32 @@ def test_an_error_of_the_syncing_thread_reaches_the_job(store, tmp_path):
         syncing._thread.join(10)
 
 
-def test_archives_hold_the_files_of_all_hosts_and_of_links(tmp_path):
+def test_archives_hold_the_files_and_links_of_all_hosts(tmp_path):
     one, two = tmp_path / "one", tmp_path / "two"
     for folder in (one, two):
         (folder / "deep").mkdir(parents=True)
         (folder / "deep" / "same").write_text(folder.name)
     (two / "only").write_text("two")
     (one / "best").symlink_to(one / "deep" / "same")
-    (one / "broken").symlink_to(one / "nothing")
+    (one / "broken").symlink_to("/opt/ml/nothing")
+    (one / "latest").symlink_to("deep")
+    (two / "latest").mkdir()
+    (two / "latest" / "other").write_text("behind a link of the first host")
+    (one / "deep" / "loop").symlink_to("..")
     store = FolderStore(tmp_path / "root")
     prefix = f"{BUCKET}/job/output"
     uri = artifacts.upload([one, two], "model", Artifacts(prefix), store, tmp_path)
     assert uri == f"{prefix}/model.tar.gz"
     store.download(uri, tmp_path / "model.tar.gz")
     with tarfile.open(tmp_path / "model.tar.gz") as tar:
-        assert tar.getnames() == ["best", "deep", "deep/same", "only"]
-        assert tar.extractfile("deep/same").read() == tar.extractfile("best").read() == b"one"
+        links = {each.name: each.linkname for each in tar if each.issym()}
+        assert links == {"best": "deep/same", "broken": "/opt/ml/nothing", "latest": "deep", "deep/loop": ".."}
+        assert sorted({*tar.getnames()} - {*links}) == ["deep", "deep/same", "only"]
+        assert tar.extractfile("deep/same").read() == b"one"
     as_files = Artifacts(f"{prefix}2", compress=False)
     assert artifacts.upload([one, two], "model", as_files, store, tmp_path) == f"{prefix}2/model/"
     assert [each.uri for each in store.list(f"{prefix}2")] == [
-        f"{prefix}2/model/{name}" for name in ("best", "deep/same", "only")
+        f"{prefix}2/model/{name}" for name in ("best", "deep/same", "latest/other", "latest/same", "only")
     ]
     empty = tmp_path / "empty"
     empty.mkdir()

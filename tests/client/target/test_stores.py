@@ -233,7 +233,7 @@ def test_odd_names_go_up_and_come_home(store, tmp_path, name):
     (found,) = scan.data(tmp_path / "home", "--in").files
     store.put(address(f"f/{found.name}"), file.read_bytes())
     assert [each.uri for each in store.list(address("f/"))] == [address(f"f/{name}")]
-    assert fetch_folder(store, address("f/"), tmp_path / "back", Silent()) == 1
+    assert fetch_folder(store, address("f/"), tmp_path / "back", Silent(), print) == 1
     assert os.listdir(tmp_path / "back") == [name]
     assert (tmp_path / "back" / name).read_bytes() == b"content"
 
