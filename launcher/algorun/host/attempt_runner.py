@@ -326,12 +326,19 @@ class AttemptRunner:
             why = verdict.failure.headline() if verdict.failure else verdict.why
             self._tools.console.say(f"algorun: {self._announced} was not started: {why}")
         if self._attempt is not None:
+            self._say_links()
             self._attempt.keep_last_times()
             if verdict.failure is not None:
                 self._attempt.keep_logs()
             self._attempt.leave(well=verdict.kind == "ok")
         elif self._head is not None:
             self._head.keep_logs()
+
+    def _say_links(self) -> None:
+        from algorun.outcome import links  # the end is near: nobody waits for an import any more
+
+        for note in links.notes(self._config.paths):
+            self._tools.console.say(f"algorun: warning: {self.public(note)}")
 
     def explained(self, failure: Failure) -> Failure:
         """The failure with what this machine and the user's script say of it, without the job's secrets."""
