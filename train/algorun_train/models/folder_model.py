@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from algorun_train.parallel.shard.layer_units import layer_units
 from .folder_config import ModelFolder
 from .folder_files import refused
 from .folder_weights import TensorPlan, draw_tensors, plan_tensors, read_tensors
-from .image_processor import ImageInput
+from .image_processor import PROCESSOR, PROCESSORS, RGB, ImageInput
 
 SHARD_SIZE = "4GB"  # of a file of weights; larger models get several files and an index, as save_pretrained writes them
 # Files of a model that stay as they are: image processor, tokenizer, and how to generate text.
@@ -54,14 +55,19 @@ class ImageClassifier(nn.Module):
     def __init__(self, model: nn.Module, images: ImageInput) -> None:
         super().__init__()
         self.model = model
+        self._order = None if images.order == RGB else list(images.order)
         std, mean = (torch.tensor(values).view(3, 1, 1) for values in (images.std, images.mean))
         # (images + 1) / 2 is 0..1, as mean and std are meant
         self.register_buffer("scale", 0.5 / std, persistent=False)
         self.register_buffer("shift", (0.5 - mean) / std, persistent=False)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        scaled = images * cast(torch.Tensor, self.scale) + cast(torch.Tensor, self.shift)
-        return cast(torch.Tensor, self.model(pixel_values=scaled).logits)
+        return cast(torch.Tensor, self.model(pixel_values=self.pixel_values(images)).logits)
+
+    def pixel_values(self, images: torch.Tensor) -> torch.Tensor:
+        """What the model sees, [B, 3, S, S]: the same as its image processor makes of these images."""
+        ordered = images if self._order is None else images[:, self._order]
+        return ordered * cast(torch.Tensor, self.scale) + cast(torch.Tensor, self.shift)
 
 
 class LanguageModel(nn.Module):
@@ -275,7 +281,11 @@ def new_files(folder: ModelFolder, target: Path) -> Iterator[Path]:
     for file in Path(folder.path).iterdir():
         if BESIDE.fullmatch(file.name):
             shutil.copyfile(file, aside / file.name)
-    for pattern in ("model*.safetensors*", "adapter_*", "config.json"):
+    if folder.images:  # a job crops and resizes in its own way, and the artifact says so
+        for name in PROCESSORS:
+            (aside / name).unlink(missing_ok=True)
+        (aside / PROCESSOR).write_text(json.dumps(folder.images.processor, indent=2) + "\n", encoding="utf-8")
+    for pattern in ("model*.safetensors*", "adapter_*", "config.json", *(PROCESSORS if folder.images else ())):
         for old in target.glob(pattern):
             if not (aside / old.name).exists():
                 old.unlink()
