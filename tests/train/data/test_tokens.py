@@ -181,11 +181,11 @@ def test_of_a_chat_only_the_answers_count(tmp_path, trained):
         ({"a.csv": "text"}, r"holds no text"),
         ({"a.txt": ""}, r"has 0 tokens, .* allowed: at least 2 sequences, one of them for validation; fix: more text"),
         ({"a.txt": "fox"}, r"in 1 sequences of --context 8; allowed: at least 2"),
-        ({"a.txt": b"\xff\xfe"}, r"a\.txt is not UTF-8"),
+        ({"a.txt": b"\xfftext"}, r"a\.txt is not UTF-8: invalid start byte in line 1, byte 0 of the file"),
         ({"a.jsonl": '{"text": "fox"}\n{"text": '}, r"a\.jsonl, line 2 is damaged"),
         ({"a.jsonl": "[1]\n"}, r"line 1 is no JSON object"),
         ({"a.jsonl": '\n{"txt": "fox"}\n'}, r"line 2 has neither text nor messages"),
-        ({"a.jsonl": lines({"messages": CHAT[:1]})}, r"line 1: messages is no chat"),
+        ({"a.jsonl": lines({"messages": CHAT[:1]})}, r"line 1 has no message of role assistant, only of user"),
         ({"a.parquet": b"PAR1"}, r"a\.parquet (needs the package pyarrow|is damaged)"),
     ],
 )
@@ -314,7 +314,7 @@ def test_hosts_with_different_files_train_on_all_of_them_in_one_order(tmp_path, 
 
 def test_a_damaged_file_on_one_host_is_named_on_all(tmp_path, trained, monkeypatch):
     good = channel(tmp_path / "0", {"a.jsonl": lines({"text": TEXT})})
-    bad = channel(tmp_path / "1", {"b.jsonl": "{"})
+    bad = channel(tmp_path / "1", {"b.jsonl": '{"text": '})
     with pytest.raises(UserError, match=r"b\.jsonl, line 1 is damaged"):
         on_hosts(tmp_path, monkeypatch, [good, bad], trained)
     assert not list(tmp_path.glob("host*/.*.tokens"))

@@ -1,5 +1,6 @@
 """Reads the bytes of a text channel, or of the embedded text, and checks that all hosts have the same."""
 
+import codecs
 import hashlib
 import os
 import platform
@@ -11,10 +12,11 @@ from pathlib import Path
 from algorun_train.common.errors import UserError
 from algorun_train.ranks.communicator import Communicator
 
+from .first_bytes import not_text
+
 ALLOWED = "a folder of text files (UTF-8 or any other bytes without zeros), at any depth"
 LARGEST = 4 * 2**30  # bytes; every rank holds the whole text in memory
 EMBEDDED = 2 * 2**20  # bytes: 8,000 sequences of 256; more would only take longer
-CHECKED = 8192  # bytes: a zero among the first ones means that a file is no text, as for grep and git
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +105,9 @@ def _text(where: str, root: Path, name: str) -> bytes:
         raise UserError(
             f"{where}: {name} cannot be read: {error.strerror}; fix: check the file, on every host"
         ) from None
-    if b"\0" in text[:CHECKED]:
-        raise UserError(f"{where}: {name} is no text: it has zeros in it; allowed: {ALLOWED}; fix: remove the file")
-    return text
+    if fault := not_text(text):
+        raise UserError(f"{where}: {name} {fault}")
+    return text.removeprefix(codecs.BOM_UTF8)
 
 
 def _read(

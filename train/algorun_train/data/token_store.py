@@ -24,7 +24,7 @@ from algorun_train.ranks.communicator import Communicator
 from .token_encoding import Encoder, Tokens
 from .token_files import BadDocument, checksum, documents, listed
 
-FORMAT = "2"  # change it when the same files give other tokens
+FORMAT = "3"  # change it when the same files give other tokens
 EVERY_S = 1.0  # how often ranks tell each other how far they are
 SAY_S = 10.0  # seconds between progress lines
 STALL_S = 600.0  # without progress on any host for so long, the job ends
@@ -48,7 +48,7 @@ class _StoppedError(Exception):
 @dataclass(slots=True)
 class Work:
     """Work of this host in a thread of its own, which writes to `place`. `done` of `total` bytes; it ends early once `stop` is set.
-    `skip_bad`: leave out documents that cannot be used; `skipped` says why, for each of them."""
+    `skip_bad`: leave out documents that cannot be used; `skipped` says why, and how many documents each error is about."""
 
     place: Path
     skip_bad: bool
@@ -58,7 +58,7 @@ class Work:
     ended: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
     result: list[Entry] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
+    skipped: list[tuple[str, int]] = field(default_factory=list)
 
 
 def folder() -> Path:
@@ -86,7 +86,8 @@ def corpus(
     work = Work(place, skip_bad)
     own = _together(work, channel, root, encoder, comm)
     # Hosts with the same files tell the same. Only what is named is told: a file may have 100,000 bad lines.
-    told = {(count, tuple(first)) for count, first in comm.gather((len(work.skipped), sorted(work.skipped)[:NAMED]))}
+    count, first = sum(documents for _, documents in work.skipped), sorted(error for error, _ in work.skipped)[:NAMED]
+    told = {(count, tuple(first)) for count, first in comm.gather((count, first))}
     if skipped := sum(count for count, _ in told):
         comm.say(f"skipped: {skipped} documents of channel '{channel}' do not count")
     for error in sorted({error for _, first in told for error in first})[:NAMED]:
@@ -163,9 +164,10 @@ def _tokenize(work: Work, channel: str, root: Path, encoder: Encoder) -> None:
             rows = [[entry.name, entry.sha256, entry.tokens] for entry in entries]
             write_json(table, {"files": rows, "skipped": skipped})
         kept = json.loads(table.read_text())
-        work.result, work.skipped = [Entry(*row) for row in kept["files"]], kept["skipped"]
+        work.result = [Entry(*row) for row in kept["files"]]
+        work.skipped = [(error, count) for error, count in kept["skipped"]]
         if work.skipped and not work.skip_bad:  # an earlier job has skipped them
-            raise _refusal(work.skipped[0])
+            raise _refusal(work.skipped[0][0])
         if not (work.place / f"{_key(encoder, work.result)}.tokens").is_file():
             table.unlink()
             raise UserError(f"{work.place} has lost a file; fix: start the job again, which tokenizes again")
@@ -181,10 +183,10 @@ def _tokenize(work: Work, channel: str, root: Path, encoder: Encoder) -> None:
 
 def _written(
     work: Work, root: Path, encoder: Encoder, files: list[tuple[str, str, int]]
-) -> tuple[list[Entry], list[str]]:
-    """Writes the token file; returns its files, and the errors of the documents that it leaves out."""
+) -> tuple[list[Entry], list[tuple[str, int]]]:
+    """Writes the token file; returns its files, and the errors of the documents that it leaves out, with their numbers."""
     entries: list[Entry] = []
-    skipped: list[str] = []
+    skipped: list[tuple[str, int]] = []
     aside = work.place / f".{os.getpid()}-{time.monotonic_ns()}.tokens"
     try:
         with aside.open("wb") as file:
@@ -198,7 +200,7 @@ def _written(
                         continue
                     if not work.skip_bad:
                         raise _refusal(tokens.error)
-                    skipped.append(tokens.error)
+                    skipped.append((tokens.error, tokens.documents))
                     if tokens.retracts:
                         file.seek(begin)
                         file.truncate()

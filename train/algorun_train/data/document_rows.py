@@ -1,0 +1,123 @@
+"""A row of a .jsonl or .parquet file as a `Document`: which keys are read, and what they may hold."""
+
+import json
+from typing import Any, cast
+
+from .document import BadDocument, Document
+
+KEYS = ("text", "messages", "tools")  # what is read of a row; others, such as an id, are not
+MESSAGES = "a list of objects with role and content, at least one of role assistant"
+TOOLS = "a list of objects, the JSON schemas of the tools"
+SHOWN = 60  # characters of a value that an error quotes
+
+
+class _UnfitError(Exception):
+    """What is wrong with a row, as the end of an error that begins with file and line."""
+
+
+def document(row: dict[str, Any], where: str) -> Document | BadDocument | None:
+    """The document of a row; None if its text is empty. `messages` count before `text`, also as a string of JSON, as exports write
+    lists that a column cannot hold. `where` is the file, with line or row."""
+    try:
+        messages, text = _unpacked(row, "messages"), row.get("text")
+        if messages or (messages is not None and text is None):
+            chat, tools = _chat(messages), _tools(_unpacked(row, "tools") or [])
+            _check_unicode([chat, tools])
+            return Document(where, messages=tuple(chat), tools=tuple(tools))
+        if "text" not in row:
+            raise _UnfitError(
+                f"has neither text nor messages, only {', '.join(map(repr, row)) or 'nothing'}; "
+                f"allowed: text, a string, or messages, {MESSAGES}; fix: name the keys so"
+            )
+        if not isinstance(text, str):
+            raise _UnfitError(f"has text {_shown(text)}; allowed: a string; fix: repair it")
+        _check_unicode(text)
+        return Document(where, text) if text else None
+    except _UnfitError as fault:
+        return BadDocument(f"{where} {fault}")
+
+
+def _unpacked(row: dict[str, Any], key: str) -> object:
+    value = row.get(key)
+    if not isinstance(value, str) or not value:
+        return value
+    try:
+        return cast(object, json.loads(value))
+    except (ValueError, RecursionError):
+        raise _UnfitError(
+            f"has {key} {_shown(value)}; allowed: {TOOLS if key == 'tools' else MESSAGES}, also as JSON in a string; "
+            "fix: repair it"
+        ) from None
+
+
+def _chat(messages: object) -> list[dict[str, Any]]:
+    """The messages with their content as text. Raises _UnfitError."""
+    if not isinstance(messages, list):
+        raise _UnfitError(f"has messages {_shown(messages)}; allowed: {MESSAGES}; fix: repair them")
+    chat = [_message(message, f"message {number}") for number, message in enumerate(messages, start=1)]
+    if not any(message["role"] == "assistant" for message in chat):
+        roles = ", ".join(sorted({message["role"] for message in chat})) or "none"
+        raise _UnfitError(
+            f"has no message of role assistant, only of {roles}; allowed: {MESSAGES}; fix: repair or remove the chat"
+        )
+    return chat
+
+
+def _message(message: object, where: str) -> dict[str, Any]:
+    if not isinstance(message, dict):
+        raise _UnfitError(f"has {where} {_shown(message)}; allowed: an object with role and content; fix: repair it")
+    if not isinstance(message.get("role"), str):
+        if "role" in message:
+            raise _UnfitError(f"has {where} with role {_shown(message['role'])}; allowed: a string; fix: repair it")
+        raise _UnfitError(
+            f"has {where} without role, only {', '.join(map(repr, message)) or 'nothing'}; allowed: an object with role and "
+            "content; fix: name its keys so, or repair it"
+        )
+    content = message.get("content")
+    if isinstance(content, list):
+        # Most templates write a list as Python does, with its brackets. Those that know parts write their texts one after the other.
+        return message | {"content": "".join(_part(part, where) for part in content)}
+    if content is not None and not isinstance(content, str):
+        raise _UnfitError(
+            f"has {where} with content {_shown(content)}; allowed: a string, parts of type text, or null; fix: repair it"
+        )
+    return message
+
+
+def _part(part: object, where: str) -> str:
+    if isinstance(part, str):
+        return part
+    if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        return str(part["text"])
+    raise _UnfitError(
+        f"has {where} with the part {_shown(part)}; allowed: parts of type text; fix: remove it, or the chat"
+    )
+
+
+def _tools(tools: object) -> list[dict[str, Any]]:
+    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+        raise _UnfitError(f"has tools {_shown(tools)}; allowed: {TOOLS}; fix: repair or remove them")
+    return tools
+
+
+def _check_unicode(value: object) -> None:
+    """Raises _UnfitError if a string or key of `value` holds half of a surrogate pair: JSON can write it, UTF-8 cannot."""
+    try:
+        (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
+    except UnicodeEncodeError as error:
+        before = error.object[max(error.start - 20, 0) : error.start]
+        raise _UnfitError(
+            f"has \\u{ord(error.object[error.start]):04x} behind {_shown(before)}, half of a surrogate pair, as a cut emoji "
+            "leaves it; allowed: text that UTF-8 can hold; fix: remove it"
+        ) from None
+    except RecursionError:
+        raise _UnfitError("is nested too deep; allowed: a chat; fix: remove it") from None
+
+
+def _shown(value: object) -> str:
+    """A value for an error, on one line."""
+    try:
+        text = json.dumps(value, default=str)
+    except (ValueError, RecursionError):
+        text = type(value).__name__
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}.."

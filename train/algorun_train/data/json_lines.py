@@ -1,0 +1,106 @@
+"""Reads the documents of a .jsonl file, also of a compressed one."""
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+from algorun_train.common.errors import UserError
+
+from .document import BadDocument, Document
+from .document_rows import document
+from .first_bytes import CHECKED, not_utf8
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.bz2", ".jsonl.xz", ".jsonl.zst")
+BOM = "\ufeff"
+
+
+def read(path: Path) -> Iterator[Document | BadDocument]:
+    """The documents of the file, one a line. Of a compressed file that is damaged nothing counts: only its end can say that
+    its lines are those that were written. Raises OSError if the file cannot be read, UserError if a package is missing."""
+    number, begun = 0, False
+    try:
+        with _opened(path) as file:
+            if fault := not_utf8(file.peek(CHECKED)):
+                yield BadDocument(f"{path} {fault}")
+                return
+            for number, line in enumerate(file, start=1):
+                each = _document(line, f"{path}, line {number}")
+                if not begun and isinstance(each, BadDocument) and _is_no_line(line):
+                    yield BadDocument(
+                        f"{path}, line {number} is no JSON object but the begin of a list, or of an object over several lines; "
+                        "allowed: an object per line; fix: jq -c '.[]' for a list, jq -c . for objects"
+                    )
+                    return
+                if each is not None:
+                    begun = True
+                    yield each
+    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise  # the file could not be read. Of what it holds, gzip, bz2 and pyarrow say it without errno.
+        yield BadDocument(
+            f"{path} is damaged behind line {number}: {error}; allowed: a whole {path.suffix} file; fix: copy it again",
+            retracts=True,
+            documents=max(number, 1),
+        )
+
+
+def _opened(path: Path) -> io.BufferedReader:
+    suffix = path.suffix.lower()
+    if suffix == ".zst":
+        try:
+            from pyarrow import CompressedInputStream, OSFile
+        except ImportError:
+            raise UserError(
+                f"{path} needs the package pyarrow, which is not installed; "
+                "fix: add pyarrow to requirements.txt, or give .jsonl or .jsonl.gz files"
+            ) from None
+        return io.BufferedReader(CompressedInputStream(OSFile(str(path)), "zstd"))
+    opened: dict[str, Callable[[Path], object]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+    if suffix in opened:
+        return io.BufferedReader(cast(io.RawIOBase, opened[suffix](path)))  # C code finds the lines
+    return path.open("rb")
+
+
+def _is_no_line(line: bytes) -> bool:
+    text = line.decode("utf-8", "replace").removeprefix(BOM).strip()
+    return text.startswith("[") or text == "{"
+
+
+def _document(line: bytes, where: str) -> Document | BadDocument | None:
+    try:
+        # Each line is a JSON text, and a reader may pass over the mark before one: `cat` leaves marks in the middle (RFC 8259, 8.1).
+        text = line.decode("utf-8").removeprefix(BOM)
+        if not text or text.isspace():
+            return None
+        row = json.loads(text, object_pairs_hook=_object)
+    except UnicodeDecodeError as error:
+        return BadDocument(
+            f"{where} is not UTF-8: {error.reason} at byte {error.start}; allowed: text in UTF-8; fix: convert the file"
+        )
+    except (ValueError, RecursionError) as error:
+        fault = (
+            f"{error.msg.removesuffix(' at')} at column {error.colno}"
+            if isinstance(error, json.JSONDecodeError)
+            else str(error)
+        )
+        return BadDocument(
+            f"{where} is damaged: {fault}; allowed: a JSON object per line; fix: repair or remove the line"
+        )
+    if not isinstance(row, dict):
+        return BadDocument(f"{where} is no JSON object; allowed: an object with text or messages; fix: repair it")
+    return document(row, where)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError if a key occurs twice: readers disagree on which value counts."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in an object")
+    return row
