@@ -111,6 +111,8 @@ def _plan(options: argparse.Namespace) -> int:
         from .machine import ray_installation
 
         machine = replace(machine, ray=ray_installation.look(environ))
+    if job.warning:
+        print(f"algorun: warning: {job.warning}", file=sys.stderr)
     slots = cluster.assumed_slots(job, cluster.own_slots(job, machine))
     has_driver = job.launch.engine.value.has_driver
     hosts_with_ranks = cluster.resolve(job.resources.hosts, slots, job.launch.outside, has_driver=has_driver)

@@ -69,15 +69,27 @@ def damaged(error: Exception, kind: str = "tar") -> str:
     return f"is not a usable {kind} file: {said or type(error).__name__}"
 
 
+COMPLETE = f"{STAGE}-complete"  # in it everything is unpacked, and is only moved
+
+
 def _move(stage: Path, folder: Path) -> None:
-    for item in sorted(os.listdir(stage)):
-        os.rename(stage / item, folder / item)
+    stage.rename(folder / COMPLETE)
+    finish(folder)
+
+
+def finish(folder: Path) -> None:
+    """Moves into `folder` what was unpacked completely: a preparation may have been killed before it had moved everything."""
+    complete = folder / COMPLETE
+    if complete.is_dir():
+        for item in sorted(os.listdir(complete)):
+            os.rename(complete / item, folder / item)
+        complete.rmdir()
 
 
 @contextlib.contextmanager
 def staged(folder: Path, move: Callable[[Path, Path], None] = _move) -> Iterator[Path]:
     """A temporary folder inside `folder`. At the end `move(stage, folder)` moves its files into `folder`; after an error
-    they are deleted."""
+    they are deleted. The caller sees to it that no other process stages in this folder."""
     stage = folder / f"{STAGE}-{os.getpid()}"
     for abandoned in folder.glob(f"{STAGE}-*"):  # an earlier preparation was killed
         shutil.rmtree(abandoned, ignore_errors=True)

@@ -219,6 +219,8 @@ class Readiness:
         written = [probe.folder(str(path)) for path in (paths.model, paths.output)] if paths.base.is_dir() else []
         kept = probe.folder(str(paths.checkpoints)) if written else None
         found = preflight.examine(self.machine, slots, written, kept, hosts=hosts)
+        if self.config.warning and not self._warned:
+            self._supervisor.warn(self.config.warning)
         for each in found:
             if each.state == "warn" and not self._warned:
                 self._supervisor.warn(str(each))

@@ -48,6 +48,7 @@ class JobConfig:
     price: float  # of one host for one hour, 0.0 unknown
     figures: bool  # measure how busy the hosts are
     trace_steps: tuple[int, int] | None  # the first and the last step to trace
+    warning: str  # of the code: what was given and is not used; "" without one
 
     @property
     def request(self) -> Request:
@@ -72,25 +73,35 @@ class JobConfig:
 
 def read(request: Request, environ: Mapping[str, str], resources: Resources | None = None) -> JobConfig:
     """Reads and checks the job of this environment. Raises UserError for the first error."""
-    return decide(job_input.parse(request, environ, resources))
+    given = job_input.parse(request, environ, resources)
+    reads_code = (request.from_job or request.code) and given.trainer is None
+    return decide(given, usercode.passed_over(_source(given, _named_program(given)[0])) if reads_code else "")
 
 
-def decide(given: JobInput, *, prepared: bool = False) -> JobConfig:
-    """The job that was asked for. Raises UserError. `prepared`: this host has done what `setup` says."""
+def decide(given: JobInput, warning: str, *, prepared: bool = False) -> JobConfig:
+    """The job that was asked for. Raises UserError. `warning`: code that is not used. `prepared`: this host has done what
+    `setup` says."""
     program, source = _named_program(given)
     code = str(given.trainer.code if given.trainer else given.paths.code)
-    entry, setup = _entry(given, program, source, prepared=prepared)
+    try:
+        entry, setup = _entry(given, program, source, prepared=prepared)
+    except UserError as error:
+        if not warning:
+            raise
+        fix = f"{error.fix}; but {warning}" if error.fix else warning
+        raise UserError(error.where, error.what, allowed=error.allowed, fix=fix, code=error.code) from None
     own = given.hyperparameters.own.extract
     extract = channels.to_extract(own, settings.EXTRACT.read(given.environ), given.channels)
     if extract and not prepared:
         setup = replace(setup or Setup("", "", ""), extract=extract)
     shown = program if program and source != ENTRY_SCRIPT else entry.target
-    return _config(given, entry, launch.decide(given, entry), setup=setup, program=shown, code=code)
+    made = _config(given, entry, launch.decide(given, entry), setup=setup, program=shown, code=code)
+    return replace(made, warning=warning)
 
 
 def prepared(job: JobConfig) -> JobConfig:
     """The job after its preparation. If its code was fetched, only now its program can be checked. Raises UserError."""
-    return decide(job.input, prepared=True)
+    return decide(job.input, job.warning, prepared=True)
 
 
 def broken(environ: Mapping[str, str], resources: Resources) -> JobConfig:
@@ -131,6 +142,7 @@ def _config(
         figures=settings.FIGURES.read(given.environ),
         trace_steps=settings.TRACE_STEPS.read(given.environ),
         equal_slots=settings.EQUAL_SLOTS.read(given.environ),
+        warning="",
     )
 
 
@@ -159,16 +171,16 @@ def _entry(given: JobInput, program: str, source: str, *, prepared: bool) -> tup
         args = _args(given, Path(cwd), pending=False)
         return entries.of_command_line(request.target, args, module=request.module, cwd=cwd), None
     code = given.trainer.code if given.trainer else given.paths.code
-    platform = given.hyperparameters.platform
-    setup = (
-        None
-        if prepared or given.trainer
-        else usercode.wished(platform, given.environ, given.paths, program, named=request.code)
-    )
+    setup = None if prepared or given.trainer else usercode.wished(_source(given, program))
     args = _args(given, code, pending=setup is not None)
     if setup is not None:
         return entries.pending(program, source, args, str(code)), setup
     return entries.of_job(program, source, args, code, _folder(given, code)), None
+
+
+def _source(given: JobInput, program: str) -> Setup:
+    platform = given.hyperparameters.platform
+    return usercode.named_source(platform, given.environ, given.paths, program, named=given.request.code)
 
 
 def _folder(given: JobInput, code: Path) -> str:

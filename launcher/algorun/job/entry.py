@@ -19,6 +19,7 @@ BUNDLED = {
 }
 
 COMMAND_LINE = "command line"  # the source of a program that `algorun run` names
+DEEPEST = 2  # folders below the code folder in which a program that is not found is looked for
 FIRST_LINE = 256  # bytes that the kernel reads from a script to find its interpreter
 
 # pending: its code must be fetched or installed first.
@@ -107,7 +108,7 @@ def of_file(target: str, args: Sequence[str], cwd: str, *, where: str, source: s
     if not os.path.isfile(path):
         import difflib  # late: only an error needs it
 
-        near = difflib.get_close_matches(target, [*BUNDLED, *_programs(cwd)], n=1)
+        near = _namesakes(cwd, target) or difflib.get_close_matches(target, [*BUNDLED, *_programs(cwd)], n=1)
         check = "the folder (--cwd)" if source == COMMAND_LINE else "that source_dir holds it"
         raise UserError(
             where,
@@ -130,6 +131,19 @@ def _programs(cwd: str) -> list[str]:
         return [name for name in os.listdir(cwd) if name.endswith((".py", ".sh"))]
     except OSError:
         return []
+
+
+def _namesakes(cwd: str, target: str) -> list[str]:
+    """The programs of the same name in folders below, or with the suffix that the name lacks, the nearest one first."""
+    name = os.path.basename(target)
+    found = []
+    for top, folders, files in os.walk(cwd):
+        below = os.path.relpath(top, cwd)
+        folders[:] = [] if below.count("/") >= DEEPEST else sorted(each for each in folders if not each.startswith("."))
+        found += [
+            os.path.normpath(os.path.join(below, each)) for each in files if each in (name, f"{name}.py", f"{name}.sh")
+        ]
+    return sorted(found, key=lambda path: (path.rpartition(".")[0] != target, path.count("/"), path))[:1]
 
 
 def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str) -> Entry:
@@ -179,6 +193,8 @@ def _inside(code: Path, program: str, source: str) -> None:
 
 
 def _is_module(code: Path, name: str) -> bool:
-    """True for `package.module` below the code folder."""
+    """True for `package.module` below the code folder. A path such as `src/train` is no module's name."""
+    if "/" in name:
+        return False
     path = code.joinpath(*name.split("."))
     return os.path.isfile(path.with_name(f"{path.name}.py")) or os.path.isfile(path / "__main__.py")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from urllib.parse import SplitResult
 
 REQUIREMENTS = "requirements.txt"
+SHOWN = 3  # files of the code folder in a message
 OPTION, CODE_OPTION = SUBMIT_DIRECTORY, "--code"
 
 
@@ -38,22 +39,25 @@ class Setup:
     option: str = OPTION  # what names `uri`, for errors
 
 
-def wished(
+def named_source(
     platform: PlatformKeys, environ: Mapping[str, str], paths: Paths, program: str, *, named: str = ""
-) -> Setup | None:
-    """The preparation that this host needs, None if the program can start at once. Raises UserError on a wrong address.
-
-    `named`: the address that --code gives, "" without this option. A path below /opt/ml lies below SAGEMAKER_BASE_DIR.
-    """
+) -> Setup:
+    """Where the job's code comes from. `named`: the address that --code gives, "" without this option. A path below /opt/ml
+    lies below SAGEMAKER_BASE_DIR."""
     uri, option = (placed(named, paths.base), CODE_OPTION) if named else (platform.submit_directory, OPTION)
     region = environ.get("AWS_REGION") or environ.get("SAGEMAKER_REGION") or platform.region or ""
-    setup = Setup(uri, str(paths.code), program, region, option=option)
-    if not has_files(paths.code):
-        if not (uri and program):
+    return Setup(uri, str(paths.code), program, region, option=option)
+
+
+def wished(setup: Setup) -> Setup | None:
+    """The preparation that this host needs, None if the program can start at once. Raises UserError on a wrong address."""
+    code = Path(setup.code)
+    if not has_files(code):
+        if not (setup.uri and setup.program):
             return None
-        address(uri, option)
+        address(setup.uri, setup.option)
         return setup
-    return setup if (paths.code / REQUIREMENTS).is_file() or is_package(paths.code, program) else None
+    return setup if has_requirements(code) or is_package(code, setup.program) else None
 
 
 def address(uri: str, option: str = OPTION) -> SplitResult:
@@ -76,11 +80,43 @@ def address(uri: str, option: str = OPTION) -> SplitResult:
 
 
 def has_files(folder: Path) -> bool:
-    """True if the folder exists and holds files of the user. Files of a killed preparation do not count."""
+    """True if the folder exists and holds files of the user, all of them: no preparation works there, or was killed."""
     try:
-        return any(not item.name.startswith(STAGE) for item in os.scandir(folder))
+        staged = [item.name.startswith(STAGE) for item in os.scandir(folder)]
     except OSError:
         return False
+    return bool(staged) and not any(staged)
+
+
+def has_requirements(code: Path) -> bool:
+    """True if the code has a requirements.txt. Raises UserError if what has this name cannot be read as a file."""
+    path = code / REQUIREMENTS
+    if path.is_file():
+        return True
+    if os.path.lexists(path):
+        what = f"is a link to {os.readlink(path)}, which is not there" if path.is_symlink() else "is a folder"
+        raise UserError(str(path), what, allowed="a file", fix="make it a file, or remove it")
+    return False
+
+
+def passed_over(setup: Setup) -> str:
+    """Says that the code at the address is not fetched, because the folder has files; "" if it has none, or is the address."""
+    code = Path(setup.code)
+    if not setup.uri or not has_files(code):
+        return ""
+    shown_uri = repr(setup.uri)
+    try:
+        parts = address(setup.uri, setup.option)
+        if parts.scheme in ("", "file") and os.path.realpath(parts.netloc + parts.path) == os.path.realpath(code):
+            return ""
+    except (UserError, ValueError):  # it may hold a password, and nobody needs it here; or no path can have this name
+        shown_uri = "its address"
+    names = sorted(entry.name for entry in os.scandir(code))
+    shown = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return (
+        f"{setup.option}: {shown_uri} is not fetched: {code} has files already ({shown}), and they count more; "
+        "fix: an image without files there, or a job without this address"
+    )
 
 
 def is_package(code: Path, program: str) -> bool:

@@ -6,9 +6,7 @@ what is done, so that a host that starts once more, or a simulated host that sha
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import fcntl
 import functools
 import json
 import os
@@ -30,6 +28,7 @@ from algorun.job.channels import Channel
 from algorun.job.paths import write_aside
 
 from . import zip_file
+from .alone import alone
 from .progress import Progress
 
 ZIP = ".zip"
@@ -46,7 +45,7 @@ def extract(channel: Channel, say: Callable[[str], None]) -> None:
     root = Path(channel.folder)
     if not root.is_dir():
         raise UserError(f"channel {channel.name!r}", f"{root} is not a folder", fix="check the channel's data source")
-    with _alone(root):
+    with alone(root):
         done = Done.read(root)
         archives = [path for path in _archives(root) if not done.has(path)]
         if not archives:
@@ -64,21 +63,6 @@ def extract(channel: Channel, say: Callable[[str], None]) -> None:
                 progress.ends(sizes[path])
         took = f"{time.monotonic() - started:.1f} s"
         say(f"unpacked {progress.files} files ({size_text(progress.written)}) of channel {channel.name} in {took}")
-
-
-@contextlib.contextmanager
-def _alone(root: Path) -> Iterator[None]:
-    """Waits while another process of this machine works in the folder: simulated hosts share their channels.
-
-    ALGORUN_PREPARE_S limits the wait, as it limits the whole preparation.
-    """
-    handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        with contextlib.suppress(OSError):  # a file system without locks; only simulated hosts need one
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _is_archive(name: str) -> bool:

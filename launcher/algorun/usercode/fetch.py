@@ -37,15 +37,20 @@ ADVICE = {
 }
 
 
-def fetch(setup: Setup, environ: Mapping[str, str]) -> str:
-    """Fills the empty code folder. Returns the SHA-256 of a single file, "" for a folder. Raises UserError."""
-    code = Path(setup.code)
+def make_folder(code: Path) -> None:
+    """Creates the code folder. Raises UserError."""
     try:
         code.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
             str(code), f"cannot be created: {error.strerror}", fix="make its parent folder writable"
         ) from None
+
+
+def fetch(setup: Setup, environ: Mapping[str, str]) -> str:
+    """Creates and fills the code folder. Returns the SHA-256 of a single file, "" for a folder. Raises UserError."""
+    code = Path(setup.code)
+    make_folder(code)
     parts = address(setup.uri, setup.option)
     if parts.scheme == "s3":
         with tempfile.TemporaryDirectory(prefix="algorun-fetch-") as folder:

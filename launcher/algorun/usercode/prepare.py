@@ -17,11 +17,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from algorun.common import codec
+from algorun.common.archives import finish
 from algorun.common.errors import ExitCode, UserError, exit_code
 from algorun.job.paths import write_aside
-from algorun.job.usercode import REQUIREMENTS, Setup, has_files, is_package
+from algorun.job.usercode import REQUIREMENTS, Setup, has_files, has_requirements, is_package
 
-from .fetch import fetch
+from .alone import alone
+from .fetch import fetch, make_folder
 
 REPOSITORY = re.compile(
     r"arn:[^:]+:codeartifact:(?P<region>[^:]+):(?P<owner>[^:]+):repository/(?P<domain>[^/]+)/(?P<repository>.+)"
@@ -105,15 +107,18 @@ def prepare(setup: Setup, environ: Mapping[str, str]) -> str:
 
 def _prepare_code(setup: Setup, environ: Mapping[str, str]) -> str:
     code, source = Path(setup.code), ""
-    if setup.uri and not has_files(code):
-        _begin("fetch")
-        _say(f"fetching {setup.uri}")
-        source = fetch(setup, environ)
-    requirements = ["-r", REQUIREMENTS] if (code / REQUIREMENTS).is_file() else []
-    if is_package(code, setup.program):
-        _pip([".", *requirements], code, environ, f"the package in {code}")
-    elif requirements:
-        _pip(requirements, code, environ, REQUIREMENTS)
+    make_folder(code)
+    with alone(code):  # whoever waited here finds all files of the other one
+        finish(code)
+        if setup.uri and not has_files(code):
+            _begin("fetch")
+            _say(f"fetching {setup.uri}")
+            source = fetch(setup, environ)
+        requirements = ["-r", REQUIREMENTS] if has_requirements(code) else []
+        if is_package(code, setup.program):
+            _pip([".", *requirements], code, environ, f"the package in {code}")
+        elif requirements:
+            _pip(requirements, code, environ, REQUIREMENTS)
     return source
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from algorun.common.errors import UserError
-from algorun.job.config import Request, read
+from algorun.job.config import Request, prepared, read
 from algorun.job.limits import Limits
 from algorun.plan import cluster
 from tests.conftest import TREES, job, machine
@@ -115,6 +117,43 @@ def test_a_file_that_is_not_there_is_no_entrypoint(tmp_path):
     (tmp_path / "code").mkdir()
     with pytest.raises(UserError, match="'ddp.py' does not exist"):
         read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": "ddp.py"})
+
+
+@pytest.mark.parametrize(
+    ("program", "near"),
+    [
+        ("main.py", "project/main.py"),  # the archive was made one folder too high
+        ("src/train", "src/train.py"),  # AWS's toolkit takes no such name for a module either
+        ("train.py", "src/train.py"),
+        ("trian", "train"),
+    ],
+)
+def test_a_program_that_lies_elsewhere_is_proposed(tmp_path, program, near):
+    for name in ("project/main.py", "src/train.py", "src/deep/er/and/main.py", ".git/main.py", "train.sh"):
+        (tmp_path / "code" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "code" / name).touch()
+    with pytest.raises(UserError, match=f"'{program}' does not exist in .*did you mean {near}"):
+        read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": program})
+
+
+def test_code_in_the_image_that_hides_the_submitted_one_is_named(tmp_path):
+    """As under AWS's toolkit, files in the folder count more than the archive; who submitted it would never know."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "old.py").touch()
+    (tmp_path / "input" / "config").mkdir(parents=True)
+    named = {"sagemaker_program": "old.py", "sagemaker_submit_directory": "s3://bucket/source.tar.gz"}
+    (tmp_path / "input" / "config" / "hyperparameters.json").write_text(json.dumps(named))
+    resources = {"current_host": "algo-1", "hosts": ["algo-1"], "network_interface_name": "lo"}
+    (tmp_path / "input" / "config" / "resourceconfig.json").write_text(json.dumps(resources))
+    environ = {"SAGEMAKER_BASE_DIR": str(tmp_path)}
+    found = read(Request(from_job=True), environ)
+    assert "'s3://bucket/source.tar.gz' is not fetched" in found.warning
+    assert prepared(found).warning == found.warning
+    assert read(Request(target="ddp"), environ).warning == ""
+    with pytest.raises(
+        UserError, match="'new.py' does not exist in .*; but .*'s3://bucket/source.tar.gz' is not fetched"
+    ):
+        read(Request(from_job=True), environ | {"SAGEMAKER_PROGRAM": "new.py"})
 
 
 def test_hyperparameters_become_the_arguments():

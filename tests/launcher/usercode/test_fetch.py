@@ -19,7 +19,7 @@ from algorun.common.errors import UserError
 from algorun.common.free_ports import free_ports
 from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.paths import Paths
-from algorun.job.usercode import Setup, has_files, is_package, wished
+from algorun.job.usercode import Setup, has_files, is_package, named_source, wished
 from algorun.usercode.fetch import fetch
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
@@ -197,8 +197,9 @@ def test_other_addresses_are_refused(uri, tmp_path):
     "uri", ["https://user:hidden@host/x?X-Amz-Signature=hidden", "s3://hidden:hidden@bucket/key", "s3://[hidden"]
 )
 def test_an_address_with_a_key_in_it_is_refused_before_any_program_sees_it(uri, tmp_path):
+    platform = Hyperparameters.parse({"sagemaker_submit_directory": uri}).platform
     with pytest.raises(UserError, match=r"^sagemaker_submit_directory: ") as refused:
-        wished(Hyperparameters.parse({"sagemaker_submit_directory": uri}).platform, {}, Paths(tmp_path), "train.py")
+        wished(named_source(platform, {}, Paths(tmp_path), "train.py"))
     assert "hidden" not in str(refused.value)
 
 
