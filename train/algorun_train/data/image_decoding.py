@@ -1,52 +1,143 @@
 """Opens the images of a listing: their headers, and their pixels in the size that the model takes."""
 
+import contextlib
+import os
 import re
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+
+# Plugins that are not imported here Pillow would look for by importing all of its 45.
+from PIL import (
+    BmpImagePlugin,  # noqa: F401
+    GifImagePlugin,  # noqa: F401
+    Image,
+    ImageFile,
+    JpegImagePlugin,  # noqa: F401
+    PngImagePlugin,  # noqa: F401
+    TiffImagePlugin,  # noqa: F401
+    UnidentifiedImageError,
+    WebPImagePlugin,  # noqa: F401
+)
 
 from algorun_train.common.errors import UserError
 
+from .foreign_formats import HEAD_BYTES, foreign_format
+from .image_modes import UnusableImageError, check_mode, has_16_bits, to_rgb
 from .listing import Listing
+
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")  # Pillow reads others too, one of them by starting Ghostscript
+ALLOWED = f"{', '.join(FORMATS)}, with 1, 8 or 16 bits per channel"
+# A JPEG is decoded at a half, a quarter or an eighth of its size if that leaves this many times `side` pixels to resize from.
+# What comes out then differs by less than two of 256 levels on average; with once `side` it was up to six.
+MARGIN = 4
+PNG_HEAD_BYTES = 2**16
+ORIENTATION = 274  # a tag of EXIF
+UPRIGHT = {  # as in PIL.ImageOps.exif_transpose
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
+MIRRORED_X, MIRRORED_Y = (2, 3, 7, 8), (3, 4, 6, 7)  # orientations with which an axis of the file runs backwards
 
 
 class CorruptImageError(UserError):
-    """An image that Pillow cannot decode."""
+    """An image that cannot be decoded, or that does not say how bright its pixels are."""
 
 
 def check_header(listing: Listing, index: int) -> None:
     """Reads the header of an image, not its pixels. Raises UserError if that fails."""
     try:
-        with Image.open(listing.open(index)):
+        with _open(listing, index):
             pass
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise _corrupt(listing, index, error) from None
+    except MemoryError:
+        raise
+    except Exception as error:  # each of Pillow's decoders has errors of its own for bytes of nonsense
+        raise _refusal(listing, index, error) from None
 
 
 def decode(listing: Listing, index: int, side: int) -> NDArray[np.uint8]:
-    """The image as uint8 [side, side, 3]: cropped to a square around its middle, then resized (bilinear). Raises UserError."""
+    """The image as uint8 [side, side, 3], upright: its shorter edge is resized to `side` (bilinear), then the middle is cut
+    out. torchvision's Resize and CenterCrop do the same, and transformers' processors with shortest_edge and crop_size.
+    Raises UserError."""
     try:
-        with Image.open(listing.open(index)) as file:
-            image: Image.Image = file
-            if image.mode.startswith(("I", "F")):  # 16 bits per pixel: converting would clip nearly all to white
-                image = image.point(lambda level: level / 256).convert("L")
-            file.draft("RGB", (side, side))  # lets the JPEG decoder skip detail that the resize would drop
-            square = ImageOps.fit(image.convert("RGB"), (side, side), method=Image.Resampling.BILINEAR)
-            return np.asarray(square)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise _corrupt(listing, index, error) from None
+        with _open(listing, index) as file:
+            return np.asarray(_square(file, listing, index, side))
+    except MemoryError:
+        raise
+    except Exception as error:  # as above
+        raise _refusal(listing, index, error) from None
 
 
-def _corrupt(listing: Listing, index: int, error: Exception) -> UserError:
+def _open(listing: Listing, index: int) -> ImageFile.ImageFile:
+    image = Image.open(listing.open(index), formats=FORMATS)
+    try:
+        check_mode(image)
+    except UnusableImageError:
+        image.close()
+        raise
+    return image
+
+
+def _square(file: ImageFile.ImageFile, listing: Listing, index: int, side: int) -> Image.Image:
+    deep, (width, height) = has_16_bits(file), file.size
+    drafted = file.draft(None, (MARGIN * side, MARGIN * side))
+    # 257 pixels at an eighth are 32.125, of which Pillow makes 33
+    shrunk = width / drafted[1][2] if drafted else 1.0
+    file.load()
+    if file.format == "TIFF":
+        width, height = file.size  # loading has turned it
+    image = to_rgb(file, deep, lambda: _head(listing, index, PNG_HEAD_BYTES))
+    orientation = 1
+    with contextlib.suppress(Exception):  # damaged EXIF, as in some images of ImageNet: the image itself is whole
+        orientation = file.getexif().get(ORIENTATION, 1)
+    box = _middle(width, height, side, orientation in (MIRRORED_X if width >= height else MIRRORED_Y))
+    within = tuple(min(edge / shrunk, limit) for edge, limit in zip(box, image.size * 2, strict=True))
+    square = image.resize((side, side), Image.Resampling.BILINEAR, (within[0], within[1], within[2], within[3]))
+    return square.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else square
+
+
+def _middle(width: int, height: int, side: int, mirrored: bool) -> tuple[float, float, float, float]:
+    """The part of an image that becomes the square: left, upper, right and lower edge. `mirrored`: the image is turned later,
+    so that its longer axis runs backwards; an odd number of pixels to cut off is not shared evenly."""
+    short, long = min(width, height), max(width, height)
+    resized = int(side * long / short)
+    first = (resized - side) // 2
+    if mirrored:
+        first = resized - side - first
+    begin, end = first * long / resized, (first + side) * long / resized
+    return (begin, 0.0, end, short) if width >= height else (0.0, begin, short, end)
+
+
+def _head(listing: Listing, index: int, size: int) -> bytes:
+    source = listing.open(index)
+    with open(source, "rb") if isinstance(source, str) else source as file:
+        return file.read(size)
+
+
+def _refusal(listing: Listing, index: int, error: Exception) -> UserError:
     name = listing.name(index)
+    where = f"channel '{listing.channel}': {name}"
     if isinstance(error, FileNotFoundError):
+        if os.path.islink(name):
+            return UserError(
+                f"{where} is a link to {os.readlink(name)}, which is missing on this host; allowed: links to files that every "
+                "host has; fix: copy the files themselves into the channel"
+            )
         return UserError(
-            f"channel '{listing.channel}': {name} is missing on this host, but rank 0's host has it; "
-            "allowed: the same files on every host; fix: use S3DataDistributionType FullyReplicated"
+            f"{where} is missing on this host, but rank 0's host has it; allowed: the same files on every host; "
+            "fix: use S3DataDistributionType FullyReplicated"
         )
-    reason = re.sub(r"<_io\.BytesIO object at \w+>", "the file", str(error).replace(repr(name), "the file"))
-    return CorruptImageError(
-        f"channel '{listing.channel}': {name} is a corrupt image: {reason}; "
-        f"allowed: images that Pillow can decode; fix: replace or remove the file, or leave it out by --skip-bad-samples"
-    )
+    fix = "replace or remove the file, or leave it out by --skip-bad-samples"
+    if isinstance(error, UnusableImageError):
+        what, fix = str(error), f"{error.fix}, or leave it out by --skip-bad-samples"
+    elif isinstance(error, OSError) and error.errno is not None:
+        what = f"cannot be read: {error.strerror}"
+    else:
+        reason = re.sub(r"<_io\.BytesIO object at \w+>", "the file", str(error).replace(repr(name), "the file"))
+        what = f"is a corrupt image: {reason or type(error).__name__}"
+        if isinstance(error, UnidentifiedImageError):
+            with contextlib.suppress(OSError):
+                found = foreign_format(_head(listing, index, HEAD_BYTES))
+                what = f"is a corrupt image: its {f'content is {found}' if found else 'header is damaged or unknown'}"
+    return CorruptImageError(f"{where} {what}; allowed: {ALLOWED}; fix: {fix}")
