@@ -1,6 +1,7 @@
 """A row of a .jsonl or .parquet file as a `Document`: which keys are read, and what they may hold."""
 
 import json
+import re
 from typing import Any, cast
 
 from .document import BadDocument, Document
@@ -8,6 +9,7 @@ from .document import BadDocument, Document
 KEYS = ("text", "messages", "tools")  # what is read of a row; others, such as an id, are not
 MESSAGES = "a list of objects with role and content, at least one of role assistant"
 TOOLS = "a list of objects, the JSON schemas of the tools"
+HALF = re.compile(r"\\u[dD][89a-fA-F]")  # in JSON: a surrogate, alone or in a pair
 SHOWN = 60  # characters of a value that an error quotes
 
 
@@ -15,14 +17,14 @@ class _UnfitError(Exception):
     """What is wrong with a row, as the end of an error that begins with file and line."""
 
 
-def document(row: dict[str, Any], where: str) -> Document | BadDocument | None:
+def document(row: dict[str, Any], where: str, json_text: str = "") -> Document | BadDocument | None:
     """The document of a row; None if its text is empty. `messages` count before `text`, also as a string of JSON, as exports write
-    lists that a column cannot hold. `where` is the file, with line or row."""
+    lists that a column cannot hold. `where` is the file, with line or row; `json_text` is what the row was read from, if it was."""
     try:
         messages, text = _unpacked(row, "messages"), row.get("text")
         if messages or (messages is not None and text is None):
             chat, tools = _chat(messages), _tools(_unpacked(row, "tools") or [])
-            _check_unicode([chat, tools])
+            _check_halves([chat, tools], json_text)
             return Document(where, messages=tuple(chat), tools=tuple(tools))
         if "text" not in row:
             raise _UnfitError(
@@ -31,7 +33,7 @@ def document(row: dict[str, Any], where: str) -> Document | BadDocument | None:
             )
         if not isinstance(text, str):
             raise _UnfitError(f"has text {_shown(text)}; allowed: a string; fix: repair it")
-        _check_unicode(text)
+        _check_halves(text, json_text)
         return Document(where, text) if text else None
     except _UnfitError as fault:
         return BadDocument(f"{where} {fault}")
@@ -42,21 +44,23 @@ def _unpacked(row: dict[str, Any], key: str) -> object:
     if not isinstance(value, str) or not value:
         return value
     try:
-        return cast(object, json.loads(value))
+        unpacked = cast(object, json.loads(value))
     except (ValueError, RecursionError):
         raise _UnfitError(
             f"has {key} {_shown(value)}; allowed: {TOOLS if key == 'tools' else MESSAGES}, also as JSON in a string; "
             "fix: repair it"
         ) from None
+    _check_halves(unpacked, value)
+    return unpacked
 
 
 def _chat(messages: object) -> list[dict[str, Any]]:
     """The messages with their content as text. Raises _UnfitError."""
-    if not isinstance(messages, list):
+    if not isinstance(messages, list) or not messages:
         raise _UnfitError(f"has messages {_shown(messages)}; allowed: {MESSAGES}; fix: repair them")
     chat = [_message(message, f"message {number}") for number, message in enumerate(messages, start=1)]
     if not any(message["role"] == "assistant" for message in chat):
-        roles = ", ".join(sorted({message["role"] for message in chat})) or "none"
+        roles = ", ".join(sorted({message["role"] for message in chat}))
         raise _UnfitError(
             f"has no message of role assistant, only of {roles}; allowed: {MESSAGES}; fix: repair or remove the chat"
         )
@@ -100,18 +104,24 @@ def _tools(tools: object) -> list[dict[str, Any]]:
     return tools
 
 
-def _check_unicode(value: object) -> None:
-    """Raises _UnfitError if a string or key of `value` holds half of a surrogate pair: JSON can write it, UTF-8 cannot."""
+def _check_halves(value: object, json_text: str) -> None:
+    """Raises _UnfitError if a string or key of `value`, read from `json_text`, holds half of a surrogate pair: JSON can write it,
+    UTF-8 cannot."""
+    if "\\" not in json_text:
+        return
     try:
-        (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)).encode()
+        if isinstance(value, str):
+            value.encode()  # takes less time than to search the JSON
+        elif HALF.search(json_text):
+            json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        before = error.object[max(error.start - 20, 0) : error.start]
+        before = error.object[max(error.start - 20, 0) : error.start].lstrip('["')
         raise _UnfitError(
             f"has \\u{ord(error.object[error.start]):04x} behind {_shown(before)}, half of a surrogate pair, as a cut emoji "
             "leaves it; allowed: text that UTF-8 can hold; fix: remove it"
         ) from None
     except RecursionError:
-        raise _UnfitError("is nested too deep; allowed: a chat; fix: remove it") from None
+        raise _UnfitError("is nested too deep; allowed: text or a chat; fix: remove it") from None
 
 
 def _shown(value: object) -> str:

@@ -94,7 +94,7 @@ def _document(line: bytes, where: str) -> Document | BadDocument | None:
         )
     if not isinstance(row, dict):
         return BadDocument(f"{where} is no JSON object; allowed: an object with text or messages; fix: repair it")
-    return document(row, where)
+    return document(row, where, text)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Reads the documents of a .parquet file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,61 +37,60 @@ def read(path: Path) -> Iterator[Document | BadDocument]:
         if fault := pointer(start.read(100)):
             yield BadDocument(f"{path} {fault}")
             return
-    damaged = "damaged: {}; allowed: parquet; fix: replace the file"
     try:
-        file = parquet.ParquetFile(path)
-    except (ArrowException, OSError) as error:
-        yield BadDocument(f"{path} is {damaged.format(_said(error))}")
-        return
-    with file:
-        names = file.schema_arrow.names
-        columns = [name for name in KEYS if name in names]
-        if not {"text", "messages"} & set(columns):
-            yield BadDocument(
-                f"{path} has no column text or messages, only {', '.join(names) or 'none'}; "
-                "allowed: a column text or messages; fix: rename the column"
-            )
-            return
-        if twice := [name for name in columns if names.count(name) > 1]:
-            yield BadDocument(
-                f"{path} has {names.count(twice[0])} columns {twice[0]}; allowed: one; fix: rename the others"
-            )
-            return
-        begin = 0
-        for group in range(file.num_row_groups):
-            number, end = begin, begin + file.metadata.row_group(group).num_rows
-            try:
-                for batch in file.iter_batches(TOGETHER, row_groups=[group], columns=columns):
-                    for row in _rows(batch):
-                        number += 1
-                        each = _document(row, f"{path}, row {number}")
-                        if each is not None:
+        with parquet.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
+            if fault := _no_columns(names):
+                yield BadDocument(f"{path} has {fault}")
+                return
+            end = 0
+            for group, size in enumerate(sizes):
+                begin, end = end, end + size
+                number = begin
+                batches = file.iter_batches(TOGETHER, row_groups=[group], columns=[key for key in KEYS if key in names])
+                try:
+                    for number, row in enumerate(_rows(batches), start=begin + 1):
+                        if (each := _document(row, f"{path}, row {number}")) is not None:
                             yield each
-            except (ArrowException, OSError) as error:
-                which = f"row {end} is" if number + 1 == end else f"rows {number + 1} to {end} are"
-                yield BadDocument(f"{path}, {which} {damaged.format(_said(error))}", documents=end - number)
-            begin = end
+                except (ArrowException, OSError) as error:
+                    which = f"row {end} is" if number + 1 == end else f"rows {number + 1} to {end} are"
+                    yield BadDocument(f"{path}, {which} {_damaged(error)}", documents=end - number)
+    except (ArrowException, OSError, UnicodeDecodeError) as error:  # the last is of a column's name
+        yield BadDocument(f"{path} is {_damaged(error)}")
 
 
-def _said(error: Exception) -> str:
-    """What pyarrow says of damage, on one line. Raises the error again if the file cannot be read: pyarrow's own OSErrors, of
-    damage, have no errno."""
+def _no_columns(names: list[str]) -> str | None:
+    if not {"text", "messages"} & set(names):
+        return (
+            f"no column text or messages, only {', '.join(names) or 'none'}; allowed: a column text or messages; "
+            "fix: rename the column"
+        )
+    if twice := [key for key in KEYS if names.count(key) > 1]:
+        return f"{names.count(twice[0])} columns {twice[0]}; allowed: one; fix: rename the others"
+    return None
+
+
+def _damaged(error: Exception) -> str:
+    """The end of an error about damage, with what pyarrow says on one line. Raises an OSError again if the file cannot be read:
+    pyarrow's own, about damage, have no errno."""
     if isinstance(error, OSError) and error.errno is not None:
         raise error
-    return " ".join(str(error).split())
+    return f"damaged: {' '.join(str(error).split())}; allowed: parquet; fix: replace the file"
 
 
-def _rows(batch: _Batch) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
+def _rows(batches: Iterable[_Batch]) -> Iterator[dict[str, Any] | UnicodeDecodeError]:
     """The rows. In place of one that pyarrow cannot decode stands its error: it checks UTF-8 only now."""
-    try:
-        yield from batch.to_pylist()
-        return
-    except UnicodeDecodeError as error:
-        if batch.num_rows == 1:
-            yield error
-            return
-    for at in range(batch.num_rows):
-        yield from _rows(batch.slice(at, 1))
+    for batch in batches:
+        try:
+            rows = batch.to_pylist()
+        except UnicodeDecodeError as error:
+            if batch.num_rows == 1:
+                yield error
+            else:
+                yield from _rows(batch.slice(at, 1) for at in range(batch.num_rows))
+        else:
+            yield from rows
 
 
 def _document(row: dict[str, Any] | UnicodeDecodeError, where: str) -> Document | BadDocument | None:
