@@ -13,8 +13,8 @@ HALF = re.compile(r"\\u[dD][89a-fA-F]")  # in JSON: a surrogate, alone or in a p
 SHOWN = 60  # characters of a value that an error quotes
 
 
-class _UnfitError(Exception):
-    """What is wrong with a row, as the end of an error that begins with file and line."""
+class UnfitError(Exception):
+    """What is wrong with a row, as the end of an error that begins with file and line, or row."""
 
 
 def document(row: dict[str, Any], where: str, json_text: str = "") -> Document | BadDocument | None:
@@ -27,15 +27,15 @@ def document(row: dict[str, Any], where: str, json_text: str = "") -> Document |
             _check_halves([chat, tools], json_text)
             return Document(where, messages=tuple(chat), tools=tuple(tools))
         if "text" not in row:
-            raise _UnfitError(
+            raise UnfitError(
                 f"has neither text nor messages, only {', '.join(map(repr, row)) or 'nothing'}; "
                 f"allowed: text, a string, or messages, {MESSAGES}; fix: name the keys so"
             )
         if not isinstance(text, str):
-            raise _UnfitError(f"has text {_shown(text)}; allowed: a string; fix: repair it")
+            raise UnfitError(f"has text {_shown(text)}; allowed: a string; fix: repair it")
         _check_halves(text, json_text)
         return Document(where, text) if text else None
-    except _UnfitError as fault:
+    except UnfitError as fault:
         return BadDocument(f"{where} {fault}")
 
 
@@ -44,24 +44,30 @@ def _unpacked(row: dict[str, Any], key: str) -> object:
     if not isinstance(value, str) or not value:
         return value
     try:
-        unpacked = cast(object, json.loads(value))
+        return parsed(value)
     except (ValueError, RecursionError):
-        raise _UnfitError(
+        raise UnfitError(
             f"has {key} {_shown(value)}; allowed: {TOOLS if key == 'tools' else MESSAGES}, also as JSON in a string; "
             "fix: repair it"
         ) from None
-    _check_halves(unpacked, value)
-    return unpacked
+
+
+def parsed(json_text: str) -> object:
+    """The value of JSON in a row's string. Raises ValueError or RecursionError if it is none, UnfitError for half of a surrogate
+    pair in it."""
+    value = cast(object, json.loads(json_text))
+    _check_halves(value, json_text)
+    return value
 
 
 def _chat(messages: object) -> list[dict[str, Any]]:
-    """The messages with their content as text. Raises _UnfitError."""
+    """The messages with their content as text. Raises UnfitError."""
     if not isinstance(messages, list) or not messages:
-        raise _UnfitError(f"has messages {_shown(messages)}; allowed: {MESSAGES}; fix: repair them")
+        raise UnfitError(f"has messages {_shown(messages)}; allowed: {MESSAGES}; fix: repair them")
     chat = [_message(message, f"message {number}") for number, message in enumerate(messages, start=1)]
     if not any(message["role"] == "assistant" for message in chat):
         roles = ", ".join(sorted({message["role"] for message in chat}))
-        raise _UnfitError(
+        raise UnfitError(
             f"has no message of role assistant, only of {roles}; allowed: {MESSAGES}; fix: repair or remove the chat"
         )
     return chat
@@ -69,11 +75,11 @@ def _chat(messages: object) -> list[dict[str, Any]]:
 
 def _message(message: object, where: str) -> dict[str, Any]:
     if not isinstance(message, dict):
-        raise _UnfitError(f"has {where} {_shown(message)}; allowed: an object with role and content; fix: repair it")
+        raise UnfitError(f"has {where} {_shown(message)}; allowed: an object with role and content; fix: repair it")
     if not isinstance(message.get("role"), str):
         if "role" in message:
-            raise _UnfitError(f"has {where} with role {_shown(message['role'])}; allowed: a string; fix: repair it")
-        raise _UnfitError(
+            raise UnfitError(f"has {where} with role {_shown(message['role'])}; allowed: a string; fix: repair it")
+        raise UnfitError(
             f"has {where} without role, only {', '.join(map(repr, message)) or 'nothing'}; allowed: an object with role and "
             "content; fix: name its keys so, or repair it"
         )
@@ -82,7 +88,7 @@ def _message(message: object, where: str) -> dict[str, Any]:
         # Most templates write a list as Python does, with its brackets. Those that know parts write their texts one after the other.
         return message | {"content": "".join(_part(part, where) for part in content)}
     if content is not None and not isinstance(content, str):
-        raise _UnfitError(
+        raise UnfitError(
             f"has {where} with content {_shown(content)}; allowed: a string, parts of type text, or null; fix: repair it"
         )
     return message
@@ -93,19 +99,19 @@ def _part(part: object, where: str) -> str:
         return part
     if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
         return str(part["text"])
-    raise _UnfitError(
+    raise UnfitError(
         f"has {where} with the part {_shown(part)}; allowed: parts of type text; fix: remove it, or the chat"
     )
 
 
 def _tools(tools: object) -> list[dict[str, Any]]:
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
-        raise _UnfitError(f"has tools {_shown(tools)}; allowed: {TOOLS}; fix: repair or remove them")
+        raise UnfitError(f"has tools {_shown(tools)}; allowed: {TOOLS}; fix: repair or remove them")
     return tools
 
 
 def _check_halves(value: object, json_text: str) -> None:
-    """Raises _UnfitError if a string or key of `value`, read from `json_text`, holds half of a surrogate pair: JSON can write it,
+    """Raises UnfitError if a string or key of `value`, read from `json_text`, holds half of a surrogate pair: JSON can write it,
     UTF-8 cannot."""
     if "\\" not in json_text:
         return
@@ -116,12 +122,12 @@ def _check_halves(value: object, json_text: str) -> None:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         before = error.object[max(error.start - 20, 0) : error.start].lstrip('["')
-        raise _UnfitError(
+        raise UnfitError(
             f"has \\u{ord(error.object[error.start]):04x} behind {_shown(before)}, half of a surrogate pair, as a cut emoji "
             "leaves it; allowed: text that UTF-8 can hold; fix: remove it"
         ) from None
     except RecursionError:
-        raise _UnfitError("is nested too deep; allowed: text or a chat; fix: remove it") from None
+        raise UnfitError("is nested too deep; allowed: text or a chat; fix: remove it") from None
 
 
 def _shown(value: object) -> str:

@@ -1,16 +1,19 @@
 """Reads the documents of a .parquet file."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 from algorun_train.common.errors import UserError
 
 from .document import BadDocument, Document
-from .document_rows import KEYS, document
+from .document_rows import KEYS, UnfitError, document, parsed
 from .first_bytes import pointer
 
 TOGETHER = 1024  # rows that become Python objects at once; of pyarrow's 65,536 long documents fill gigabytes
+
+
+Convert = Callable[[Any], Any]  # Any: what a column holds, nested as its type says
 
 
 class _Batch(Protocol):
@@ -44,14 +47,15 @@ def read(path: Path) -> Iterator[Document | BadDocument]:
             if fault := _no_columns(names):
                 yield BadDocument(f"{path} has {fault}")
                 return
+            columns = {key: _converter(file.schema_arrow.field(key).type) for key in KEYS if key in names}
             end = 0
             for group, size in enumerate(sizes):
                 begin, end = end, end + size
                 number = begin
-                batches = file.iter_batches(TOGETHER, row_groups=[group], columns=[key for key in KEYS if key in names])
+                batches = file.iter_batches(TOGETHER, row_groups=[group], columns=list(columns))
                 try:
                     for number, row in enumerate(_rows(batches), start=begin + 1):
-                        if (each := _document(row, f"{path}, row {number}")) is not None:
+                        if (each := _document(row, columns, f"{path}, row {number}")) is not None:
                             yield each
                 except (ArrowException, OSError) as error:
                     which = f"row {end} is" if number + 1 == end else f"rows {number + 1} to {end} are"
@@ -93,26 +97,49 @@ def _rows(batches: Iterable[_Batch]) -> Iterator[dict[str, Any] | UnicodeDecodeE
             yield from rows
 
 
-def _document(row: dict[str, Any] | UnicodeDecodeError, where: str) -> Document | BadDocument | None:
+def _document(
+    row: dict[str, Any] | UnicodeDecodeError, columns: dict[str, Convert], where: str
+) -> Document | BadDocument | None:
     try:
         if isinstance(row, UnicodeDecodeError):
             raise row
-        plain = {key: _plain(value) for key, value in row.items()}
+        return document({key: _converted(value, columns[key]) for key, value in row.items()}, where)
     except UnicodeDecodeError as error:
         return BadDocument(
-            f"{where} is not UTF-8: {error.reason} at byte {error.start} of a value; allowed: text in UTF-8; fix: repair the row"
+            f"{where} is not UTF-8: {error.reason} at byte {error.start} of a value; allowed: text in UTF-8; "
+            "fix: repair the row"
         )
-    return document(plain, where)
+    except UnfitError as fault:
+        return BadDocument(f"{where} {fault}")
+    except (ValueError, RecursionError) as error:
+        return BadDocument(f"{where} is damaged: {error}; allowed: JSON in columns of this type; fix: repair the row")
 
 
-def _plain(value: Any) -> Any:  # Any: what a column holds, nested as its type says
-    """A value as JSON would have it. Binary columns are text without its type's name, as older writers leave it; a map is an
-    object. A struct has all fields of its column, null where a row has none of that name: these are left out, but not content,
-    which exports of chats write as null."""
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items() if each is not None or key == "content"}
-    if isinstance(value, list):
-        if value and all(isinstance(each, tuple) for each in value):  # only a map becomes tuples
-            return _plain(dict(value))
-        return [_plain(each) for each in value]
-    return value.decode("utf-8") if isinstance(value, bytes) else value
+def _converter(kind: Any) -> Convert:
+    """What makes of a column's values what JSON would have. A struct has all fields of its column, null where a row has none of
+    that name: these are left out, but not content, which exports of chats write as null. Binary is text whose type the writer
+    did not name. Values of the type arrow.json, which datasets uses for objects that differ, are JSON in strings."""
+    from pyarrow import BaseExtensionType, types
+
+    if isinstance(kind, BaseExtensionType):
+        return parsed if kind.extension_name == "arrow.json" else _converter(kind.storage_type)
+    if types.is_dictionary(kind):
+        return _converter(kind.value_type)
+    if types.is_struct(kind):
+        fields = {field.name: _converter(field.type) for field in kind}
+        return lambda struct: {
+            name: _converted(value, fields[name])
+            for name, value in struct.items()
+            if value is not None or name == "content"
+        }
+    if types.is_map(kind):
+        item = _converter(kind.item_type)
+        return lambda pairs: {key: _converted(value, item) for key, value in pairs}
+    if types.is_nested(kind):  # a list of one of the kinds that Arrow has
+        element = _converter(kind.value_type)
+        return lambda values: [_converted(value, element) for value in values]
+    return lambda value: value.decode("utf-8") if isinstance(value, bytes) else value
+
+
+def _converted(value: Any, convert: Convert) -> Any:
+    return None if value is None else convert(value)
