@@ -19,7 +19,7 @@ from algorun_client.send.claim import EndedSince
 from algorun_client.send.task_file import Done
 from algorun_client.target.api import Target
 
-from . import submit_request
+from . import kept_state, submit_request
 from .carry_out import How, Placed, create, say_placed
 from .lookups import look_up
 from .submit_request import Asked, Maker
@@ -116,6 +116,16 @@ def compared(target: Target, request: Request, history: done.History, wish: Wish
     return Earlier(found, done.changes(target.store, request.address, found, request.fingerprint))
 
 
+def look_without_sending(target: Target, request: Request, wish: Wish) -> Earlier | None:
+    """For a dry run: the newest completed execution, if it counts. Says which state would go along. Raises ApiError."""
+    history = done.look(target, request.address)
+    earlier = compared(target, request, history, wish)
+    is_sent = history.running is None and (earlier is None or bool(earlier.differences))
+    if is_sent and not wish.clean_state:
+        kept_state.say(target.store, request, Telling(as_json=False))
+    return earlier
+
+
 def text_of_done(execution: Done | Placed) -> str:
     """Why nothing is sent."""
     return f"done already by {execution.job} (execution {execution.number}): nothing has changed"
@@ -143,6 +153,8 @@ def _placed(connection: Connection, make: Maker, request: Request, wish: Wish, t
             return _done(earlier.execution, as_json=telling.as_json)
         if telling.first(f"{make.address.uri} differs from {earlier.execution.job}: {earlier.differences}"):
             _say_differences(earlier, as_json=telling.as_json)
+    if history.running is None and not wish.clean_state:
+        kept_state.say(target.store, request, telling)
     ended = history.known.settled
     return create(connection, make.address, make, telling, clean_state=wish.clean_state, ended=ended)
 

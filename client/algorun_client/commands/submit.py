@@ -13,11 +13,19 @@ from algorun_client.common.errors import ApiError
 from algorun_client.common.refusals import Unanswered, explained
 from algorun_client.request.facts import Facts
 from algorun_client.request.model import Request
-from algorun_client.send import claim, done
+from algorun_client.send import claim
 
 from . import chain_plan, dry_run, submit_all, submit_request
 from .carry_out import How, follow_or_leave
-from .one_task import Wish, compared, connect_for, created_before, look_up_facts, place_task, text_of_done
+from .one_task import (
+    Wish,
+    connect_for,
+    created_before,
+    look_up_facts,
+    look_without_sending,
+    place_task,
+    text_of_done,
+)
 from .submit_options import add_options, split
 from .submit_request import Asked
 from .telling import Telling
@@ -77,7 +85,7 @@ def _looked_up(asked: Asked, environ: Mapping[str, str], wish: Wish) -> Request:
         target = connection.target
         try:
             request = claim.choose(target, make.address, make).request
-            earlier = compared(target, request, done.look(target, make.address), wish)
+            earlier = look_without_sending(target, request, wish)
         except ApiError as error:
             raise explained(error) from None
     if earlier and not earlier.differences:

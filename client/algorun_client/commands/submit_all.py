@@ -12,7 +12,7 @@ from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode, Source
 from algorun_client.common.errors import ApiError, Interrupted
 from algorun_client.common.json_lines import End
-from algorun_client.common.refusals import Refusal, Unanswered, refusal
+from algorun_client.common.refusals import Refusal, Unanswered, explained, refusal
 from algorun_client.files import scratch
 from algorun_client.follow.outcome import Ending
 from algorun_client.request import values
@@ -28,7 +28,7 @@ from .chain_plan import ChainPlan
 from .chain_run import ChainRun
 from .chain_view import ChainView, JsonChainView, PlainChainView
 from .next_jobs import Status
-from .one_task import Wish, connect_for, look_up_facts, place_task
+from .one_task import Wish, connect_for, look_up_facts, look_without_sending, place_task
 from .submit_request import Asked
 from .telling import Telling
 from .where import Connection
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str], folder: Path, w
     plan = chain_plan.read(options, environ, folder, options.program if options.all else None)
     connections = _Connections(environ, patient=not options.dry_run)
     if options.dry_run:
-        return _print(plan, connections, as_json=options.json)
+        return _print(plan, connections, wish, as_json=options.json)
     _check(plan, connections)
     view: ChainView = JsonChainView() if options.json else PlainChainView()
     with scratch.folder("algorun-chain-") as aside:
@@ -96,19 +96,26 @@ def _check(plan: ChainPlan, connections: _Connections) -> None:
                 submit_request.check(plan.of(node), facts)
 
 
-def _print(plan: ChainPlan, connections: _Connections, *, as_json: bool) -> int:
+def _print(plan: ChainPlan, connections: _Connections, wish: Wish, *, as_json: bool) -> int:
     """The requests of all jobs, as far as they are known before the first one has run."""
     if not as_json:
         print(summary(plan.chain))
     for table, asked in plan.asked.items():
+        target = None
         try:
             facts = connections.facts(asked)
+            target = connections.of(asked.spec).target
         except Unanswered:
             facts = Facts()
         hashed = submit_request.hashed(asked)
         for node in plan.chain.of_table(table):
             with submit_request.prepared(replace(plan.of(node), hashed=hashed), facts) as make:
                 request = make(None)
+            if target is not None:
+                try:
+                    look_without_sending(target, request, wish)
+                except ApiError as error:
+                    raise explained(error) from None
             print(dry_run.as_json(request) if as_json else f"\n{dry_run.as_text(request)}")
     return ClientCode.OK
 

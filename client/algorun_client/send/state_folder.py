@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 
 from algorun_client.common.errors import NotFound
 from algorun_client.request.model import TaskAddress
 from algorun_client.target.api import ObjectStore, StoredObject
+
+CHECKPOINT = re.compile(r"(?:^|/)step-([0-9]{8,})/part-[0-9]+-of-[0-9]+\.pt$")  # as `ddp` and `pipeline` name them
+MOST_LISTED = 10_000  # objects that a summary counts: ten calls of S3
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +24,27 @@ class StateFolder:
     files: int
     size: int  # bytes
     modified: datetime  # the newest file
+
+
+@dataclass(frozen=True, slots=True)
+class StateSummary:
+    """What the next job of a task finds in its checkpoint folder. `files` is MOST_LISTED if there are as many or more.
+
+    `steps`: the optimizer steps of the checkpoints that `ddp` or `pipeline` has written, in order; () for other programs.
+    """
+
+    uri: str
+    files: int
+    size: int  # bytes
+    steps: tuple[int, ...]
+
+
+def summary(store: ObjectStore, address: TaskAddress) -> StateSummary:
+    """The state as its object names tell: no object is read. Raises ApiError."""
+    found = list(islice(objects(store, address), MOST_LISTED))
+    names = (CHECKPOINT.search(each.uri.removeprefix(address.state)) for each in found)
+    steps = sorted({int(name[1]) for name in names if name})
+    return StateSummary(address.state, len(found), sum(each.size for each in found), tuple(steps))
 
 
 def objects(store: ObjectStore, address: TaskAddress, folder: str = "") -> Iterator[StoredObject]:

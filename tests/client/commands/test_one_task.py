@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from algorun_client.commands import one_task
+from algorun_client.commands import kept_state, one_task
 from algorun_client.commands.main import main
 from algorun_client.commands.where import Connection
+from algorun_client.common.errors import ApiError, BucketDenied
 from algorun_client.follow.follower import LOCAL
 from tests.client.send.memory import World
 from tests.conftest import clean_environ
@@ -153,12 +154,72 @@ def test_force_and_a_clean_state_run_it_again(laptop):
     laptop.submit("train.py")
     for name in ("train/state/algo-1/c", "train2/state/c", "train/state-2/c"):
         laptop.world.objects[f"s3://local/images/{name}"] = (b"", "")
-    assert [each["event"] for each in laptop.submit("--force", "train.py")] == ["sent", "end"]
+    assert [each["event"] for each in laptop.submit("--force", "train.py")] == ["kept_state", "sent", "end"]
     assert f"{TASK}/state/algo-1/c" in laptop.world.objects
     laptop.submit("--clean-state", "train.py")
     assert f"{TASK}/state/algo-1/c" not in laptop.world.objects
     assert {f"{TASK}2/state/c", f"{TASK}/state-2/c"} < laptop.world.objects.keys()
     assert laptop.world.creates == 3
+
+
+def checkpoint(laptop, step, size=5):
+    """A checkpoint of `ddp` in the task's state, with the marks that SageMaker's agent leaves."""
+    part = f"{TASK}/state/step-{step:08d}/part-0000-of-0001"
+    for name in (f"{part}.pt", f"{part}.json", f"{part}.pt.sagemaker-uploaded"):
+        laptop.world.objects[name] = (b"x" * size, "")
+
+
+def test_other_arguments_go_with_the_state_of_the_old_ones_and_one_line_says_so(laptop, capsys):
+    laptop.submit("ddp", "--lr", "0.1")
+    checkpoint(laptop, 180)
+    checkpoint(laptop, 90)
+    line = ["submit", "--where", "local", "--detach", "ddp", "--lr", "0.01"]
+    kept = (
+        f"algorun: the state of earlier jobs goes along: {TASK.replace('train', 'ddp')}/state/ (6 files, 30 B; "
+        "2 checkpoints, the newest of step 180); --clean-state begins anew"
+    )
+    for name in [*laptop.world.objects]:
+        laptop.world.objects[name.replace("/train/state/", "/ddp/state/")] = laptop.world.objects[name]
+    assert main([*line[:3], "--dry-run", *line[4:]], clean_environ()) == 0
+    assert kept in capsys.readouterr().err.splitlines()
+    assert main(line, clean_environ()) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[1] == 'algorun:   arguments: were ["--lr", "0.1"], are ["--lr", "0.01"]'
+    assert said[2] == kept
+    (again, *_) = laptop.submit("ddp", "--lr", "0.01")
+    assert again["event"] == "done"
+    assert laptop.err == ""  # nothing is sent, so nothing goes along
+    assert main([*line[:4], "--clean-state", *line[4:]], clean_environ()) == 0
+    assert "goes along" not in capsys.readouterr().err
+
+
+def test_programs_see_the_state_that_goes_along_also_after_a_failed_job(laptop):
+    laptop.world.status = "Failed"
+    assert [each["event"] for each in laptop.submit("train.py")] == ["sent", "end"]
+    laptop.world.objects[f"{TASK}/state/algo-1/weights.ckpt"] = (b"1234", "")
+    kept = laptop.submit("train.py")[0]
+    assert kept == {
+        "event": "kept_state", "uri": f"{TASK}/state/", "files": 1, "bytes": 4, "checkpoints": 0, "step": None
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "is_kept"), [("training", True), ("processing", False)])
+def test_a_processing_job_gets_no_state(laptop, capsys, kind, is_kept):
+    checkpoint(laptop, 1)
+    line = ["submit", "--where", "local", "--dry-run", "--kind", kind, "train.py"]
+    assert main(line, clean_environ()) == 0
+    assert ("goes along" in capsys.readouterr().err) == is_kept
+
+
+def test_a_state_that_may_not_be_listed_may_go_along(laptop, monkeypatch, capsys):
+    def denied(*_):
+        raise BucketDenied(ApiError("AccessDenied", "no", "ListObjectsV2"), "s3:ListBucket", "local")
+
+    monkeypatch.setattr(kept_state.state_folder, "summary", denied)
+    assert main(["submit", "--where", "local", "--detach", "train.py"], clean_environ()) == 0
+    said = capsys.readouterr().err
+    assert f"the state in {TASK}/state/ goes along, if there is any; it cannot be listed: " in said
+    assert "--clean-state begins anew" in said
 
 
 @pytest.mark.parametrize("status", ["Failed", "Stopped"])
