@@ -22,7 +22,7 @@ from algorun_train.checkpoint.shard_reader import ShardReader
 from algorun_train.checkpoint.shard_saver import shard_state
 from algorun_train.checkpoint.shards import Save, ShardStore
 from algorun_train.checkpoint.single_file import LATEST, MANIFEST, STATE
-from algorun_train.checkpoint.state_file import FORMAT
+from algorun_train.checkpoint.state_file import FORMAT, JobRecord
 from algorun_train.common.errors import UserError
 from algorun_train.loop.progress import Position, Progress
 from algorun_train.options import option_parser
@@ -93,8 +93,9 @@ def read_checkpoint(data: bytes) -> None:
     before = sorted(os.listdir(scratch()))
     model, optimizer = parts_of_training()
     with contextlib.suppress(UserError):
-        progress = DdpCheckpoints(ShardStore(root, 1), IDENTITY, model, optimizer, Alone()).restore()
-        if progress is not None:
+        resumed = DdpCheckpoints(ShardStore(root, 1), JobRecord(IDENTITY), model, optimizer, Alone()).restore()
+        if resumed is not None:
+            progress = resumed.progress
             assert all(isinstance(each, int) for each in (progress.position.epoch, progress.position.step))
             assert all(isinstance(loss, float) for loss in progress.losses)
     assert sorted(os.listdir(scratch())) == before
@@ -163,7 +164,7 @@ def saved_shard() -> tuple[bytes, bytes]:
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     store = ShardStore(scratch() / "saved", 1)
-    state = shard_state(IDENTITY, Progress(Position(1, 2, 3), [0.5]), model, optimizer)
+    state = shard_state(JobRecord(IDENTITY, {"lr": 0.1}), Progress(Position(1, 2, 3), [0.5]), model, optimizer)
     path = store.path(store.write(Save(1.0, 3, 1), 0, state))
     return path.with_suffix(".json").read_bytes(), path.read_bytes()
 

@@ -173,7 +173,7 @@ def test_a_part_with_code_in_it_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "3", '{"format": 1}', '{"format": 2, "step": 1, "written": 1, "size": 1, "sha256": ""}',
+    ["", "{", "[]", "3", '{"format": 1}', '{"format": "2", "step": 1, "written": 1, "size": 1, "sha256": ""}',
      '{"format": 1, "step": 2, "written": 1, "size": 1, "sha256": ""}', '{"format": 1, "step": 1, "written": NaN, "size": 1, "sha256": ""}',
      "[" * 100_000],
 )  # fmt: skip
@@ -183,8 +183,9 @@ def test_a_broken_manifest_is_one_warning(tmp_path, text):
     (tmp_path / "step-00000001" / "part-0000-of-0001.json").write_text(text)
     said = []
     assert ShardReader(store, ALONE, said.append).newest(IDENTITY, lambda name: True) is None
-    assert len(said) == 1
+    assert len(said) == 2
     assert "part-0000-of-0001.pt is passed over: its manifest" in said[0]
+    assert said[1] == f"warning: no checkpoint in {tmp_path} can be used, so none of them is resumed"
 
 
 def test_optimizer_state_by_name_fits_another_order_of_parameters_and_other_rates():

@@ -58,16 +58,6 @@ def test_bf16_computes_in_bf16_and_stays_near_fp32(alone, tmp_path):
     assert all(tensor.dtype == torch.float32 for tensor in weights.values())
 
 
-def test_a_finished_job_run_again_reports_the_same_and_trains_nothing(alone, tmp_path):
-    summary = tmp_path / "alone" / "output" / "data" / "summary.json"
-    alone(*SMALL)
-    first = json.loads(summary.read_text())
-    assert "nothing left to train" in alone(*SMALL)
-    second = json.loads(summary.read_text())
-    assert (second["loss"], second["accuracy"], second["steps"]) == (first["loss"], first["accuracy"], first["steps"])
-    assert "resumed" not in alone(*SMALL, "--resume", "never")
-
-
 def test_more_epochs_go_on_and_metrics_are_not_doubled(alone, tmp_path):
     alone(*SMALL, "--gamma", "1")
     alone(*once([*SMALL, "--epochs", "3", "--gamma", "1"]))

@@ -15,6 +15,7 @@ import torch
 from algorun_train.checkpoint.shard_reader import ShardReader
 from algorun_train.checkpoint.shard_saver import ShardSaver, shard_state
 from algorun_train.checkpoint.shards import ShardStore
+from algorun_train.checkpoint.state_file import JobRecord
 from algorun_train.common.errors import guarded, leave
 from algorun_train.loop.progress import Position, Progress
 from algorun_train.models.gpt import GptSpec, build
@@ -26,6 +27,7 @@ SPEC = GptSpec(vocabulary=11, context=4, width=8, depth=2, heads=2)
 UNITS = ("embed.", "blocks.0.", "blocks.1.", "norm.|head.")  # can be cut into 1, 2 or 4 stages
 WHOLE = build(SPEC, seed=0)  # once: ranks that are threads share the generator that it draws from
 IDENTITY = {"model": "gpt", "seed": 0}
+RECORD = JobRecord(IDENTITY, {"lr": 0.01})
 
 
 class Stage:
@@ -68,7 +70,7 @@ class Layout:
 
     def states(self, step: int) -> dict[int, dict]:
         progress = Progress(Position(0, 10 * step, step), [0.5])
-        return {s.number: shard_state(IDENTITY, progress, s.module, self.optimizer) for s in self.held if self.writes}
+        return {s.number: shard_state(RECORD, progress, s.module, self.optimizer) for s in self.held if self.writes}
 
     def resume(self, store: ShardStore, comm: Communicator, say=print) -> int:
         """The step of the checkpoint that all ranks went back to; 0 without one."""

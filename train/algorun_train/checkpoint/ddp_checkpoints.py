@@ -11,36 +11,49 @@ from algorun_train.loop.progress import Progress
 from algorun_train.parallel.shard.sharded_model import ShardMesh, own_share
 from algorun_train.ranks.communicator import Communicator
 
-from . import single_file
+from . import finished, single_file
+from .finished import Artifact
 from .optimizer_state import NamedState
+from .resumed import Resumed
 from .shard_reader import Restored, ShardReader
 from .shard_saver import ShardSaver, shard_state
 from .sharded_state import sharded_state
 from .shards import ShardStore
-from .state_file import Identity, State, compatible, does_not_fit, read_progress, resumed_line, unpack
+from .state_file import (
+    LOSSES,
+    POSITION,
+    JobRecord,
+    State,
+    compatible,
+    does_not_fit,
+    read_progress,
+    read_record,
+    resumed_line,
+    unpack,
+)
 
 
 class DdpCheckpoints:
     """Writes and reads the checkpoints of one job. Call all methods on all ranks.
 
-    `identity` is what a checkpoint and the job that resumes it must have in common; the number of ranks and shards is not.
+    `record` is what a checkpoint says about the job; the number of ranks and shards is not in it.
     `mesh` is None if every rank has the complete model.
     """
 
     def __init__(
         self,
         store: ShardStore,
-        identity: Identity,
+        record: JobRecord,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         comm: Communicator,
         mesh: ShardMesh | None = None,
     ) -> None:
-        self._store, self._identity, self._model, self._optimizer = store, identity, model, optimizer
+        self._store, self._record, self._model, self._optimizer = store, record, model, optimizer
         self._comm, self._mesh = comm, mesh
         self._saver = ShardSaver(store, comm, comm.say)
 
-    def restore(self) -> Progress | None:
+    def restore(self) -> Resumed | None:
         """Loads the newest complete checkpoint of all ranks' folders into model and optimizer; None if there is none.
 
         Each rank keeps only its share of a tensor. Raises UserError, the same on all ranks, if another job wrote the
@@ -48,13 +61,14 @@ class DdpCheckpoints:
         """
         wanted = self._model.state_dict()
         reader = ShardReader(self._store, self._comm, self._comm.say)
-        restored = reader.newest(self._identity, wanted.__contains__, self._keep)
+        restored = reader.newest(self._record.identity, wanted.__contains__, self._keep)
         if restored is None:
             restored = self._of_one_file()
         if restored is None:
             return None
         restored.load_into([self._model], self._optimizer, self._comm)
-        return restored.progress
+        self._saver.newest = restored.save
+        return restored.described(self._store.root, self._comm)
 
     def save(self, progress: Progress) -> None:
         """Starts to write a checkpoint. Training may change the weights as soon as this returns.
@@ -64,18 +78,24 @@ class DdpCheckpoints:
         step, mesh = progress.position.step, self._mesh
         if mesh is None:
             writes = self._comm.is_leader
-            whole = {0: shard_state(self._identity, progress, self._model, self._optimizer)} if writes else {}
+            whole = {0: shard_state(self._record, progress, self._model, self._optimizer)} if writes else {}
             self._saver.save(step, 1, whole)
             return
         states: dict[int, State] = {}
         if mesh.is_first_replica:
-            states[mesh.index] = sharded_state(self._identity, progress, self._model, self._optimizer, mesh)
+            states[mesh.index] = sharded_state(self._record, progress, self._model, self._optimizer, mesh)
         self._saver.save(step, mesh.shards, states, copied=True)
 
     def finish(self) -> None:
         """Waits until all ranks have written the last checkpoint. Raises if one could not: on that rank its own error,
         elsewhere a RuntimeError that names the rank."""
         self._saver.finish()
+
+    def artifact_written(self, artifact: Artifact) -> None:
+        """Notes, beside the newest checkpoint, that its model is written. Call it on rank 0.
+        Raises OSError."""
+        if self._saver.newest is not None:
+            finished.write(self._store.root, self._saver.newest, artifact)
 
     def _keep(self, name: str, whole: torch.Tensor) -> torch.Tensor:
         """What this rank keeps of a tensor: of a weight or one of its moments its share, of a step count all."""
@@ -93,8 +113,8 @@ class DdpCheckpoints:
             return None
         saved = unpack(packed, folder)
         try:
-            compatible(dict(saved["identity"]), self._identity, folder)
-            progress = read_progress(saved["position"], saved["losses"])
+            compatible(read_record(saved).identity, self._record.identity, folder)
+            progress = read_progress(saved[POSITION], saved[LOSSES])
             weights = {name: self._keep(name, saved["model"][name]) for name in self._model.state_dict()}
             optimizer = self._by_name(saved["optimizer"]["state"])
         except UserError:
@@ -102,7 +122,7 @@ class DdpCheckpoints:
         except Exception as error:  # torch has no one class for values that do not fit
             raise does_not_fit(folder, error) from None
         say(resumed_line(folder, progress))
-        return Restored(folder, progress, weights, optimizer)
+        return Restored(folder, progress, weights, optimizer, options={})
 
     def _by_name(self, numbered: dict[int, dict[str, object]]) -> NamedState:
         """An optimizer's state by parameter name; `numbered` has it by the parameter's place in the optimizer's groups."""

@@ -13,11 +13,14 @@ from algorun_train.loop.progress import Progress
 from algorun_train.parallel.shard.sharded_model import ShardMesh, own_share
 from algorun_train.ranks.communicator import Communicator
 
+from . import finished
+from .finished import Artifact
+from .resumed import Resumed
 from .shard_reader import ShardReader
 from .shard_saver import ShardSaver, shard_state
 from .sharded_state import sharded_state
 from .shards import ShardStore
-from .state_file import Identity
+from .state_file import JobRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +49,22 @@ class RankStages:
 class PipelineCheckpoints:
     """Writes and reads the checkpoints of one job. Call all methods on all ranks.
 
-    `identity` is what a checkpoint and the job that resumes it must have in common; the number of stages is not.
+    `record` is what a checkpoint says about the job; the number of stages is not in it.
     """
 
     def __init__(
         self,
         store: ShardStore,
-        identity: Identity,
+        record: JobRecord,
         held: RankStages,
         optimizer: torch.optim.Optimizer,
         comm: Communicator,
     ) -> None:
-        self._store, self._identity, self._held, self._optimizer = store, identity, held, optimizer
+        self._store, self._record, self._held, self._optimizer = store, record, held, optimizer
         self._comm = comm
         self._saver = ShardSaver(store, comm, comm.say)
 
-    def restore(self) -> Progress | None:
+    def restore(self) -> Resumed | None:
         """Loads the newest complete checkpoint of all ranks' folders into this rank's stages; None if there is none.
 
         Raises UserError, the same on all ranks, if another job wrote it or it lacks a weight.
@@ -69,11 +72,14 @@ class PipelineCheckpoints:
         modules = [stage.module for stage in self._held.stages]
         held = {name: tensor for module in modules for name, tensor in module.state_dict(keep_vars=True).items()}
         reader = ShardReader(self._store, self._comm, self._comm.say)
-        restored = reader.newest(self._identity, held.__contains__, lambda name, whole: own_share(whole, held[name]))
+        restored = reader.newest(
+            self._record.identity, held.__contains__, lambda name, whole: own_share(whole, held[name])
+        )
         if restored is None:
             return None
         restored.load_into(modules, self._optimizer, self._comm)
-        return restored.progress
+        self._saver.newest = restored.save
+        return restored.described(self._store.root, self._comm)
 
     def save(self, progress: Progress) -> None:
         """Starts to write a checkpoint. Training may change the weights as soon as this returns.
@@ -85,7 +91,7 @@ class PipelineCheckpoints:
         if mesh is None:
             whole = {
                 stage.index: shard_state(
-                    self._identity, progress, stage.module, self._optimizer, without=stage.saved_by_others
+                    self._record, progress, stage.module, self._optimizer, without=stage.saved_by_others
                 )
                 for stage in stages
             }
@@ -93,7 +99,7 @@ class PipelineCheckpoints:
             return
         states = {
             stage.index * mesh.shards + mesh.index: sharded_state(
-                self._identity, progress, stage.module, self._optimizer, mesh, stage.saved_by_others
+                self._record, progress, stage.module, self._optimizer, mesh, stage.saved_by_others
             )
             for stage in stages
         }
@@ -103,3 +109,9 @@ class PipelineCheckpoints:
         """Waits until all ranks have written the last checkpoint. Raises if one could not: on that rank its own error,
         elsewhere a RuntimeError that names the rank."""
         self._saver.finish()
+
+    def artifact_written(self, artifact: Artifact) -> None:
+        """Notes, beside the newest checkpoint, that its model is written. Call it on rank 0.
+        Raises OSError."""
+        if self._saver.newest is not None:
+            finished.write(self._store.root, self._saver.newest, artifact)

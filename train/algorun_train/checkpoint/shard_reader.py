@@ -2,16 +2,32 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+from algorun_train.common.errors import UserError
 from algorun_train.loop.progress import Progress
 from algorun_train.ranks.communicator import Communicator
 
+from . import finished
 from .optimizer_state import NamedState, load_named_state
+from .resumed import Resumed
 from .shard_saver import MODEL, OPTIMIZER
 from .shards import Save, Shard, ShardStore, holders, lacking
-from .state_file import Identity, State, compatible, does_not_fit, read_progress, resumed_line, unusable
+from .state_file import (
+    LOSSES,
+    POSITION,
+    JobRecord,
+    State,
+    Values,
+    compatible,
+    does_not_fit,
+    read_progress,
+    read_record,
+    resumed_line,
+    unusable,
+)
 
 TensorPath = tuple[str, ...]  # (MODEL, parameter) or (OPTIMIZER, parameter, key)
 Wants = Callable[[str], bool]  # whether this rank needs the parameter or buffer of that name
@@ -24,12 +40,22 @@ def _whole(name: str, tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The tensors of a checkpoint that this rank needs. `folder` is the checkpoint's path on rank 0."""
+    """The tensors of a checkpoint that this rank needs. `folder` is the checkpoint's path on rank 0, `options` are those
+    that it was trained with. `save` is None for a checkpoint of version 0.1.0."""
 
     folder: str
     progress: Progress
     model: dict[str, torch.Tensor]
     optimizer: NamedState
+    options: Values
+    save: Save | None = None
+
+    def described(self, root: Path, comm: Communicator) -> Resumed:
+        """What the job knows about this checkpoint. `root` is this rank's folder. Call it on all ranks."""
+        save = self.save
+        found = comm.gather(finished.read(root, save)) if save is not None else []
+        artifact = next((each for each in found if each is not None), None)
+        return Resumed(self.folder, self.progress, self.options, artifact)
 
     def load_into(
         self, modules: Sequence[torch.nn.Module], optimizer: torch.optim.Optimizer, comm: Communicator
@@ -70,7 +96,7 @@ class _Candidate:
 class _Content:
     """A shard without the values of its tensors. All ranks need it to receive the tensors that they want."""
 
-    identity: Identity
+    record: JobRecord
     progress: Progress
     tensors: list[tuple[TensorPath, torch.dtype, torch.Size]]
     numbers: list[tuple[str, str, float]]  # parameter, key and value of all optimizer state except tensors
@@ -82,15 +108,16 @@ class ShardReader:
     def __init__(self, store: ShardStore, comm: Communicator, say: Callable[[object], None]) -> None:
         self._store, self._comm, self._say = store, comm, say
 
-    def newest(self, identity: Identity, wants: Wants, keep: Keep = _whole) -> Restored | None:
+    def newest(self, identity: Values, wants: Wants, keep: Keep = _whole) -> Restored | None:
         """Reads the newest complete, undamaged checkpoint in all ranks' folders. Returns the parameters and buffers that this
         rank `wants`, and of each of their tensors what `keep` makes of it; None if there is no such checkpoint.
 
         Call it on all ranks: all read the same checkpoint. If a shard is damaged or missing, a warning names it, and the
         next older checkpoint is tried. Each shard is read by one rank, which sends it tensor by tensor to the ranks that
         want it. So a rank needs memory for its own tensors and for one shard. Raises UserError, the same on all ranks, if
-        another job wrote the checkpoint.
+        another job or a newer version wrote the checkpoint, or it holds NaN.
         """
+        self._comm.on_all(self._store.check_version)
         found = self._comm.gather(self._store.found())
         for text in dict.fromkeys(text for _, warnings in found for text in warnings):
             self._say(f"warning: {text}")
@@ -108,6 +135,9 @@ class ShardReader:
                 restored = self._read(candidate, readers, identity, wants, keep)
                 self._say(resumed_line(folder, restored.progress))
                 return restored
+        if any(shards or warnings for shards, warnings in found):
+            folder = self._comm.from_leader(lambda: str(self._store.root))
+            self._say(f"warning: no checkpoint in {folder} can be used, so none of them is resumed")
         return None
 
     def _folder(self, save: Save) -> str:
@@ -143,19 +173,18 @@ class ShardReader:
             readers[n] = undamaged[0]
         return readers
 
-    def _read(
-        self, candidate: _Candidate, readers: list[int], identity: Identity, wants: Wants, keep: Keep
-    ) -> Restored:
+    def _read(self, candidate: _Candidate, readers: list[int], identity: Values, wants: Wants, keep: Keep) -> Restored:
         model: dict[str, torch.Tensor] = {}
         optimizer: NamedState = {}
         progress: Progress | None = None
+        options: Values = {}
         folder = candidate.folder
         for number, source in enumerate(readers):
             content, tensors = self._content(candidate, number, source)
-            compatible(content.identity, identity, folder)
+            compatible(content.record.identity, identity, folder)
             if progress is not None and content.progress != progress:
                 raise unusable(folder, "its shards are of different positions")
-            progress = content.progress
+            progress, options = content.progress, content.record.options
             for name, key, value in content.numbers:
                 if wants(name):
                     optimizer.setdefault(name, {})[key] = value
@@ -167,7 +196,7 @@ class ShardReader:
                     optimizer.setdefault(path[1], {})[path[2]] = tensor
         if progress is None:
             raise unusable(folder, "it has no shards")
-        return Restored(folder, progress, model, optimizer)
+        return Restored(folder, progress, model, optimizer, options, candidate.save)
 
     def _content(
         self, candidate: _Candidate, number: int, source: int
@@ -200,6 +229,11 @@ class ShardReader:
                 yield path, tensor
 
 
+def _has_nan(tensor: torch.Tensor) -> bool:
+    # The least value is NaN if any value is; torch.isnan would need a copy.
+    return tensor.is_floating_point() and tensor.itemsize > 1 and tensor.numel() > 0 and bool(tensor.amin().isnan())
+
+
 def _listed(numbers: list[int], save: Save) -> str:
     return f"shard {', '.join(map(str, numbers))} of {save.shards} (from 0)"
 
@@ -216,7 +250,13 @@ def _without_values(saved: State, where: str) -> tuple[_Content, dict[TensorPath
                 else:
                     numbers.append((str(name), str(key), value))
         described = [(path, tensor.dtype, tensor.shape) for path, tensor in tensors.items()]
-        progress = read_progress(saved["position"], saved["losses"])
-        return _Content(dict(saved["identity"]), progress, described, numbers), tensors
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        if diverged := next((path for path, tensor in tensors.items() if _has_nan(tensor)), None):
+            what = diverged[1] if diverged[0] == MODEL else f"{diverged[2]} of {diverged[1]}"
+            raise UserError(
+                f"checkpoint {where} holds NaN in {what}: training had diverged before it was saved; fix: remove this folder "
+                "to resume from the one before, with a smaller --lr or with --clip-norm, or --resume never"
+            )
+        progress = read_progress(saved[POSITION], saved[LOSSES])
+        return _Content(read_record(saved), progress, described, numbers), tensors
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise does_not_fit(where, error) from None

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
 from .optimizer_state import named_state
 from .shards import Save, ShardStore, holders, lacking, newest_complete
-from .state_file import FORMAT, Identity, State
+from .state_file import JobRecord, State
 
 MODEL, OPTIMIZER = "model", "optimizer"  # keys of a shard's state
 # A rank that waits for its disk gives up before its peers' collectives time out.
@@ -35,6 +34,8 @@ class ShardSaver:
         self._save: Save | None = None
         self._error: BaseException | None = None
         self._seconds = 0.0
+        self.newest: Save | None = None
+        """the last checkpoint that this job saved"""
 
     def save(self, step: int, shards: int, states: Mapping[int, State], copied: bool = False) -> None:
         """Starts to write this rank's shards of a checkpoint. Call it on all ranks.
@@ -45,7 +46,7 @@ class ShardSaver:
         """
         newest = self.finish()
         time_of_save = self._comm.from_leader(lambda: max(time.time(), newest + LEAST_STEP_S))
-        self._save = Save(time_of_save, step, shards)
+        self._save = self.newest = Save(time_of_save, step, shards)
         copies = {number: state if copied else on_cpu(state) for number, state in states.items()}
         self._thread = threading.Thread(target=self._write, args=(self._save, copies), name="checkpoint", daemon=True)
         self._thread.start()
@@ -75,7 +76,8 @@ class ShardSaver:
         if save is not None:
             if missing := lacking(save, union.get(save, {})):
                 raise RuntimeError(
-                    f"checkpoint {save.folder} was saved and yet lacks {missing} of {save.shards} shards"
+                    f"checkpoint {save.folder} was saved and yet lacks {missing} of {save.shards} shards; another job that "
+                    f"writes to {self._store.root} may have removed them"
                 )
             self._store.prune(newest_complete([row[1] for row in rows], self._store.keep))
             self._comm.exchange([0.0])  # no rank writes the next shards to a folder in which another rank still prunes
@@ -94,7 +96,7 @@ class ShardSaver:
 
 
 def shard_state(
-    identity: Identity,
+    record: JobRecord,
     progress: Progress,
     module: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -106,10 +108,7 @@ def shard_state(
     """
     named = ((name, parameter) for name, parameter in module.named_parameters() if name not in without)
     return {
-        "format": FORMAT,
-        "identity": identity,
-        "position": asdict(progress.position),
-        "losses": progress.losses,
+        **record.state(progress),
         MODEL: {name: tensor for name, tensor in module.state_dict().items() if name not in without},
         OPTIMIZER: named_state(optimizer, named),
     }

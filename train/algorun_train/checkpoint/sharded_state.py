@@ -1,7 +1,7 @@
 """The state of a sharded model as whole tensors by name, spread over the ranks of a replica."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 
@@ -10,7 +10,7 @@ from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered
 
 from .optimizer_state import NamedState, named_state
 from .shard_saver import MODEL, OPTIMIZER
-from .state_file import FORMAT, Identity, State
+from .state_file import JobRecord, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def owned_state(
 
 
 def sharded_state(
-    identity: Identity,
+    record: JobRecord,
     progress: Progress,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -75,11 +75,4 @@ def sharded_state(
 ) -> State:
     """The state of one shard of a checkpoint: the whole tensors that this rank owns. Call it on all ranks of a replica."""
     owned = owned_state(model, optimizer, mesh, without)
-    return {
-        "format": FORMAT,
-        "identity": identity,
-        "position": asdict(progress.position),
-        "losses": progress.losses,
-        MODEL: owned.model,
-        OPTIMIZER: owned.optimizer,
-    }
+    return {**record.state(progress), MODEL: owned.model, OPTIMIZER: owned.optimizer}

@@ -10,23 +10,31 @@ run with the same step is never mixed in. All state is by parameter name: a chec
 stages (PipelineCheckpoints), and into the uncut model (`model_state`).
 """
 
+import contextlib
 import hashlib
 import json
 import math
+import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from algorun_train.common.errors import UserError
 from algorun_train.common.files import sync_folder, write, write_json
 
 from .state_file import FORMAT, State, read_state, unusable
 
 FOLDER = re.compile(r"step-([0-9]{8,})")
 FILE = re.compile(r"part-([0-9]{4,})-of-([0-9]{4,})\.(?:pt|json)")
+# Names that people, tools and other file systems make of a checkpoint's, such as Step-00000008, step-8 and a copy of it.
+# SageMaker's agent marks what it uploads with .sagemaker-uploading and .sagemaker-uploaded.
+ALMOST = re.compile(r"(?i)step[-_ ]?[0-9]+(?!.*\.(?:tmp|sagemaker-\w+)$).*")
+NAMED = 3  # of a list in a message
 # What reading a file that is no manifest of a shard raises.
 NO_MANIFEST = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 
@@ -82,15 +90,74 @@ class ShardStore:
         write_json(manifest, promise | {"size": written.size, "sha256": written.sha256})
         return Shard(save, number, written.size, written.sha256)
 
+    def check(self) -> None:
+        """Raises UserError if a name that a checkpoint needs is in use for something else, or the folder cannot be read.
+
+        A folder with the name of a shard would stop the job at a save, hours later.
+        """
+        try:
+            for entry in _entries(self.root):
+                if not FOLDER.fullmatch(entry.name):
+                    continue
+                if not entry.is_dir():
+                    raise _in_the_way(entry.path, "a folder")
+                with contextlib.suppress(PermissionError):  # its shards are passed over
+                    for inside in _entries(Path(entry.path)):
+                        is_other = not inside.is_file() and os.path.exists(inside.path)
+                        if is_other and FILE.fullmatch(inside.name):
+                            raise _in_the_way(inside.path, "a file")
+        except OSError as error:
+            raise UserError(
+                f"checkpoint folder {self.root} cannot be read: {error.strerror}; allowed: a folder that can be read and "
+                "written; fix: its permissions, or another --checkpoint-dir"
+            ) from None
+
+    def check_version(self) -> None:
+        """Raises UserError if a newer version of algorun has written a checkpoint here: only that can read it."""
+        for path in self._files(".json"):
+            try:
+                _described(path)
+            except NewerFormat as error:
+                raise UserError(
+                    f"checkpoint shard {path.with_suffix('.pt')} is of a newer version of algorun: {error}; "
+                    "fix: an image with that version, or --resume never, or another --checkpoint-dir"
+                ) from None
+            except NO_MANIFEST:
+                pass  # `found` warns
+
     def found(self) -> tuple[list[Shard], list[str]]:
-        """The shards that this folder's manifests describe, and a warning for each manifest that cannot be read."""
-        shards, warnings = [], []
-        for path in self._files("*.json"):
+        """The shards that this folder's manifests describe, and a warning for whatever looks like one and is not."""
+        shards, warnings = [], self._strange()
+        described = set()
+        for path in self._files(".json"):
+            described.add(path.with_suffix(".pt"))
             try:
                 shards.append(_described(path))
             except NO_MANIFEST as error:
                 warnings.append(f"checkpoint shard {path.with_suffix('.pt')} is passed over: its manifest: {error}")
+        for path in self._files(".pt"):
+            if path not in described:
+                warnings.append(f"checkpoint shard {path} is passed over: it has no manifest, so it is not complete")
         return shards, warnings
+
+    def _strange(self) -> list[str]:
+        """A warning for each folder of shards that cannot be read, and for names that are almost a checkpoint's."""
+        warnings = []
+        for folder in self._folders():
+            try:
+                os.listdir(folder)
+            except FileNotFoundError:
+                pass  # another rank has removed it
+            except OSError as error:
+                warnings.append(f"checkpoint {folder} is passed over: it cannot be read: {error.strerror}")
+        names = [e.name for e in _entries(self.root) if ALMOST.fullmatch(e.name) and not _is_checkpoint(e.name)]
+        if names:
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            warnings.append(
+                f"{', '.join(sorted(names)[:NAMED])}{more} in {self.root}: passed over, no name of a checkpoint; "
+                "allowed: step- and the step in 8 digits"
+            )
+        return warnings
 
     def fault(self, shard: Shard) -> str | None:
         """How the file of `shard` is damaged, in words; None if it is not. Reads the whole file."""
@@ -114,17 +181,21 @@ class ShardStore:
             raise unusable(str(path), f"{error.strerror}") from None
 
     def prune(self, kept: Collection[Save]) -> None:
-        """Removes the shards of all checkpoints except `kept`, and the unfinished files of killed writers.
+        """Removes the shards of all checkpoints except `kept`, and the unfinished files of killed writers. What a newer version
+        of algorun has written stays.
 
         Call it only while no rank writes. Ranks that share the folder may call it at the same time.
         """
-        for path in [*self._files("*.json"), *self._files("*.pt")]:
+        for path in [*self._files(".json"), *self._files(".pt")]:
             try:
                 stays = _described(path.with_suffix(".json")).save in kept
+            except NewerFormat:
+                stays = True
             except NO_MANIFEST:
                 stays = False
             if not stays:
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(PermissionError):  # a job that trains need not end for an old file
+                    path.unlink(missing_ok=True)
         for folder in self._folders():
             try:
                 for unfinished in folder.glob(".part-*.tmp"):
@@ -134,15 +205,42 @@ class ShardStore:
                 pass  # some shards stay, or another rank has removed the folder
 
     def _folders(self) -> list[Path]:
-        return [f for f in self.root.glob("step-*") if FOLDER.fullmatch(f.name) and f.is_dir()]
+        return [Path(e.path) for e in _entries(self.root) if _is_checkpoint(e.name) and e.is_dir()]
 
-    def _files(self, pattern: str) -> Iterator[Path]:
+    def _files(self, suffix: str) -> Iterator[Path]:
+        """The files with the name of a shard or a manifest."""
         for folder in self._folders():
             try:
-                paths = sorted(folder.glob(pattern))
-            except OSError:  # another rank has removed the folder
+                names = sorted(each.name for each in _entries(folder) if not each.is_dir())
+            except OSError:  # it may not be read (_strange)
                 continue
-            yield from (path for path in paths if FILE.fullmatch(path.name))
+            yield from (folder / name for name in names if name.endswith(suffix) and FILE.fullmatch(name))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    """What lies in a folder, in the order of names; nothing if it does not exist. Raises OSError."""
+    try:
+        with os.scandir(folder) as found:
+            return sorted(found, key=lambda entry: entry.name)
+    except FileNotFoundError:  # another rank may have removed it
+        return []
+
+
+def _is_checkpoint(name: str) -> bool:
+    """Whether this is a checkpoint's name as `Save.folder` makes it: with more zeros it is a copy."""
+    number = FOLDER.fullmatch(name)
+    return number is not None and name == Save(0.0, int(number[1]), 1).folder
+
+
+def _in_the_way(path: str, needed: str) -> UserError:
+    return UserError(
+        f"{path} is not {needed}, but has the name of one of a checkpoint; allowed: what ddp or pipeline wrote; "
+        "fix: move it away, or another --checkpoint-dir"
+    )
+
+
+class NewerFormat(ValueError):
+    """A newer version of algorun wrote this."""
 
 
 def _described(manifest: Path) -> Shard:
@@ -154,7 +252,8 @@ def _described(manifest: Path) -> Shard:
         raise ValueError("not the name of a shard")
     number, shards, step = int(names[1]), int(names[2]), int(folder[1])
     if read["format"] != FORMAT:
-        raise ValueError(f"format {read['format']}, this version reads {FORMAT}")
+        newer = type(read["format"]) is int and read["format"] > FORMAT
+        raise (NewerFormat if newer else ValueError)(f"format {read['format']}, this version reads {FORMAT}")
     written = float(read["written"])
     if not (number < shards and read["step"] == step and type(read["size"]) is int and math.isfinite(written)):
         raise ValueError("it contradicts itself")
@@ -171,8 +270,8 @@ def holders(rows: Sequence[Sequence[Shard]]) -> dict[Save, dict[int, list[int]]]
 
 
 def lacking(save: Save, found: Collection[int]) -> list[int]:
-    """The numbers of the shards of a checkpoint that no rank holds."""
-    return [number for number in range(save.shards) if number not in found]
+    """The first numbers of the shards of a checkpoint that no rank holds, at most NAMED: a name may promise any number."""
+    return list(islice((number for number in range(save.shards) if number not in found), NAMED))
 
 
 def newest_complete(rows: Sequence[Sequence[Shard]], keep: int) -> list[Save]:

@@ -1,7 +1,9 @@
 """The file format of a checkpoint's state: `torch.save` of a dictionary, read back without executing anything in it."""
 
 import io
+import json
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO
 
 import torch
@@ -13,9 +15,38 @@ FORMAT = 1
 # A state holds tensors, numbers, texts, lists and dictionaries. Any: torch.load gives no types, and whoever reads a value
 # checks it.
 State = dict[str, Any]
-Identity = Mapping[
-    str, object
-]  # what a checkpoint and the job that resumes it must have in common: JSON values by name
+Values = Mapping[str, object]  # JSON values by name
+LATER = frozenset({"weights"})  # of an identity: checkpoints of before 0.2.0 do not have these
+IDENTITY, OPTIONS, POSITION, LOSSES = "identity", "options", "position", "losses"  # keys of a state
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """What a checkpoint says about the job that wrote it.
+
+    `identity`: what the job that resumes it must have in common with it. `options`: what else changes training; another
+    value is a warning. A checkpoint of before 0.2.0 has none.
+    """
+
+    identity: Values
+    options: Values = field(default_factory=dict)
+
+    def state(self, progress: Progress) -> State:
+        """A state without tensors."""
+        return {
+            "format": FORMAT,
+            IDENTITY: dict(self.identity),
+            OPTIONS: dict(self.options),
+            POSITION: asdict(progress.position),
+            LOSSES: progress.losses,
+        }
+
+
+def read_record(state: State) -> JobRecord:
+    """The record in a state. Raises KeyError, TypeError or ValueError for values that no job writes."""
+    record = JobRecord(dict(state[IDENTITY]), dict(state.get(OPTIONS, {})))
+    json.dumps([record.identity, record.options])  # a file may hold anything: two tensors cannot be compared
+    return record
 
 
 def unpack(data: bytes, where: str) -> State:
@@ -64,9 +95,10 @@ def does_not_fit(where: str, error: Exception) -> UserError:
     return unusable(where, f"{type(error).__name__}: {error}"[:200])
 
 
-def compatible(saved: Identity, own: Identity, where: str) -> None:
+def compatible(saved: Values, own: Values, where: str) -> None:
     """Raises UserError if the checkpoint belongs to another model, other data or another order of samples."""
-    differing = [k for k in {**own, **saved} if saved.get(k) != own.get(k)]
+    unknown = LATER - saved.keys()
+    differing = [k for k in {**own, **saved} if saved.get(k) != own.get(k) and k not in unknown]
     if differing:
         values = "; ".join(f"{k} is {saved.get(k)!r} there, {own.get(k)!r} here" for k in differing[:4])
         raise UserError(

@@ -1,5 +1,6 @@
 """Images as a `Source`: loads the channels or the embedded digits, and makes batches on the device."""
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -18,6 +19,7 @@ from .augment import Augment
 from .batch import IGNORED, Batch
 from .folder import same_classes
 from .images import Images, InMemory, Opening, Unread, default_workers, open_images
+from .listing import Listing
 from .listing_on_hosts import list_everywhere
 from .sampler import Batching, Epochs, Piece, Step, held_out, walk, walk_epochs
 
@@ -28,7 +30,7 @@ FOLDER_HELD_OUT = 0.1
 @dataclass(frozen=True, slots=True)
 class ImageData:
     """Both splits of images: a `Source` of batches with inputs [B, 3, S, S] in -1..1 and labels [B]. `source` says for the
-    log where the images come from."""
+    log where the images come from; `checksum` differs for images of other names, and in tar files of other sizes."""
 
     train: Images
     validation: Images
@@ -37,6 +39,7 @@ class ImageData:
     source: str
     augment: Augment
     device: torch.device
+    checksum: str = ""
 
     @property
     def unit(self) -> str:
@@ -114,7 +117,18 @@ def load(config: ModelOptions, paths: Folders, comm: Communicator) -> ImageData:
         source = f"{root}, a tenth of it held out for validation"
     shown, held = (open_images(listing, opening, comm) for listing in (train, validation))
     augment = Augment(config.augment, config.seed, len(train.files), side)
-    return ImageData(shown, held, train.classes, side, source, augment, comm.device)
+    return ImageData(shown, held, train.classes, side, source, augment, comm.device, _checksum(train, validation))
+
+
+def _checksum(*listings: Listing) -> str:
+    """Of the names and labels of images; of their sizes where the listing has them."""
+    digest = hashlib.sha256()
+    for listing in listings:
+        digest.update("\0".join(listing.files).encode(errors="surrogateescape"))
+        digest.update(np.asarray(listing.labels, np.int64).tobytes())
+        if listing.tars is not None:
+            digest.update(np.ascontiguousarray(listing.tars.spans[:, 2]).tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _embedded(config: ModelOptions, device: torch.device) -> ImageData:

@@ -15,11 +15,13 @@ from algorun_train.ranks.communicator import Communicator
 
 
 class ChosenData(Protocol):
-    """A source and what the job must know of it. `classes` is None for text; `identity` is what a resumed job must share."""
+    """A source and what the job must know of it. `classes` is None for text; `identity` is what a resumed job must share,
+    `inputs` are checksums of which a difference is a warning."""
 
     source: Source
     classes: Sequence[str] | None
     identity: Mapping[str, object]
+    inputs: Mapping[str, object]
     line: str
 
     def example(self, count: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
@@ -39,6 +41,7 @@ class ImageInputs:
             "class_names": list(images.classes),
             "training_images": images.train_count,
         }
+        self.inputs: Mapping[str, object] = {"images": images.checksum}
         self.line = (
             f"data: {images.source}; {images.train_count} training and {images.validation_count} validation "
             f"images of {images.side} x {images.side}, {len(images.classes)} classes"
@@ -62,6 +65,7 @@ class TokenInputs:
         self.source: Source = tokens
         self._context = context
         self.identity: Mapping[str, object] = {"context": context, "text": tokens.checksum}
+        self.inputs: Mapping[str, object] = {}
         self.line = (
             f"data: {tokens.source}; {tokens.train_count} training and {tokens.validation_count} validation sequences of "
             f"{context} tokens"

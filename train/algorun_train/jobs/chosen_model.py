@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from algorun_train.checkpoint import artifact
-from algorun_train.checkpoint.state_file import Identity
+from algorun_train.checkpoint.state_file import Values
 from algorun_train.models import folder_model
 from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.folder_meta import build_on_meta
@@ -19,6 +19,7 @@ from algorun_train.ranks.communicator import Communicator
 
 from .chosen_data import ChosenData, ImageInputs
 from .first_shares import fill_shares
+from .weights_checksum import weights_checksum
 
 INSIDE = "model."  # where a FolderModule has transformers' model
 
@@ -105,9 +106,15 @@ def write_trained(
     return written
 
 
-def job_identity(chosen: ChosenModel, data: ChosenData, options: ModelJobOptions) -> Identity:
+def job_identity(chosen: ChosenModel, data: ChosenData, options: ModelJobOptions) -> Values:
     """What a checkpoint and the job that resumes it have in common. Ranks, batch, epochs and learning rate may differ."""
     return {**chosen.identity, "optimizer": options.optimizer, "seed": options.seed, **data.identity}
+
+
+def job_inputs(folder: ModelFolder | None, data: ChosenData, comm: Communicator) -> Values:
+    """Checksums of what the job was given, by name: the weights of a folder, and images beyond their number. Call it on all
+    ranks."""
+    return {**(comm.from_leader(lambda: weights_checksum(folder)) if folder else {}), **data.inputs}
 
 
 def job_description(chosen: ChosenModel, data: ChosenData) -> Mapping[str, object]:

@@ -10,6 +10,7 @@ import torch
 from algorun.inside.stop_flag import StopFlag
 from algorun_train.checkpoint.ddp_checkpoints import DdpCheckpoints
 from algorun_train.checkpoint.shards import ShardStore
+from algorun_train.checkpoint.state_file import JobRecord
 from algorun_train.common.errors import UserError
 from algorun_train.data.sampler import Batching
 from algorun_train.loop.data_parallel_steps import DataParallelSteps
@@ -24,10 +25,11 @@ from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered_weigh
 from algorun_train.ranks.world import read_world
 
 from .chosen_data import load_data
-from .chosen_model import choose_model, job_description, job_identity
+from .chosen_model import choose_model, job_description, job_identity, job_inputs
 from .first_weights import send_weights
 from .folder_options import for_folder, open_folder
 from .lora_model import LoraJobModel, check_lora
+from .resuming import training_values
 from .skeleton import JobContext, TrainingJob, joined_job, numerics, train
 
 
@@ -63,8 +65,9 @@ class DdpJob(TrainingJob):
         self._optimizer = build_optimizer(options, self._model.parameters())
         self.batching = Batching(options.batch_size, options.accumulation, self._comm.rank, self._comm.size)
         store = ShardStore(context.folders.checkpoints, options.keep_checkpoints)
-        identity = job_identity(self._chosen, self._data, options)
-        self.checkpoints = DdpCheckpoints(store, identity, self._model, self._optimizer, self._comm, self._mesh)
+        self.training = training_values(options, self.batching, job_inputs(folder, self._data, self._comm))
+        record = JobRecord(job_identity(self._chosen, self._data, options), self.training)
+        self.checkpoints = DdpCheckpoints(store, record, self._model, self._optimizer, self._comm, self._mesh)
 
     def _lay_out(self) -> ShardMesh | None:
         """Options --recompute and --shard: changes the model; returns the mesh of a sharded model."""

@@ -14,6 +14,7 @@ from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.ranks.communicator import Communicator
 
 from .first_weights import send_weights
+from .weights_checksum import weights_checksum
 
 
 def check_lora(options: DdpJobOptions, folder: ModelFolder | None, comm: Communicator) -> None:
@@ -59,7 +60,9 @@ class LoraJobModel:
             f"{folder.architecture} of {folder.path}, {trained} weights train (LoRA of rank {options.lora} on {words})"
         )
         asked = {"lora": options.lora, "lora_alpha": self._spec.alpha, "lora_targets": list(self._targets)}
-        self.identity: Mapping[str, object] = folder_model.identity(folder) | asked
+        # A checkpoint has the adapters only: with other weights below them it would be another model.
+        weights = comm.from_leader(lambda: weights_checksum(folder))
+        self.identity: Mapping[str, object] = folder_model.identity(folder) | asked | weights
         self.description: Mapping[str, object] = {"model": folder.architecture, **asked, "merged": options.merge}
 
     def first_weights(self) -> str:

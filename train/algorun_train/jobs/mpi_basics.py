@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from algorun_train.common.errors import UserError, guarded
 from algorun_train.loop.summary import write_summary
 from algorun_train.options import folders, option_parser
-from algorun_train.options.option_parser import option
+from algorun_train.options.option_parser import OnResume, option
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -32,7 +32,7 @@ class WrongResult(Exception):
 class MpiBasicsOptions:
     """The options of `mpi-basics`."""
 
-    size: int = option(1000, "numbers per rank and message", at_least=1)
+    size: int = option(1000, "numbers per rank and message", OnResume.FREE, at_least=1)
 
 
 def main(argv: list[str]) -> int:

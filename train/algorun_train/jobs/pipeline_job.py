@@ -12,6 +12,7 @@ from algorun.inside.stop_flag import StopFlag
 from algorun_train.checkpoint import collect
 from algorun_train.checkpoint.pipeline_checkpoints import PipelineCheckpoints, RankStages, SavedStage
 from algorun_train.checkpoint.shards import ShardStore
+from algorun_train.checkpoint.state_file import JobRecord
 from algorun_train.data.sampler import Batching
 from algorun_train.loop.optimizer import build_optimizer
 from algorun_train.loop.pipeline_steps import PipelineSteps
@@ -32,6 +33,7 @@ from algorun_train.ranks.world import read_world
 from . import pipeline_task
 from .explain import ExplainedSteps
 from .pipeline_task import PipelineTask
+from .resuming import training_values
 from .skeleton import JobContext, TrainingJob, joined_job, numerics, train
 from .user_pipeline import with_target
 
@@ -114,9 +116,10 @@ class PipelineJob(TrainingJob):
             SavedStage(index, stage.module, pipeline.weights.saved_by_earlier_stage(index))
             for index, stage in pipeline.stages.items()
         ]
+        self.training = training_values(options, self.batching, task.inputs)
         self.checkpoints = PipelineCheckpoints(
             ShardStore(context.folders.checkpoints, options.keep_checkpoints),
-            task.identity,
+            JobRecord(task.identity, self.training),
             RankStages(layout.stages, saved, is_writer=replica < layout.shards, mesh=pipeline.axes.mesh),
             self._optimizer,
             context.comm,

@@ -2,14 +2,14 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from algorun_train.checkpoint import artifact
-from algorun_train.checkpoint.state_file import Identity
+from algorun_train.checkpoint.state_file import Values
 from algorun_train.data import image_data, text
 from algorun_train.data.batch import Source
 from algorun_train.loop.losses import PER_LABEL, PER_SAMPLE, Scoring
@@ -21,7 +21,7 @@ from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.ranks.communicator import Communicator
 
 from .chosen_data import load_data
-from .chosen_model import FolderJobModel, job_description, job_identity, write_trained
+from .chosen_model import FolderJobModel, job_description, job_identity, job_inputs, write_trained
 from .first_weights import send_weights
 from .folder_options import for_folder, open_folder
 
@@ -51,7 +51,8 @@ class LateWeights:
 class PipelineTask:
     """The data, and what the job says about the model.
 
-    `name`: the model's, for the log. `identity`: what a checkpoint and the job that resumes it have in common.
+    `name`: the model's, for the log. `identity`: what a checkpoint and the job that resumes it have in common. `inputs`:
+    checksums of what else was given, of which a difference is a warning.
     `description`: what the artifact says about the model. `sample` and `label`: input and target of one sample, all zeros.
     `lines`: lines for the log. `scoring`: how outputs are compared with labels. `write`: writes the artifact.
     `first_weights`: a line about the weights that training starts from.
@@ -60,7 +61,7 @@ class PipelineTask:
 
     name: str
     source: Source
-    identity: Identity
+    identity: Values
     description: Mapping[str, object]
     sample: torch.Tensor
     label: torch.Tensor
@@ -69,6 +70,7 @@ class PipelineTask:
     write: Write = _write_embedded
     first_weights: str | None = None
     late: "LateWeights | None" = None
+    inputs: Values = field(default_factory=dict)
 
     def example(self, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs [samples, ..] and labels [samples, ..]: an example batch."""
@@ -113,6 +115,7 @@ def _of_folder(
         functools.partial(write_trained, folder, data.classes),
         first_weights,
         late,
+        job_inputs(folder, data, comm),
     )
     return task, chosen.module
 
@@ -166,5 +169,6 @@ def _vit(options: PipelineJobOptions, folders: Folders, comm: Communicator) -> t
         torch.zeros((), dtype=torch.int64),
         (f"data: {images.source}; {images.train_count} training and {images.validation_count} validation images "
          f"of {images.side} x {images.side}, {len(images.classes)} classes",),
+        inputs={"images": images.checksum},
     )  # fmt: skip
     return task, build(spec, options.seed)

@@ -12,7 +12,11 @@ import torch
 
 from algorun.inside.stop_agreement import Agreement
 from algorun.inside.stop_flag import StopFlag
-from algorun_train.checkpoint import artifact
+from algorun_train.checkpoint import artifact as model_file
+from algorun_train.checkpoint.finished import Artifact
+from algorun_train.checkpoint.resumed import Resumed
+from algorun_train.checkpoint.shards import ShardStore
+from algorun_train.checkpoint.state_file import Values
 from algorun_train.common.files import writable
 from algorun_train.data.batch import Source
 from algorun_train.data.sampler import Batching
@@ -25,9 +29,13 @@ from algorun_train.loop.summary import clear_summary, write_summary
 from algorun_train.loop.training_loop import LoopSetup, Outcome, TrainingLoop
 from algorun_train.options.folders import Folders, find_folders
 from algorun_train.options.job_options import TrainOptions
+from algorun_train.options.option_parser import OnResume, values_of
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import World
+
+from . import resuming
+from .resuming import job_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +50,7 @@ class JobContext:
 class Checkpoints(Protocol):
     """Saves and resumes a job. Implementations: DdpCheckpoints, PipelineCheckpoints. Call all methods on all ranks."""
 
-    def restore(self) -> Progress | None:
+    def restore(self) -> Resumed | None:
         """Loads the newest checkpoint; None if there is none."""
         ...
 
@@ -54,6 +62,10 @@ class Checkpoints(Protocol):
         """Waits until everything is written."""
         ...
 
+    def artifact_written(self, artifact: Artifact) -> None:
+        """Notes that the model of the newest checkpoint is written as an artifact. Call it on rank 0 alone."""
+        ...
+
 
 class TrainingJob(ABC):
     """What differs between the jobs. `train` calls the methods on all ranks, in the order of this class."""
@@ -62,6 +74,7 @@ class TrainingJob(ABC):
     source: Source  # of this rank's batches
     batching: Batching
     checkpoints: Checkpoints
+    training: Values  # what changes training beside the identity of its checkpoints, by name (resuming.py)
     sample_flops: float = 0.0  # operations of the model for a sample, forward and backward; 0.0 not known
 
     def start_from_scratch(self) -> None:  # noqa: B027 (most jobs have nothing to do)
@@ -88,7 +101,7 @@ class TrainingJob(ABC):
 
     def write_model(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
         """Writes the artifact, on rank 0; returns the path that the log names. Raises OSError."""
-        return artifact.write_model(folder, state, description)
+        return model_file.write_model(folder, state, description)
 
 
 @contextlib.contextmanager
@@ -98,6 +111,7 @@ def joined_job(options: TrainOptions, world: World, stop: StopFlag) -> Iterator[
     folders = find_folders(options, os.environ, Path.is_dir)
     with joined(world) as comm:
         comm.from_leader(lambda: _make_folders(folders))
+        comm.on_all(ShardStore(folders.checkpoints, options.keep_checkpoints).check)
         set_numerics(options)
         yield JobContext(comm, folders, stop)
 
@@ -105,15 +119,21 @@ def joined_job(options: TrainOptions, world: World, stop: StopFlag) -> Iterator[
 def train(job: TrainingJob, context: JobContext) -> None:
     """Resumes, trains to the last epoch or a stop, and writes the artifact. Call it on all ranks.
 
-    Raises UserError for a checkpoint of another job, and TrainingError if the loss is not finite.
+    Raises UserError for a checkpoint of another job or one without a step left to train, and TrainingError if the loss is
+    not finite.
     """
     options, comm = job.options, context.comm
     say = comm.say
-    start = job.checkpoints.restore() if options.resume == "auto" else None
-    if start and start.position.epoch >= options.epochs:
-        say(f"nothing left to train after epoch {start.position.epoch}; fix: more --epochs, or --resume never")
-    if start is None:
+    resumed = job.checkpoints.restore() if options.resume == "auto" else None
+    artifact = Artifact(comm.from_leader(lambda: job_name(os.environ)), values_of(options, {OnResume.ARTIFACT}))
+    if resumed is None:
         job.start_from_scratch()
+    else:
+        for line in resuming.introduction(
+            resumed, resuming.Resuming(options, job.training, artifact, job.source.train_count)
+        ):
+            say(line)
+    start = resumed.progress if resumed else None
     learning_rate = learning_rate_schedule(options, job.batching.global_batch)
     for line in (*job.introduction(), _rate_line(options, learning_rate.peak)):
         say(line)
@@ -139,6 +159,7 @@ def train(job: TrainingJob, context: JobContext) -> None:
         return
     state = job.model_state()
     say(comm.from_leader(lambda: _write_results(job, context.folders, state, outcome)))
+    comm.from_leader(lambda: job.checkpoints.artifact_written(artifact))
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 # ruff: noqa: RUF009 (option() is dataclasses.field)
-"""The options of the training entrypoints `ddp` and `pipeline`, one frozen dataclass each. To add an option, add a field.
+"""The options of the training entrypoints `ddp` and `pipeline`, one frozen dataclass each. To add an option, add a field,
+and say what becomes of a job that resumes with another value (`OnResume`).
 
 `option_parser.read` fills them from a command line and a TOML file. This module imports no torch: a wrong option is
 reported before any rank starts.
@@ -10,46 +11,59 @@ from pathlib import Path
 
 from algorun_train.common.errors import UserError
 
-from .option_parser import option
+from .option_parser import OnResume, option
+
+FREE, COMPARED, BATCH, IDENTITY, ARTIFACT = OnResume
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
     """The options of every training job. Times are in seconds, sizes in MiB, batches in samples."""
 
-    epochs: int = option(20, "passes over the training data", at_least=1)
-    seed: int = option(0, "seed of weights, sample order and augmentation", at_least=0, at_most=2**32 - 1)
-    batch_size: int = option(32, "samples per rank and step", at_least=1, aliases=("b",))
-    accumulation: int = option(1, "batches per optimizer step; gradients are exchanged once", at_least=1)
-    optimizer: str = option("adamw", "optimizer", choices=("adamw", "sgd"))
-    lr: float = option(0.003, "learning rate", above=0)
-    momentum: float = option(0.9, "momentum of sgd", at_least=0, at_most=1)
-    weight_decay: float = option(0.05, "weight decay of weights with two or more dimensions", at_least=0)
-    gamma: float = option(0.9, "factor on the learning rate after every epoch", above=0, at_most=1)
-    warmup_epochs: float = option(1.0, "epochs over which the learning rate rises linearly", at_least=0)
-    scale_lr: bool = option(False, "multiply lr by global batch / reference batch (Goyal et al. 2017)")
-    reference_batch: int = option(256, "the global batch that lr is meant for, with --scale-lr", at_least=1)
-    clip_norm: float = option(0.0, "largest norm of all gradients together; 0 leaves them alone", at_least=0)
-    precision: str = option("fp32", "bf16 computes in bfloat16 where it is safe (autocast)", choices=("fp32", "bf16"))
+    epochs: int = option(20, "passes over the training data", FREE, at_least=1)
+    seed: int = option(0, "seed of weights, sample order and augmentation", IDENTITY, at_least=0, at_most=2**32 - 1)
+    batch_size: int = option(32, "samples per rank and step", BATCH, at_least=1, aliases=("b",))
+    accumulation: int = option(1, "batches per optimizer step; gradients are exchanged once", BATCH, at_least=1)
+    optimizer: str = option("adamw", "optimizer", IDENTITY, choices=("adamw", "sgd"))
+    lr: float = option(0.003, "learning rate", COMPARED, above=0)
+    momentum: float = option(0.9, "momentum of sgd", COMPARED, only_with=("optimizer", "sgd"), at_least=0, at_most=1)
+    weight_decay: float = option(0.05, "weight decay of weights with two or more dimensions", COMPARED, at_least=0)
+    gamma: float = option(0.9, "factor on the learning rate after every epoch", COMPARED, above=0, at_most=1)
+    warmup_epochs: float = option(1.0, "epochs over which the learning rate rises linearly", COMPARED, at_least=0)
+    scale_lr: bool = option(False, "multiply lr by global batch / reference batch (Goyal et al. 2017)", COMPARED)
+    reference_batch: int = option(
+        256,
+        "the global batch that lr is meant for, with --scale-lr",
+        COMPARED,
+        only_with=("scale_lr", True),
+        at_least=1,
+    )
+    clip_norm: float = option(0.0, "largest norm of all gradients together; 0 leaves them alone", COMPARED, at_least=0)
+    precision: str = option(
+        "fp32", "bf16 computes in bfloat16 where it is safe (autocast)", COMPARED, choices=("fp32", "bf16")
+    )
     matmul_precision: str | None = option(
         None,
         "fp32 matrix products on GPUs: high allows TF32, medium bfloat16; by default torch's own, highest",
+        COMPARED,
         choices=("highest", "high", "medium"),
     )
-    compile: bool = option(False, "compile the model with torch.compile")
-    deterministic: bool = option(False, "refuse operations without a deterministic form (slower on GPUs)")
-    log_interval: int = option(50, "optimizer steps between progress lines", at_least=1)
-    resume: str = option("auto", "auto resumes from the newest checkpoint, if there is one", choices=("auto", "never"))
-    checkpoint_interval_s: float = option(
-        300.0, "seconds between checkpoints; 0: at a stop or the end only", at_least=0
+    compile: bool = option(False, "compile the model with torch.compile", FREE)
+    deterministic: bool = option(False, "refuse operations without a deterministic form (slower on GPUs)", FREE)
+    log_interval: int = option(50, "optimizer steps between progress lines", FREE, at_least=1)
+    resume: str = option(
+        "auto", "auto resumes from the newest checkpoint, if there is one", FREE, choices=("auto", "never")
     )
-    keep_checkpoints: int = option(2, "newest checkpoints to keep", at_least=1)
-    checkpoint_dir: Path | None = option(None, "folder of checkpoints; else $SAGEMAKER_BASE_DIR/checkpoints")
-    model_dir: Path | None = option(None, "folder of the model artifact; else SM_MODEL_DIR")
-    output_dir: Path | None = option(None, "folder of metrics and summary; else SM_OUTPUT_DATA_DIR")
-    train: Path | None = option(None, "training data; else SM_CHANNEL_TRAIN, else the embedded data")
+    checkpoint_interval_s: float = option(
+        300.0, "seconds between checkpoints; 0: at a stop or the end only", FREE, at_least=0
+    )
+    keep_checkpoints: int = option(2, "newest checkpoints to keep", FREE, at_least=1)
+    checkpoint_dir: Path | None = option(None, "folder of checkpoints; else $SAGEMAKER_BASE_DIR/checkpoints", FREE)
+    model_dir: Path | None = option(None, "folder of the model artifact; else SM_MODEL_DIR", FREE)
+    output_dir: Path | None = option(None, "folder of metrics and summary; else SM_OUTPUT_DATA_DIR", FREE)
+    train: Path | None = option(None, "training data; else SM_CHANNEL_TRAIN, else the embedded data", IDENTITY)
     validation: Path | None = option(
-        None, "validation data; else SM_CHANNEL_VALIDATION or SM_CHANNEL_VAL", aliases=("val",)
+        None, "validation data; else SM_CHANNEL_VALIDATION or SM_CHANNEL_VAL", IDENTITY, aliases=("val",)
     )
 
 
@@ -57,19 +71,25 @@ class TrainOptions:
 class ModelOptions(TrainOptions):
     """Sizes of the bundled models, and images. None: the job decides from the data or the model, and prints the value."""
 
-    image_size: int | None = option(None, "side in pixels that images are resized to; digits 8, folders 64", at_least=4)
-    patch_size: int | None = option(None, "side of a patch of the vit, a divisor of the image size", at_least=1)
-    width: int | None = option(None, "channels of the model; vit 64, convnet 32, gpt 128", at_least=8)
-    depth: int | None = option(None, "blocks of the model; vit 4, convnet 3, gpt 8", at_least=1)
-    heads: int = option(4, "attention heads, a divisor of the width", at_least=1)
-    dropout: float = option(0.0, "share of activations dropped while training", at_least=0, at_most=0.9)
-    augment: str = option("shift", "random changes to training images", choices=("none", "shift", "flip", "shift+flip"))
-    workers: int | None = option(
-        None, "processes per rank that decode images; by default from the CPU count", at_least=1
+    image_size: int | None = option(
+        None, "side in pixels that images are resized to; digits 8, folders 64", IDENTITY, at_least=4
     )
-    cache_mb: int = option(256, "decoded images of up to this many MiB stay in each rank's memory", at_least=0)
+    patch_size: int | None = option(
+        None, "side of a patch of the vit, a divisor of the image size", IDENTITY, at_least=1
+    )
+    width: int | None = option(None, "channels of the model; vit 64, convnet 32, gpt 128", IDENTITY, at_least=8)
+    depth: int | None = option(None, "blocks of the model; vit 4, convnet 3, gpt 8", IDENTITY, at_least=1)
+    heads: int = option(4, "attention heads, a divisor of the width", IDENTITY, at_least=1)
+    dropout: float = option(0.0, "share of activations dropped while training", COMPARED, at_least=0, at_most=0.9)
+    augment: str = option(
+        "shift", "random changes to training images", COMPARED, choices=("none", "shift", "flip", "shift+flip")
+    )
+    workers: int | None = option(
+        None, "processes per rank that decode images; by default from the CPU count", FREE, at_least=1
+    )
+    cache_mb: int = option(256, "decoded images of up to this many MiB stay in each rank's memory", FREE, at_least=0)
     skip_bad_samples: bool = option(
-        False, "leave out images and documents that cannot be read; they are counted and named"
+        False, "leave out images and documents that cannot be read; they are counted and named", COMPARED
     )
 
     def __post_init__(self) -> None:
@@ -85,28 +105,38 @@ class DdpJobOptions(ModelOptions):
     """Options of `ddp`: image classification with data parallelism."""
 
     model: str | None = option(
-        None, "embedded model (vit or convnet), or a Hugging Face folder; else SM_CHANNEL_MODEL, else vit"
+        None, "embedded model (vit or convnet), or a Hugging Face folder; else SM_CHANNEL_MODEL, else vit", IDENTITY
     )
     context: int | None = option(
-        None, "tokens of text that a language model sees at once; 1024, or fewer if the model's limit is", at_least=1
+        None,
+        "tokens of text that a language model sees at once; 1024, or fewer if the model's limit is",
+        IDENTITY,
+        at_least=1,
     )
     init_from: Path | None = option(
-        None, "weights for an embedded model to start from: a .pt file, or a folder with model.pt"
+        None, "weights for an embedded model to start from: a .pt file, or a folder with model.pt", COMPARED
     )
     shard: str = option(
-        "1", "ranks over which a replica's weights, gradients and moments are sharded: a divisor of the ranks, or all"
+        "1",
+        "ranks over which a replica's weights, gradients and moments are sharded: a divisor of the ranks, or all",
+        FREE,
     )
-    recompute: bool = option(False, "compute the activations of each layer again in the backward pass")
+    recompute: bool = option(False, "compute the activations of each layer again in the backward pass", FREE)
     lora: int = option(
-        0, "train adapters of this rank beside a folder's weights, and a classifier's head; 0: all weights", at_least=0
+        0,
+        "train adapters of this rank beside a folder's weights, and a classifier's head; 0: all weights",
+        IDENTITY,
+        at_least=0,
     )
     lora_alpha: float | None = option(
-        None, "the adapters' output counts lora-alpha / lora times; by default once", above=0
+        None, "the adapters' output counts lora-alpha / lora times; by default once", IDENTITY, above=0
     )
     lora_targets: str | None = option(
-        None, "modules to adapt, by the ends of their names, separated by commas; by default peft's for the model"
+        None,
+        "modules to adapt, by the ends of their names, separated by commas; by default peft's for the model",
+        IDENTITY,
     )
-    merge: bool = option(False, "with --lora: write the model with its adapters added, not the adapters")
+    merge: bool = option(False, "with --lora: write the model with its adapters added, not the adapters", ARTIFACT)
 
     @property
     def embedded(self) -> tuple[str, ...]:
@@ -134,46 +164,56 @@ class PipelineJobOptions(ModelOptions):
     """Options of `pipeline`: a model in stages, with as many pipelines as the ranks allow. `batch_size` is per pipeline."""
 
     model: str | None = option(
-        None, "embedded model (gpt on text, vit on images), or a Hugging Face folder; else SM_CHANNEL_MODEL, else gpt"
+        None,
+        "embedded model (gpt on text, vit on images), or a Hugging Face folder; else SM_CHANNEL_MODEL, else gpt",
+        IDENTITY,
     )
     context: int | None = option(
         None,
         "bytes of text that the gpt sees at once, 128; tokens that a folder's language model sees, 1024 or its limit",
+        IDENTITY,
         at_least=1,
     )
-    tied: bool = option(False, "the gpt's head has the weights of its embedding, as in GPT-2")
+    tied: bool = option(False, "the gpt's head has the weights of its embedding, as in GPT-2", IDENTITY)
     pp: int | None = option(
         None,
         "ranks per pipeline, a divisor of the number of ranks; by default the smallest divisor from 2",
+        FREE,
         at_least=1,
         aliases=("partitions",),
     )
-    chunks: int | None = option(None, "stages per rank; by default 1, or 2 if the schedule needs several", at_least=1)
+    chunks: int | None = option(
+        None, "stages per rank; by default 1, or 2 if the schedule needs several", FREE, at_least=1
+    )
     schedule: str = option(
         "1f1b",
         "order of forward and backward passes; the last three are experimental",
+        FREE,
         choices=("1f1b", "gpipe", "simple", "interleaved", "zero-bubble", "zbv", "dualpipev"),
     )
     microbatches: int | None = option(
-        None, "microbatches per batch, a divisor of --batch-size; by default up to 4 per rank", at_least=1
+        None, "microbatches per batch, a divisor of --batch-size; by default up to 4 per rank", FREE, at_least=1
     )
     placement: str = option(
-        "cluster", "ranks next to each other form a pipeline (cluster), or hold equal stages (spread)",
+        "cluster", "ranks next to each other form a pipeline (cluster), or hold equal stages (spread)", FREE,
         choices=("cluster", "spread"),
     )  # fmt: skip
     optimize: str = option(
-        "speed", "what the partition minimises: seconds per step, or memory", choices=("speed", "memory")
+        "speed", "what the partition minimises: seconds per step, or memory", FREE, choices=("speed", "memory")
     )
-    memory_limit_mb: float | None = option(None, "MiB that a rank may need; a partition over it is refused", above=0)
-    partition: Path | None = option(None, "partition file to use; written if it does not exist")
-    profile_only: bool = option(False, "profile, write the partition file and leave")
-    recompute: bool = option(False, "compute activations again in the backward pass: less memory, more time")
+    memory_limit_mb: float | None = option(
+        None, "MiB that a rank may need; a partition over it is refused", FREE, above=0
+    )
+    partition: Path | None = option(None, "partition file to use; written if it does not exist", FREE)
+    profile_only: bool = option(False, "profile, write the partition file and leave", FREE)
+    recompute: bool = option(False, "compute activations again in the backward pass: less memory, more time", FREE)
     shard: str = option(
         "1",
         "pipelines over which a stage's weights, gradients and moments are sharded: a divisor of their number, or all",
+        FREE,
     )
-    explain: bool = option(False, "show the planned schedule and memory, then measure both in early steps")
-    mp_parameters: str | None = option(None, "options in the form of AWS's model parallel library, a JSON object")
+    explain: bool = option(False, "show the planned schedule and memory, then measure both in early steps", FREE)
+    mp_parameters: str | None = option(None, "options in the form of AWS's model parallel library, a JSON object", FREE)
 
     @property
     def embedded(self) -> tuple[str, ...]:

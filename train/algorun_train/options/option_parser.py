@@ -9,8 +9,9 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack
 
@@ -20,16 +21,36 @@ T = TypeVar("T")
 TRUE, FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
 
 
+class OnResume(Enum):
+    """What becomes of a job that resumes from a checkpoint with another value of an option."""
+
+    FREE = auto()
+    """Training goes on without a word: layout, length, log, saves and folders change no result."""
+    COMPARED = auto()
+    """Training goes on with the new value, and a warning names both."""
+    BATCH = auto()
+    """It counts in the global batch, which is compared."""
+    IDENTITY = auto()
+    """The checkpoint is refused: the job's identity holds what the option decides about model, data or order."""
+    ARTIFACT = auto()
+    """It changes only what is written after the last step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What an option means, and which values it allows. Bounds are inclusive, except `above`."""
+    """What an option means, and which values it allows. Bounds are inclusive, except `above`.
+
+    `only_with`: another option, and the value of it without which this one has no effect.
+    """
 
     help: str
+    on_resume: OnResume
     above: float | None = None
     at_least: float | None = None
     at_most: float | None = None
     choices: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    only_with: tuple[str, object] | None = None
 
 
 class _Limits(TypedDict, total=False):
@@ -40,11 +61,23 @@ class _Limits(TypedDict, total=False):
     at_most: float
     choices: tuple[str, ...]
     aliases: tuple[str, ...]
+    only_with: tuple[str, object]
 
 
-def option(default: T, text: str, **rule: Unpack[_Limits]) -> T:
+def option(default: T, text: str, on_resume: OnResume, **rule: Unpack[_Limits]) -> T:
     """A field of an options dataclass: its default, and its `Rule` with `text` as the help."""
-    return dataclasses.field(default=default, metadata={"rule": Rule(text, **rule)})
+    return dataclasses.field(default=default, metadata={"rule": Rule(text, on_resume, **rule)})
+
+
+def values_of(options: object, kinds: Collection[OnResume]) -> dict[str, str | int | float | None]:
+    """The values of the options of these kinds, by name, as JSON has them. One without effect is left out."""
+    found = {}
+    for known in _options(type(options)).values():
+        other = known.rule.only_with
+        if known.rule.on_resume in kinds and (other is None or getattr(options, other[0]) == other[1]):
+            value = getattr(options, known.name)
+            found[known.name] = str(value) if isinstance(value, Path) else value
+    return found
 
 
 @dataclass(frozen=True, slots=True)
