@@ -5,7 +5,6 @@ Which of several failures is the root cause is decided in root_cause.py.
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Iterable
 
@@ -19,17 +18,10 @@ LONGEST_TRACEBACK = 24 * 1024  # characters, so that a failure fits a control me
 ALSO, THEN = "also: ", "then: "  # before a failure of its own, and before a consequence
 MOST_OTHERS = 8  # failures beside the root cause that are named
 LONGEST_OTHER = 200  # characters of each
+LEAST_MESSAGE = 200  # characters of a long message that stay in the first line
 
 # Exit codes of the signals that libraries and engines send when a peer has ended.
 ABORTED = (128 + signal.SIGABRT, 128 + signal.SIGTERM)
-
-# What a program may print after its failure: Hydra's advice, torch's warnings at exit.
-AFTERWORD = re.compile(r"set the environment variable hydra_full_error|(\[rank\d+\]:)?\s*\[W\d{4} ", re.IGNORECASE)
-# Warnings of torch that healthy jobs print as well: no evidence of anything.
-HARMLESS = re.compile(
-    r"\s*(\[rank\d+\]:)?\s*\[W\d{4} .*(The hostname of the (client|server) socket cannot be retrieved"
-    r"|Unable to resolve hostname to a \(local\) address|destroy_process_group\(\) was not called)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +48,9 @@ class Failure:
     # How a rank left with 0 too early. Code, message and traceback are then those of a rank that still needed it.
     how_left: str = ""
     user_text: str = ""  # what the user's own script wrote to output/failure
+    place: str = ""  # the user's own line of an exception, as `train.py:6`
+    explains_itself: bool = False  # the message says what to do, as a UserError of ours does
+    only_stdout: bool = False  # the traceback is the end of stdout: stderr had nothing
 
     @property
     def distance(self) -> Distance:
@@ -66,8 +61,11 @@ class Failure:
         """
         if self.kind == "signal" and self.code not in ABORTED:
             return Distance.CAUSE
-        words = peer_errors.own_words(self.kind, self.message, self.traceback)
-        return max(peer_errors.distance(words), Distance.WAITED if self.kind == "engine" else Distance.CAUSE)
+        return max(peer_errors.nearest(self._own_words), Distance.WAITED if self.kind == "engine" else Distance.CAUSE)
+
+    @property
+    def _own_words(self) -> list[str]:
+        return peer_errors.own_words(self.kind, self.message, self.traceback)
 
     @property
     def secondary(self) -> bool:
@@ -77,12 +75,12 @@ class Failure:
     @property
     def of_gpu(self) -> bool:
         """True where memory of the rank's GPU has failed."""
-        return peer_errors.says(peer_errors.FAILED_GPU, peer_errors.own_words(self.kind, self.message, self.traceback))
+        return any(peer_errors.says(peer_errors.FAILED_GPU, words) for words in self._own_words)
 
     @property
     def of_nccl(self) -> bool:
         """True where the words are NCCL's, which carries what is on GPUs."""
-        return peer_errors.says(peer_errors.NCCL, peer_errors.own_words(self.kind, self.message, self.traceback))
+        return any(peer_errors.says(peer_errors.NCCL, words) for words in self._own_words)
 
     @property
     def crash(self) -> bool:
@@ -91,8 +89,8 @@ class Failure:
 
     @property
     def silent(self) -> bool:
-        """True for a rank that left without a word, as MPI_Abort lets it."""
-        return self.kind == "exit" and not self.traceback.strip()
+        """True for a rank that left without a word of an error, as MPI_Abort lets it."""
+        return self.kind == "exit" and (self.only_stdout or not self.traceback.strip())
 
     def makes_stop_fail(self, *, bundled: bool) -> bool:
         """True where a stop has failed because of this: a checkpoint is not saved.
@@ -113,7 +111,12 @@ class Failure:
             parts.append(f"attempt {self.attempt + 1}{most}")
         if self.step and not self.how_left:
             parts.append(f"step {self.step}")
-        return f"{', '.join(parts)}: {self.message}" if self.message else ", ".join(parts)
+        at = f" (at {self.place})" if self.place else ""
+        return f"{', '.join(parts)}: {self.message}{at}" if self.message else f"{', '.join(parts)}{at}"
+
+    def _cut(self, most: int) -> Failure:
+        """The failure with at most `most` characters of its message; where it happened stands behind it."""
+        return replace(self, message=f"{self.message[: most - 3]} .." if len(self.message) > most else self.message)
 
     def text(self, most: int = SHOWN) -> str:
         """At most `most` characters: what the user's script said, headline, the end of the traceback, hint. The same
@@ -126,12 +129,12 @@ class Failure:
         note = f"\n{self.note}" if self.note else ""
         hint = f"\nhint: {self.hint}" if self.hint else ""
         if len(head) + len(note) + len(hint) > most:
-            return (head + note + hint)[:most]
+            short = self._cut(max(LEAST_MESSAGE, len(self.message) - (len(head) + len(note) + len(hint) - most)))
+            return (short.headline() + note + hint)[:most]
+        from . import tracebacks  # only a failure needs it
+
         room = most - len(head) - len(note) - len(hint) - 1
-        trace = self.traceback.strip()
-        if len(trace) > room:
-            trace = trace[len(trace) - room :]
-            trace = trace[trace.find("\n") + 1 :] if "\n" in trace else trace
+        trace = tracebacks.shortened(self.traceback.strip(), max(0, room))
         trace = f"\n{trace}" if trace else ""
         also = ""
         for line in self.others.splitlines():
@@ -157,7 +160,12 @@ class RankLeft:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """An exception in a rank, sent when it reached the top. `at` is the host's monotonic clock."""
+    """An exception in a rank or in a process below it, sent when it reached the top.
+
+    `at` is the host's monotonic clock. `parents` are the processes above this one, up to the rank, each with its command.
+    `ended` are processes of which this exception says that they have failed, with their exit status (-n for signal n); the pid
+    is 0 where only the `command` is known. `explains_itself`: the message says what to do.
+    """
 
     rank: int
     pid: int
@@ -165,6 +173,10 @@ class Raised:
     type: str
     message: str
     traceback: str
+    parents: tuple[tuple[int, str], ...] = ()
+    ended: tuple[tuple[int, int], ...] = ()
+    command: str = ""
+    explains_itself: bool = False
 
 
 def with_others(first: Failure, reported: Iterable[tuple[float, Failure]]) -> Failure:
@@ -191,18 +203,6 @@ def with_others(first: Failure, reported: Iterable[tuple[float, Failure]]) -> Fa
     near = sorted((first, *rest), key=lambda each: each.host != first.host)
     user_text = next((each.user_text for each in near if each.user_text), "")
     return replace(first, others="\n".join(lines), user_text=user_text)
-
-
-def evidence(tail: str) -> str:
-    """The end of what a rank has printed, without torch's harmless warnings."""
-    return "\n".join(line for line in tail.splitlines() if not HARMLESS.match(line))
-
-
-def last_words(tail: str) -> str:
-    """The line to quote of a program that ended by itself: the last one that is no afterword."""
-    lines = [line for line in tail.splitlines() if line.strip()]
-    told = next((line for line in reversed(lines) if not AFTERWORD.match(line)), None)
-    return (told or (lines or [""])[-1]).strip()
 
 
 def how(code: int) -> str:

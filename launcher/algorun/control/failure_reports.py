@@ -17,7 +17,6 @@ MOST_FAILURES = 10_000  # kept; more say nothing new
 # More time for a rank that others miss to end. Its connections close first, then its interpreter unloads torch (0.7 s of
 # CPU, several seconds on a busy machine), and only then its exit status says that it has left, and with which code.
 MISSED_S = 3.0
-ADVICE = "; fix: "  # as UserError writes it, the launcher's and the training package's
 EVEN = (
     "all ranks must take part until the last collective: look for data that is split unevenly, and for a return or"
     " sys.exit(0) that only some ranks reach"
@@ -44,7 +43,7 @@ def only_misses_a_peer(failure: Failure) -> bool:
 
     An error that says what to do explains itself: a library of ours knows why a peer is missing.
     """
-    return failure.secondary and failure.rank is not None and ADVICE not in failure.message
+    return failure.secondary and failure.rank is not None and not failure.explains_itself
 
 
 def blame_left_rank(left: Sequence[RankLeft], ranks: int, seen: Failure) -> Failure:

@@ -85,15 +85,15 @@ class Member:
         """Anything from the hub; the hub's own host has reached it from the start."""
         self._hub.heard(now)
 
-    def go(self, now: float, go: Go, ranks: dict[int, int], *, bundled: bool = False) -> list[Action]:
+    def go(self, now: float, go: Go, ranks: dict[int, int], *, bundled: bool = False, code: str = "") -> list[Action]:
         """All hosts have met; `ranks` maps this host's local ranks to global ones.
 
-        `bundled`: the program is one of ours, with our exit codes.
+        `bundled`: the program is one of ours, with our exit codes. `code`: the folder of the user's code.
         """
         if self.state is not State.JOIN:
             return []
         self.state, self._report.attempt = State.RUN, go.attempt
-        self.ranks.begin(ranks, bundled=bundled)
+        self.ranks.begin(ranks, bundled=bundled, code=code)
         return [Start(go)]
 
     def restart(self, now: float, attempt: int) -> list[Action]:
@@ -121,16 +121,24 @@ class Member:
 
     # -- this host's ranks -----------------------------------------------------------------------------------------
 
-    def rank_raised(self, now: float, local_rank: int, raised: Raised, *, is_rank: bool) -> list[Action]:
-        """An exception reached the top in a rank (`is_rank`) or in a process below it, which the rank may survive."""
-        failure = self.ranks.raised(now, local_rank, raised, is_rank=is_rank)
+    def rank_raised(
+        self, now: float, local_rank: int, raised: Raised, *, is_rank: bool, printed: str = ""
+    ) -> list[Action]:
+        """An exception reached the top in a rank (`is_rank`) or in a process below it, which the rank may survive.
+
+        `printed` is the end of what the rank has printed.
+        """
+        failure = self.ranks.raised(now, local_rank, raised, is_rank=is_rank, printed=printed)
         if failure is None or self.state is not State.RUN or self.stopping:
             return []
         return self._tell(now, local_rank, failure)
 
-    def rank_exited(self, now: float, local_rank: int, returncode: int, tail: str = "", step: int = 0) -> list[Action]:
-        """A rank has ended; -n for signal n. `tail` is the end of its stderr, `step` how far it was."""
-        rank, failure = self.ranks.running(local_rank), self.ranks.exited(now, local_rank, returncode, tail)
+    def rank_exited(
+        self, now: float, local_rank: int, returncode: int, tail: str = "", step: int = 0, printed: str = ""
+    ) -> list[Action]:
+        """A rank has ended; -n for signal n. `tail` is the end of its stderr, `printed` that of both streams, `step` how far it
+        was."""
+        rank, failure = self.ranks.running(local_rank), self.ranks.exited(now, local_rank, returncode, tail, printed)
         if rank is None or self.state is not State.RUN:
             return []
         if (

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
+from itertools import pairwise
 
 # Patterns are text, compiled at the first failure: no start waits for that.
-HEADER = "Traceback (most recent call last):"
-# The line that Python prints between two tracebacks of one chain.
-LINK = r"^(The above exception was the direct cause|During handling of the above exception)"
 # torch's two forms, `frame #4: name + 0x9 (0x7f in lib.so)` and `#4 name from file:9`, Open MPI's, and that of JAX and
 # TensorFlow, `    @     0x7f9613840634  name`.
 FRAME = (
@@ -80,34 +78,40 @@ WRITE = (
 
 
 def chain(traceback: str, *, mixed: bool) -> list[str]:
-    """The exceptions of a traceback as `Type: message`, the oldest first; [] where it holds none.
+    """The exceptions of a traceback as `Type: message`, the oldest first, and members of a group after it; [] where it holds
+    none.
 
     `mixed`: the text is the end of a log, where only the last chain counts.
     """
-    blocks = re.split(rf"^.*{re.escape(HEADER)}\n", traceback, flags=re.MULTILINE)[1:]
+    return [words for words, _ in _exceptions(traceback, mixed=mixed)]
+
+
+def _exceptions(traceback: str, *, mixed: bool) -> list[tuple[str, bool]]:
+    """The exceptions of a traceback, and whether each began what happened to a member of a group."""
+    from . import tracebacks  # only a failure needs it
+
+    lines = tracebacks.lines_of(traceback)
+    found = tracebacks.blocks(lines)
     if mixed:
-        linked = [bool(re.search(LINK, block, re.MULTILINE)) for block in blocks[:-1]]
+        # Linked with the one before: Python says so between the two, or it is a member.
+        linked = [
+            later.member or (each.end < later.begin and re.match(tracebacks.LINK, lines[each.end]) is not None)
+            for each, later in pairwise(found)
+        ]
         begin = next((at + 1 for at in reversed(range(len(linked))) if not linked[at]), 0)
-        blocks = blocks[begin:]
-    return [_words(block) for block in blocks]
+        found = found[begin:]
+    group = re.compile(rf"{tracebacks.GROUP}$")
+    return [(each.text(lines), each.oldest and not group.search(each.first(lines))) for each in found]
 
 
-def _words(block: str) -> str:
-    """The exception of one traceback: the lines below its frames, which Python indents."""
-    lines = block.splitlines()
-    at = next((at for at, line in enumerate(lines) if line and not line.startswith("  ")), len(lines))
-    end = next((n for n in range(at, len(lines)) if re.match(LINK, lines[n])), len(lines))
-    return " ".join(line for line in lines[at:end] if line)
-
-
-def own_words(kind: str, message: str, traceback: str) -> str:
-    """The words to judge a failure by."""
-    found = chain(traceback, mixed=kind != "exception")
+def own_words(kind: str, message: str, traceback: str) -> list[str]:
+    """The words to judge a failure by: of a group those of each member, else of the exception that began the chain."""
+    found = _exceptions(traceback, mixed=kind != "exception")
     if found:
-        return found[0]
+        return [words for words, begins in found if begins] or [found[0][0]]
     if kind == "exception":
-        return message
-    return " ".join([message, *last_lines(traceback)])
+        return [message]
+    return [" ".join([message, *last_lines(traceback)])]
 
 
 def last_lines(text: str) -> list[str]:
@@ -130,6 +134,11 @@ def distance(words: str) -> Distance:
 def failed_write(message: str, traceback: str) -> bool:
     """True where an exception of the chain names a failed write."""
     return any(says(WRITE, words) for words in (message, *chain(traceback, mixed=False)))
+
+
+def nearest(words: list[str]) -> Distance:
+    """That of several exceptions at once: one of them may have begun what the others tell."""
+    return min(map(distance, words))
 
 
 def says(pattern: str, words: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from algorun.common.fast_dataclasses import replace
 
 from .failure import Raised
-from .peer_errors import HEADER
+from .tracebacks import HEADER
 
 COLOURS = re.compile(r"\x1b\[[\d;]*m")
 # Where Ray puts a worker's traceback into a text, alone on its line or behind the name of a wrapping exception.

@@ -40,8 +40,8 @@ ENGINE_WORD_S = 0.5  # the end of an engine counts only if no rank has explained
 class Running(Protocol):
     """What an attempt needs of its runner."""
 
-    def rank_exited(self, local_rank: int, returncode: int, stderr_tail: str) -> None:
-        """A rank has ended; -n for signal n."""
+    def rank_exited(self, local_rank: int, returncode: int, stderr_tail: str, printed: str) -> None:
+        """A rank has ended; -n for signal n. `printed`: the end of both its streams."""
 
     def broken(self, failure: Failure) -> None:
         """Something other than a rank has failed."""

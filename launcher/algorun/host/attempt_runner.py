@@ -103,7 +103,7 @@ class AttemptRunner:
             return
         ranks = {rank.local_rank: rank.rank for rank in self._plan.host(self._host).ranks}
         bundled = self._config.entry.kind == "bundled"
-        self._supervisor.do(self._member.go(self._now, go, ranks, bundled=bundled))
+        self._supervisor.do(self._member.go(self._now, go, ranks, bundled=bundled, code=self._plan.cwd))
 
     def _planned(self, go: Go) -> tuple[Cluster, Plan]:
         return planning.planned(self._config, self._readiness.machine, self._tools.programs, go)
@@ -168,7 +168,9 @@ class AttemptRunner:
 
             raised = ray_errors.plain(raised, self._plan.hosts_by_address)
         if local_rank is not None:
-            self._supervisor.do(self._member.rank_raised(self._now, local_rank, raised, is_rank=is_rank))
+            printed = self._attempt.ranks.printed(local_rank) if is_rank else ""
+            actions = self._member.rank_raised(self._now, local_rank, raised, is_rank=is_rank, printed=printed)
+            self._supervisor.do(actions)
 
     def child_ended(self, pid: int, returncode: int) -> None:
         """A child of this process has ended, a rank or an engine's process."""
@@ -210,11 +212,11 @@ class AttemptRunner:
             except UserError as error:
                 self._cannot_start(error)
 
-    def rank_exited(self, local_rank: int, returncode: int, stderr_tail: str) -> None:
-        """A rank has ended; -n for signal n."""
+    def rank_exited(self, local_rank: int, returncode: int, stderr_tail: str, printed: str) -> None:
+        """A rank has ended; -n for signal n. `printed`: the end of both its streams."""
         self._supervisor.drain()
         step = self._attempt.step(local_rank) if self._attempt is not None else 0
-        self._supervisor.do(self._member.rank_exited(self._now, local_rank, returncode, stderr_tail, step))
+        self._supervisor.do(self._member.rank_exited(self._now, local_rank, returncode, stderr_tail, step, printed))
         self._look_whether_done()
 
     def _look_whether_done(self) -> None:

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from algorun.common.plain_text import plain
+
 from .tail import Tail
 
 LONGEST_LINE = 64 * 1024  # bytes; a longer one is broken (between two characters), as it could fill the memory
@@ -87,9 +89,9 @@ class Console:
             self._waiting += len(data)
             self._ready.notify()
 
-    def say(self, text: str) -> None:
-        """A line of the launcher's own."""
-        self.put(1, text.encode("utf-8", "replace") + b"\n")
+    def say(self, text: str, fd: int = 1) -> None:
+        """Lines of the launcher's own, which may quote a program."""
+        self.put(fd, plain(text).encode("utf-8", "replace") + b"\n")
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Waits until everything is written, or for `timeout_s`."""
@@ -130,6 +132,29 @@ def without_secrets(lines: bytes) -> bytes:
     return SECRET.sub(lambda found: (found[1] or b"") + b"***", lines)
 
 
+# Characters that move a terminal's cursor or ring its bell, and ESC, with which commands begin.
+MOVING = bytes(number for number in range(32) if number not in b"\t\n") + b"\x7f"
+# All commands of a terminal but colours; a command without its end goes to the end of its line.
+COMMAND = re.compile(
+    rb"\x1b\[[0-9;:]*m|\x1b\[[0-?]*[ -/]*[@-~]?|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
+    rb"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]"
+)
+COLOUR, UNCOLOURED = re.compile(rb"\x1b\[[0-9;:]*m"), b"\x1b[0m"
+
+
+def harmless(lines: bytes) -> bytes:
+    """Whole lines of a rank as the console gets them: with colours, which end with their line, and without anything else that
+    moves a terminal's cursor. So no line of a rank can write over a line of the launcher's, or over its own prefix."""
+    if len(lines.translate(None, MOVING)) == len(lines):
+        return lines
+    return b"\n".join(map(_harmless_line, lines.split(b"\n")))
+
+
+def _harmless_line(line: bytes) -> bytes:
+    cleaned = COMMAND.sub(lambda found: found[0] if COLOUR.fullmatch(found[0]) else b"", line)
+    return cleaned + UNCOLOURED if b"\x1b" in cleaned and not cleaned.endswith(UNCOLOURED) else cleaned
+
+
 class RankLog:
     """The output of one process: both of its streams, its file, and the last lines for a failure report.
 
@@ -143,7 +168,7 @@ class RankLog:
         self._prefix = f"[{label}] ".encode()
         self._console = console
         self._streams = {1: Lines(), 2: Lines()}
-        self._tail = Tail()
+        self._tail, self._printed = Tail(), Tail()
         self._label = label
         self.aside = False  # True: its lines go into the file only
         self.fed_at = time.monotonic()
@@ -163,9 +188,10 @@ class RankLog:
             return
         lines = self._clean(lines)
         if not self.aside:
-            self._console.put(stream, prefixed(self._prefix, lines))
+            self._console.put(stream, prefixed(self._prefix, harmless(lines)))
         if stream == 2:
             self._tail.add(lines)
+        self._printed.add(lines)
         if self._file is not None:
             try:
                 os.write(self._file, lines)
@@ -177,6 +203,11 @@ class RankLog:
     def tail(self) -> str:
         """The last lines of stderr."""
         return self._tail.text
+
+    @property
+    def printed(self) -> str:
+        """The last lines of both streams, in the order in which they came."""
+        return self._printed.text
 
     def close(self) -> None:
         if self._file is not None:

@@ -34,14 +34,30 @@ LONGEST_FOR_RAY = 17  # characters of TMPDIR
 
 
 def parse_raised(data: bytes) -> Raised | None:
-    """The exception in a datagram of rank_shim, None where it is no such datagram."""
+    """The exception in a datagram of inside/rank_report.py, None where it is no such datagram."""
     fields = [field.decode("utf-8", "replace") for field in data.split(b"\0")]
-    if len(fields) != 6:
+    if len(fields) != 10:
         return None
+    rank, pid, at, kind, message, traceback, parents, ended, command, explains = fields
     try:
-        return Raised(int(fields[0]), int(fields[1]), float(fields[2]), *fields[3:])
+        return Raised(
+            int(rank),
+            int(pid),
+            float(at),
+            kind,
+            message,
+            traceback,
+            tuple((int(number), words) for number, _, words in map(_split, parents.split("\n")) if number),
+            tuple((int(number), int(status)) for number, _, status in map(_split, ended.split("\n")) if number),
+            command,
+            bool(explains),
+        )
     except ValueError:
         return None
+
+
+def _split(line: str) -> tuple[str, str, str]:
+    return line.partition(" ")
 
 
 def parse_message(line: bytes) -> Fields | None:

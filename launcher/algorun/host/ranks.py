@@ -27,14 +27,14 @@ class Rank:
 
 
 class Ranks:
-    """All ranks of this host. Calls `on_exit(local_rank, returncode, stderr_tail)`; `on_broken(text)` for other faults."""
+    """All ranks of this host. Calls `on_exit(local_rank, returncode, stderr_tail, tail_of_both)`; `on_broken(text)` for other faults."""
 
     def __init__(
         self,
         tools: Tools,
         plan: Plan,
         host: HostPlan,
-        on_exit: Callable[[int, int, str], None],
+        on_exit: Callable[[int, int, str, str], None],
         on_broken: Callable[[str], None],
     ) -> None:
         self._tools, self._plan, self._host = tools, plan, host
@@ -71,6 +71,13 @@ class Ranks:
     def heard_at(self, local_rank: int) -> float:
         """When this rank last printed something, or began."""
         return self._ranks[local_rank].log.fed_at
+
+    def printed(self, local_rank: int) -> str:
+        """The last lines that this rank and its children have printed so far."""
+        rank = self._ranks[local_rank]
+        for pipe in rank.pipes:
+            pipe.drain()
+        return rank.log.printed
 
     def local_rank_of(self, rank_number: int) -> int | None:
         """The local rank of a global one, None if it is not here."""
@@ -214,4 +221,4 @@ class Ranks:
         self._ended.add(local_rank)
         for pipe in rank.pipes:
             pipe.drain()
-        self._on_exit(local_rank, returncode, rank.log.tail)
+        self._on_exit(local_rank, returncode, rank.log.tail, rank.log.printed)

@@ -56,7 +56,9 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     if not config.quiet:
         if result.verdict.failure is not None:
             failure = result.verdict.failure
-            console.put(2, f"algorun: {failure.text(LOGGED + len(failure.user_text))}\n".encode("utf-8", "replace"))
+            # Only the first line is the launcher's: a message of several lines may look like others of its lines.
+            first, *rest = failure.text(LOGGED + len(failure.user_text)).split("\n")
+            console.say("\n".join([f"algorun: {first}", *(f"| {line}" for line in rest)]), fd=2)
         console.say(result.line)
     console.close()
     return int(result.verdict.code) or int(ExitCode.OK)

@@ -1,4 +1,4 @@
-"""The last lines that a program has written to stderr, for the report of its end. Pure."""
+"""The last lines that a program has written, for the report of its end. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ class Tail:
         self._add(text)
 
     def _add(self, text: bytes) -> None:
-        lines = text.splitlines()[-MOST_LINES:]
+        if not text:
+            return
+        lines = text.removesuffix(b"\n").rsplit(b"\n", MOST_LINES)[-MOST_LINES:]
         self._lines.extend(lines)
         if self._words:
             self._since += sum(bool(line) and not line.startswith(OF_DUMP) for line in lines)

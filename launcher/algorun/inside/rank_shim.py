@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 
 TYPE_CHECKING = False  # typing itself must not be imported here
 if TYPE_CHECKING:
@@ -19,82 +18,26 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
     from typing import Any
 
-LONGEST_REPORT = 32 * 1024  # characters; a datagram on a Unix socket may be larger
-FRAMES = 60
-OWN = "/algorun/inside/rank_activities.py"  # as in host/stacks.py, which cannot be imported here
-
-
-def _line(path: str, number: int) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            for count, text in enumerate(file, 1):
-                if count == number:
-                    return text.strip()
-    except OSError:
-        pass
-    return ""
-
-
-def _frames(traceback: TracebackType | None) -> list[str]:
-    out: list[str] = []
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        source = _line(code.co_filename, traceback.tb_lineno)
-        if not code.co_filename.endswith(OWN):
-            out.append(f'  File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}')
-            out += [f"    {source}"] if source else []
-        traceback = traceback.tb_next
-    return out[-2 * FRAMES :]
-
-
-def _name(kind: type[BaseException]) -> str:
-    return (
-        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
-    )
-
-
-def describe(error: BaseException, traceback: TracebackType | None) -> str:
-    """The traceback and its causes as text, the oldest first. The module traceback is not used: see above."""
-    parts: list[str] = []
-    seen: set[int] = set()
-    current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
-        trace = traceback if current is error else current.__traceback__
-        lines = ["Traceback (most recent call last):", *_frames(trace), f"{_name(type(current))}: {_text(current)}"]
-        parts.insert(0, "\n".join(lines))
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
-    return "\n\n".join(parts)
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # a broken __str__ must not hide the failure
-        return "(its message cannot be shown)"
+_reported: BaseException | None = None  # the last exception that the supervisor has been sent
 
 
 def report(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-    """Sends an exception to this host's supervisor. Never raises, never blocks."""
+    """Sends an exception to this host's supervisor, once. Never raises, never blocks."""
+    global _reported
+    if error is _reported or issubclass(kind, (KeyboardInterrupt, SystemExit)):
+        return
+    _reported = error
     try:
-        import _socket
-
-        fields = (
-            os.environ.get("ALGORUN_RANK", ""),
-            str(os.getpid()),
-            repr(time.monotonic()),
-            _name(kind),
-            _text(error)[:4096],
-            describe(error, traceback)[-LONGEST_REPORT:],
-        )
-        body = b"\0".join(field.replace("\0", "").encode("utf-8", "replace") for field in fields)
-        channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK)
-        try:
-            channel.sendto(body, os.environ["ALGORUN_RUN_DIR"] + "/raised")
-        finally:
-            channel.close()
+        _execute(_beside("rank_report.py"), "algorun_rank_report").send(kind, error, traceback)
     except Exception:
         pass  # the supervisor still has the exit status and the end of the log
+
+
+def report_at_exit() -> None:
+    """Reports what has ended the program where another hook than ours has told it: typer, rich and others set their own."""
+    error = getattr(sys, "last_value", None)
+    if isinstance(error, BaseException):
+        report(type(error), error, error.__traceback__)
 
 
 def end_gloo() -> None:
@@ -130,11 +73,11 @@ def _install() -> None:
     import atexit
 
     atexit.register(end_gloo)
+    atexit.register(report_at_exit)
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if not issubclass(kind, KeyboardInterrupt):
-            report(kind, error, traceback)
+        report(kind, error, traceback)
         before(kind, error, traceback)
 
     sys.excepthook = hook

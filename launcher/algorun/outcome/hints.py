@@ -17,7 +17,7 @@ from algorun.machine.preflight import FULL, LITTLE_SHM, MORE_SHM, size
 from algorun.machine.probe import Folder
 
 KILLED, BUS_ERROR = 137, 135
-ADVICE = "; fix: "  # a message with this already says what to do (errors.UserError of a bundled entrypoint)
+OURS = ("configuration", "mismatch", "preflight", "setup")  # kinds of failures whose message says what to do
 
 LESS_MEMORY = "use a smaller batch, fewer DataLoader workers, or a larger instance"
 LESS_DISK = "keep fewer checkpoints, or give the job a larger volume"
@@ -62,7 +62,7 @@ class Rule:
     always: bool = False  # applies also if the failure's message says already what to do
 
     def applies(self, case: Case) -> bool:
-        if not self.always and ADVICE in case.failure.message:
+        if not self.always and (case.failure.explains_itself or case.failure.kind in OURS):
             return False
         return (not self.pattern or says(self.pattern, case.words)) and self.condition(case)
 

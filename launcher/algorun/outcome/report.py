@@ -6,13 +6,13 @@ import contextlib
 import json
 import math
 import os
-import re
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
+from algorun.common.plain_text import plain
 from algorun.control.failure import SHOWN, Failure
 from algorun.control.hang import Stack
 from algorun.control.messages import Verdict
@@ -50,9 +50,7 @@ def user_failure_text(paths: Paths) -> str:
             data = file.read(4 * LONGEST_USER_TEXT) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     except OSError:
         return ""
-    text = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", data.decode("utf-8", "replace")).replace("\r\n", "\n")
-    text = "".join(c if c.isprintable() or c in "\n\t" else " " if c.isspace() else "" for c in text)
-    return text.strip()[:LONGEST_USER_TEXT]
+    return plain(data.decode("utf-8", "replace")).strip()[:LONGEST_USER_TEXT]
 
 
 def forget_user_failure_text(paths: Paths) -> None:
@@ -104,7 +102,7 @@ def write(paths: Paths, verdict: Verdict, own: str = "") -> str:
                 free(path)
             write_aside(paths.success, "")
             return ""
-        text = failure.text(SHOWN - 1) + "\n"
+        text = plain(failure.text(SHOWN - 1)) + "\n"
         for path in paths.last_words:
             write_reserved(path, text)
         full = full_text(failure)
@@ -142,7 +140,7 @@ def full_text(failure: Failure) -> str:
     """The failure with its whole traceback."""
     hint = f"hint: {failure.hint}" if failure.hint else ""
     parts = [failure.user_text, failure.headline(), failure.traceback.strip(), failure.note, failure.others, hint]
-    return "\n".join(part for part in parts if part) + "\n"
+    return plain("\n".join(part for part in parts if part)) + "\n"
 
 
 def figures(path: Path) -> str:
@@ -178,7 +176,11 @@ def closing_line(verdict: Verdict, nnodes: int, world_size: int) -> str:
     """The last line of a job, for people and for scripts."""
     where = f"nnodes={nnodes} world_size={world_size}"
     if verdict.failure is not None:
-        return f"failed {where} code={verdict.code} {verdict.failure.headline()}"
+        return _one_line(f"failed {where} code={verdict.code} {verdict.failure.headline()}")
     if verdict.kind == "stopped":
-        return f"stopped {where} why={verdict.why}"
-    return f"ok {where} {verdict.why}".rstrip()
+        return _one_line(f"stopped {where} why={verdict.why}")
+    return _one_line(f"ok {where} {verdict.why}".rstrip())
+
+
+def _one_line(text: str) -> str:
+    return " ".join(plain(text).split("\n"))

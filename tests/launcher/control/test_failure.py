@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.failure import SHOWN, Failure, last_words, with_others
+from algorun.control.failure import SHOWN, Failure, with_others
 from algorun.control.failure_reports import failure_to_blame
+from algorun.control.last_words import last_words
 from algorun.control.rank_failures import RankFailures
 from algorun.outcome.report import full_text
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.failure import Failure
+from algorun.control.failure import Failure, Raised
 from algorun.control.hang import Frame, Stack
 from algorun.control.member import State
 from algorun.control.messages import ANSWER_S
@@ -292,8 +292,17 @@ def test_a_stop_ends_the_questions(asked):
 
 def test_an_error_that_says_what_to_do_is_the_verdict():
     ranks = running(2)
-    tail = "Traceback (most recent call last):\ntorch.distributed.DistStoreError: wait timeout after 9ms; fix: name all hosts\n"
-    ranks.act("algo-1", ranks.members["algo-1"].rank_exited(ranks.now, 0, 1, tail))
+    words = "DistStoreError: wait timeout after 9ms"
+    raised = Raised(
+        0,
+        1,
+        ranks.now,
+        "UserError",
+        words,
+        f"Traceback (most recent call last):\nUserError: {words}",
+        explains_itself=True,
+    )
+    ranks.act("algo-1", ranks.members["algo-1"].rank_raised(ranks.now, 0, raised, is_rank=True))
     ranks.settle()
     ranks.pass_time(LIMITS.blame_s + 0.1)
     assert verdict(ranks).code == 1

@@ -237,7 +237,9 @@ def test_an_error_that_says_what_to_do_about_a_missing_peer_stays_the_cause():
     )
     job.act(
         "algo-1",
-        job.members["algo-1"].rank_raised(job.now, 0, Raised(0, 1, job.now, "UserError", advice, chain), is_rank=True),
+        job.members["algo-1"].rank_raised(
+            job.now, 0, Raised(0, 1, job.now, "UserError", advice, chain, explains_itself=True), is_rank=True
+        ),
     )
     job.settle()
     assert verdict(job).headline() == f"exception: rank 0 on algo-1, exit 1, attempt 1: UserError: {advice}"

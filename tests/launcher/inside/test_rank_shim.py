@@ -77,18 +77,19 @@ def test_bundled_entrypoints_are_not_shadowed(tmp_path, nothing_left):
     assert done.code == 64, done.text
 
 
-def test_an_own_excepthook_still_works_and_the_log_tells_the_cause(tmp_path, nothing_left):
+def test_an_own_excepthook_still_works_and_the_exception_is_told_at_the_exit(tmp_path, nothing_left):
     code = "import sys\nsys.excepthook = lambda kind, error, trace: print('hooked', error, file=sys.stderr)\nraise OSError('x')"
     done = algorun("train", cwd=tmp_path, ALGORUN_TEST=nothing_left, **job(tmp_path, {"entry.py": code}, "entry.py"))
     assert done.code == 1
-    assert failure(tmp_path).startswith("exit: rank 0 on algo-1, exit 1, attempt 1: hooked x")
+    assert failure(tmp_path).startswith("exception: rank 0 on algo-1, exit 1, attempt 1: OSError: x (at entry.py:3)")
+    assert "[0 algo-1] hooked x" in done.text
 
 
 def test_causes_are_told_oldest_first(tmp_path, nothing_left):
     code = "try:\n    {}['key']\nexcept KeyError as error:\n    raise ValueError('outer') from error"
     algorun("train", cwd=tmp_path, ALGORUN_TEST=nothing_left, **job(tmp_path, {"entry.py": code}, "entry.py"))
     text = failure(tmp_path)
-    assert text.splitlines()[0].endswith("ValueError: outer")
+    assert text.splitlines()[0].endswith("ValueError: outer (at entry.py:4)")
     assert text.index("KeyError: 'key'") < text.rindex("ValueError: outer")
 
 

@@ -28,7 +28,7 @@ BUS = Failure("signal", "algo-1", 135, "ended by the signal", 0)
 
 def raised(words: str) -> Failure:
     trace = f"Traceback (most recent call last):\n  File 'x', line 1, in y\n    z\n{words}"
-    return Failure("exception", "algo-1", 1, words, 0, trace)
+    return Failure("exception", "algo-1", 1, words, 0, trace, explains_itself="; fix: " in words)
 
 
 def hint(failure: Failure, evidence: Evidence = CALM) -> str:

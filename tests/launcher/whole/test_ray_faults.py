@@ -16,10 +16,10 @@ pytestmark = pytest.mark.ray
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
-        ("task", r"exception: rank 0 on algo-1, exit 1, attempt 1: KeyError: 'not there' \(ray::inner, pid \d+ on algo-[12]\)\n"),
-        ("actor", r"exception: rank 0 on algo-1, exit 1, attempt 1: ValueError: bad sample \(ray::Holder.fail, pid \d+ on algo-2\)\n"),
+        ("task", r"exception: rank 0 on algo-1, exit 1, attempt 1: KeyError: 'not there' \(ray::inner, pid \d+ on algo-[12]\) \(at \S+:\d+\)\n"),
+        ("actor", r"exception: rank 0 on algo-1, exit 1, attempt 1: ValueError: bad sample \(ray::Holder.fail, pid \d+ on algo-2\) \(at \S+:\d+\)\n"),
         ("die", r"exception: rank 0 on algo-1, exit 1, attempt 1: ray.exceptions.ActorDiedError: The actor died unexpectedly "
-                r"before finishing this task. \(Holder, pid \d+ on algo-2\)\n"),
+                r"before finishing this task. \(Holder, pid \d+ on algo-2\) \(at \S+:\d+\)\n"),
     ],
 )  # fmt: skip
 def test_an_exception_of_a_worker_comes_first_with_its_host(mode, says, tmp_path, nothing_left):

@@ -40,7 +40,7 @@ def test_a_worker_of_torch_trainer_that_raises_is_the_root_cause(tmp_path, nothi
     job = run("train_fails", tmp_path, nothing_left)
     assert job.code == 1, job.text
     (text,) = failures(tmp_path)
-    says = "exception: rank 0 on algo-1, exit 1, attempt 1: ValueError: bad batch 2 (worker 1 of Ray Train)\n"
+    says = "exception: rank 0 on algo-1, exit 1, attempt 1: ValueError: bad batch 2 (worker 1 of Ray Train) (at "
     assert text.startswith(says)
     assert "ray_libraries.py" in text
 

@@ -41,7 +41,7 @@ def test_attempts_follow_each_other_until_one_succeeds(engine, tmp_path, nothing
         data = done.folder / host / "output" / "data"
         first = (data / "failure-attempt-1.txt").read_text()
         assert first.startswith(
-            "exception: rank 3 on algo-2, exit 1, attempt 1/3: ValueError: bad batch in attempt 0\n"
+            "exception: rank 3 on algo-2, exit 1, attempt 1/3: ValueError: bad batch in attempt 0 (at "
         )
         assert 'raise ValueError(f"bad batch' in first
         assert not (data.parent / "failure").exists()
@@ -97,7 +97,7 @@ def beside_a_lost_host(folder, marker):
 def test_a_failure_beside_a_lost_host_says_why_there_is_no_restart(begun):
     assert begun.failure("algo-1") == begun.failure("algo-3")
     lines = begun.failure("algo-1").splitlines()
-    assert lines[0] == "exception: rank 0 on algo-1, exit 1, attempt 1/4: ValueError: bad record 17"
+    assert lines[0] == "exception: rank 0 on algo-1, exit 1, attempt 1/4: ValueError: bad record 17 (at train.py:4)"
     assert lines[-2:] == [
         "no restart: algo-2 was lost",
         "also: lost: algo-2, exit 66: host lost: connection closed",

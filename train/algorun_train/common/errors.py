@@ -11,6 +11,8 @@ EXIT_USER_ERROR = 64  # sysexits.h EX_USAGE; the launcher's code for "configurat
 class UserError(Exception):
     """Bad configuration or bad data input. The text says what, where, what is allowed and the fix."""
 
+    explains_itself = True  # the launcher looks for no hint, and for no other cause (inside/rank_report.py)
+
 
 class TrainingError(RuntimeError):
     """Training went wrong in a way that no restart repairs, such as a loss that is not a number."""

@@ -1,0 +1,163 @@
+"""The line to quote of a program that ended by itself, from the end of what it has printed. Pure.
+
+The last line is often none: the last state of a progress bar, the border of a box, a warning at the interpreter's exit, or the
+summary of a launcher whose child has failed.
+"""
+
+from __future__ import annotations
+
+import re
+
+from .tracebacks import HEADER, LINK
+
+# Warnings of torch that healthy jobs print as well: no evidence of anything.
+HARMLESS = (
+    r"\s*(\[rank\d+\]:)?\s*\[W\d{4} .*(The hostname of the (client|server) socket cannot be retrieved"
+    r"|Unable to resolve hostname to a \(local\) address|destroy_process_group\(\) was not called)"
+)
+# What a program may print after its failure: Hydra's advice, torch's warnings at exit, warnings of Python with their source
+# line, and the lines of tools that leave with it.
+AFTERWORD = (
+    r"set the environment variable hydra_full_error|(\[rank\d+\]:)?\s*\[W\d{4} |\S+:\d+: \w*Warning: "
+    r"|\s*warnings\.warn\(|wandb: |make(\[\d+\])?: \*\*\* |npm ERR!"
+)
+# How launchers say that a process below them has failed: torchrun, DeepSpeed, Accelerate, subprocess.
+LAUNCHER = (
+    r"(torch\.distributed\.elastic\.\S+\.)?ChildFailedError\b|(subprocess\.)?CalledProcessError: Command "
+    r"|[EIW]\d{4} .*elastic/multiprocessing|.*\bFAILED$|(Root Cause|Failures?|Other Failures)\b.*:$|\[\d+\]:$"
+    r"|<NO_OTHER_FAILURES>|(time|host|rank|exitcode|error_file|traceback) +: |.*\[launch\.py:\d+:"
+    r"|.*\bexits with return code = |Process \S+:$|srun: error: .*Exited with exit code"
+)
+BORDER = r"[\s─━═\-=_*#~+.:╭╮╰╯┌┐└┘├┤┬┴┼╔╗╚╝╠╣┏┓┗┛│┃║|]*$"
+TITLE = r"\s*[╭┌╔┏][─━═].*[╮┐╗┓]\s*$"
+BOXED = r"\s*[│┃║|]\s?(.*?)\s*[│┃║|]\s*$"
+# tqdm with and without a total: what follows on the line was printed behind the bar.
+TQDM = (
+    r"(?:[^|\n]{0,200}?\d+(?:\.\d+)?%\|[^|\n]{0,400}\|[^\[\n]{0,80}\[[^\]\n]{0,200}\]"
+    r"|(?:[^:\n]{0,80}: )?\d[\d.,]*[kMGT]?\w{0,12} \[\d\d:\d\d[^\]\n]{0,120}\])"
+)
+# Bars of Keras, pip, rich, click, curl: the whole line.
+BARS = (
+    r"\s*\d+/\d+ +(\[[=>.#\- ]{5,}\]|[━╸╺\-=]{5,}).*$|.*\[[=#>\-. ]{6,}\] +\d+(\.\d+)?%.*$|.*\d+(\.\d+)?% ?\[[=#>\-. ]{6,}\].*$"
+    r"|.*[━╸╺█▉▊▋▌▍▎▏▓▒░⣿⣀]{5,}[\s\d.:%/?,\-\w]*$"
+)
+FRAME = r'\s*(\[rank\d+\]:\s*)?(File "[^"]*", line \d+|\^+\s*$|~*\^+~*\s*$)'
+# What Python prints of errors that end nothing, with a traceback of their own.
+IGNORED = r"(Exception ignored in|Error in atexit\._run_exitfuncs|Exception in thread)\b"
+# Words of an error.
+ERROR = (
+    r"\b(error|errors|fatal|critical|exception|fail(ed|ure|s)?|abort(ed|ing)?|cannot|can't|could not|couldn't|unable|denied"
+    r"|refused|invalid|missing|no such|not found|not exist\w*|unknown|unrecognized|unexpected|illegal|corrupt\w*|panic|usage"
+    r"|out of|no space|quota|exceed\w*|timed out|killed|bad)\b|Error\b"
+)
+SEARCHED = 1000  # characters of a line that are looked at
+NEAR = 5  # meaningful lines: an error on stderr counts if no more of them follow on stdout
+LONGEST_BOX = 400  # characters of the text in a box
+
+
+def evidence(tail: str) -> str:
+    """The end of what a rank has printed, without torch's harmless warnings and progress bars."""
+    harmless = re.compile(HARMLESS, re.IGNORECASE)
+    lines = (_without_bar(line) for line in tail.split("\n") if not harmless.match(line[:SEARCHED]))
+    return "\n".join(line for line in lines if line is not None)
+
+
+def says_error(line: str) -> bool:
+    """True where a line has words of an error."""
+    return re.search(ERROR, line[:SEARCHED], re.IGNORECASE) is not None
+
+
+def last_words(tail: str) -> str:
+    """The last meaningful line; "" where nothing at all was printed."""
+    lines = [_meaning(line) for line in tail.split("\n")]
+    quiet = _of_ignored(lines)
+    told = [at for at, line in enumerate(lines) if line]
+    for passed in (True, False):  # what launchers say, if nothing else is there
+        for at in reversed(told):
+            if at in quiet or re.match(AFTERWORD, lines[at], re.IGNORECASE) or _of_traceback(lines[at]):
+                continue
+            if not (passed and re.match(LAUNCHER, lines[at].strip())):
+                return _in_box(tail.split("\n"), at) or lines[at].strip()
+    last = lines[told[-1]] if told else next((line for line in reversed(tail.split("\n")) if line.strip()), "")
+    return last.strip()
+
+
+def said_after(tail: str, words: str) -> str:
+    """The last meaningful line that a program has printed after these words, "" if there is none; `words` is one line.
+
+    Words that are not in the tail were printed long before.
+    """
+    at = tail.rfind(words) if words else -1
+    return last_words(tail) if at < 0 else last_words(tail[at + len(words) :].partition("\n")[2])
+
+
+def told_on_stdout(stderr: str, printed: str) -> bool:
+    """True where a program has told its end on stdout: stderr has no error among the last lines. `printed` is the end of both
+    streams."""
+    words, last = last_words(stderr), last_words(printed)
+    if not last or last == words:
+        return False
+    lines = [line for line in printed.split("\n") if _meaning(line)][-NEAR:]
+    return not (says_error(words) and any(words in line for line in lines))
+
+
+def by_launcher(line: str) -> bool:
+    """True for a line by which a launcher says that a process below it has failed."""
+    return re.match(LAUNCHER, line.strip()) is not None
+
+
+def _without_bar(line: str) -> str | None:
+    """A line without a progress bar, None where nothing is left."""
+    cut = line[:SEARCHED]
+    if "%" in cut or "[" in cut or re.match(BARS, cut):
+        behind = "" if re.match(BARS, cut) else re.sub(rf"^{TQDM}", "", cut)
+        return line if behind == cut else behind + line[SEARCHED:] if behind.strip() else None
+    return line
+
+
+def _meaning(line: str) -> str:
+    """A line without a progress bar; "" for a border, the title of a box, or a line that is a bar altogether.
+
+    The inside of a box keeps its indentation, as a traceback has one.
+    """
+    told = _without_bar(line)
+    if told is None or re.match(BORDER, told[:SEARCHED]) or re.match(TITLE, told[:SEARCHED]):
+        return ""
+    boxed = re.match(BOXED, told[:SEARCHED])
+    return boxed[1] if boxed and boxed[1].strip() else told
+
+
+def _of_traceback(line: str) -> bool:
+    """True for a line of a traceback that is no exception."""
+    return bool(re.match(FRAME, line) or HEADER in line or re.match(LINK, line) or line.startswith("    "))
+
+
+def _of_ignored(lines: list[str]) -> set[int]:
+    """The lines by which Python tells an error that ended nothing, with its traceback."""
+    found: set[int] = set()
+    for at, line in enumerate(lines):
+        if not re.match(IGNORED, line):
+            continue
+        found.add(at)
+        end = at + 1
+        while end < len(lines) and (HEADER in lines[end] or lines[end].startswith("  ") or not lines[end]):
+            found.add(end)
+            end += 1
+        if end > at + 1:
+            found.add(end)  # the exception
+    return found
+
+
+def _in_box(lines: list[str], at: int) -> str:
+    """The whole text of the box that line `at` is in, "" where it is in none: boxes wrap long lines."""
+    begin = at
+    while begin >= 0 and _inside(lines[begin]):
+        begin -= 1
+    text = " ".join(_inside(line) for line in lines[begin + 1 : at + 1])
+    return text if len(text) <= LONGEST_BOX else _inside(lines[at])
+
+
+def _inside(line: str) -> str:
+    """What stands between the sides of a box."""
+    boxed = re.match(r"\s*[│┃║]\s?(.*?)\s*[│┃║]\s*$", line[:SEARCHED])
+    return boxed[1].strip() if boxed else ""
