@@ -1,25 +1,17 @@
 """What a folder with a Hugging Face model says of itself, read from its JSON files. Nothing in the folder is executed."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from algorun_train.common.errors import UserError
 
-from .folder_files import Json, read_json, refused
+from .folder_files import Json, read_json
 from .image_processor import ImageInput, read_image_input
+from .token_input import TokenInput, read_token_input
 
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
-TOKENIZER = "tokenizer.json"
-
-
-@dataclass(frozen=True, slots=True)
-class TokenInput:
-    """What a language model reads: at most `context` tokens at once (None: as many as fit in memory)."""
-
-    context: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +41,7 @@ def read_folder(path: Path, source: str) -> ModelFolder:
                 "fix: save the model without quantisation and without code of its own"
             )
     images = None if is_text else read_image_input(where, path, config)
-    tokens = _token_input(where, path, config) if is_text else None
+    tokens = read_token_input(where, path, config) if is_text else None
     return ModelFolder(str(path), source, architecture, config, _weights(where, path), images, tokens)
 
 
@@ -103,23 +95,3 @@ def _weights(where: str, path: Path) -> str | None:
             "fix: save the model with save_pretrained, or remove the file to start from random weights"
         )
     return None
-
-
-def _token_input(where: str, path: Path, config: Mapping[str, Any]) -> TokenInput:
-    from transformers import AutoTokenizer
-
-    if not (path / TOKENIZER).exists():
-        raise UserError(
-            f"{where}: no tokenizer; allowed: {TOKENIZER} beside the model; fix: save the tokenizer with "
-            "AutoTokenizer.from_pretrained(..).save_pretrained(..) to the same folder"
-        )
-    with refused(f"{where}: the tokenizer cannot be read"):
-        size = len(AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False))
-    words = config.get("vocab_size")
-    if isinstance(words, int) and size > words:
-        raise UserError(
-            f"{where}: the tokenizer has {size} tokens, the model {words} by vocab_size in {CONFIG}; allowed: at most as "
-            "many; fix: save the model with its own tokenizer"
-        )
-    lengths = (config.get(name) for name in ("max_position_embeddings", "n_positions"))
-    return TokenInput(next((length for length in lengths if type(length) is int and length > 0), None))
