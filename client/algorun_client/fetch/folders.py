@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 
@@ -53,7 +53,7 @@ def _is_there(each: StoredObject, path: Path) -> bool:
     return found.st_size == each.size and abs(found.st_mtime - each.modified.timestamp()) < 1
 
 
-def _paths(objects: Sequence[StoredObject], prefix: str, say: Callable[[str], None]) -> list[tuple[StoredObject, str]]:
+def _paths(objects: Iterable[StoredObject], prefix: str, say: Callable[[str], None]) -> list[tuple[StoredObject, str]]:
     """The objects and their paths below the folder. A key may hold anything, also `..`, and may be the folder of another."""
     named = [(each, each.uri.removeprefix(prefix)) for each in objects if not each.uri.endswith("/")]
     folders = {parent for _, key in named for parent in PurePosixPath(key).parents}

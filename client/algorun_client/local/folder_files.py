@@ -10,7 +10,7 @@ from pathlib import Path
 def files_below(folder: Path, failed: Callable[[OSError], object]) -> Iterator[tuple[str, Path]]:
     """The files by their names below the folder. A loop of links is entered once. `failed` gets the error of a folder that
     cannot be listed; one that is gone has no files."""
-    pending = [(folder, (os.path.realpath(folder),))]
+    pending: list[tuple[Path, tuple[str, ...]]] = [(folder, (os.path.realpath(folder),))]
     while pending:
         top, chain = pending.pop()
         try:

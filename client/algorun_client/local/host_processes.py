@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -54,6 +55,17 @@ class LogStream:
             self._file.flush()
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How the process of a host begins: in `folder`, with its output in `stream`, after `enter` (a `preexec_fn`). `first` is
+    the first text of its output."""
+
+    folder: Path
+    stream: Path
+    enter: Callable[[], None] | None = None
+    first: str = ""
+
+
 class HostProcesses:
     """One process for each host. They end with this process, even if it is killed."""
 
@@ -63,19 +75,20 @@ class HostProcesses:
         self._selector = selectors.DefaultSelector()
         self._ended_at = 0.0
 
-    def start(self, host: str, words: Sequence[str], environ: Mapping[str, str], folder: Path, stream: Path) -> None:
-        """Starts the process of one host in a session and a folder of its own; its output goes to the log stream."""
-        log = LogStream(stream)
+    def start(self, host: str, words: Sequence[str], environ: Mapping[str, str], how: Start) -> None:
+        """Starts the process of one host in a session of its own; its output goes to the log stream."""
+        log = LogStream(how.stream)
+        log.feed(how.first.encode())
         try:
             process = subprocess.Popen(
                 words,
                 env=dict(environ),
-                cwd=folder,
+                cwd=how.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=_end_with_parent(),
+                preexec_fn=_begin(how.enter),
             )
         except OSError as error:
             log.feed(f"{words[0]}: {error.strerror}\n".encode())
@@ -151,13 +164,15 @@ def _send(pid: int, number: int, *, group: bool) -> None:
             os.kill(pid, number)
 
 
-def _end_with_parent() -> Callable[[], None]:
+def _begin(enter: Callable[[], None] | None) -> Callable[[], None]:
     """A `preexec_fn`: the kernel kills the child when this process ends. The launcher's watcher then ends its ranks."""
     parent, prctl = os.getpid(), ctypes.CDLL(None).prctl
 
-    def tie() -> None:
+    def begin() -> None:
+        if enter is not None:
+            enter()  # first: a new user namespace clears what prctl has set
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # it has ended already
             os._exit(128 + signal.SIGKILL)
 
-    return tie
+    return begin

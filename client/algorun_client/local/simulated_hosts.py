@@ -7,11 +7,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from algorun.common import own_opt_ml
 from algorun.common.free_ports import free_ports
 
 from . import gpus
 from .environment import for_host, of_job
-from .host_processes import HostProcesses
+from .host_processes import HostProcesses, Start
 from .job_description import JobDescription, local_text
 
 
@@ -42,12 +43,16 @@ class SimulatedHosts:
     def start(self, trees: Mapping[str, Path], streams: Mapping[str, Path]) -> None:
         meeting = {**addresses(self._job.cluster.hosts), **of_job(self._job)}
         shares = gpus.divided(gpus.visible(os.environ), len(trees))
+        shared = own_opt_ml.why_shared(next(iter(trees.values())), [*map(str, trees.values()), sys.prefix])
         for (host, base), share in zip(trees.items(), shares, strict=True):
             own = {"CUDA_VISIBLE_DEVICES": share, "SAGEMAKER_BASE_DIR": str(base)}
             sent = {name: local_text(value, base) for name, value in self._job.program.environment.items()}
             words = command([local_text(word, base) for word in self._job.program.command])
             environ = {**for_host(os.environ), **own, **meeting, **sent}
-            self._processes.start(host, words, environ, base / "code", streams[host])
+            enter = None if shared else own_opt_ml.mount(base)
+            self._processes.start(
+                host, words, environ, Start(base / "code", streams[host], enter, _warning(base, shared))
+            )
 
     def pump(self, timeout_s: float) -> None:
         self._processes.pump(timeout_s)
@@ -63,6 +68,15 @@ class SimulatedHosts:
 
     def close(self) -> None:
         self._processes.close()
+
+
+def _warning(base: Path, shared: str) -> str:
+    """The line for a program with /opt/ml in its text on a machine where hosts share this folder."""
+    named = own_opt_ml.named_in("", str(base / "code")) if shared else ""
+    return named and (
+        f"algorun: warning: {named} names /opt/ml, which this machine's jobs and hosts share ({shared}): they find there what "
+        "others have left; fix: use ALGORUN_CHECKPOINT_DIR, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR\n"
+    )
 
 
 def addresses(hosts: Sequence[str]) -> dict[str, str]:

@@ -4,34 +4,32 @@ address and an /opt/ml tree of its own."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from algorun.common import own_opt_ml
 from algorun.common.errors import ExitCode, UserError, exit_code
 from algorun.common.event_loop import hold_signals
 from algorun.common.free_ports import free_ports
-from algorun.common.written import mark
 from algorun.host.logs import Lines
 from algorun.host.processes import end_with_parent
 from algorun.job import settings
 from algorun.job.engine import Engine
 from algorun.job.entry import BUNDLED
 from algorun.job.limits import Limits
-from algorun.job.paths import Paths, write_aside
+from algorun.job.paths import Paths
 from algorun.job.request import Request
 from algorun.machine import probe
 from algorun.outcome import report
 
-from . import simulated_gpus
+from . import simulated_gpus, simulated_trees
 
 MOST_HOSTS = 64
 FIRST_FOR_RAY = 2  # the last number of the first host's address: Ray replaces 127.0.0.1
@@ -49,29 +47,6 @@ def channels(pairs: Sequence[str]) -> dict[str, Path]:
             raise UserError("--channel", f"{folder!r} in {pair!r} is not a folder", fix="name an existing folder")
         found[name] = Path(folder).resolve()
     return found
-
-
-def _prepare(out: Path, hosts: Sequence[str], inputs: Mapping[str, Path], resume: bool) -> dict[str, Path]:
-    """Creates a fresh /opt/ml tree for each host, and deletes an earlier one. `resume`: keeps its checkpoints."""
-    trees = {}
-    out.mkdir(parents=True, exist_ok=True)
-    mark(out, hosts)
-    for host in hosts:
-        base = out / host
-        for part in ("input", "output", "model", *(() if resume else ("checkpoints",))):
-            shutil.rmtree(base / part, ignore_errors=True)
-        paths = Paths(base)
-        resources = {"current_host": host, "hosts": list(hosts), "network_interface_name": "lo"}
-        described = {name: {"TrainingInputMode": "File"} for name in inputs}
-        write_aside(paths.resourceconfig, json.dumps(resources))
-        write_aside(paths.hyperparameters, "{}")
-        write_aside(paths.inputdataconfig, json.dumps(described))
-        for folder in (paths.model, paths.output_data, paths.checkpoints, paths.input / "data"):
-            folder.mkdir(parents=True, exist_ok=True)
-        for name, source in inputs.items():
-            paths.channel(name).symlink_to(source, target_is_directory=True)
-        trees[host] = base
-    return trees
 
 
 def _has_driver(wish: Request, environ: Mapping[str, str]) -> bool:
@@ -111,6 +86,44 @@ def run(
     wish: Request, inputs: Mapping[str, Path], out: Path, environ: Mapping[str, str], python: str, *, resume: bool
 ) -> int:
     """Runs the program on the simulated hosts; returns the job's exit code. `python`: the interpreter to use."""
+    count, slots = _layout(wish)
+    hosts = [f"algo-{number}" for number in range(1, count + 1)]
+    patience_s = Limits.of(environ).grace_s + STOP_EXTRA_S
+    out = out.absolute()
+    with simulated_trees.alone(out) as lock:
+        trees, earlier = simulated_trees.prepare(out, hosts, inputs, resume=resume)
+        if earlier:
+            print(f"algorun: the run before is now in {earlier}", flush=True)
+        whole_hosts = wish.per_host or wish.share_nothing
+        gpus = simulated_gpus.give_out(environ, count, slots, whole_hosts=whole_hosts, cpu_torch=_cpu_torch(wish))
+        shared = own_opt_ml.why_shared(trees[hosts[0]], [str(out), *_used(wish, inputs, python)])
+        for line in (gpus.warning and f"warning: {gpus.warning}", gpus.why_cpu, shared and _shared(wish, shared)):
+            if line:
+                print(f"algorun: {line}", flush=True)
+        first = FIRST_FOR_RAY if _has_driver(wish, environ) else 1
+        addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, first))
+        common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(_free_port())}
+        argv = _command(wish, python)
+        started = time.monotonic()
+        children: list[subprocess.Popen[bytes]] = []
+        tie = end_with_parent(signal.SIGTERM)
+        stopped_at = _pass_signals_on(children)
+        # Signals are blocked until all hosts are started, so that a stop reaches each of them. A host starts with blocked
+        # signals too, and handles them once its event loop runs.
+        held = hold_signals()
+        for host, visible in zip(hosts, gpus.visible, strict=True):
+            env = {**common, "SAGEMAKER_BASE_DIR": str(trees[host]), "ALGORUN_QUIET": "1"}
+            if visible is not None:
+                env["CUDA_VISIBLE_DEVICES"] = visible
+            begin = _begins_with(tie, None if shared else own_opt_ml.mount(trees[host]))
+            children.append(_start(argv, env, begin, lock))
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
+        codes = _wait(children, stopped_at, patience_s)
+        return _close(hosts, trees, codes, time.monotonic() - started)
+
+
+def _layout(wish: Request) -> tuple[int, int]:
+    """The number of hosts and of ranks on each. Raises UserError for a job that cannot be simulated."""
     if wish.from_job:
         raise UserError("simulate", "no program is named", allowed=f"a script, or one of {', '.join(BUNDLED)}")
     if wish.code:
@@ -124,42 +137,51 @@ def run(
         raise UserError(option, f"contradicts {wish.layout[1]} slots from -j", fix=f"-j {wish.layout[0]}x1")
     if wish.layout[0] > MOST_HOSTS:
         raise UserError("-j", f"{wish.layout[0]} hosts are too many for one machine", allowed=f"up to {MOST_HOSTS}")
-    hosts = [f"algo-{number}" for number in range(1, wish.layout[0] + 1)]
-    patience_s = Limits.of(environ).grace_s + STOP_EXTRA_S
-    try:
-        trees = _prepare(out.absolute(), hosts, inputs, resume)
-    except OSError as error:
-        raise UserError("--out", f"{out}: {error.strerror}", fix="name a folder in which you may write") from None
-    gpus = simulated_gpus.give_out(
-        environ, *wish.layout, whole_hosts=wish.per_host or wish.share_nothing, cpu_torch=_cpu_torch(wish)
+    return wish.layout
+
+
+def _start(
+    argv: Sequence[str], environ: Mapping[str, str], begin: Callable[[], None], lock: int
+) -> subprocess.Popen[bytes]:
+    """Starts one host. It holds the lock as well."""
+    pipe = subprocess.PIPE
+    # A session of its own: the hosts get the terminal's Ctrl-C only once, through this process.
+    return subprocess.Popen(
+        argv,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        start_new_session=True,
+        preexec_fn=begin,
+        pass_fds=[lock],
     )
-    for line in (gpus.warning and f"warning: {gpus.warning}", gpus.why_cpu):
-        if line:
-            print(f"algorun: {line}", flush=True)
-    first = FIRST_FOR_RAY if _has_driver(wish, environ) else 1
-    addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, first))
-    common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(_free_port())}
-    argv = _command(wish, python)
-    started = time.monotonic()
-    children: list[subprocess.Popen[bytes]] = []
-    tie = end_with_parent(signal.SIGTERM)
-    stopped_at = _pass_signals_on(children)
-    # Signals are blocked until all hosts are started, so that a stop reaches each of them. A host starts with blocked
-    # signals too, and handles them once its event loop runs.
-    held = hold_signals()
-    for host, visible in zip(hosts, gpus.visible, strict=True):
-        env = {**common, "SAGEMAKER_BASE_DIR": str(trees[host]), "ALGORUN_QUIET": "1"}
-        if visible is not None:
-            env["CUDA_VISIBLE_DEVICES"] = visible
-        # A session of its own: the hosts get the terminal's Ctrl-C only once, through this process.
-        pipe = subprocess.PIPE
-        child = subprocess.Popen(
-            argv, env=env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True, preexec_fn=tie
-        )
-        children.append(child)
-    signal.pthread_sigmask(signal.SIG_SETMASK, held)
-    codes = _wait(children, stopped_at, patience_s)
-    return _close(hosts, trees, codes, time.monotonic() - started)
+
+
+def _begins_with(tie: Callable[[], None], enter: Callable[[], None] | None) -> Callable[[], None]:
+    def begin() -> None:
+        if enter is not None:
+            enter()  # first: a new user namespace clears what prctl has set
+        tie()
+
+    return begin
+
+
+def _used(wish: Request, inputs: Mapping[str, Path], python: str) -> list[str]:
+    """What the hosts read of this machine, whatever lies in /opt/ml."""
+    folder = os.path.abspath(wish.cwd or os.getcwd())
+    program = [] if wish.module or wish.target in BUNDLED else [os.path.join(folder, wish.target)]
+    return [folder, *program, *map(str, inputs.values()), python, sys.prefix]
+
+
+def _shared(wish: Request, why: str) -> str:
+    """The warning that a program with /opt/ml in its text gets where hosts share this folder; "" for other programs."""
+    folder = os.path.abspath(wish.cwd or os.getcwd())
+    named = "" if wish.module or wish.target in BUNDLED else own_opt_ml.named_in(wish.target, folder)
+    return named and (
+        f"warning: {named} names /opt/ml, and all simulated hosts share this machine's ({why}): they find there what others, "
+        "or earlier runs, have left; fix: use ALGORUN_CHECKPOINT_DIR, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR"
+    )
 
 
 class _Output:

@@ -231,6 +231,7 @@ def make(
         env=(
             *sagemaker.shared(),
             *simple_sagemaker_env.shared(config),
+            *_checkpoint_folder(config),
             *_python_path(config),
             *env.of_engine(pieces.shared, config.environ),
         ),
@@ -245,6 +246,13 @@ def make(
         preparation=_preparation(config),
         hosts=tuple(_host(h, config, machine, sagemaker, pieces, nic) for h in cluster.hosts),
     )
+
+
+def _checkpoint_folder(config: JobConfig) -> list[Variable]:
+    """The name of the folder that SageMaker keeps, wherever the job runs; a Processing job has none."""
+    if config.input.processing:
+        return []
+    return [Variable("ALGORUN_CHECKPOINT_DIR", str(config.paths.checkpoints), "folder of the checkpoints")]
 
 
 CONTRACT = frozenset(
