@@ -87,6 +87,7 @@ WANTED = [
         only_ours,
     ),
     Difference("SSM_.*", "simple-sagemaker sets it, and command lines written for it read it", only_ours),
+    Difference("ALGORUN_CHECKPOINT_DIR", "the folder that SageMaker keeps has no name in the toolkit", only_ours),
     Difference(
         "(GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_.*",
         "torchrun's contract holds on every engine",
