@@ -17,7 +17,7 @@ from algorun_train.jobs.resuming import Resuming, introduction, job_name, traini
 from algorun_train.loop.progress import Position, Progress
 from algorun_train.options import option_parser
 from algorun_train.options.job_options import DdpJobOptions, PipelineJobOptions
-from algorun_train.options.option_parser import OnResume, values_of
+from algorun_train.options.option_rules import OnResume, values_of
 from tests.train.training_runs import SMALL, epochs, once, write_images
 
 FEW = once([*SMALL, "--batch-size", "500"])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from algorun_train.common.errors import UserError, guarded
 from algorun_train.loop.summary import write_summary
 from algorun_train.options import folders, option_parser
-from algorun_train.options.option_parser import OnResume, option
+from algorun_train.options.option_rules import OnResume, option
 
 if TYPE_CHECKING:
     from mpi4py import MPI

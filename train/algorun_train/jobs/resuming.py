@@ -11,7 +11,7 @@ from algorun_train.common.errors import UserError
 from algorun_train.data.sampler import Batching
 from algorun_train.loop.progress import Position
 from algorun_train.options.job_options import TrainOptions
-from algorun_train.options.option_parser import OnResume, values_of
+from algorun_train.options.option_rules import OnResume, values_of
 
 ANEW = "--resume never (algorun submit: --clean-state)"
 GLOBAL_BATCH = "global_batch"

@@ -29,7 +29,7 @@ from algorun_train.loop.summary import clear_summary, write_summary
 from algorun_train.loop.training_loop import LoopSetup, Outcome, TrainingLoop
 from algorun_train.options.folders import Folders, find_folders
 from algorun_train.options.job_options import TrainOptions
-from algorun_train.options.option_parser import OnResume, values_of
+from algorun_train.options.option_rules import OnResume, values_of
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import World

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from algorun_train.common.errors import UserError
 
-from .option_parser import OnResume, option
+from .option_rules import OnResume, option
 
 FREE, COMPARED, BATCH, IDENTITY, ARTIFACT = OnResume
 
@@ -135,6 +135,7 @@ class DdpJobOptions(ModelOptions):
         None,
         "modules to adapt, by the ends of their names, separated by commas; by default peft's for the model",
         IDENTITY,
+        many=True,
     )
     merge: bool = option(False, "with --lora: write the model with its adapters added, not the adapters", ARTIFACT)
 

@@ -117,14 +117,25 @@ def _read_text(text: str) -> Given:
     fix = 'a JSON object such as {"partitions": 2}, or partitions=2,microbatches=4'
     if text.startswith("{"):
         try:
-            given: dict[str, object] = json.loads(text)
+            given: dict[str, object] = json.loads(text, object_pairs_hook=_once)
         except (ValueError, RecursionError) as error:
             raise UserError(f"mp_parameters: not JSON: {error}; fix: {fix}") from None
         return given
     pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
     if not all(equals for _, equals, _ in pairs):
         raise UserError(f"mp_parameters: {text[:LONGEST]!r}; allowed: key=value pairs or a JSON object; fix: {fix}")
-    return {key.strip(): _read_value(value.strip()) for key, _, value in pairs}
+    return _once([(key.strip(), _read_value(value.strip())) for key, _, value in pairs])
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The parameters by name. Raises UserError for one that is given twice with different values."""
+    given: dict[str, object] = {}
+    for key, value in pairs:
+        if key in given and given[key] != value:
+            both = f"{json.dumps(given[key])[:LONGEST]} and {json.dumps(value)[:LONGEST]}"
+            raise UserError(f"mp_parameters: {key} is given twice, with {both}; allowed: once; fix: keep one of them")
+        given[key] = value
+    return given
 
 
 def _read_value(text: str) -> object:

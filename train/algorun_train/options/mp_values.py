@@ -55,7 +55,7 @@ def number(
             value = float(value)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most or value == math.inf:
         raise refused(key, given[key], allowed, "give one")
     return value
 
