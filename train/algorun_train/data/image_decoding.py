@@ -28,9 +28,9 @@ from .listing import Listing
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "TIFF", "GIF")  # Pillow reads others too, one of them by starting Ghostscript
 ALLOWED = f"{', '.join(FORMATS)}, with 1, 8 or 16 bits per channel"
-# A JPEG is decoded at a half, a quarter or an eighth of its size if that leaves this many times `side` pixels to resize from.
-# What comes out then differs by less than two of 256 levels on average; with once `side` it was up to six.
-MARGIN = 4
+# A JPEG is decoded at a half, a quarter or an eighth of its size if that leaves this many times `side` pixels to resize from,
+# as in Pillow's thumbnail. On photographs what comes out differs by 0.6 of 256 levels on average, and by 20 at most.
+MARGIN = 2
 PNG_HEAD_BYTES = 2**16
 ORIENTATION = 274  # a tag of EXIF
 UPRIGHT = {  # as in PIL.ImageOps.exif_transpose
@@ -82,8 +82,7 @@ def _open(listing: Listing, index: int) -> ImageFile.ImageFile:
 def _square(file: ImageFile.ImageFile, listing: Listing, index: int, side: int) -> Image.Image:
     deep, (width, height) = has_16_bits(file), file.size
     drafted = file.draft(None, (MARGIN * side, MARGIN * side))
-    # 257 pixels at an eighth are 32.125, of which Pillow makes 33
-    shrunk = width / drafted[1][2] if drafted else 1.0
+    shrunk = round(width / drafted[1][2]) if drafted else 1
     file.load()
     if file.format == "TIFF":
         width, height = file.size  # loading has turned it
@@ -91,22 +90,23 @@ def _square(file: ImageFile.ImageFile, listing: Listing, index: int, side: int) 
     orientation = 1
     with contextlib.suppress(Exception):  # damaged EXIF, as in some images of ImageNet: the image itself is whole
         orientation = file.getexif().get(ORIENTATION, 1)
-    box = _middle(width, height, side, orientation in (MIRRORED_X if width >= height else MIRRORED_Y))
-    within = tuple(min(edge / shrunk, limit) for edge, limit in zip(box, image.size * 2, strict=True))
-    square = image.resize((side, side), Image.Resampling.BILINEAR, (within[0], within[1], within[2], within[3]))
+    mirrored = orientation in (MIRRORED_X if width >= height else MIRRORED_Y)
+    begin, end = _middle(min(width, height), max(width, height), side, mirrored)
+    # 257 pixels at an eighth are 32.125, of which Pillow makes 33: the last row counts in part.
+    begin, end, edge = begin / shrunk, end / shrunk, min(width, height) / shrunk
+    box = (begin, 0.0, end, edge) if width >= height else (0.0, begin, edge, end)
+    square = image.resize((side, side), Image.Resampling.BILINEAR, box)
     return square.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else square
 
 
-def _middle(width: int, height: int, side: int, mirrored: bool) -> tuple[float, float, float, float]:
-    """The part of an image that becomes the square: left, upper, right and lower edge. `mirrored`: the image is turned later,
-    so that its longer axis runs backwards; an odd number of pixels to cut off is not shared evenly."""
-    short, long = min(width, height), max(width, height)
+def _middle(short: int, long: int, side: int, mirrored: bool) -> tuple[float, float]:
+    """Which part of the longer axis becomes the square. `mirrored`: the image is turned later, so that this axis runs
+    backwards; an odd number of pixels to cut off is not shared evenly."""
     resized = int(side * long / short)
     first = (resized - side) // 2
     if mirrored:
         first = resized - side - first
-    begin, end = first * long / resized, (first + side) * long / resized
-    return (begin, 0.0, end, short) if width >= height else (0.0, begin, short, end)
+    return first * long / resized, min((first + side) * long / resized, long)
 
 
 def _head(listing: Listing, index: int, size: int) -> bytes:

@@ -50,7 +50,7 @@ def to_rgb(image: Image.Image, deep: bool, head: Callable[[], bytes]) -> Image.I
     if "A" in image.getbands() or image.info.get("transparency") is not None:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, WHITE), rgba).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _from_16_bits(image: Image.Image, head: Callable[[], bytes]) -> Image.Image:
