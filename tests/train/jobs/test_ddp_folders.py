@@ -124,7 +124,7 @@ REFUSED = {
     "weights of another model": (lambda f: edit(f / "config.json", intermediate_size=64), ["does not fit config.json", "is [32, 16], config.json asks for [64, 16]"]),
     "a weight is missing": (without_a_weight, ["vit.layernorm.weight is missing"]),
     "weights that end early": (shorten, ["model.safetensors cannot be read"]),
-    "weights with code": (with_code, ["pytorch_model.bin cannot be read"]),
+    "weights with code": (with_code, ["pytorch_model.bin holds other objects than tensors"]),
     "weights by another name": (
         lambda f: (f / "model.safetensors").rename(f / "adapter.safetensors"), ["adapter.safetensors is not a name"]
     ),

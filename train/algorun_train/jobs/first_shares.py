@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from algorun_train.common.errors import UserError
 from algorun_train.models import folder_model
 from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.folder_files import refused
@@ -78,15 +79,27 @@ def _receive(
     own: Mapping[str, torch.Tensor],
     comm: Communicator,
 ) -> None:
-    """Rank 0 sends each tensor of `model`, and every rank keeps what it has of it."""
+    """Rank 0 sends each tensor of `model`, and every rank keeps what it has of it. Raises UserError, on all ranks, if rank 0
+    could not read all of them."""
     tensors = folder_model.taken_tensors(first, folder) if comm.is_leader else None
+    failed: list[UserError] = []
     # One buffer for all of them: gloo holds a tensor a little longer than the call that sends it.
     sizes = [model[name].numel() * model[name].element_size() for name in first.plan.files]
     buffer = torch.empty(max(sizes), dtype=torch.uint8)
     for name, size in zip(first.plan.files, sizes, strict=True):
         like, flat = model[name], buffer[:size]
         whole = flat.view(like.dtype).view(like.shape)
-        if tensors:
-            whole.copy_(next(tensors)[1])
+        if tensors and not failed:
+            try:
+                with refused(f"{folder.source}: {folder.path}: its weights cannot be read"):
+                    whole.copy_(next(tensors)[1])
+            except UserError as error:  # the other ranks wait for this tensor
+                failed.append(error)
         comm.broadcast(flat, 0)
         _set(own, name, whole)
+
+    def raise_failed() -> None:
+        if failed:
+            raise failed[0]
+
+    comm.from_leader(raise_failed)

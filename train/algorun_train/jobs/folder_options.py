@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from algorun_train.common.errors import UserError
 from algorun_train.models import folder_model
-from algorun_train.models.folder_config import ModelFolder, read_folder
+from algorun_train.models.folder_check import checked_folder
+from algorun_train.models.folder_config import ModelFolder
 from algorun_train.options.job_options import DdpJobOptions, ModelJobOptions, PipelineJobOptions
 from algorun_train.ranks.communicator import Communicator
 
@@ -33,7 +34,10 @@ def open_folder(options: ModelJobOptions, channel: Path | None, comm: Communicat
                 f"embedded model ({', '.join(options.embedded)}); fix: leave it out, the folder's config.json decides"
             )
     comm.on_all(folder_model.prepare_transformers)
-    return comm.from_leader(lambda: read_folder(path, source))
+    folder = comm.from_leader(lambda: checked_folder(path, source, options.context))
+    for note in folder.notes:
+        comm.say(note)
+    return folder
 
 
 def for_folder(options: Options, folder: ModelFolder) -> Options:

@@ -6,19 +6,21 @@ from pathlib import Path
 
 from algorun_train.common.errors import UserError
 
+from .config_values import refuse_values
 from .folder_files import Json, read_json
-from .image_processor import ImageInput, read_image_input
-from .token_input import TokenInput, read_token_input
+from .image_processor import PROCESSORS, ImageInput, read_image_input
+from .token_input import TOKENIZER, TokenInput, read_token_input
+from .weight_files import find_weights, refuse_adapter, refuse_pointers
 
 CONFIG = "config.json"
-WEIGHTS = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
     """A folder that can be trained, as rank 0 has read it: `architecture` is a class of transformers. `source` names the
     folder in messages. `weights` is the name of the file with the weights (or with their index); None: there are none.
-    `images` is None for a language model, and `tokens` for an image classifier."""
+    `images` is None for a language model, and `tokens` for an image classifier. `example` is the number of tokens of a
+    sequence at which the weights are looked for that no result depends on. `notes` are lines for the log."""
 
     path: str
     source: str
@@ -27,22 +29,26 @@ class ModelFolder:
     weights: str | None
     images: ImageInput | None
     tokens: TokenInput | None
+    example: int = 2
+    notes: tuple[str, ...] = ()
 
 
 def read_folder(path: Path, source: str) -> ModelFolder:
     """Reads a folder. `source` is the option or channel that names it. Raises UserError if the folder cannot be trained."""
     where = f"{source}: {path}"
+    refuse_adapter(where, path)
+    refuse_pointers(where, path, (CONFIG, TOKENIZER, *PROCESSORS))
     config = read_json(where, path / CONFIG, "a folder that save_pretrained wrote")
     architecture, is_text = _architecture(where, config)
-    for name in ("quantization_config", "auto_map"):
-        if config.get(name) and (name == "quantization_config" or config.get("model_type") not in known_types()):
-            raise UserError(
-                f"{where}: {CONFIG} has {name}; allowed: models whose code and full weights transformers has; "
-                "fix: save the model without quantisation and without code of its own"
-            )
+    if config.get("auto_map") and config["model_type"] not in known_types():
+        raise UserError(
+            f"{where}: {CONFIG} has auto_map; allowed: models whose code transformers has; fix: save the model without code "
+            "of its own"
+        )
+    refuse_values(where, config, is_text)
     images = None if is_text else read_image_input(where, path, config)
     tokens = read_token_input(where, path, config) if is_text else None
-    return ModelFolder(str(path), source, architecture, config, _weights(where, path), images, tokens)
+    return ModelFolder(str(path), source, architecture, config, find_weights(where, path, config), images, tokens)
 
 
 def known_types() -> Collection[object]:
@@ -82,16 +88,3 @@ def _architecture(where: str, config: Json) -> tuple[str, bool]:
 def _names(value: str | Sequence[str]) -> tuple[str, ...]:
     """The classes of a mapping's entry: most have one, some a tuple."""
     return (value,) if isinstance(value, str) else tuple(value)
-
-
-def _weights(where: str, path: Path) -> str | None:
-    for name in WEIGHTS:
-        if (path / name).exists():
-            return name
-    others = sorted(file.name for file in path.iterdir() if file.suffix in (".safetensors", ".bin", ".pt", ".h5"))
-    if others:
-        raise UserError(
-            f"{where}: {others[0]} is not a name for a model's weights; allowed: {', '.join(WEIGHTS)}, or no weights; "
-            "fix: save the model with save_pretrained, or remove the file to start from random weights"
-        )
-    return None

@@ -32,11 +32,16 @@ def read_json(where: str, file: Path, made_by: str) -> Json:
 
 
 @contextlib.contextmanager
-def refused(what: str) -> Iterator[None]:
-    """Turns whatever transformers raises into one UserError. It has no one class for what it refuses."""
+def refused(what: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turns whatever transformers raises into one UserError, except for the classes in `but`. It has no one class for what it
+    refuses."""
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
+        if isinstance(error, but):
+            raise
         first = COLOUR.sub("", str(error)).strip().partition("\n")[0][:200] or type(error).__name__
         raise UserError(
             f"{what}: {first}; allowed: what save_pretrained writes; fix: save it again, complete and unchanged"

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -18,10 +18,15 @@ from algorun_train.common.errors import UserError
 from algorun_train.common.files import sync_folder
 from algorun_train.parallel.shard.layer_units import layer_units
 
+from .folder_classes import make_config, model_class, skeleton
 from .folder_config import ModelFolder
 from .folder_files import refused
 from .folder_weights import TensorPlan, draw_tensors, plan_tensors, read_tensors
 from .image_processor import PROCESSOR, PROCESSORS, RGB, ImageInput
+from .small_copy import SMALL, count
+from .used_weights import used_by, used_on_meta
+from .weight_files import beside
+from .whole_loading import load_whole
 
 SHARD_SIZE = "4GB"  # of a file of weights; larger models get several files and an index, as save_pretrained writes them
 # Files of a model that stay as they are: image processor, tokenizer, and how to generate text.
@@ -84,24 +89,7 @@ class LanguageModel(nn.Module):
 
 
 FolderModule = ImageClassifier | LanguageModel
-
-
-def model_class(folder: ModelFolder) -> Any:  # Any: a class of transformers, which has no types for them
-    import transformers
-
-    return getattr(transformers, folder.architecture)
-
-
-def make_config(folder: ModelFolder, classes: Sequence[str] | None) -> Any:  # Any: as above
-    """transformers' config, for these classes. Raises UserError if config.json holds values that transformers refuses."""
-    from transformers import CONFIG_MAPPING
-
-    values = {key: value for key, value in folder.config.items() if key not in ("auto_map", "torch_dtype")}
-    if classes is not None:
-        values.pop("num_labels", None)
-        values |= {"id2label": dict(enumerate(classes)), "label2id": {name: i for i, name in enumerate(classes)}}
-    with refused(f"{folder.source}: {folder.path}: config.json is refused by transformers"):
-        return CONFIG_MAPPING[folder.config["model_type"]].from_dict(values | {"dtype": "float32"})
+INSIDE = "model."  # where a FolderModule has transformers' model
 
 
 def build_model(folder: ModelFolder, classes: Sequence[str] | None, seed: int) -> FolderModule:
@@ -115,19 +103,13 @@ def build_model(folder: ModelFolder, classes: Sequence[str] | None, seed: int) -
     with refused(f"{folder.source}: {folder.path}: transformers cannot build this model"):
         model = model_class(folder)(config)
         module: FolderModule = ImageClassifier(model, folder.images) if folder.images else LanguageModel(model)
-        freeze_unused(module, folder)
+        side = folder.images.side if folder.images else 0
+        example = torch.zeros(1, 3, side, side) if side else torch.zeros(1, folder.example, dtype=torch.int64)
+        on_meta = used_on_meta(folder, classes) if count(model) > SMALL else None  # else a pass costs less than that
+        used = used_by(module, example) if on_meta is None else {INSIDE + name for name in on_meta}
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(name in used)
     return module
-
-
-def freeze_unused(module: FolderModule, folder: ModelFolder) -> None:
-    """Freezes the weights that no result depends on."""
-    side = folder.images.side if folder.images else 0
-    example = torch.zeros(1, 3, side, side) if side else torch.zeros(1, 2, dtype=torch.int64)
-    module.eval()
-    module(example).sum().backward()
-    for parameter in module.parameters():
-        parameter.requires_grad_(parameter.grad is not None)
-        parameter.grad = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +125,7 @@ class FirstWeights:
 def first_weights(folder: ModelFolder, classes: Sequence[str] | None) -> FirstWeights:
     """Finds the weights and checks that they fit. Raises UserError if they cannot be read or do not fit config.json."""
     where = f"{folder.source}: {folder.path}"
-    with torch.device("meta"):
-        model = model_class(folder)(make_config(folder, classes))
+    model = skeleton(folder, classes)
     if folder.weights is None:
         names = tuple(name for name, _ in model.named_parameters())
         return FirstWeights(TensorPlan({}, names, ()), {}, f"{where}: no weights there; starting from random ones")
@@ -156,45 +137,16 @@ def first_weights(folder: ModelFolder, classes: Sequence[str] | None) -> FirstWe
     except Exception:  # whatever is wrong with the files: transformers' loading names it
         plan = None
     if plan is None:
-        plan, loaded = _load_by_transformers(folder, classes, head, keep)
+        plan, loaded = load_whole(folder, classes, head, keep)
     count = len(model.state_dict())
     line = f"{where}: {count - len(plan.fresh)} of {count} tensors taken from {folder.weights}"
     if plan.fresh:
         line += f"; new head for {len(classes or ())} classes: {', '.join(plan.fresh)}"
     if plan.unused:
         line += f"; not used: {', '.join(plan.unused[:3])}{' ..' if len(plan.unused) > 3 else ''}"
+    if also := beside(Path(folder.path), folder.weights):
+        line += f"; not read: {', '.join(also)}"
     return FirstWeights(plan, loaded, line)
-
-
-def _load_by_transformers(
-    folder: ModelFolder, classes: Sequence[str] | None, head: set[str], keep_head: bool
-) -> tuple[TensorPlan, dict[str, torch.Tensor]]:
-    """All tensors at once, for files that safetensors cannot read one by one. Raises UserError if they do not fit."""
-    where = f"{folder.source}: {folder.path}"
-    with refused(f"{where}: {folder.weights} cannot be read"):
-        loaded, report = model_class(folder).from_pretrained(
-            folder.path,
-            config=make_config(folder, classes),
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            weights_only=True,
-            dtype=torch.float32,
-        )
-    absent, other = set(report["missing_keys"]), {row[0]: row for row in report["mismatched_keys"]}
-    wrong = [f"{name} is missing" for name in sorted(absent - head)]
-    wrong += [f"{name} is {list(there)}, config.json asks for {list(here)}"
-              for name, there, here in (other[name] for name in sorted(other.keys() - head))]  # fmt: skip
-    if wrong:
-        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
-        raise UserError(
-            f"{where}: {folder.weights} does not fit config.json: {'; '.join(wrong[:3])}{more}; allowed: the weights of "
-            f"{folder.architecture} with this config, save for its head; fix: save both together with save_pretrained"
-        )
-    fresh = sorted(head) if head & (absent | other.keys()) or not keep_head else []
-    own = {name: tensor for name, tensor in loaded.state_dict().items() if name not in fresh}
-    return TensorPlan({name: ("", name) for name in own}, tuple(fresh), tuple(sorted(report["unexpected_keys"]))), own
 
 
 def taken_tensors(first: FirstWeights, folder: ModelFolder) -> Iterator[tuple[str, torch.Tensor]]:
@@ -211,9 +163,8 @@ def drawn_tensors(
     """The weights that start anew, whole, one unit of sharding after the other; the same bits on every rank."""
     if not first.plan.fresh:
         return
-    with torch.device("meta"):
-        skeleton = model_class(folder)(make_config(folder, classes))
-    yield from draw_tensors(skeleton, layer_units(skeleton), first.plan.fresh, seed)
+    model = skeleton(folder, classes)
+    yield from draw_tensors(model, layer_units(model), first.plan.fresh, seed)
 
 
 def load_weights(module: FolderModule, folder: ModelFolder, classes: Sequence[str] | None, seed: int = 0) -> str:
@@ -229,10 +180,7 @@ def load_weights(module: FolderModule, folder: ModelFolder, classes: Sequence[st
 
 def head_names(folder: ModelFolder, classes: Sequence[str]) -> set[str]:
     """The weights whose shapes depend on the number of classes."""
-    with torch.device("meta"):
-        some, more = (
-            model_class(folder)(make_config(folder, names)).state_dict() for names in (classes, [*classes, "another"])
-        )
+    some, more = (skeleton(folder, names).state_dict() for names in (classes, [*classes, "another"]))
     return {name for name in some if some[name].shape != more[name].shape}
 
 
@@ -260,11 +208,10 @@ def write_folder(
     """
     copies: dict[object, torch.Tensor] = {}  # tied weights stay one tensor, which save_pretrained writes once
     own = {
-        name.removeprefix("model."): copies.setdefault((tensor.data_ptr(), tensor.shape), tensor.detach().cpu())
+        name.removeprefix(INSIDE): copies.setdefault((tensor.data_ptr(), tensor.shape), tensor.detach().cpu())
         for name, tensor in state.items()
     }
-    with torch.device("meta"):  # the weights are in `state`
-        model = model_class(folder)(make_config(folder, classes))
+    model = skeleton(folder, classes)  # the weights are in `state`
     with new_files(folder, target) as aside:
         model.save_pretrained(aside, state_dict=own, max_shard_size=SHARD_SIZE)
     return target

@@ -11,7 +11,10 @@ from typing import Any
 import torch
 from torch import nn
 
-INDEX, ONE_FILE = "model.safetensors.index.json", "model.safetensors"
+from algorun_train.common.errors import UserError
+
+from .weight_files import INDEX, ONE_FILE, headers
+
 SAMPLE = 64  # bytes of each tensor that a fingerprint counts: weights that were trained differ in them
 
 
@@ -35,24 +38,21 @@ def plan_tensors(
     other files, tensors that it converts, names that do not fit. Raises what safetensors raises for damaged files.
     """
     from transformers.conversion_mapping import get_model_conversion_mapping
-    from transformers.core_model_loading import WeightRenaming, rename_source_key
+    from transformers.core_model_loading import WeightRenaming
 
-    transforms = get_model_conversion_mapping(model)
-    renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
-    if weights not in (INDEX, ONE_FILE) or len(renamings) < len(transforms):
+    if weights not in (INDEX, ONE_FILE):
+        return None
+    if any(not isinstance(each, WeightRenaming) for each in get_model_conversion_mapping(model)):
         return None
     own = model.state_dict()
-    there: dict[str, tuple[str, str, list[int]]] = {}
-    for file, key, shape in _headers(path, weights):
-        name, _ = rename_source_key(key, renamings, [], model.base_model_prefix, own)
-        there[name] = file, key, shape
+    there = tensors_in_files(model, path, weights)
     tied = _tied(model)
     files: dict[str, tuple[str, str]] = {}
     absent: set[str] = set()
     for name, tensor in own.items():
         found = there.get(name)
-        if found is not None and found[2] == list(tensor.shape):
-            files[name] = (found[0], found[1])
+        if found is not None and found.shape == list(tensor.shape):
+            files[name] = (found.file, found.key)
         elif name in head:
             absent.add(name)
         elif found is not None or name not in tied:
@@ -61,7 +61,7 @@ def plan_tensors(
         return None
     fresh = sorted(head) if head and (absent or not keep_head) else []
     taken = {name: place for name, place in files.items() if name not in fresh}
-    return TensorPlan(taken, tuple(fresh), tuple(sorted(key for name, (_, key, _) in there.items() if name not in own)))
+    return TensorPlan(taken, tuple(fresh), tuple(sorted(each.key for name, each in there.items() if name not in own)))
 
 
 def _tied(model: nn.Module) -> dict[str, str]:
@@ -71,19 +71,36 @@ def _tied(model: nn.Module) -> dict[str, str]:
     return {name: first[id(p)] for name, p in named if first.setdefault(id(p), name) != name}
 
 
-def _headers(path: Path, weights: str) -> Iterator[tuple[str, str, list[int]]]:
-    """(file, name, shape) of all tensors."""
-    from safetensors import safe_open
+@dataclass(frozen=True, slots=True)
+class TensorInFile:
+    """A tensor of a safetensors file by its own name there, `key`; `kind` is safetensors' word for its type, such as F32."""
 
-    for file in _files(path, weights):
-        with safe_open(path / file, "pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 (not a mapping)
-                yield file, name, list(opened.get_slice(name).get_shape())
+    file: str
+    key: str
+    shape: list[int]
+    kind: str
 
 
-def _files(path: Path, weights: str) -> list[str]:
-    if weights == ONE_FILE:
-        return [ONE_FILE]
+def tensors_in_files(model: Any, path: Path, weights: str) -> dict[str, TensorInFile]:
+    """What the files have, by the names that transformers gives it in `model`. A tensor that is in two files is the one of the
+    later file, as transformers reads it. Raises what safetensors raises for damaged files."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    transforms = get_model_conversion_mapping(model)
+    renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
+    converters = [each for each in transforms if isinstance(each, WeightConverter)]
+    own, found = model.state_dict(), {}
+    for file, key, shape, kind in headers(path, files_of(path, weights)):
+        name, _ = rename_source_key(key, renamings, converters, model.base_model_prefix, own)
+        found[name] = TensorInFile(file, key, shape, kind)
+    return found
+
+
+def files_of(path: Path, weights: str) -> list[str]:
+    """The files with the tensors: `weights`, or those that this index lists, in transformers' order."""
+    if not weights.endswith(".index.json"):
+        return [weights]
     return sorted(set(json.loads((path / weights).read_text())["weight_map"].values()))
 
 
@@ -113,7 +130,22 @@ def read_tensors(path: Path, plan: TensorPlan, rows: Mapping[str, slice]) -> Ite
     with ExitStack() as stack:
         opened = {file: stack.enter_context(safe_open(path / file, "pt")) for file, _ in sorted(plan.files.values())}
         for name, (file, key) in plan.files.items():
-            yield name, opened[file].get_slice(key)[rows[name]] if name in rows else opened[file].get_tensor(key)
+            tensor = opened[file].get_slice(key)[rows[name]] if name in rows else opened[file].get_tensor(key)
+            refuse_not_finite(f"{path / file}: {key}", tensor)
+            yield name, tensor
+
+
+def refuse_not_finite(where: str, tensor: torch.Tensor) -> None:
+    """Raises UserError if a tensor has values that are no numbers: each loss would be NaN."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return
+    low, high = torch.aminmax(tensor)
+    if not torch.isfinite(low) or not torch.isfinite(high):
+        count = int(tensor.numel() - torch.isfinite(tensor).sum())
+        raise UserError(
+            f"{where}: {count} of {tensor.numel()} values are NaN or infinite; allowed: finite weights; fix: take an earlier "
+            "checkpoint of the model, from before its training diverged"
+        )
 
 
 def draw_tensors(

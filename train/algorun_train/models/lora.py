@@ -1,5 +1,6 @@
 """LoRA (Hu et al. 2022) by peft: a folder's weights stay as they are, and small matrices beside some of them are trained."""
 
+import re
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from algorun_train.common.errors import UserError
 
 from .folder_config import ModelFolder
 from .folder_files import refused
-from .folder_model import FolderModule, freeze_unused, new_files
+from .folder_model import FolderModule, new_files
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -91,6 +92,7 @@ def add_adapters(
         )
     torch.manual_seed(seed)
     inner: Any = module.model
+    used = {name.rpartition(".")[0] for name, parameter in inner.named_parameters() if parameter.requires_grad}
     transposed = any(
         isinstance(each, Conv1D) and any(_matches(name, target) for target in targets)
         for name, each in inner.named_modules()
@@ -106,7 +108,9 @@ def add_adapters(
     with refused(f"option --lora: peft cannot adapt {folder.architecture}"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning)  # peft 0.21 reads an old name of transformers 5.23
         module.model = peft.get_peft_model(inner, config)
-    freeze_unused(module, folder)
+    for name, parameter in module.named_parameters():
+        if _adapted(name) not in used:  # no result depends on it: DDP would wait for its gradient
+            parameter.requires_grad_(False)
     hooked: Any = module  # torch gives the method no types
     hooked.register_state_dict_post_hook(_keep_trained)
 
@@ -141,6 +145,13 @@ def merged_state(module: FolderModule, state: Mapping[str, torch.Tensor]) -> dic
     model: Any = module.model
     module.model = model.merge_and_unload()
     return {f"model.{name}": tensor for name, tensor in module.model.state_dict().items()}
+
+
+def _adapted(name: str) -> str:
+    """The module of transformers' model that a weight of peft's model belongs to."""
+    return re.split(r"\.(?:lora_\w+|modules_to_save|original_module)\.", name.removeprefix("model.base_model.model."))[
+        0
+    ]
 
 
 def _matches(name: str, target: str) -> bool:
