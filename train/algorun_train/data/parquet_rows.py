@@ -41,7 +41,7 @@ def read(path: Path) -> Iterator[Document | BadDocument]:
             yield BadDocument(f"{path} {fault}")
             return
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
             if fault := _no_columns(names):
