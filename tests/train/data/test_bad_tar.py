@@ -91,6 +91,7 @@ def some_labels(tars):
 def empty_label(tars):
     with tarfile.open(tars / "002.tar", "w") as archive:
         add(archive, "7.cls", b" \n")
+        add(archive, "7.png", b"image")
     return "002.tar holds 7.cls of 2 bytes, which names no class"
 
 

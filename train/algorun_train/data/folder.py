@@ -1,18 +1,19 @@
-"""Images of a channel: class folders with `*.png`, `*.jpg`, `*.jpeg` at any depth below, in any size and colour mode, or
-tar files of them."""
+"""Images of a channel: class folders with images at any depth below, in any size and colour mode, or tar files of them."""
 
-import os
-from collections.abc import Iterable
+from bisect import bisect_left
 from pathlib import Path
 
 from algorun_train.common.errors import UserError
 
-from .listing import Listing
-from .tar_index import SUFFIXES, is_compressed
+from .channel_files import Found, list_folder, of_two_classes, settle_dangling
+from .listing import IMAGES, SUFFIXES, Listing
+from .tar_index import INDEX
 from .tar_listing import ALLOWED as TARS_ALLOWED
 from .tar_listing import list_tars
 
-ALLOWED = "class/*.png, class/*.jpg, class/*.jpeg or *.tar, with two classes or more"
+ALLOWED = f"CLASS/*.jpg or *.tar, with two classes or more; images are {IMAGES}"
+COMPRESSED = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
+TARS = (".tar", *COMPRESSED)
 
 
 def list_images(channel: str, root: Path) -> Listing:
@@ -37,59 +38,74 @@ def check_classes(listing: Listing) -> Listing:
     return listing
 
 
-def find_images(channel: str, root: Path) -> Listing:
-    """As `list_images`, of any number of classes."""
+def find_images(channel: str, root: Path, skip_bad: bool = False) -> Listing:
+    """As `list_images`, of any number of classes. With `skip_bad` links that lead nowhere are left out."""
     where = f"channel '{channel}' at {root}"
-    try:
-        entries = sorted((e.name, e.is_dir()) for e in os.scandir(root) if not e.name.startswith("."))
-    except OSError as error:
-        raise UserError(
-            f"{where} cannot be read: {error.strerror}; allowed: a folder of {ALLOWED}; fix: check the channel's path"
-        ) from None
-    names = [name for name, is_folder in entries if is_folder]
-    tars = [name for name, is_folder in entries if not is_folder and name.lower().endswith(".tar")]
-    compressed = [name for name, is_folder in entries if not is_folder and is_compressed(name)]
-    if tars or compressed:
-        return _list_tars(channel, root, tars, compressed, names)
-    files: list[str] = []
-    labels: list[int] = []
-    for label, name in enumerate(names):
-        found = sorted(_images_below(where, root, name))
-        if not found:
-            raise UserError(f"{where}: class folder {name} holds no image; allowed: {ALLOWED}; fix: fill or remove it")
-        files += found
-        labels += [label] * len(found)
-    return Listing(channel, str(root), tuple(names), tuple(files), tuple(labels))
+    found = list_folder(where, root, (*SUFFIXES, *TARS), ALLOWED)
+    settle_dangling(where, found.dangling, found.left_out, skip_bad)
+    found.left_out.counts.pop((INDEX, "hidden"), None)  # our own
+    tars = {path for path in found.files if path.lower().endswith(TARS)}
+    if any("/" not in path for path in tars):
+        names = _tar_names(where, found)
+        listing = list_tars(channel, root, names, skip_bad)
+        for path in set(found.files).difference(names):
+            listing.left_out.add(path)
+        listing.left_out.join(found.left_out)
+        return listing
+    return _class_folders(channel, root, found, tars)
 
 
-def _list_tars(channel: str, root: Path, tars: list[str], compressed: list[str], folders: list[str]) -> Listing:
+def _class_folders(channel: str, root: Path, found: Found, tars: set[str]) -> Listing:
+    """The images of class folders. Files beside the folders have no class, and `tars` in a class folder are not read."""
     where = f"channel '{channel}' at {root}"
-    if compressed:
+    if wrong := of_two_classes(found):
+        raise UserError(f"{where}: {wrong}")
+    by_class: dict[str, list[str]] = {}
+    for name in found.folders:  # `files` are sorted, so those of a class are together
+        begin, end = (bisect_left(found.files, name + behind) for behind in ("/", chr(ord("/") + 1)))
+        by_class[name] = [path for path in found.files[begin:end] if path not in tars]
+    for path in tars:
+        found.left_out.add(path)
+    for path in found.files:
+        if "/" not in path:
+            found.left_out.add(path, "beside the class folders")
+    for name, files in by_class.items():
+        if not files:
+            only = found.left_out.named([name])
+            raise UserError(
+                f"{where}: class folder {name} holds no image{only and f', only {only}'}; allowed: {ALLOWED}; "
+                "fix: fill or remove it"
+            )
+    return Listing(
+        channel,
+        str(root),
+        tuple(by_class),
+        tuple(path for files in by_class.values() for path in files),
+        tuple(label for label, files in enumerate(by_class.values()) for _ in files),
+        left_out=found.left_out,
+    )
+
+
+def _tar_names(where: str, found: Found) -> list[str]:
+    """The tar files of a channel. Raises UserError if there is something beside them that could be meant instead."""
+    top = [path for path in found.files if "/" not in path]
+    if compressed := [name for name in top if name.lower().endswith(COMPRESSED)]:
         raise UserError(
             f"{where} holds {_few(compressed)}, which {'is' if len(compressed) == 1 else 'are'} compressed; "
             "allowed: uncompressed .tar files, since images are read by their offset; "
             "fix: decompress (gunzip, bunzip2, unxz or unzstd), or unpack into class folders"
         )
-    if folders:
+    names = [name for name in top if name.lower().endswith(TARS)]
+    if found.folders:
         raise UserError(
-            f"{where} holds tar files ({_few(tars)}) and folders ({_few(folders)}); allowed: either; "
+            f"{where} holds tar files ({_few(names)}) and folders ({_few(found.folders)}); allowed: either; "
             "fix: move one of them to another channel"
         )
-    return list_tars(channel, root, tars)
+    return names
 
 
 def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _images_below(where: str, root: Path, name: str) -> Iterable[str]:
-    def refuse(error: OSError) -> None:
-        raise UserError(f"{where}: {error.filename} cannot be read: {error.strerror}; fix: check its permissions")
-
-    for folder, subfolders, names in os.walk(root / name, onerror=refuse, followlinks=True):
-        subfolders.sort()
-        below = os.path.relpath(folder, root)
-        yield from (os.path.join(below, n) for n in names if n.lower().endswith(SUFFIXES) and not n.startswith("."))
 
 
 def same_classes(train: Listing, validation: Listing) -> None:

@@ -107,9 +107,9 @@ def load(config: ModelOptions, paths: Folders, comm: Communicator) -> ImageData:
     workers = config.workers or default_workers(comm.world.local_world_size)
     opening = Opening(side, workers, config.cache_mb, config.skip_bad_samples)
     root, other = paths.train, paths.validation
-    train = list_everywhere("train", root, comm)
+    train = list_everywhere("train", root, comm, config.skip_bad_samples)
     if other:
-        validation = list_everywhere("validation", other, comm)
+        validation = list_everywhere("validation", other, comm, config.skip_bad_samples)
         same_classes(train, validation)
         source = f"{root} and {other}"
     else:

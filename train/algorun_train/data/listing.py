@@ -3,13 +3,18 @@
 import io
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from algorun_train.common.errors import UserError
+
+from .left_out import LeftOut
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif")  # of images, in lower case
+IMAGES = ", ".join(SUFFIXES)  # for messages
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,7 +31,7 @@ class Tars:
 class Listing:
     """The images of one channel. `files` are relative to `root`, or to their tar file, sorted by class and name; `labels`
     are their class numbers. `hosts`, int64 [images], is the first rank of the host that reads each image, where hosts have
-    different files; None if every host has all."""
+    different files; None if every host has all. `left_out` counts what is in the channel and no image."""
 
     channel: str
     root: str
@@ -35,6 +40,7 @@ class Listing:
     labels: tuple[int, ...]
     tars: Tars | None = None
     hosts: NDArray[np.int64] | None = None
+    left_out: LeftOut = field(default_factory=LeftOut)
 
     def name(self, index: int) -> str:
         """The name of an image for messages."""

@@ -11,16 +11,18 @@ from algorun_train.common.errors import UserError
 from algorun_train.ranks.communicator import Communicator
 
 from .folder import check_classes, find_images
+from .left_out import LeftOut
 from .listing import Listing, Tars
 from .tar_listing import sorted_classes
 
-Key = tuple[str, str, str]  # of an image: its class, its file, its tar file or ""
+Key = tuple[str, str, str, int]  # of an image: its class, its file, its tar file or "", its first byte there or 0
 
 
-def list_everywhere(channel: str, root: Path, comm: Communicator) -> Listing:
+def list_everywhere(channel: str, root: Path, comm: Communicator, skip_bad: bool = False) -> Listing:
     """The images of a channel on all hosts; `root` is this host's folder, all else is the same on all ranks. Call it on all
-    ranks. Raises UserError, the same on all ranks."""
-    own = comm.on_all(lambda: find_images(channel, root) if comm.world.local_rank == 0 else None)
+    ranks. The log says what is left out; with `skip_bad` also links that lead nowhere are. Raises UserError, the same on
+    all ranks."""
+    own = comm.on_all(lambda: find_images(channel, root, skip_bad) if comm.world.local_rank == 0 else None)
     marks = {mark for mark in comm.gather(own and _mark(own)) if mark}
     if len(marks) == 1:
         listing = comm.from_leader(lambda: _checked(own))
@@ -32,6 +34,8 @@ def list_everywhere(channel: str, root: Path, comm: Communicator) -> Listing:
             f"channel '{channel}': {len(listings)} hosts have different files, with {counts} images, "
             f"{len(listing.files)} together; each rank keeps all of them decoded"
         )
+    if line := listing.left_out.line(channel):
+        comm.say(line)
     return replace(listing, root=str(root))
 
 
@@ -62,13 +66,13 @@ def _merged(listings: Mapping[int, Listing]) -> Listing:
         for index, (file, label) in enumerate(zip(listing.files, listing.labels, strict=True)):
             tar, offset, size = listing.tars.spans[index].tolist() if listing.tars else (0, 0, 0)
             name = listing.tars.names[tar] if listing.tars else ""
-            key = (listing.classes[label], file, name)
+            key = (listing.classes[label], file, name, offset)
             holders.setdefault(key, []).append(host)
             spans[key] = (tars.get(name, 0), offset, size)
     names = {key[0] for key in holders}
     classes = sorted_classes(names) if tars else sorted(names)
     numbers = {name: number for number, name in enumerate(classes)}
-    keys = sorted(holders, key=lambda key: (numbers[key[0]], key[1], key[2]))
+    keys = sorted(holders, key=lambda key: (numbers[key[0]], *key[1:]))
     read = dict.fromkeys(listings, 0)
     hosts = []
     for key in keys:
@@ -76,6 +80,9 @@ def _merged(listings: Mapping[int, Listing]) -> Listing:
         read[host] += 1
         hosts.append(host)
     where = np.array([spans[key] for key in keys], np.int64)
+    left_out = LeftOut()
+    for listing in listings.values():
+        left_out.join(listing.left_out)
     return Listing(
         first.channel,
         first.root,
@@ -84,6 +91,7 @@ def _merged(listings: Mapping[int, Listing]) -> Listing:
         tuple(numbers[key[0]] for key in keys),
         Tars(tuple(tars), tuple(sizes[name] for name in tars), where) if tars else None,
         np.array(hosts, np.int64),
+        left_out,
     )
 
 

@@ -6,24 +6,42 @@ import numpy as np
 
 from algorun_train.common.errors import UserError
 
-from .listing import Listing, Tars
-from .tar_index import Member, TarIndex, read_indexes
+from .channel_files import settle_dangling
+from .left_out import LeftOut
+from .listing import IMAGES, Listing, Tars
+from .tar_headers import Member, TarIndex
+from .tar_index import read_indexes
 
-ALLOWED = "KEY.jpg, KEY.jpeg or KEY.png beside KEY.cls, or CLASS/*.jpg, in each tar file"
+ALLOWED = f"KEY.jpg beside KEY.cls, or CLASS/*.jpg, in each tar file; images are {IMAGES}"
+DEREFERENCE = "write the tar file with --dereference --hard-dereference"
 
 
-def list_tars(channel: str, root: Path, names: list[str]) -> Listing:
-    """Lists the images in the tar files `names` of a channel. Raises UserError if one of them cannot be used."""
+def list_tars(channel: str, root: Path, names: list[str], skip_bad: bool = False) -> Listing:
+    """Lists the images in the tar files `names` of a channel. With `skip_bad` links that lead nowhere are left out. Raises
+    UserError if a tar file cannot be used."""
     where = f"channel '{channel}' at {root}"
     indexes = read_indexes(where, root, names)
+    left_out = LeftOut()
     for name, index in indexes.items():
+        settle_dangling(f"{where}: {name}", index.dangling, left_out, skip_bad, DEREFERENCE)
+        left_out.join(index.left_out)
         if not index.images:
-            raise UserError(f"{where}: {name} holds no image; allowed: {ALLOWED}; fix: fill or remove it")
+            raise UserError(
+                f"{where}: {name} holds no image{_only(index.left_out.named())}; allowed: {ALLOWED}; "
+                "fix: fill or remove it"
+            )
     classes = _classes(where, indexes)
+    for name, index in indexes.items():
+        if bare := [folder for folder in index.bare if folder not in classes]:
+            raise UserError(
+                f"{where}: {name}: class folder {bare[0]} holds no image{_only(left_out.named(bare[:1]))}; "
+                f"allowed: {ALLOWED}; fix: fill it or leave it out of the tar file"
+            )
     numbers = {name: number for number, name in enumerate(sorted_classes(set(classes)))}
     images = [(tar, member) for tar, index in enumerate(indexes.values()) for member in index.images]
     labels = [numbers[name] for name in classes]
-    order = sorted(range(len(images)), key=lambda i: (labels[i], images[i][1].name, images[i][0]))
+    # The offset comes last: tar files that were joined may have one name twice.
+    order = sorted(range(len(images)), key=lambda i: (labels[i], images[i][1].name, images[i][0], images[i][1].offset))
     spans = np.array([(images[i][0], images[i][1].offset, images[i][1].size) for i in order], np.int64)
     return Listing(
         channel,
@@ -32,12 +50,17 @@ def list_tars(channel: str, root: Path, names: list[str]) -> Listing:
         tuple(images[i][1].name for i in order),
         tuple(labels[i] for i in order),
         Tars(tuple(indexes), tuple(index.size for index in indexes.values()), spans),
+        left_out=left_out,
     )
+
+
+def _only(found: str) -> str:
+    return found and f", only {found}"
 
 
 def _classes(where: str, indexes: dict[str, TarIndex]) -> list[str]:
     """The class of each image, in the order of the indexes."""
-    in_files = any(member.label is not None for index in indexes.values() for member in index.images)
+    in_files = any(index.keyed for index in indexes.values())
     found: list[str] = []
     for name, index in indexes.items():
         for member in index.images:
@@ -53,7 +76,7 @@ def _classes(where: str, indexes: dict[str, TarIndex]) -> list[str]:
 
 
 def _folder(member: Member) -> str | None:
-    folder, slash, _ = member.name.lstrip("/").partition("/")
+    folder, slash, _ = member.name.partition("/")
     return folder if slash else None
 
 
