@@ -11,7 +11,7 @@ from algorun.job.limits import Limits
 from .failure import Failure, RankLeft
 from .failure_reports import FailureReports
 from .gate import listed
-from .messages import AskStacks, Restart, Verdict
+from .messages import AskStacks, Done, Restart, Verdict
 from .restarts import Restarts
 from .root_cause import RootCause
 
@@ -25,6 +25,7 @@ class Attempts:
         self.root_cause = RootCause(hosts[0], limits.blame_s)
         self.stop_reason = ""  # why the job stops, "" while it does not
         self._failed_saves = FailureReports(limits.blame_s)  # ranks that could not save in a stop
+        self._cut_off: dict[str, int] = {}  # ranks that a stop has ended, by host
         self._done: set[str] = set()  # hosts whose ranks have all ended well, or were stopped
         self._note = ""  # the leader's, for the closing line
 
@@ -71,20 +72,26 @@ class Attempts:
         self.stop_reason = why
         self.root_cause.stopped(now)
 
-    def done(self, host: str, note: str, ranks: int) -> Verdict | None:
+    def done(self, host: str, message: Done, ranks: int) -> Verdict | None:
         """All ranks of a host have ended well, or were stopped. The verdict, once this is true of all hosts."""
+        self._cut_off[host] = message.cut_off
         self._done.add(host)
         if host == self._hosts[0]:
-            self._note = note
+            self._note = message.note
         if self.root_cause.open or self._done != set(self._hosts):
             return None
         if self.stop_reason and self._failed_saves:
             failure = self._restarts.counted(self._failed_saves.blamed(ranks))
             return Verdict("failed", failure.code, failure)
         if self.stop_reason:
-            return Verdict("stopped", ExitCode.OK, None, self.stop_reason)
+            return Verdict("stopped", ExitCode.OK, None, f"{self.stop_reason}{self._unsaved(ranks)}")
         restarts = f" restarts={self.number}" if self.number else ""
         return Verdict("ok", ExitCode.OK, None, f"{self._note}{restarts}".strip())
+
+    def _unsaved(self, ranks: int) -> str:
+        """What a stop has cost, for the closing line."""
+        cut_off = sum(self._cut_off.values())
+        return f"; {cut_off} of {ranks} ranks were ended by it before they could save" if cut_off else ""
 
     def due(self, now: float, ranks: int) -> Failure | AskStacks | None:
         """The root cause of a failure once it can be named, or the question that has to be asked before."""

@@ -28,7 +28,7 @@ from .failure import Failure, RankLeft
 from .gate import Gate
 from .hang import Stack
 from .host_loss import HostLoss
-from .messages import AskStacks, End, Heartbeat, Hello, Message, Notice, Ready, Refuse, Stop, Verdict
+from .messages import AskStacks, Done, End, Heartbeat, Hello, Message, Notice, Ready, Refuse, Stop, Verdict
 
 if TYPE_CHECKING:
     from .reports import Reports
@@ -208,9 +208,9 @@ class Hub:
             return self._end(now, Verdict("stopped", ExitCode.OK, None, why))
         return [(each, Stop(why)) for each in self.gate.hellos]
 
-    def done(self, now: float, host: str, note: str = "") -> Sends:
+    def done(self, now: float, host: str, message: Done) -> Sends:
         """All ranks of a host have ended well, or were stopped."""
-        verdict = self.attempts.done(host, note, self.gate.slots) if self.state is State.RUN else None
+        verdict = self.attempts.done(host, message, self.gate.slots) if self.state is State.RUN else None
         return self._end(now, verdict) if verdict else []
 
     def bye(self, now: float, host: str, informed: Collection[str] = (), why: str = "") -> Sends:

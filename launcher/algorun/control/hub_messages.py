@@ -61,8 +61,8 @@ def receive(hub: Hub, now: float, host: str, message: Message) -> Sends:
             return hub.stacks_sent(now, host)
         case Stop(why):
             return hub.stop(now, why)
-        case Done(note):
-            return hub.done(now, host, note)
+        case Done():
+            return hub.done(now, host, message)
         case Bye(why, informed):
             return hub.bye(now, host, informed, why)
         case NodeAlive():

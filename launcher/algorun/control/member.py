@@ -154,15 +154,16 @@ class Member:
             actions.append(ToHub(SaveFailed(failure)))
         return actions
 
-    def all_ranks_gone(self, now: float, note: str = "") -> list[Action]:
-        """No rank of this host is left. `note` goes into the closing line of all hosts. Told to the hub once."""
+    def all_ranks_gone(self, now: float, note: str = "", cut_off: int = 0) -> list[Action]:
+        """No rank of this host is left. `note` goes into the closing line of all hosts; `cut_off` ranks were ended by the stop.
+        Told to the hub once."""
         if not self.awaits_ranks:
             return []
         self._report.note = note
         if self._report.failures and not self.stopping:  # the hub judges
             return []
         self._grace.kill_at = math.inf
-        return [ToHub(Done(note))]
+        return [ToHub(Done(note, cut_off))]
 
     def hangs(self, now: float, idle_s: float) -> list[Action]:
         """A rank of this host has made no step for `idle_s`. The hub is told once in an attempt, and decides."""

@@ -166,9 +166,11 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """All ranks of this host have ended well, or were stopped. The leader's `note` goes into the closing line."""
+    """All ranks of this host have ended well, or were stopped. The leader's `note` goes into the closing line. `cut_off`: the
+    ranks that the stop has ended, before they could save."""
 
     note: str = ""
+    cut_off: int = 0
 
 
 @dataclass(frozen=True, slots=True)

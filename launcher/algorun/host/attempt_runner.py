@@ -230,7 +230,7 @@ class AttemptRunner:
         elif self._member.awaits_ranks:
             self._attempt.tell_last_times()
             note = self.public(report.figures(self._config.paths.summary)) if self._leads else ""
-            self._supervisor.do(self._member.all_ranks_gone(self._now, note))
+            self._supervisor.do(self._member.all_ranks_gone(self._now, note, self._attempt.ranks.cut_off))
 
     def broken(self, failure: Failure) -> None:
         """The engine or the start of a rank has failed."""

@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from errno import EACCES, ENOENT, ENOEXEC
 
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass
@@ -30,6 +29,7 @@ class Stat:
     parent: int
     session: int
     threads: int
+    born: int = 0  # clock ticks since the machine's start
 
     @property
     def ended(self) -> bool:
@@ -49,7 +49,8 @@ def processes() -> list[Stat]:
                 text = file.read()
             name = text[text.index("(") + 1 : text.rindex(")")]  # a name may hold spaces and brackets
             fields = text[text.rindex(")") + 2 :].split()
-            found.append(Stat(int(item), name, fields[0], int(fields[1]), int(fields[3]), int(fields[17])))
+            numbers = (int(fields[at]) for at in (1, 3, 17, 19))
+            found.append(Stat(int(item), name, fields[0], *numbers))
     return found
 
 
@@ -71,23 +72,7 @@ def kill_sessions(sessions: Iterable[int], number: int = signal.SIGKILL) -> None
         send(stat.pid, number)
 
 
-def ask_to_stop(pid: int, number: int = signal.SIGTERM) -> None:
-    """Tells one rank to stop: its process and, if that is a shell, the shell's children too.
-
-    A shell does not pass signals on. Below a Python process nobody is told: its data loaders must live until it has
-    saved.
-    """
-    table = {stat.pid: stat for stat in processes()}
-    todo = [pid]
-    while todo:
-        current = todo.pop()
-        stat = table.get(current)
-        if stat is not None and _is_shell(stat):
-            todo += [child.pid for child in table.values() if child.parent == current]
-        send(current, number)
-
-
-def _is_shell(stat: Stat) -> bool:
+def is_shell(stat: Stat) -> bool:
     """True for a shell. A script with `#!/bin/bash` that the kernel has started has the script's name."""
     if stat.name in SHELLS:
         return True
@@ -170,12 +155,12 @@ class Owner:
                 stderr=stderr,
                 start_new_session=True,
             )
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            missing = getattr(error, "filename", None) or argv[0]
-            number = getattr(error, "errno", None)
-            fix = "check that it exists and is executable" if number in (ENOENT, EACCES, ENOEXEC) else ""
-            raise UserError(what, f"{missing}: {reason}", fix=fix) from None
+        except OSError as error:
+            from .program_start import explained  # only this failure needs it
+
+            raise explained(argv, cwd, error.errno or 0, error.filename or argv[0], what) from None
+        except ValueError as error:
+            raise UserError(what, f"{argv[0]}: {error}") from None
         self._children[child.pid] = child
         if aside:
             self._aside.add(child.pid)

@@ -6,14 +6,24 @@ import functools
 import os
 import signal
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from algorun.common.errors import UserError
 from algorun.plan.plan import HostPlan, Plan, RankPlan, contract_names
 
 from .logs import RankLog
 from .output import Pipe
-from .processes import alive_in, ask_to_stop, kill_sessions, send
+from .processes import alive_in, kill_sessions, send
 from .rank_port import Fields, Peer
 from .tools import Tools
+
+if TYPE_CHECKING:
+    from algorun.control.stop_order import StopOrder
+
+ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # the second: as a shell says it of its child
+AGAIN_S = 0.25  # a program below a wrapper may begin, or end, after the stop
+ENGINE_WORD_S = 0.5  # for the engine to say why it has ended a rank
+LEFT_S = 1.0  # for the other ranks to leave as well, after one that has left with 0 under mpirun
 
 
 class Rank:
@@ -27,7 +37,8 @@ class Rank:
 
 
 class Ranks:
-    """All ranks of this host. Calls `on_exit(local_rank, returncode, stderr_tail, tail_of_both)`; `on_broken(text)` for other faults."""
+    """All ranks of this host. Calls `on_exit(local_rank, returncode, stderr_tail, tail_of_both)`; `on_broken(trouble)` for
+    other faults: a UserError where the program cannot start."""
 
     def __init__(
         self,
@@ -35,13 +46,17 @@ class Ranks:
         plan: Plan,
         host: HostPlan,
         on_exit: Callable[[int, int, str, str], None],
-        on_broken: Callable[[str], None],
+        on_broken: Callable[[str | UserError], None],
     ) -> None:
         self._tools, self._plan, self._host = tools, plan, host
         self._on_exit, self._on_broken = on_exit, on_broken
         self._ranks = {rank.local_rank: Rank(rank, self._log(rank)) for rank in host.ranks}
         self._ended: set[int] = set()
+        self._gone: set[int] = set()  # ranks that the engine has ended
         self._asked = 0  # the signal that asked the ranks to stop: those that start later get it too
+        self._orders: dict[int, StopOrder] = {}  # of each rank that was asked, by its pid
+        self._tells = False
+        self.cut_off = 0  # ranks that the stop has ended before they could save
 
     def start(self) -> None:
         """Starts the ranks that no engine starts. Raises UserError where the program cannot start."""
@@ -49,7 +64,7 @@ class Ranks:
             out, err = self._pipes(rank)
             try:
                 rank.pid = self._tools.owner.start(
-                    self._plan.argv, self._environ(rank), self._plan.cwd, out, err, what=f"rank {rank.plan.rank}"
+                    self._plan.argv, self._environ(rank), self._plan.cwd, out, err, what="program"
                 )
             finally:
                 os.close(out)
@@ -112,14 +127,35 @@ class Ranks:
 
     def signal(self, number: int) -> None:
         """Asks every rank to stop; with SIGKILL it kills the ranks and all that they have started, and no rank follows."""
-        running = [rank.pid for local, rank in self._ranks.items() if rank.pid and local not in self._ended]
         if number == signal.SIGKILL:
             kill_sessions(rank.pid for rank in self._ranks.values() if rank.pid)
             self.give_up()
             return
         self._asked = number
-        for pid in running:
-            ask_to_stop(pid, number)
+        self._ended |= self._gone
+        for local, rank in self._ranks.items():
+            if rank.pid and local not in self._ended:
+                self._ask(rank.pid)
+
+    def _ask(self, pid: int) -> None:
+        """Tells one rank to stop, now and whatever begins below it later."""
+        from algorun.control.stop_order import StopOrder  # late: most jobs are never told to stop
+
+        self._orders.setdefault(pid, StopOrder(pid))
+        if not self._tells:
+            self._tells = True
+            self._tools.loop.after(0, self._tell)
+
+    def _tell(self) -> None:
+        """Tells the processes whose turn it is, and looks again until nothing of the ranks is left."""
+        from .stop_look import look
+
+        seen, now = look(), self._tools.loop.now()
+        for order in self._orders.values():
+            for pid in order.next(now, seen):
+                send(pid, self._asked)
+        if not (self.all_ended and self.quiet):
+            self._tools.loop.after(AGAIN_S, self._tell)
 
     def leave(self, code: int) -> None:
         """Lets the engine's processes go."""
@@ -150,9 +186,13 @@ class Ranks:
                 rank.pid = int(message["started"])
                 self._tools.owner.own(rank.pid)
                 if self._asked:
-                    ask_to_stop(rank.pid, self._asked)
+                    self._ask(rank.pid)
             elif "failed" in message:
-                self._on_broken(f"rank {rank.plan.rank}: {message['failed']}")
+                from .program_start import explained  # only this failure needs it
+
+                number, _, file = str(message["failed"]).partition(" ")
+                errno = int(number) if number.isdigit() else 0
+                self._on_broken(explained(self._plan.argv, self._plan.cwd, errno, file))
             elif "exited" in message:
                 self._end(local_rank, rank, int(message["exited"]))
 
@@ -187,8 +227,15 @@ class Ranks:
             if rank.peer is peer and local_rank not in self._ended:
                 if rank.pid:
                     send(rank.pid, signal.SIGKILL)
-                self._on_broken(f"the engine ended rank {rank.plan.rank}")
-                self._ended.add(local_rank)
+                self._gone.add(local_rank)
+                self._tools.loop.after(ENGINE_WORD_S, functools.partial(self._ended_by_engine, local_rank))
+                if self._asked:  # a stop needs no words of the engine
+                    self._ended_by_engine(local_rank)
+
+    def _ended_by_engine(self, local_rank: int) -> None:
+        if local_rank not in self._ended:
+            self._on_broken(f"the engine ended rank {self._ranks[local_rank].plan.rank}")
+            self._ended.add(local_rank)
 
     def _pipes(self, rank: Rank) -> tuple[int, int]:
         """Makes two pipes. Their reading ends are watched; their writing ends are returned."""
@@ -214,11 +261,22 @@ class Ranks:
     def _environ(self, rank: Rank) -> dict[str, str]:
         return {**os.environ, **self._additions(rank)}
 
+    def _let_go(self, peer: Peer) -> None:
+        """A rank has left with 0. Only mpirun knows whether it has called MPI_Finalize: if not, ranks that wait for it would wait
+        for ever, and mpirun ends them once its own process for this rank has left."""
+        if not self._asked:
+            peer.send({"leave": 0})
+
     def _end(self, local_rank: int, rank: Rank, returncode: int) -> None:
         """A rank has ended: reads its last lines, then reports its end."""
         if local_rank in self._ended:
             return
         self._ended.add(local_rank)
+        order = self._orders.get(rank.pid)
+        if order is not None and (returncode == -signal.SIGKILL or (returncode in ENDED and not order.some_handled)):
+            self.cut_off += 1
         for pipe in rank.pipes:
             pipe.drain()
+        if returncode == 0 and rank.peer is not None and self._plan.engine.value.needs_openmpi:
+            self._tools.loop.after(LEFT_S, functools.partial(self._let_go, rank.peer))
         self._on_exit(local_rank, returncode, rank.log.tail, rank.log.printed)

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable
 
-import pytest
-
-from algorun.host.processes import Owner, alive_in, ask_to_stop, kill_sessions, processes
+from algorun.host.processes import Owner, alive_in, kill_sessions, processes
 from tests.launcher.inside.rank_processes import eventually
 
 LIMIT_S = 30
@@ -133,22 +130,6 @@ def test_an_owner_that_closes_leaves_nothing(owner, heard):
     owner.close()
     assert heard == [(pid, -signal.SIGKILL)]
     assert time.monotonic() - began < 1
-
-
-@pytest.mark.parametrize("interpreter", [["/bin/bash"], []], ids=["bash SCRIPT", "SCRIPT"])
-def test_a_stop_reaches_the_children_of_a_shell_script(tmp_path, interpreter):
-    """A script that the kernel starts by its first line has a name of its own, not that of the shell."""
-    script = tmp_path / "train.sh"
-    script.write_text("#!/bin/bash\nsleep 60\n")
-    script.chmod(0o755)
-    process = subprocess.Popen([*interpreter, str(script)], start_new_session=True)
-    try:
-        eventually(lambda: "sleep" in [each.name for each in alive_in([process.pid])])
-        ask_to_stop(process.pid)
-        assert process.wait(LIMIT_S) == -signal.SIGTERM
-        eventually(lambda: not alive_in([process.pid]), "its child goes on", limit_s=5)
-    finally:
-        kill_sessions([process.pid])
 
 
 @alone

@@ -1,0 +1,70 @@
+"""What a stop must know of the processes below this one, read from /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+from algorun.control.stop_order import Seen
+
+from .processes import Stat, is_shell, processes
+
+
+def look() -> list[Seen]:
+    """All processes below this one that have not ended."""
+    found = processes()
+    parents = {stat.pid: stat.parent for stat in found}
+    return [_seen(stat) for stat in found if not stat.ended and _is_below(stat.pid, parents)]
+
+
+def _is_below(pid: int, parents: dict[int, int]) -> bool:
+    me = os.getpid()
+    for _ in range(len(parents)):
+        pid = parents.get(pid, 0)
+        if pid in (0, me):
+            return pid == me
+    return False
+
+
+def _seen(stat: Stat) -> Seen:
+    caught, ignored = _masks(stat.pid)
+    handles = _has(caught, signal.SIGTERM)
+    # The workers of torch's DataLoader handle these three in C, and no other fault (torch/csrc/DataLoader.cpp).
+    faults = _has(caught, signal.SIGBUS) and _has(caught, signal.SIGSEGV) and not _has(caught, signal.SIGFPE)
+    return Seen(
+        stat.pid,
+        stat.parent,
+        stat.born,
+        handles=handles,
+        ignores=_has(ignored, signal.SIGTERM),
+        is_shell=is_shell(stat),
+        is_loader=handles and faults,
+        reads=_pipe(stat.pid, 0),
+        writes=tuple(pipe for pipe in (_pipe(stat.pid, 1), _pipe(stat.pid, 2)) if pipe),
+    )
+
+
+def _masks(pid: int) -> tuple[int, int]:
+    """The signals that the process handles, and those that it ignores."""
+    found = {"SigCgt": 0, "SigIgn": 0}
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file,
+    ):
+        for line in file:
+            name, _, mask = line.partition(":")
+            if name in found:
+                found[name] = int(mask, 16)
+    return found["SigCgt"], found["SigIgn"]
+
+
+def _has(mask: int, number: int) -> bool:
+    return bool(mask >> (number - 1) & 1)
+
+
+def _pipe(pid: int, descriptor: int) -> str:
+    with contextlib.suppress(OSError):
+        target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+        return target if target.startswith("pipe:") else ""
+    return ""
