@@ -109,7 +109,7 @@ def words(cause: Cause, tail: str) -> str:
         lines = tracebacks.lines_of(raised.traceback)
         inner = tracebacks.outermost(tracebacks.blocks(lines))
         quoted = inner.first(lines) if inner is not None else ""
-        said = f"{quoted} ({first_line(raised.message).strip('- ')})" if quoted and quoted != said else said
+        said = f"{quoted} ({first_line(raised.message).strip('- :')})" if quoted and quoted != said else said
     elif members := tracebacks.told(raised.traceback):
         said = f"{said}: {members}"
     if cause.then:
@@ -117,7 +117,7 @@ def words(cause: Cause, tail: str) -> str:
         return f"{said} (process {raised.pid}, then {names})"
     if any(status for _, status in raised.ended) and tracebacks.HEADER not in raised.message:
         output = last_words.last_words(tail)
-        return f"{said} (last output: {output})" if output and output not in said else said
+        return f"{said} (last output: {output})" if last_words.says_error(output) and output not in said else said
     return said
 
 

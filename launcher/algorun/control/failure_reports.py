@@ -6,10 +6,12 @@ is the one that the others missed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from algorun.common.fast_dataclasses import replace
 
+from . import peer_errors
 from .failure import Failure, RankLeft, how, with_others
 from .peer_errors import Distance
 
@@ -46,6 +48,20 @@ def only_misses_a_peer(failure: Failure) -> bool:
     return failure.secondary and failure.rank is not None and not failure.explains_itself
 
 
+def missed_by_mpi(left: Sequence[RankLeft], first: Failure, reported: Sequence[Failure]) -> list[RankLeft]:
+    """The ranks that have left, if MPI has ended the others because one had left without MPI_Finalize; that one is the first.
+
+    The engine says so: a rank that MPI has ended has no words of its own.
+    """
+    if not first.silent and first.kind != "engine":
+        return []
+    for each in reported:
+        if each.kind == "engine" and peer_errors.says(peer_errors.MPI_LEFT, each.traceback):
+            named = re.search(peer_errors.IMPROPERLY, each.traceback)
+            return sorted(left, key=lambda rank: named is not None and rank.rank != int(named[1]))
+    return []
+
+
 def blame_left_rank(left: Sequence[RankLeft], ranks: int, seen: Failure) -> Failure:
     """The root cause where a rank that others needed has left with 0. `left` holds such ranks, the first one first.
 
@@ -62,7 +78,7 @@ def blame_left_rank(left: Sequence[RankLeft], ranks: int, seen: Failure) -> Fail
         kind=seen.kind if seen.kind == "hang" else "left",
         host=first.host,
         rank=first.rank,
-        message=f"rank {seen.rank} on {seen.host}{ended}: {seen.message}",
+        message=f"{'' if seen.rank is None else f'rank {seen.rank} on '}{seen.host}{ended}: {seen.message}",
         step=first.step,
         how_left=f"{first.how}{also} while {still} {'rank' if still == 1 else 'ranks'} still {doing}",
         hint=f"{EVEN}; {seen.hint}" if seen.hint else EVEN,
@@ -130,7 +146,9 @@ class FailureReports:
     def blamed(self, ranks: int) -> Failure:
         """The failure that the job ends with, by what is known now. `ranks` is how many the job has."""
         first, left = failure_to_blame(self._reported.values()), self.left_ranks()
-        return blame_left_rank(left, ranks, first) if left and only_misses_a_peer(first) else first
+        if left and not only_misses_a_peer(first):
+            left = missed_by_mpi(left, first, [each for _, each in self._reported.values()])
+        return blame_left_rank(left, ranks, first) if left else first
 
     def in_vain(self, ranks: int) -> list[Failure]:
         """The ranks that have waited in vain for a rank that still lives, the first one first.

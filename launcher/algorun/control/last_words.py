@@ -19,7 +19,7 @@ HARMLESS = (
 # line, and the lines of tools that leave with it.
 AFTERWORD = (
     r"set the environment variable hydra_full_error|(\[rank\d+\]:)?\s*\[W\d{4} |\S+:\d+: \w*Warning: "
-    r"|\s*warnings\.warn\(|wandb: |make(\[\d+\])?: \*\*\* |npm ERR!"
+    r"|\s*warnings\.warn\(|wandb: |\S*env: use -\[v\]S |\S+: line \d+: `|make(\[\d+\])?: \*\*\* |npm ERR!"
 )
 # How launchers say that a process below them has failed: torchrun, DeepSpeed, Accelerate, subprocess.
 LAUNCHER = (
@@ -121,7 +121,7 @@ def _meaning(line: str) -> str:
     The inside of a box keeps its indentation, as a traceback has one.
     """
     told = _without_bar(line)
-    if told is None or re.match(BORDER, told[:SEARCHED]) or re.match(TITLE, told[:SEARCHED]):
+    if told is None or not re.search(r"\w", told.replace("_", "")) or re.match(TITLE, told[:SEARCHED]):
         return ""
     boxed = re.match(BOXED, told[:SEARCHED])
     return boxed[1] if boxed and boxed[1].strip() else told

@@ -60,6 +60,12 @@ WAITED = (
     r"|NCCL operations have failed or timed out|DeviceMesh .*timed out"
     r"|after attempting to dump debug info, due to|ProcessGroupNCCL's watchdog got stuck"
 )
+# What mpirun and the MPI library of a rank print when another rank has left without MPI_Finalize (Open MPI 4.1 and 5.0).
+IMPROPERLY = r"due to process rank (\d+) with PID \d+ on\s+node \S+\s+exiting\s+improperly"
+MPI_LEFT = (
+    rf"failed to TCP connect to a peer MPI process|An error occurred in Socket closed|{IMPROPERLY}"
+    r"|mca_btl_tcp\w*: .*(reset by peer|broken pipe|connection refused)"
+)
 # The rank itself has timed out. It then ends its communicators, and prints words of PEER about them.
 TIMED_OUT = r"Watchdog caught collective operation timeout"
 NCCL = rf"{TIMED_OUT}|NCCL"

@@ -130,7 +130,7 @@ class RankFailures:
             words or NO_MESSAGE,
             rank,
             tail[-LONGEST_TRACEBACK:],
-            place=tracebacks.place(tail, self._code) if tracebacks.HEADER in tail else "",
+            place=tracebacks.place(tail, self._code) if tracebacks.ends_with(tail, words) else "",
             explains_itself=ours,
             only_stdout=only_stdout,
         )

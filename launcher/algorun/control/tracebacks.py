@@ -146,16 +146,27 @@ def told(traceback: str) -> str:
     return "; ".join(unlike) + (f" (and {more} more)" if more else "")
 
 
+def ends_with(text: str, words: str) -> bool:
+    """True where the last exception of a text has these words as its first line."""
+    lines = lines_of(text)
+    last = outermost(blocks(lines)) if HEADER in text else None
+    return last is not None and last.first(lines).strip() == words
+
+
 def place(traceback: str, code: str) -> str:
     """The user's own line of an exception, as `train.py:6`: that of the innermost frame in the folder `code`, else of the
     innermost one that is not of a library; "" without one."""
     lines = lines_of(traceback)
-    for each in _nearest(lines, blocks(lines)):
-        own = [frame for frame in each.frames if not frame.of_library]
-        inside = [frame for frame in own if _below(frame.file, code) != frame.file or not frame.file.startswith("/")]
-        if own:
-            frame = (inside or own)[-1]
-            return f"{_below(frame.file, code)}:{frame.line}"
+    near = _nearest(lines, blocks(lines))
+    for of_file in (True, False):  # code without a file, such as `<string>`, if nothing else is there
+        for each in near:
+            own = [frame for frame in each.frames if not frame.of_library and frame.file.startswith("<") is not of_file]
+            inside = [
+                frame for frame in own if _below(frame.file, code) != frame.file or not frame.file.startswith("/")
+            ]
+            if own:
+                frame = (inside or own)[-1]
+                return f"{_below(frame.file, code)}:{frame.line}"
     return ""
 
 

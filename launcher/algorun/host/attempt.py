@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from algorun.common.errors import ExitCode, exit_code
+from algorun.common.errors import ExitCode, UserError, exit_code
 from algorun.common.fast_dataclasses import replace
 from algorun.control.failure import Failure
 from algorun.control.gate import listed
 from algorun.control.messages import DaemonEnded, Message, NodeAlive, StartDaemon
 from algorun.job.paths import Paths
 from algorun.job.settings import START_S
+from algorun.machine.openmpi import ABORTS
 from algorun.plan.plan import Plan
 from algorun.timing.clock import RankMoments
 from algorun.timing.host_figures import HostFigures
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from .memory_watch import MemoryWatch
     from .ray_node import RayNode
 
+ABORT_WORD_S = 0.2  # for the rest of mpirun's text
 ENGINE_WORD_S = 0.5  # the end of an engine counts only if no rank has explained it by then
 
 
@@ -84,9 +87,18 @@ class Attempt:
             from .ray_node import RayNode  # only this engine needs it
 
             self._node = RayNode(host, self._node_alive, self._fail)
-        clean = self._node.read if self._node is not None else without_harmless
+        clean = self._node.read if self._node is not None else self._read_engine
+        self._abort_told = False
         user = EngineUser(runner.send, clean)
         self.engine = head.engine if head is not None else EngineProcesses(tools, self._pipes, plan, host, user)
+
+    def _read_engine(self, lines: bytes) -> bytes:
+        """What the engine prints, without what means nothing. mpirun tells that it ends the ranks before it does: a rank that
+        MPI has ended has no words of its own, and these are needed to find the cause."""
+        if self._plan.engine.value.needs_openmpi and not self._abort_told and re.search(ABORTS, lines):
+            self._abort_told = True
+            self._tools.loop.after(ABORT_WORD_S, lambda: self._broken(f"{self._plan.engine.value} ends the ranks"))
+        return without_harmless(lines)
 
     def _node_alive(self) -> None:
         self._runner.send(NodeAlive(self._plan.attempt))
@@ -167,10 +179,14 @@ class Attempt:
         elif trouble := self.engine.daemons.start(message):
             self._broken(trouble)
 
-    def _broken(self, text: str) -> None:
-        if not self._over:
-            self._pipes.drain()
-            self._fail(Failure("engine", self._host.host, 1, text))
+    def _broken(self, trouble: str | UserError) -> None:
+        if self._over:
+            return
+        self._pipes.drain()
+        if isinstance(trouble, UserError):
+            self._runner.broken(Failure("configuration", self._host.host, trouble.code, str(trouble)))
+        else:
+            self._fail(Failure("engine", self._host.host, 1, trouble))
 
     def _fail(self, failure: Failure) -> None:
         """Something other than a rank has failed; what the engine's processes have printed explains it."""

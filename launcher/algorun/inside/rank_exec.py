@@ -5,7 +5,7 @@ torchrun and mpirun lose or change it. It exits only when the supervisor says so
 make the engine kill ranks that are still saving.
 
 Messages are lines with one JSON object. To the supervisor: {"rank", "local_rank", "pid"}, then {"started": pid} or
-{"failed": reason}, then {"exited": returncode}. From the supervisor: what to start, with two file descriptors, then
+{"failed": "errno file"}, then {"exited": returncode}. From the supervisor: what to start, with two file descriptors, then
 {"leave": exit code}. What to start is a line with a number of bytes, then so many bytes of `marshal`. Imports are few,
 because every rank waits for them: `socket` and `subprocess` would double the start-up time, `json` takes 8 ms.
 """
@@ -72,7 +72,9 @@ def _start(order: _Order, out: int, err: int) -> int:
     environ.pop("PET_LOG_DIR", None)  # for our own torchrun; a torchrun that the user's program starts must not see it
     kept = {name: environ[name] for name in order.keep if name in environ}
     os.chdir(order.cwd)
-    return os.posix_spawnp(
+    # posix_spawnp gives a file that is no program to the shell, which then names another fault.
+    spawn = os.posix_spawn if "/" in order.argv[0] else os.posix_spawnp
+    return spawn(
         order.argv[0],
         order.argv,
         environ | order.env | kept,
@@ -104,7 +106,7 @@ def main() -> int:
     except OSError as error:
         import json  # late: only an error needs it
 
-        reason = {"failed": f"{error.filename or order.argv[0]}: {error.strerror}"}
+        reason = {"failed": f"{error.errno} {error.filename or order.argv[0]}"}
         channel.sendall(json.dumps(reason).encode() + b"\n")
     else:
         channel.sendall(b'{"started": %d}\n' % pid)

@@ -40,7 +40,7 @@ def send(kind: type[BaseException], error: BaseException, traceback: TracebackTy
         str(os.getpid()),
         repr(time.monotonic()),
         _name(kind),
-        _shorter(_text(error)),
+        _shorter(str(error.msg) if isinstance(error, SyntaxError) else _text(error)),
         _describe(error, traceback),
         "\n".join(f"{pid} {words}" for pid, words in _parents()),
         "\n".join(f"{pid} {status}" for pid, status in failed),

@@ -51,6 +51,10 @@ PROFILE = r"\( test ! -r \./\.profile \|\| \. \./\.profile;(.*)\)\s*"
 HARMLESS = rb"[^\n]*plm:[rs]sh: Warning: setpgid\([^\n]*\n\n?"
 
 
+# What mpirun prints when it ends the ranks because of one of them.
+ABORTS = rb"\*\*\* MPI_ERRORS_ARE_FATAL|(mpirun|prterun) has exited due to process rank"
+
+
 @dataclass(frozen=True, slots=True)
 class OpenMpi:
     """Open MPI on one host."""

@@ -255,6 +255,11 @@ RULES = (
         pattern=r"Address already in use|EADDRINUSE|\[Errno 98\]",
     ),
     Rule(
+        "Windows line endings",
+        "a script has Windows line endings (CRLF): sed -i 's/\\r$//' on it; in .gitattributes *.sh text eol=lf",
+        pattern=r"\$'[^'\n]*\\r'|env: [^\n]*\\r|\^M: bad interpreter",
+    ),
+    Rule(
         "missing module",
         "name its package in requirements.txt beside the script; a module of your own must be in source_dir",
         pattern=r"ModuleNotFoundError: No module named",
