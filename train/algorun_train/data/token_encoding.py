@@ -4,9 +4,8 @@ A token is an int32. One that does not count as a label is stored as its complem
 prompts of a chat, for example.
 """
 
-import hashlib
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,20 +16,26 @@ from numpy.typing import NDArray
 
 from algorun_train.common.errors import UserError
 
+from .chat_text import GENERATION, ChatTemplate, Rendered
 from .token_files import BadDocument, Document
+from .tokenizer_files import LoadedTokenizer, has_uncovered, load_tokenizer, read_files
+
+__all__ = ["Encoder", "Tokens", "load", "read_files"]
 
 Tokens = NDArray[np.int32]
-PATTERNS = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab*",
-    "merges.txt",
-    "chat_template*",
-    "*.model",
-)
 TOGETHER = 64  # documents that are tokenized in one call, on all cores
-ALLOWED = "a folder with tokenizer.json, as save_pretrained of a fast tokenizer writes it"
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The tokens of a text; `inner` is what the library tokenizers has made of it."""
+
+    ids: list[int]
+    inner: Any  # Any: the library has no types
+
+    def offsets(self) -> list[tuple[int, int]]:
+        """Where each token begins and ends in the text, in characters."""
+        return list(self.inner.offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,110 +44,167 @@ class Encoder:
     `fingerprint` differs for other files."""
 
     folder: Path
-    tokenizer: Any
-    end: int
-    fingerprint: str
+    loaded: LoadedTokenizer
+    chats: ChatTemplate
 
-    def encode(self, documents: Iterable[Document | BadDocument]) -> Iterator[Tokens | BadDocument]:
-        """The tokens of each document, with `end` behind it. A chat that the template cannot render is a bad document. Raises
-        UserError for a chat if there is no template."""
+    @property
+    def tokenizer(self) -> Any:  # transformers has no types for it
+        return self.loaded.tokenizer
+
+    @property
+    def end(self) -> int:
+        return self.loaded.end
+
+    @property
+    def fingerprint(self) -> str:
+        return self.loaded.fingerprint
+
+    def encode(
+        self, documents: Iterable[Document | BadDocument], notes: Counter[str] | None = None
+    ) -> Iterator[Tokens | BadDocument]:
+        """The tokens of each document, with `end` behind it. A document that the tokenizer or its chat template refuses is a bad
+        document. `notes` counts documents of which something is lost, by what it is. Raises UserError for a chat if there is no
+        template, or none that can be read."""
+        counted = Counter[str]() if notes is None else notes
         stream = iter(documents)
         while some := list(islice(stream, TOGETHER)):
-            texts = [each for each in some if isinstance(each, Document) and not each.messages]
-            ids = iter(self._texts(texts))
+            good = [each for each in some if isinstance(each, Document)]
+            texts = iter(self._texts([each for each in good if not each.messages], counted))
+            chats = iter(self._chats([each for each in good if each.messages], counted))
             for document in some:
                 if isinstance(document, BadDocument):
                     yield document
                 else:
-                    yield self._chat(document) if document.messages else next(ids)
+                    yield next(chats if document.messages else texts)
 
-    def _texts(self, documents: list[Document]) -> Iterator[Tokens]:
-        if not documents:
-            return
-        rows = self.tokenizer([each.text for each in documents], add_special_tokens=False)["input_ids"]
-        for document, row in zip(documents, rows, strict=True):
-            first = self.tokenizer.bos_token_id
-            begin = [first] if document.begins and first not in (None, self.end) and row[:1] != [first] else []
-            yield np.array(begin + row + ([self.end] if document.ends else []), np.int32)
+    def _texts(self, documents: Sequence[Document], notes: Counter[str]) -> list[Tokens | BadDocument]:
+        encoded = self._encoded(documents, [each.text for each in documents])
+        return [
+            each if isinstance(each, BadDocument) else self._text(document, each, notes)
+            for document, each in zip(documents, encoded, strict=True)
+        ]
 
-    def _chat(self, document: Document) -> Tokens | BadDocument:
+    def _text(self, document: Document, encoded: Encoded, notes: Counter[str]) -> Tokens:
+        row, opening = encoded.ids, self.loaded.opening
+        begin = opening if document.begins and row[: len(opening)] != opening else []
+        tokens = np.array(begin + row + ([self.end] if document.ends else []), np.int32)
+        if (tokens[: len(begin) + len(row)] == self.end).any():
+            spelt = f"have {self.tokenizer.eos_token!r} in their text"
+            notes[f"{spelt}: it becomes the end of a document, as in transformers"] += 1
+        self._note_unknown(tokens, document.text, encoded, notes)
+        return tokens
+
+    def _note_unknown(self, tokens: Tokens, text: str, encoded: Encoded, notes: Counter[str]) -> None:
+        """Counts a text with characters that the tokenizer does not know."""
+        unknown = self.loaded.unknown
+        if unknown is not None and (tokens == unknown).any():
+            notes[f"have characters that the tokenizer does not know: they become {self.tokenizer.unk_token!r}"] += 1
+        if self.loaded.drops and has_uncovered(text, encoded.offsets()):
+            notes["have characters that the tokenizer leaves out: it does not know them and has no unk_token"] += 1
+
+    def _encoded(self, documents: Sequence[Document], texts: Sequence[str]) -> list[Encoded | BadDocument]:
+        """The tokens of each text, or a bad document."""
+        if not texts:
+            return []
+        try:
+            batch = self.tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False)
+        except Exception as error:  # the libraries have no class of their own for what they refuse
+            if len(texts) > 1:
+                pairs = zip(documents, texts, strict=True)
+                return [one for document, text in pairs for one in self._encoded([document], [text])]
+            return [
+                BadDocument(
+                    f"{documents[0].where}: the tokenizer of {self.folder} refuses it: {error}; allowed: text that it has "
+                    "tokens for; fix: repair the text, or name an unk_token of the vocabulary in tokenizer.json"
+                )
+            ]
+        return [Encoded(ids, inner) for ids, inner in zip(batch["input_ids"], batch.encodings, strict=True)]
+
+    def _chats(self, documents: Sequence[Document], notes: Counter[str]) -> list[Tokens | BadDocument]:
+        """The tokens of each chat: of all its texts, each with `end` behind it."""
+        found = [self._rendered(document, notes) for document in documents]
+        pieces = [(at, piece) for at, each in enumerate(found) if isinstance(each, list) for piece in each]
+        encoded = self._encoded([documents[at] for at, _ in pieces], [piece.text for _, piece in pieces])
+        results = [np.zeros(0, np.int32) if isinstance(each, list) else each for each in found]
+        for (at, piece), each in zip(pieces, encoded, strict=True):
+            before = results[at]
+            if isinstance(each, BadDocument):
+                results[at] = each
+            elif not isinstance(before, BadDocument):
+                tokens = np.array(each.ids, np.int32)
+                self._note_unknown(tokens, piece.text, each, notes)
+                labels = _in_answers(each.offsets(), piece.answers)
+                answered = not piece.text[piece.answers[-1][1] :].strip()
+                results[at] = np.concatenate([before, self._ended(tokens, labels, answered)])
+        for result in results:
+            if not isinstance(result, BadDocument) and not (result >= 0).any():
+                notes["have no token that counts as a label"] += 1
+        return results
+
+    def _rendered(self, document: Document, notes: Counter[str]) -> list[Rendered] | Tokens | BadDocument:
+        """The texts of a chat; by a template with `{% generation %}` the tokens, as transformers makes and marks them."""
+        source = self._template(document)
+        try:
+            if not GENERATION.search(source):
+                return self.chats.rendered(document, notes)
+            ids, mask = self.chats.masked(document, notes)
+        except Exception as error:  # a template is a program of the tokenizer's author, and may raise anything
+            _refuse_broken(error, self.folder)
+            return BadDocument(
+                f"{document.where}: the chat template of {self.folder} refuses it: {error}; allowed: chats that it can render; "
+                "fix: repair the messages, or the template"
+            )
+        answered = document.messages[-1]["role"] == "assistant"
+        return self._ended(np.array(ids, np.int32), np.array(mask, bool), answered)
+
+    def _template(self, document: Document) -> str:
         if not self.tokenizer.chat_template:
             raise UserError(
                 f"{document.where} is a chat, but the tokenizer in {self.folder} has no chat template; "
                 "allowed: chats with a tokenizer that has one; fix: add chat_template.jinja, or give text"
             )
         try:
-            text, spans = self._answers(document)
-        except Exception as error:  # a template is a program of the tokenizer's author, and may raise anything
-            return BadDocument(
-                f"{document.where}: the chat template of {self.folder} refuses it: {error}; fix: repair the messages"
-            )
-        if spans is None:
-            return BadDocument(
-                f"{document.where}: the chat template of {self.folder} renders a message in another way when others "
-                "follow, so the answers cannot be found; allowed: templates whose text only grows; "
-                "fix: another chat_template.jinja, or chats with one answer"
-            )
-        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        tokens, begins = np.array(encoded["input_ids"], np.int32), np.array([at for at, _ in encoded["offset_mapping"]])
-        counted = np.zeros(len(tokens), bool)
-        for begin, end in spans:
-            counted |= (begins >= begin) & (begins < end)
-        rows = np.where(counted, tokens, ~tokens)
-        return rows if len(tokens) and tokens[-1] == self.end else np.append(rows, np.int32(self.end))
+            return self.chats.source(document.tools)
+        except ValueError as error:
+            raise UserError(
+                f"the tokenizer in {self.folder} has chat templates, none of them named default: {error}; allowed: one template, "
+                "or one named default; fix: add chat_template.jinja"
+            ) from None
 
-    def _answers(self, document: Document) -> tuple[str, list[tuple[int, int]] | None]:
-        """The chat as text, and where the answers begin and end in it: behind the prompt that asks for each of them. None if
-        they cannot be found. Raises what the template raises."""
-        messages, spans = list(document.messages), []
-        text = self._rendered(messages, prompt=False)
-        for number, message in enumerate(messages):
-            if message["role"] == "assistant":
-                before = self._rendered(messages[:number], prompt=True) if number else ""
-                behind = self._rendered(messages[: number + 1], prompt=False)
-                if not (text.startswith(before) and text.startswith(behind)):
-                    return text, None
-                spans.append((len(before), len(behind)))
-        return text, spans
-
-    def _rendered(self, messages: list[dict[str, Any]], prompt: bool) -> str:
-        return str(self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt))
+    def _ended(self, tokens: Tokens, labels: NDArray[np.bool_], answered: bool) -> Tokens:
+        """The tokens of a chat's text, with `end` behind them. This counts if the text is `answered`, ends with an answer, and
+        the answer has no `end` of its own: else the model would never learn to stop."""
+        rows = np.where(labels, tokens, ~tokens)
+        if len(tokens) and tokens[-1] == self.end:
+            return rows
+        last = int(np.flatnonzero(labels)[-1]) if labels.any() else 0
+        begin = int(np.flatnonzero(~labels[:last])[-1]) + 1 if not labels[:last].all() else 0
+        counts = answered and self.end not in tokens[begin:]
+        return np.append(rows, np.int32(self.end if counts else ~self.end))
 
 
-def read_files(folder: Path) -> dict[str, bytes]:
-    """The files of the tokenizer in `folder`, by their names. Raises UserError if there is none or one cannot be read."""
-    found = {file for pattern in PATTERNS for file in folder.glob(pattern) if file.is_file()}
-    if not (folder / "tokenizer.json").is_file():
-        raise UserError(f"{folder} has no tokenizer; allowed: {ALLOWED}; fix: copy the tokenizer's files into it")
-    try:
-        return {file.name: file.read_bytes() for file in sorted(found)}
-    except OSError as error:
-        raise UserError(f"the tokenizer in {folder} cannot be read: {error}; fix: check its files") from None
+def _in_answers(offsets: Sequence[tuple[int, int]], answers: Sequence[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Which tokens reach into an answer, as transformers counts them: one that begins before it does if it ends in it."""
+    spans = np.array(offsets, np.int64).reshape(-1, 2)
+    labels = np.zeros(len(spans), bool)
+    for begin, end in answers:
+        labels |= (spans[:, 1] > begin) & (spans[:, 0] < end)
+    return labels
+
+
+def _refuse_broken(error: Exception, folder: Path) -> None:
+    """Raises UserError if the template itself is at fault, not the chat."""
+    from jinja2 import TemplateSyntaxError
+
+    if isinstance(error, TemplateSyntaxError):
+        raise UserError(
+            f"the chat template of {folder} cannot be read: {error.message} in line {error.lineno}; allowed: a template of "
+            "Jinja; fix: repair chat_template.jinja, or chat_template in tokenizer_config.json"
+        ) from None
 
 
 def load(folder: Path, files: dict[str, bytes]) -> Encoder:
-    """The tokenizer of `files`; nothing is downloaded and no code among them runs. Raises UserError, which names `folder`."""
-    try:
-        from transformers import AutoTokenizer, __version__
-    except ImportError:
-        raise UserError(
-            f"the tokenizer in {folder} needs the package transformers, which is not installed; "
-            "fix: pip install transformers"
-        ) from None
-    digest = hashlib.sha256(__version__.encode())
-    with tempfile.TemporaryDirectory() as place:
-        for name, content in files.items():
-            digest.update(f"{name}\0{len(content)}\0".encode() + content)
-            (Path(place) / name).write_bytes(content)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # the libraries raise many kinds for damaged files, pyo3's among them
-            raise UserError(
-                f"the tokenizer in {folder} cannot be loaded: {error}; allowed: {ALLOWED}; fix: copy its files again"
-            ) from None
-    if tokenizer.eos_token_id is None:
-        raise UserError(
-            f"the tokenizer in {folder} has no eos_token, which ends each document; "
-            "fix: name it in tokenizer_config.json"
-        )
-    return Encoder(folder, tokenizer, int(tokenizer.eos_token_id), digest.hexdigest())
+    """The encoder of the tokenizer in `files`; nothing is downloaded and no code among them runs. Raises UserError, which names
+    `folder`."""
+    loaded = load_tokenizer(folder, files)
+    return Encoder(folder, loaded, ChatTemplate(loaded.tokenizer, loaded.special))

@@ -10,6 +10,7 @@ import os
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from algorun_train.ranks.communicator import Communicator
 from .token_encoding import Encoder, Tokens
 from .token_files import BadDocument, checksum, documents, listed
 
-FORMAT = "3"  # change it when the same files give other tokens
+FORMAT = "4"  # change it when the same files give other tokens
 EVERY_S = 1.0  # how often ranks tell each other how far they are
 SAY_S = 10.0  # seconds between progress lines
 STALL_S = 600.0  # without progress on any host for so long, the job ends
@@ -48,7 +49,8 @@ class _StoppedError(Exception):
 @dataclass(slots=True)
 class Work:
     """Work of this host in a thread of its own, which writes to `place`. `done` of `total` bytes; it ends early once `stop` is set.
-    `skip_bad`: leave out documents that cannot be used; `skipped` says why, and how many documents each error is about."""
+    `skip_bad`: leave out documents that cannot be used; `skipped` says why, and how many documents each error is about. `notes`
+    counts documents of which something is lost."""
 
     place: Path
     skip_bad: bool
@@ -59,6 +61,7 @@ class Work:
     error: BaseException | None = None
     result: list[Entry] = field(default_factory=list)
     skipped: list[tuple[str, int]] = field(default_factory=list)
+    notes: Counter[str] = field(default_factory=Counter)
 
 
 def folder() -> Path:
@@ -92,6 +95,9 @@ def corpus(
         comm.say(f"skipped: {skipped} documents of channel '{channel}' do not count")
     for error in sorted({error for _, first in told for error in first})[:NAMED]:
         comm.say(f"skipped: {error.partition('; allowed:')[0].partition('; fix:')[0]}")
+    noted = set(comm.gather(tuple(sorted(work.notes.items()))))  # as above, once for the same files
+    for note, count in sorted(sum((Counter(dict(each)) for each in noted), Counter[str]()).items()):
+        comm.say(f"channel '{channel}': {count} documents {note}")
     host = comm.rank - comm.world.local_rank
     tables = {at: entries for at, entries in comm.gather((host, own)) if entries}
     whole = sorted({entry for entries in tables.values() for entry in entries}, key=lambda e: (e.name, e.sha256))
@@ -162,10 +168,11 @@ def _tokenize(work: Work, channel: str, root: Path, encoder: Encoder) -> None:
         if not table.is_file():
             entries, skipped = _written(work, root, encoder, list(zip(names, sums, sizes, strict=True)))
             rows = [[entry.name, entry.sha256, entry.tokens] for entry in entries]
-            write_json(table, {"files": rows, "skipped": skipped})
+            write_json(table, {"files": rows, "skipped": skipped, "notes": work.notes})
         kept = json.loads(table.read_text())
         work.result = [Entry(*row) for row in kept["files"]]
         work.skipped = [(error, count) for error, count in kept["skipped"]]
+        work.notes = Counter(kept["notes"])
         if work.skipped and not work.skip_bad:  # an earlier job has skipped them
             raise _refusal(work.skipped[0][0])
         if not (work.place / f"{_key(encoder, work.result)}.tokens").is_file():
@@ -192,7 +199,7 @@ def _written(
         with aside.open("wb") as file:
             for name, sha256, size in sorted(files):
                 begin = file.tell()
-                for tokens in encoder.encode(documents(root / name)):
+                for tokens in encoder.encode(documents(root / name), work.notes):
                     if work.stop.is_set():
                         raise _StoppedError
                     if not isinstance(tokens, BadDocument):
