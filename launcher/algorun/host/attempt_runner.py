@@ -260,6 +260,7 @@ class AttemptRunner:
         """
         if self._attempt is None or self._member.state is not State.RUN:
             return
+        self._attempt.ranks.show_unfinished(self._now)
         self._attempt.expect_ranks(self._now)
         self._attempt.look_at_times(self._now, self._config.limits.times_s, samples)
         limit_s = self._config.limits.hang_s

@@ -16,14 +16,26 @@ from algorun.common.plain_text import plain
 from .tail import Tail
 
 LONGEST_LINE = 64 * 1024  # bytes; a longer one is broken (between two characters), as it could fill the memory
+REDRAW = re.compile(rb"\x08{2,}")
 BACKLOG = 4 * 1024 * 1024  # bytes waiting for a slow console before the ranks have to wait
 
 
+RESTED_S = 1.0  # an unfinished line that has not grown for so long is shown
+SHOWN_AGAIN_S = 10.0  # and once more, if it has grown meanwhile
+LONGEST_SHOWN = 1000  # bytes of it
+
+
 class Lines:
-    """Cuts a stream into whole lines. A carriage return ends a line too: progress bars redraw with it. Pure."""
+    """Cuts a stream into whole lines. A carriage return ends a line too, and so do several backspaces: progress bars redraw with
+    them. Pure."""
 
     def __init__(self) -> None:
         self._rest = b""
+
+    @property
+    def unfinished(self) -> bytes:
+        """The line that has begun."""
+        return self._rest.rstrip(b"\r\b")
 
     def feed(self, data: bytes) -> bytes:
         """The whole lines that are complete now, each ended by a newline; b"" if none is."""
@@ -32,6 +44,9 @@ class Lines:
             held = text.endswith(b"\r")  # may be the first half of a \r\n
             body = text[:-1] if held else text
             text = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n") + (b"\r" if held else b"")
+        if b"\b\b" in text:
+            body = text.rstrip(b"\b")  # there may come more of them
+            text = REDRAW.sub(b"\n", body) + text[len(body) :]
         end = text.rfind(b"\n") + 1
         if len(text) - end > LONGEST_LINE:
             cut = len(text) - _begun(text)
@@ -42,7 +57,7 @@ class Lines:
 
     def end(self) -> bytes:
         """What is left when the stream ends, as a line."""
-        rest, self._rest = self._rest.removesuffix(b"\r"), b""
+        rest, self._rest = self.unfinished, b""
         return rest + b"\n" if rest else b""
 
 
@@ -168,6 +183,8 @@ class RankLog:
         self._prefix = f"[{label}] ".encode()
         self._console = console
         self._streams = {1: Lines(), 2: Lines()}
+        self._begun: dict[int, tuple[bytes, float]] = {}  # an unfinished line, by its stream, and since when it rests
+        self._shown: dict[int, tuple[bytes, float]] = {}  # what of it was shown last, and when
         self._tail, self._printed = Tail(), Tail()
         self._label = label
         self.aside = False  # True: its lines go into the file only
@@ -198,6 +215,23 @@ class RankLog:
             except OSError as error:
                 self._console.say(f"algorun: warning: log file of [{self._label}]: {error.strerror}; it ends here")
                 self.close()
+
+    def show_unfinished(self, now: float) -> None:
+        """Shows a line that rests without its end, such as a question, or what a program waits for. Call it every second.
+
+        The whole line follows once it is complete: whoever searches the log for a metric finds it in one piece.
+        """
+        for stream, lines in self._streams.items():
+            text = lines.unfinished[-LONGEST_SHOWN:]
+            begun, since = self._begun.get(stream, (b"", now))
+            if text != begun:
+                self._begun[stream] = text, now
+                continue
+            shown, at = self._shown.get(stream, (b"", -SHOWN_AGAIN_S))
+            if text and text != shown and now - since >= RESTED_S and now - at >= SHOWN_AGAIN_S:
+                self._shown[stream] = text, now
+                if not self.aside:
+                    self._console.put(stream, prefixed(self._prefix, harmless(self._clean(text + b"\n"))))
 
     @property
     def tail(self) -> str:

@@ -87,6 +87,11 @@ class Ranks:
         """When this rank last printed something, or began."""
         return self._ranks[local_rank].log.fed_at
 
+    def show_unfinished(self, now: float) -> None:
+        """Shows lines that ranks have begun and do not end. Call it every second."""
+        for rank in self._ranks.values():
+            rank.log.show_unfinished(now)
+
     def printed(self, local_rank: int) -> str:
         """The last lines that this rank and its children have printed so far."""
         rank = self._ranks[local_rank]

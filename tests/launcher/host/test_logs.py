@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import pytest
 from hypothesis import given
@@ -12,12 +13,17 @@ from algorun.host.logs import LONGEST_LINE, Console, Lines, RankLog, prefixed
 from algorun.host.tail import Tail
 
 
-@given(st.lists(st.binary(max_size=12), max_size=30))
+CHUNK = st.one_of(
+    st.binary(max_size=12), st.lists(st.sampled_from((b"a", b"\r", b"\n", b"\b")), max_size=9).map(b"".join)
+)
+
+
+@given(st.lists(CHUNK, max_size=30))
 def test_chunks_do_not_change_the_lines(chunks):
     lines = Lines()
     got = b"".join(lines.feed(chunk) for chunk in chunks) + lines.end()
-    whole = b"".join(chunks).replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-    assert got.rstrip(b"\n") == whole.rstrip(b"\n")
+    whole = b"".join(chunks).replace(b"\r\n", b"\n").replace(b"\r", b"\n").rstrip(b"\b")
+    assert got.rstrip(b"\n\b") == re.sub(rb"\x08{2,}", b"\n", whole).rstrip(b"\n\b")
     assert not got or got.endswith(b"\n")
 
 
@@ -27,6 +33,38 @@ def test_only_whole_lines_come_out_before_the_end(chunks):
     for chunk in chunks:
         out = lines.feed(chunk)
         assert out == b"" or out.endswith(b"\n")
+
+
+@pytest.mark.parametrize("cut", range(1, 24))
+def test_a_bar_of_backspaces_ends_its_lines_wherever_it_is_cut(cut):
+    lines, text = Lines(), b"10%\b\b\b20%\b\b\b30%\na\bb c\n"
+    assert lines.feed(text[:cut]) + lines.feed(text[cut:]) + lines.end() == b"10%\n20%\n30%\na\bb c\n"
+
+
+def test_a_line_that_rests_is_shown_and_comes_whole_at_its_end(tmp_path, capfd):
+    console = Console()
+    log = RankLog("0 algo-1", "rank-00000.log", tmp_path, console)
+    log.feed(1, b"loading ")
+    log.show_unfinished(0.0)
+    log.feed(1, b"the tokenizer ..\x1b[2K ")
+    log.show_unfinished(0.9)
+    log.show_unfinished(1.8)  # it has rested for 0.9 s
+    log.show_unfinished(2.0)
+    log.show_unfinished(3.0)
+    log.feed(1, b"more ")
+    for now in (4.0, 5.0, 6.0, 11.9, 13.0, 14.0):
+        log.show_unfinished(now)
+    log.feed(1, b"done\n" + b"x" * 5000)
+    for now in (15.0, 30.0, 40.0):
+        log.show_unfinished(now)
+    log.feed(1, b"")
+    console.close()
+    whole = "[0 algo-1] loading the tokenizer .. more done\n"
+    assert capfd.readouterr().out == (
+        "[0 algo-1] loading the tokenizer .. \n"
+        "[0 algo-1] loading the tokenizer .. more \n" + whole + f"[0 algo-1] {'x' * 1000}\n[0 algo-1] {'x' * 5000}\n"
+    )
+    assert b"\n" not in (tmp_path / "rank-00000.log").read_bytes()[:-5001].rstrip(b"\n")
 
 
 def test_a_line_without_end_is_broken_before_it_fills_memory():
