@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,3 +137,32 @@ def test_a_tar_file_of_two_sizes_is_named(folder, tmp_path):
     sorted(roots[1].glob("*.tar"))[-1].unlink()
     (error,) = set(on_hosts(roots))
     assert f"{tar.name} has {tar.stat().st_size + 512} bytes on one host and {tar.stat().st_size} on another" in error
+
+
+def test_what_is_left_out_on_hosts_with_different_files_is_counted_together(folder, tmp_path, capsys):
+    roots = deal(folder, tmp_path / "hosts")
+    for number, root in enumerate(roots):
+        (root / "four").mkdir(exist_ok=True)
+        (root / "four" / "extra.png").write_bytes(next(folder.rglob("*.png")).read_bytes())
+        for kind in ("xcf", "json")[: number + 1]:
+            (root / "four" / f"{number}.{kind}").touch()
+    on_hosts(roots)
+    said = capsys.readouterr().out
+    assert said.count("left out") == 1
+    assert "channel 'train': 5 files left out: 3 .xcf, 2 .json\n" in said
+
+
+def test_images_of_joined_tar_files_with_one_name_stay_two_images(folder, tmp_path):
+    """tar --concatenate of shards that number from 0, spread over hosts."""
+    images = sorted(folder.rglob("*.*"))[:8]
+    roots = [tmp_path / name for name in ("first", "second", "whole")]
+    for number, root in enumerate(roots):
+        root.mkdir()
+        for tar in (0, 1) if number == 2 else (number,):
+            with tarfile.open(root / f"{tar}.tar", "w") as archive:
+                for at, path in enumerate(images[tar * 4 : tar * 4 + 4]):
+                    tar_files.add(archive, f"{at % 2}.png", path.read_bytes())
+                    tar_files.add(archive, f"{at % 2}.cls", b"cat" if at % 2 else b"dog")
+    alone = seen(load(roots[2], Communicator(World(), torch.device("cpu"))))
+    assert sum(map(len, alone[1])) == 8
+    assert on_hosts(roots[:2]) == [alone] * 4

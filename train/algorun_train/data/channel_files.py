@@ -262,16 +262,17 @@ COPY = "copy the files themselves into the channel (rsync --copy-links)"
 
 
 def settle_dangling(
-    where: str, dangling: Sequence[Dangling], left_out: LeftOut, skip_bad: bool, fix: str = COPY
+    where: str, dangling: Sequence[Dangling], left_out: LeftOut, skip_bad: bool | None = None, fix: str = COPY
 ) -> None:
-    """With `skip_bad` counts dangling links in `left_out`. Else raises UserError if there is one."""
+    """With `skip_bad` counts dangling links in `left_out`. Else raises UserError if there is one. None: the job has no option
+    to skip what is bad."""
     if dangling and not skip_bad:
         first, more = dangling[0], len(dangling) - 1
         others = f", and {more} other links dangle" if more > 1 else ", and another link dangles" if more else ""
         raise UserError(
             f"{where}: {printable(first.path)} is a dangling link to {printable(first.text)}{others}; "
             "allowed: links to files and folders that are there, on each host; "
-            f"fix: {fix}, or remove the link, or leave it out by --skip-bad-samples"
+            f"fix: {fix}, or remove the link{'' if skip_bad is None else ', or leave it out by --skip-bad-samples'}"
         )
     for link in dangling:
         left_out.add(link.path, DANGLING)

@@ -12,7 +12,9 @@ from pathlib import Path
 from algorun_train.common.errors import UserError
 from algorun_train.ranks.communicator import Communicator
 
+from .channel_files import list_folder, settle_dangling
 from .first_bytes import not_text
+from .left_out import LeftOut
 
 ALLOWED = "a folder of text files (UTF-8 or any other bytes without zeros), at any depth"
 LARGEST = 4 * 2**30  # bytes; every rank holds the whole text in memory
@@ -28,7 +30,8 @@ class Corpus:
 
 
 def from_channel(channel: str, root: Path, comm: Communicator) -> Corpus:
-    """The contents of all text files below `root`, joined in the order of their names.
+    """The contents of all text files below `root`, joined in the order of their names. The log says what
+    is left out.
 
     Raises UserError, the same on all ranks, if the channel has no text, or if the hosts' files differ.
     """
@@ -40,7 +43,9 @@ def from_channel(channel: str, root: Path, comm: Communicator) -> Corpus:
             "fix: use S3DataDistributionType FullyReplicated"
         )
 
-    names = comm.from_leader(lambda: _listed(where, root))
+    names, left_out = comm.from_leader(lambda: _listed(where, root))
+    if line := left_out.line(channel):
+        comm.say(line)
     return _read(names, lambda name: _text(where, root, name), differs, comm)
 
 
@@ -76,26 +81,22 @@ def _modules(where: str, root: Path) -> list[str]:
     return names
 
 
-def _listed(where: str, root: Path) -> list[str]:
-    def refuse(error: OSError) -> None:
-        raise UserError(
-            f"{where}: {error.filename} cannot be read: {error.strerror}; allowed: {ALLOWED}; fix: check the channel"
-        )
-
-    names, size = [], 0
-    for folder, subfolders, files in os.walk(root, onerror=refuse, followlinks=True):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        for path in (os.path.join(folder, name) for name in files if not name.startswith(".")):
-            names.append(os.path.relpath(path, root))
-            size += os.path.getsize(path) if os.path.exists(path) else 0
+def _listed(where: str, root: Path) -> tuple[list[str], LeftOut]:
+    """The names of a channel's files, sorted, and what is left out."""
+    found = list_folder(where, root, ("",), ALLOWED)
+    settle_dangling(where, found.dangling, found.left_out)
+    size = sum(os.path.getsize(root / name) for name in found.files)
     if not size:
-        raise UserError(f"{where} holds no text; allowed: {ALLOWED}; fix: put text files into it")
+        only = found.left_out.named()
+        raise UserError(
+            f"{where} holds no text{only and f', only {only}'}; allowed: {ALLOWED}; fix: put text files into it"
+        )
     if size > LARGEST:
         raise UserError(
             f"{where} holds {size / 2**30:.1f} GiB; allowed: at most {LARGEST / 2**30:.0f} GiB, which every rank holds "
             "in memory; fix: give a part of it"
         )
-    return sorted(names)
+    return found.files, found.left_out
 
 
 def _text(where: str, root: Path, name: str) -> bytes:

@@ -1,15 +1,16 @@
 """Reads the documents of a text channel: `.txt`, `.jsonl` and `.parquet` files, at any depth."""
 
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from algorun_train.common.errors import UserError
 
 from . import json_lines, parquet_rows
+from .channel_files import list_folder, settle_dangling
 from .document import BadDocument, Document
 from .first_bytes import not_text
+from .left_out import LeftOut
 
 __all__ = ["ALLOWED", "SUFFIXES", "BadDocument", "Document", "checksum", "documents", "listed"]
 
@@ -21,23 +22,20 @@ ALLOWED = (
 BLOCK = 2**20  # bytes of a .txt that are tokenized at once; it is split behind a line
 
 
-def listed(channel: str, root: Path) -> list[str]:
-    """The names of a channel's files below `root`, sorted. Raises UserError if there is none or a folder cannot be read."""
+def listed(channel: str, root: Path, skip_bad: bool = False, left_out: LeftOut | None = None) -> list[str]:
+    """The names of a channel's files below `root`, sorted. What is left out is added to `left_out`; with `skip_bad` also links
+    that lead nowhere are. Raises UserError if there is no file or a folder cannot be read."""
     where = f"channel '{channel}' at {root}"
-
-    def refuse(error: OSError) -> None:
+    found = list_folder(where, root, SUFFIXES, ALLOWED)
+    settle_dangling(where, found.dangling, found.left_out, skip_bad)
+    if not found.files:
+        only = found.left_out.named()
         raise UserError(
-            f"{where}: {error.filename} cannot be read: {error.strerror}; allowed: {ALLOWED}; fix: check the channel"
+            f"{where} holds no text{only and f', only {only}'}; allowed: {ALLOWED}; fix: put text files into it"
         )
-
-    names: list[str] = []
-    for folder, subfolders, files in os.walk(root, onerror=refuse, followlinks=True):
-        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
-        found = [name for name in files if name.lower().endswith(SUFFIXES) and not name.startswith(".")]
-        names += [os.path.relpath(os.path.join(folder, name), root) for name in found]
-    if not names:
-        raise UserError(f"{where} holds no text; allowed: {ALLOWED}; fix: put text files into it")
-    return sorted(names)
+    if left_out is not None:
+        left_out.join(found.left_out)
+    return found.files
 
 
 def checksum(path: Path) -> str:

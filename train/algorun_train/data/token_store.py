@@ -22,6 +22,7 @@ from algorun_train.common.errors import UserError
 from algorun_train.common.files import write, write_json
 from algorun_train.ranks.communicator import Communicator
 
+from .left_out import LeftOut
 from .token_encoding import Encoder, Tokens
 from .token_files import BadDocument, checksum, documents, listed
 
@@ -50,7 +51,7 @@ class _StoppedError(Exception):
 class Work:
     """Work of this host in a thread of its own, which writes to `place`. `done` of `total` bytes; it ends early once `stop` is set.
     `skip_bad`: leave out documents that cannot be used; `skipped` says why, and how many documents each error is about. `notes`
-    counts documents of which something is lost."""
+    counts documents of which something is lost, `left_out` the files that are not read."""
 
     place: Path
     skip_bad: bool
@@ -61,6 +62,7 @@ class Work:
     error: BaseException | None = None
     result: list[Entry] = field(default_factory=list)
     skipped: list[tuple[str, int]] = field(default_factory=list)
+    left_out: LeftOut = field(default_factory=LeftOut)
     notes: Counter[str] = field(default_factory=Counter)
 
 
@@ -99,7 +101,13 @@ def corpus(
     for note, count in sorted(sum((Counter(dict(each)) for each in noted), Counter[str]()).items()):
         comm.say(f"channel '{channel}': {count} documents {note}")
     host = comm.rank - comm.world.local_rank
-    tables = {at: entries for at, entries in comm.gather((host, own)) if entries}
+    hosts = [row for row in comm.gather((host, own, work.left_out)) if row[1]]
+    tables = {at: entries for at, entries, _ in hosts}
+    left_out = LeftOut()
+    for each in {tuple(entries): each for _, entries, each in hosts}.values():  # of hosts with the same files, one
+        left_out.join(each)
+    if line := left_out.line(channel):
+        comm.say(line)
     whole = sorted({entry for entries in tables.values() for entry in entries}, key=lambda e: (e.name, e.sha256))
     target = place / f"{_key(encoder, whole)}.tokens"
     if not all(comm.gather(target.is_file())):
@@ -154,7 +162,7 @@ def _together(work: Work, channel: str, root: Path, encoder: Encoder, comm: Comm
 
 def _tokenize(work: Work, channel: str, root: Path, encoder: Encoder) -> None:
     try:
-        names = listed(channel, root)
+        names = listed(channel, root, work.skip_bad, work.left_out)
         sizes = [(root / name).stat().st_size for name in names]
         work.total = 2 * sum(sizes)  # once for the checksum, once for the tokens
         sums = []
