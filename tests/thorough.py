@@ -125,6 +125,20 @@ LATER = (
         },
     ),
     Later(
+        "Every image processor of transformers. `make test` has those of image classifiers, with any settings, in the code for "
+        "PIL; the others are for other models, and torchvision's code is another process.",
+        {
+            f"{TRAIN}/models/test_image_processors.py::test_every_processor_gives_the_same_pixels_or_is_refused": (),
+            f"{TRAIN}/models/test_image_processors.py::"
+            "test_every_processor_for_torchvision_gives_the_same_pixels_or_is_refused": (),
+            f"{TRAIN}/models/test_image_processors.py::test_a_classifiers_processor_is_taken_as_it_is_by_default": (
+                "MobileViTImageProcessorPil",
+                "EfficientNetImageProcessorPil",
+                "ConvNextImageProcessorPil",
+            ),
+        },
+    ),
+    Later(
         "Trackers of memory, which make each operation slow. `make test` has the bytes of weights, gradients and moments in "
         "train/loop/test_sharded_steps.py.",
         {
