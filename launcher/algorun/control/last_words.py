@@ -23,10 +23,10 @@ AFTERWORD = (
 )
 # How launchers say that a process below them has failed: torchrun, DeepSpeed, Accelerate, subprocess.
 LAUNCHER = (
-    r"(torch\.distributed\.elastic\.\S+\.)?ChildFailedError\b|(subprocess\.)?CalledProcessError: Command "
-    r"|[EIW]\d{4} .*elastic/multiprocessing|.*\bFAILED$|(Root Cause|Failures?|Other Failures)\b.*:$|\[\d+\]:$"
-    r"|<NO_OTHER_FAILURES>|(time|host|rank|exitcode|error_file|traceback) +: |.*\[launch\.py:\d+:"
-    r"|.*\bexits with return code = |Process \S+:$|srun: error: .*Exited with exit code"
+    r"\s*(?:(torch\.distributed\.elastic\.\S+\.)?ChildFailedError\b|(subprocess\.)?CalledProcessError: Command "
+    r"|[EIW]\d{4} .*elastic/multiprocessing|.*\bFAILED\s*$|(Root Cause|Failures?|Other Failures)\b.*:$|\[\d+\]:\s*$"
+    r"|<NO_OTHER_FAILURES>|.*\[launch\.py:\d+:|.*\bexits with return code = |Process \S+:$|srun: error: .*Exited with exit code)"
+    r"|  (time|host|rank|exitcode|error_file|traceback) *: "
 )
 BORDER = r"[\s─━═\-=_*#~+.:╭╮╰╯┌┐└┘├┤┬┴┼╔╗╚╝╠╣┏┓┗┛│┃║|]*$"
 TITLE = r"\s*[╭┌╔┏][─━═].*[╮┐╗┓]\s*$"
@@ -76,7 +76,7 @@ def last_words(tail: str) -> str:
         for at in reversed(told):
             if at in quiet or re.match(AFTERWORD, lines[at], re.IGNORECASE) or _of_traceback(lines[at]):
                 continue
-            if not (passed and re.match(LAUNCHER, lines[at].strip())):
+            if not (passed and by_launcher(lines[at])):
                 return _in_box(tail.split("\n"), at) or lines[at].strip()
     last = lines[told[-1]] if told else next((line for line in reversed(tail.split("\n")) if line.strip()), "")
     return last.strip()
@@ -103,7 +103,7 @@ def told_on_stdout(stderr: str, printed: str) -> bool:
 
 def by_launcher(line: str) -> bool:
     """True for a line by which a launcher says that a process below it has failed."""
-    return re.match(LAUNCHER, line.strip()) is not None
+    return re.match(LAUNCHER, line[:SEARCHED]) is not None
 
 
 def _without_bar(line: str) -> str | None:

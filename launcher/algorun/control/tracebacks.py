@@ -105,9 +105,12 @@ def _without_margin(lines: Iterable[str]) -> Iterator[str]:
         elif found := re.match(MARGIN, line):
             inside = True
             text = found[1] or found[2] or ""
-            mark = f"member {number} of {number}: " if number.isdigit() and text.endswith(HEADER) else ""
-            number = "" if mark else number
-            yield mark + text
+            if number.isdigit():
+                mark, number = f"member {number} of {number}: ", ""
+                yield mark + HEADER  # a member that was never raised has no traceback
+                if text.endswith(HEADER):
+                    continue
+            yield text
         else:
             inside = False
             yield line

@@ -221,6 +221,8 @@ def _ended(error: BaseException) -> tuple[list[tuple[int, int]], str]:
         return [(_number(each, "pid"), _number(each, "exitcode")) for each in found], ""
     if "torch.multiprocessing.spawn.ProcessException" in names:
         return [(_number(error, "pid") or _number(error, "error_pid"), _number(error, "exit_code") or 1)], ""
+    if any(each.__name__ == "BrokenProcessPool" for each in type(error).__mro__):  # of concurrent.futures, and joblib's
+        return [(0, 1)], ""
     return [], ""
 
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.host.logs import LONGEST_LINE, Console, Lines, RankLog, prefixed
+from algorun.host.logs import LONGEST_LINE, Console, Lines, RankLog, harmless, prefixed
 from algorun.host.tail import Tail
-
 
 CHUNK = st.one_of(
     st.binary(max_size=12), st.lists(st.sampled_from((b"a", b"\r", b"\n", b"\b")), max_size=9).map(b"".join)
@@ -177,3 +176,40 @@ def test_a_dump_of_a_child_that_the_program_survives_is_forgotten():
     for _ in range(3):
         tail.add(b"step\n" * 20)
     assert tail.text == "\n".join(["step"] * 40)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b"plain \xc3\xa9\t|", b"plain \xc3\xa9\t|"),
+        (b"\x1b[1;31mred\x1b[0m", b"\x1b[1;31mred\x1b[0m"),
+        (b"\x1b[31mred until the end", b"\x1b[31mred until the end\x1b[0m"),
+        (b"up \x1b[1A\x1b[2K\x1b[1Gok nnodes=1 world_size=2", b"up ok nnodes=1 world_size=2"),
+        (b"title \x1b]0;owned\x07\x07 bell \x1bc reset \x08\x0b\x0c", b"title  bell  reset "),
+        (b"cut \x1b[12", b"cut "),
+        (b"cut \x1b]0;no end", b"cut "),
+    ],
+)
+def test_the_console_gets_colours_of_a_rank_and_nothing_that_moves_its_cursor(line, shown):
+    assert harmless(line + b"\n") == shown + b"\n"
+
+
+@given(st.lists(st.binary(max_size=20).filter(lambda each: b"\n" not in each), min_size=1, max_size=6))
+def test_no_line_of_a_rank_writes_over_its_own_prefix(lines):
+    text = prefixed(b"[0 algo-1] ", harmless(b"\n".join(lines) + b"\n"))
+    assert text.count(b"\n") == len(lines)
+    for line in text.split(b"\n")[:-1]:
+        assert line.startswith(b"[0 algo-1] ")
+        assert not set(line) & set(b"\r\x07\x08\x0b\x0c\x7f")
+        assert all(part[:1] == b"[" and part.lstrip(b"[0123456789;:")[:1] == b"m" for part in line.split(b"\x1b")[1:])
+
+
+def test_the_end_of_both_streams_is_kept_beside_that_of_stderr(tmp_path):
+    log = RankLog("0 a", "rank.log", tmp_path, Console())
+    log.aside = True
+    log.feed(1, b"one\n")
+    log.feed(2, b"two\n")
+    log.feed(1, b"".join(b"%d\n" % number for number in range(100)))
+    assert log.tail == "two"
+    assert log.printed.split("\n") == [str(number) for number in range(60, 100)]
+    log.close()
