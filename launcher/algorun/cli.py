@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import gc
 import io
 import json
@@ -17,6 +18,7 @@ from .job import settings
 from .job.request import Request, request
 from .job.values import count
 
+NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 HOME_BASE = "algorun-run"  # the job folder on a machine without /opt/ml
 
 
@@ -178,6 +180,12 @@ def _report(words: Sequence[str]) -> int:
     return report.run(words)
 
 
+def _command(words: Sequence[str]) -> int:
+    if words[:1] == [overview.REPORT]:
+        return _report(words[1:])
+    return _client(words) if words[:1] and words[0] in overview.CLIENT else _run(command_line.parse(words))
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. Returns the exit code; a UserError becomes one line on stderr."""
     for stream in (sys.stdout, sys.stderr):
@@ -185,14 +193,37 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a folder's name may not be UTF-8
     words = list(sys.argv[1:] if argv is None else argv)
     try:
+        if words[:1] != ["train"]:  # its folders have names of their own
+            _check_folder()
         if words[:1] not in (["train"], ["run"]):  # these two call it once they have started
             _collect()
-        if words[:1] == [overview.REPORT]:
-            return _report(words[1:])
-        return _client(words) if words[:1] and words[0] in overview.CLIENT else _run(command_line.parse(words))
+        code = _command(words)
+        try:
+            sys.stdout.flush()
+        except OSError:
+            if words[:1] not in (["train"], ["run"], ["simulate"]):
+                raise
+            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  a job ends as it ends, whoever reads its lines
+        return code
     except UserError as error:
         print(f"algorun: error: {error}", file=sys.stderr)
         return error.code
     except BrokenPipeError:  # `algorun plan | head`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it when it exits
         return ExitCode.OK
+    except OSError as error:
+        if error.filename is not None or error.errno not in NOT_WRITTEN:
+            raise
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  as above
+        print(f"algorun: error: stdout: {error.strerror}; fix: write it where there is space", file=sys.stderr)
+        return ExitCode.CONFIGURATION
+
+
+def _check_folder() -> None:
+    """Raises UserError if the current folder is gone: nearly every command names files by it."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise UserError(
+            "the current folder", f"has been removed, or cannot be read ({error.strerror})", fix="cd to another one"
+        ) from None

@@ -33,6 +33,7 @@ from . import simulated_gpus, simulated_trees
 
 MOST_HOSTS = 64
 FIRST_FOR_RAY = 2  # the last number of the first host's address: Ray replaces 127.0.0.1
+INTERRUPTED = 128 + signal.SIGINT  # Ctrl-C: a script that goes on after `simulate` must not take the job for done
 STOP_EXTRA_S = 30.0  # after the grace: then simulated hosts that have not ended are killed
 
 
@@ -93,13 +94,13 @@ def run(
     with simulated_trees.alone(out) as lock:
         trees, earlier = simulated_trees.prepare(out, hosts, inputs, resume=resume)
         if earlier:
-            print(f"algorun: the run before is now in {earlier}", flush=True)
+            _say(f"the run before is now in {earlier}")
         whole_hosts = wish.per_host or wish.share_nothing
         gpus = simulated_gpus.give_out(environ, count, slots, whole_hosts=whole_hosts, cpu_torch=_cpu_torch(wish))
         shared = own_opt_ml.why_shared(trees[hosts[0]], [str(out), *_used(wish, inputs, python)])
         for line in (gpus.warning and f"warning: {gpus.warning}", gpus.why_cpu, shared and _shared(wish, shared)):
             if line:
-                print(f"algorun: {line}", flush=True)
+                _say(line)
         first = FIRST_FOR_RAY if _has_driver(wish, environ) else 1
         addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, first))
         common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(_free_port())}
@@ -119,7 +120,14 @@ def run(
             children.append(_start(argv, env, begin, lock))
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
         codes = _wait(children, stopped_at, patience_s)
-        return _close(hosts, trees, codes, time.monotonic() - started)
+        code = _close(hosts, trees, codes, time.monotonic() - started)
+        return INTERRUPTED if code == ExitCode.OK and stopped_at and stopped_at[0][1] == signal.SIGINT else code
+
+
+def _say(text: str) -> None:
+    """A line on stdout. Whoever does not take it does not end the job."""
+    with contextlib.suppress(OSError):
+        print(f"algorun: {text}", flush=True)
 
 
 def _layout(wish: Request) -> tuple[int, int]:
@@ -202,12 +210,12 @@ class _Output:
         return bool(data)
 
 
-def _pass_signals_on(children: Sequence[subprocess.Popen[bytes]]) -> list[float]:
-    """Passes every signal that asks for a stop on to the hosts. Returns a list that gets the time of each signal."""
-    stopped_at: list[float] = []
+def _pass_signals_on(children: Sequence[subprocess.Popen[bytes]]) -> list[tuple[float, int]]:
+    """Passes every signal that asks for a stop on to the hosts. Returns a list that gets the time and number of each signal."""
+    stopped_at: list[tuple[float, int]] = []
 
     def pass_on(number: int, _: object) -> None:
-        stopped_at.append(time.monotonic())
+        stopped_at.append((time.monotonic(), number))
         for child in children:
             if child.poll() is None:
                 child.send_signal(number)
@@ -218,7 +226,9 @@ def _pass_signals_on(children: Sequence[subprocess.Popen[bytes]]) -> list[float]
     return stopped_at
 
 
-def _wait(children: Sequence[subprocess.Popen[bytes]], stopped_at: Sequence[float], patience_s: float) -> list[int]:
+def _wait(
+    children: Sequence[subprocess.Popen[bytes]], stopped_at: Sequence[tuple[float, int]], patience_s: float
+) -> list[int]:
     """Passes output on until all hosts have ended; returns their exit codes. Kills hosts that still run `patience_s`
     seconds after a stop."""
     open_outputs: dict[int, _Output] = {}
@@ -231,7 +241,7 @@ def _wait(children: Sequence[subprocess.Popen[bytes]], stopped_at: Sequence[floa
         for fd in ready:
             if not open_outputs[fd].take():
                 open_outputs.pop(fd).pipe.close()
-        if stopped_at and time.monotonic() - stopped_at[0] > patience_s:
+        if stopped_at and time.monotonic() - stopped_at[0][0] > patience_s:
             for child in children:
                 child.kill()
     return [exit_code(child.wait()) for child in children]
@@ -249,7 +259,7 @@ def _close(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int]
         line = f"failed nnodes={len(hosts)} code={code} a host failed after the job's end"
     artifacts = sorted(path.name for path in leader.model.iterdir()) if leader.model.is_dir() else []
     failures = [Paths(tree).failure for tree in trees.values() if Paths(tree).failure.is_file()]
-    with contextlib.suppress(BrokenPipeError):  # the reader has ended; the exit code still counts
+    with contextlib.suppress(OSError):  # the reader has ended, or its disk is full; the exit code still counts
         print(f"algorun: hosts left with {', '.join(map(str, codes))} after {seconds:.1f} s")
         if artifacts:
             print(f"algorun: artifacts in {leader.model}: {', '.join(artifacts)}")

@@ -60,6 +60,31 @@ def alive_in(sessions: Iterable[int]) -> list[Stat]:
     return [stat for stat in processes() if stat.session in wanted and not stat.ended]
 
 
+def strays(folders: Iterable[str]) -> list[Stat]:
+    """Processes of this user that carry one of these run folders in their environment, wherever they have gone: a program may
+    detach one before this process adopts orphans."""
+    marks = [b"\0ALGORUN_RUN_DIR=" + os.fsencode(folder) + b"\0" for folder in folders]
+    if not marks:
+        return []
+    me = os.getpid()
+    found = {stat.pid: stat for stat in processes()}
+    own = found[me].born if me in found else 0
+    return [
+        stat
+        for stat in found.values()
+        if stat.born >= own and stat.pid != me and not stat.ended and _has(stat.pid, marks)
+    ]
+
+
+def _has(pid: int, marks: Sequence[bytes]) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            environ = b"\0" + file.read()
+    except OSError:  # it has ended, or it is another user's
+        return False
+    return any(mark in environ for mark in marks)
+
+
 def send(pid: int, number: int) -> None:
     """One signal to one process, which may be gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -107,6 +132,7 @@ class Owner:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._sessions: set[int] = set()
         self._aside: set[int] = set()  # children that outlive an attempt
+        self._folders: list[str] = []  # run folders, which mark all that ranks start
         self._guard: int | None = None
         self._guard_pid = 0
 
@@ -168,7 +194,8 @@ class Owner:
         return child.pid
 
     def clean_up(self, folder: str) -> None:
-        """The watcher removes this folder if this process is killed."""
+        """The watcher removes this run folder if this process is killed."""
+        self._folders.append(folder)
         self._tell_guard(f"-{folder}\n")
 
     def own(self, session: int) -> None:
@@ -209,6 +236,7 @@ class Owner:
     def kill_left(self) -> bool:
         """Kills what is left. False once nothing is: then everything started so far is forgotten."""
         left = self.left()
+        left += [stat for stat in strays(self._folders) if stat not in left and stat.session not in self._aside]
         for stat in left:
             send(stat.pid, signal.SIGKILL)
         if not left:
@@ -269,7 +297,10 @@ def _watch_over(reader: int) -> None:
                 sessions.add(int(line[1:]))
     for _ in range(50):
         kill_sessions(sessions)
-        if not alive_in(sessions):
+        lost = strays(folders)
+        for stat in lost:
+            send(stat.pid, signal.SIGKILL)
+        if not lost and not alive_in(sessions):
             break
         select.select([], [], [], 0.02)
     for folder in folders:

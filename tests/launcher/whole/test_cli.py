@@ -267,3 +267,34 @@ def test_a_stop_while_the_job_is_being_read_is_not_lost(tmp_path, nothing_left):
     out, _ = job.communicate(timeout=60)
     assert job.returncode == 0, out
     assert out.strip().splitlines()[-1].startswith("stopped")
+
+
+@pytest.mark.parametrize("words", [["simulate", "-j", "1x1", "x.py"], ["run", "x.py"], ["plan", "x.py"], ["ls"]])
+def test_a_folder_that_was_removed_is_one_sentence(words, tmp_path):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    script = f"cd {gone}; rmdir {gone}; exec {sys.executable} -I -m algorun {' '.join(words)}"
+    done = subprocess.run(["/bin/sh", "-c", script], capture_output=True, text=True, check=False, env=clean_environ())
+    assert done.returncode == 64
+    assert done.stderr == (
+        "algorun: error: the current folder: has been removed, or cannot be read (No such file or directory); "
+        "fix: cd to another one\n"
+    )
+
+
+def test_output_that_cannot_be_written_ends_a_plan_and_no_job(tmp_path):
+    (tmp_path / "train.py").write_text("print('x')\n")
+    codes = {}
+    for name, words in (("plan", ["plan", "train.py"]), ("job", ["simulate", "-j", "1x1", "train.py"])):
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [sys.executable, "-I", "-m", "algorun", *words],
+                cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=clean_environ(),
+            )  # fmt: skip
+        assert "Traceback" not in done.stderr
+        codes[name] = done.returncode
+        if name == "plan":
+            assert done.stderr == (
+                "algorun: error: stdout: No space left on device; fix: write it where there is space\n"
+            )
+    assert codes == {"plan": 64, "job": 0}

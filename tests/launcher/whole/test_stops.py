@@ -31,8 +31,9 @@ def test_ctrl_c_stops_a_simulation(tmp_path, nothing_left):
     job = Running("native", PROGRAMS / "faulty.py", "stop", folder=tmp_path, marker=nothing_left)
     job.wait_for("] ready ", 4)
     job.process.send_signal(signal.SIGINT)
-    assert job.end() == 0, job.log.read_text()
+    assert job.end() == 130, job.log.read_text()
     assert job.log.read_text().count("saved") == 4
+    assert job.log.read_text().strip().splitlines()[-1].startswith("stopped nnodes=2 world_size=4 why=SIGINT")
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.03, 0.1, 0.2])
@@ -92,6 +93,6 @@ def test_a_second_ctrl_c_does_not_wait_for_the_grace(tmp_path, nothing_left):
     assert job.process.poll() is None
     started = time.monotonic()
     job.process.send_signal(signal.SIGINT)
-    assert job.end() == 0, job.log.read_text()
+    assert job.end() == 130, job.log.read_text()
     assert time.monotonic() - started < BOUND_S
     assert job.log.read_text().count("interrupted again") == 2  # once a host
