@@ -137,3 +137,8 @@ def test_it_goes_on_in_other_layouts_as_if_nothing_had_been(start, uninterrupted
 
 def test_the_checkpoint_of_another_job_is_refused(start, uninterrupted):
     assert "depth is 4 there, 2 here" in refused(start(2, {"depth": 2}, base=uninterrupted.base))
+
+
+def test_a_finished_job_with_another_rate_is_refused_in_any_layout(start, uninterrupted):
+    text = refused(start(2, SPLIT, CLIPPED, {"lr": 0.25, "placement": "cluster"}, base=uninterrupted.base))
+    assert re.search(r"step-00000016 has trained 2 of --epochs 2: no step is left to train \(lr was \S+, is 0.25\)", text)

@@ -213,12 +213,3 @@ def test_other_images_under_equal_numbers_are_named(alone, tmp_path):
     file = next((moved / "a").glob("3.*"))
     file.rename(file.with_name("other" + file.suffix))
     assert "warning: resumed checkpoint differs: images was " in alone(*once([*args, str(moved), "--epochs", "3"]))
-
-
-def test_all_ranks_end_with_64_and_one_line(alone, ranks, tmp_path):
-    alone(*FEW, base=tmp_path / "host0")
-    again = ranks(2, 1, *FEW, "--lr", "0.01", base=tmp_path)
-    assert again.codes() == [64, 64], again.text()
-    for rank in (0, 1):
-        (line,) = [each for each in again.text(rank).splitlines() if each.startswith("error: ")]
-        assert "no step is left to train (lr was 0.003, is 0.01)" in line
