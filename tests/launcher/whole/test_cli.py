@@ -220,7 +220,10 @@ def test_a_program_that_cannot_start_is_a_clear_error(tmp_path, nothing_left):
     environ = {"ALGORUN_TEST": nothing_left, "SAGEMAKER_BASE_DIR": str(tmp_path / "ml"), **FAILS_ALONE}
     done = algorun("run", "odd", cwd=tmp_path, **environ)
     assert done.code == 64, done.text
-    assert "rank 0: " in (tmp_path / "ml" / "output" / "failure").read_text()
+    assert (
+        "the interpreter /no/such/interpreter, which does not exist"
+        in (tmp_path / "ml" / "output" / "failure").read_text()
+    )
 
 
 def test_a_full_output_disk_does_not_change_the_exit_code(tmp_path, nothing_left):
