@@ -126,9 +126,10 @@ LATER = (
     ),
     Later(
         "Every image processor of transformers. `make test` has those of image classifiers, with any settings, in the code for "
-        "PIL; the others are for other models, and torchvision's code is another process.",
+        "PIL; the others are for other models, and torchvision's code is another process. Stages write with the code of ddp.",
         {
             f"{TRAIN}/models/test_image_processors.py::test_every_processor_gives_the_same_pixels_or_is_refused": (),
+            f"{TRAIN}/jobs/test_artifact_processors.py::test_the_stages_of_a_pipeline_write_the_same_processor": (),
             f"{TRAIN}/models/test_image_processors.py::"
             "test_every_processor_for_torchvision_gives_the_same_pixels_or_is_refused": (),
             f"{TRAIN}/models/test_image_processors.py::test_a_classifiers_processor_is_taken_as_it_is_by_default": (
