@@ -26,7 +26,7 @@ CLOCK = (
     "{% macro strftime_now(format) %}{% set table = "
     + json.dumps(DIRECTIVES)
     + " %}{% for part in format.split('%') %}{% if loop.first %}{{ part }}{% elif part[:2] in table %}{{ table[part[:2]] }}"
-    "{{ part[2:] }}{% else %}{{ table.get(part[:1], '%') }}{{ part[1:] }}{% endif %}{% endfor %}{% endmacro +%}"
+    "{{ part[2:] }}{% else %}{{ table[part[:1]] }}{{ part[1:] }}{% endif %}{% endfor %}{% endmacro +%}"
 )
 
 
@@ -126,7 +126,7 @@ class ChatTemplate:
         """Whether the template writes something that asks for an answer to `chat`."""
         if "add_generation_prompt" not in self.source(document.tools):
             return False
-        return chat[-1]["role"] != "assistant" or self._text(document, chat) != prompt
+        return chat[-1]["role"] == "user" or self._text(document, chat) != prompt
 
     def _first_difference(self, document: Document, chat: list[Message], behind: str) -> int:
         """Where the text changes if the last message of `chat` has another content."""
@@ -148,7 +148,11 @@ class ChatTemplate:
         except Exception:
             return behind
         closed = behind.removesuffix(end)
-        return closed if not longer.startswith(behind) and longer.startswith(closed) else behind
+        if longer.startswith(behind) or not longer.startswith(closed):
+            return behind
+        # It is the only end of the answer if nothing stands between them.
+        content = (chat[-1].get("content") or "").strip()
+        return behind if content and closed.rstrip().endswith(content) else closed
 
     def _text(self, document: Document, chat: list[Message], prompt: bool = False) -> str:
         return str(

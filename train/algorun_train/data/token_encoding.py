@@ -177,9 +177,9 @@ class Encoder:
         rows = np.where(labels, tokens, ~tokens)
         if len(tokens) and tokens[-1] == self.end:
             return rows
-        last = int(np.flatnonzero(labels)[-1]) if labels.any() else 0
-        begin = int(np.flatnonzero(~labels[:last])[-1]) + 1 if not labels[:last].all() else 0
-        counts = answered and self.end not in tokens[begin:]
+        counted = np.flatnonzero(labels)
+        begins = counted[np.diff(counted, prepend=-2) > 1]  # of answers
+        counts = answered and len(begins) > 0 and self.end not in tokens[begins[-1] :]
         return np.append(rows, np.int32(self.end if counts else ~self.end))
 
 
