@@ -14,6 +14,7 @@ ROOMS = {
     "readers_hub": ("hub-stream", "link-stream", "lookout-stream"),
     "readers_ranks": ("exception-datagram", "rank-stream", "daemon-message"),
     "readers_train": ("checkpoint", "checkpoint-shard", "training-options"),
+    "readers_text": ("text-lines", "parquet-rows"),
 }
 NAMES = [name for names in ROOMS.values() for name in names]
 

@@ -102,7 +102,7 @@ def test_each_tool_has_its_own_keys_alone(tmp_path):
     [
         (
             {"Text": ["fox"]},
-            "has no column text or messages, only Text; allowed: a column text or messages; fix: rename",
+            "has no column text or messages, only 'Text'; allowed: a column text or messages; fix: rename",
         ),
         ({"text": ["fox"], "messages": [CHAT]}, None),
     ],

@@ -185,7 +185,7 @@ def test_of_a_chat_only_the_answers_count(tmp_path, trained):
         ({"a.jsonl": '{"text": "fox"}\n{"text": '}, r"a\.jsonl, line 2 is damaged"),
         ({"a.jsonl": "[1]\n"}, r"line 1 is no JSON object"),
         ({"a.jsonl": '\n{"txt": "fox"}\n'}, r"line 2 has neither text nor messages"),
-        ({"a.jsonl": lines({"messages": CHAT[:1]})}, r"line 1 has no message of role assistant, only of user"),
+        ({"a.jsonl": lines({"messages": CHAT[:1]})}, r"line 1 has no message of role assistant, only of 'user'"),
         ({"a.parquet": b"PAR1"}, r"a\.parquet (needs the package pyarrow|is damaged)"),
     ],
 )
@@ -253,7 +253,7 @@ def test_parquet_is_read_by_its_column_and_refused_without_it(tmp_path, trained)
     data = token_data.load(Context(2), folders(train, train), ALONE, trained)
     assert encoder_of(trained).tokenizer.decode(data.train.tokens) == "fox</s>dog</s>"
     parquet.write_table(pyarrow.table({"body": ["fox"]}), train / "a.parquet")
-    with pytest.raises(UserError, match=r"a\.parquet has no column text or messages, only body"):
+    with pytest.raises(UserError, match=r"a\.parquet has no column text or messages, only 'body'"):
         token_data.load(Context(2), folders(train), ALONE, trained)
 
 

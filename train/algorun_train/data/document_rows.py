@@ -66,7 +66,7 @@ def _chat(messages: object) -> list[dict[str, Any]]:
         raise UnfitError(f"has messages {_shown(messages)}; allowed: {MESSAGES}; fix: repair them")
     chat = [_message(message, f"message {number}") for number, message in enumerate(messages, start=1)]
     if not any(message["role"] == "assistant" for message in chat):
-        roles = ", ".join(sorted({message["role"] for message in chat}))
+        roles = ", ".join(map(repr, sorted({message["role"] for message in chat})))
         raise UnfitError(
             f"has no message of role assistant, only of {roles}; allowed: {MESSAGES}; fix: repair or remove the chat"
         )
@@ -82,6 +82,12 @@ def _message(message: object, where: str) -> dict[str, Any]:
         raise UnfitError(
             f"has {where} without role, only {', '.join(map(repr, message)) or 'nothing'}; allowed: an object with role and "
             "content; fix: name its keys so, or repair it"
+        )
+    weight = message.get("weight")
+    if weight not in (None, 1):  # as OpenAI and Mistral name an answer that is not to be learned
+        raise UnfitError(
+            f"has {where} with weight {_shown(weight)}; allowed: 1, because each answer is learned; "
+            "fix: end the chat in front of it, or remove the chat"
         )
     content = message.get("content")
     if isinstance(content, list):

@@ -58,8 +58,9 @@ def read(path: Path) -> Iterator[Document | BadDocument]:
                         if (each := _document(row, columns, f"{path}, row {number}")) is not None:
                             yield each
                 except (ArrowException, OSError) as error:
-                    which = f"row {end} is" if number + 1 == end else f"rows {number + 1} to {end} are"
-                    yield BadDocument(f"{path}, {which} {_damaged(error)}", documents=end - number)
+                    lost = max(end - number, 1)  # the number of rows may be what is damaged
+                    which = f"row {number + 1} is" if lost == 1 else f"rows {number + 1} to {end} are"
+                    yield BadDocument(f"{path}, {which} {_damaged(error)}", documents=lost)
     except (ArrowException, OSError, UnicodeDecodeError) as error:  # the last is of a column's name
         yield BadDocument(f"{path} is {_damaged(error)}")
 
@@ -67,7 +68,7 @@ def read(path: Path) -> Iterator[Document | BadDocument]:
 def _no_columns(names: list[str]) -> str | None:
     if not {"text", "messages"} & set(names):
         return (
-            f"no column text or messages, only {', '.join(names) or 'none'}; allowed: a column text or messages; "
+            f"no column text or messages, only {', '.join(map(repr, names)) or 'none'}; allowed: a column text or messages; "
             "fix: rename the column"
         )
     if twice := [key for key in KEYS if names.count(key) > 1]:
