@@ -26,6 +26,20 @@ WHOLE, TRAIN, COMPAT = "launcher/whole", "train", "compat"
 
 LATER = (
     Later(
+        "Each launcher and library between a rank and its exception: launcher/control/test_child_errors.py and test_last_words.py have "
+        "the decisions, launcher/inside/test_rank_report.py what each error says of its child. Those with torch take ten seconds.",
+        {
+            f"{WHOLE}/test_wrappers.py::test_the_first_line_says_what_failed_and_where": (
+                "run.py",
+                "other.py",
+                "or.sh",
+                "words.sh",
+                "bar.py",
+                "typed.py",
+            ),
+        },
+    ),
+    Later(
         "Tied weights in stages, and their checkpoints: `make test` has them in train/jobs/test_pipeline_folders.py and "
         "compat/test_smp_tied.py. The bundled vit in stages: there from files of images. The stop while torch is imported: "
         "under ddp. The shares of each host: by the checkpoint that four shares read. 1,000 schedules: 100 of them.",

@@ -266,6 +266,7 @@ def _close(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int]
         print(f"algorun: logs and metrics in {leader.output_data}", flush=True)
         if failures and code:
             text = failures[0].read_text(encoding="utf-8", errors="replace")
-            print(f"algorun: {text.rstrip()}", file=sys.stderr, flush=True)
+            # As in host/run.py: only the first line is the launcher's.
+            print("\n| ".join(f"algorun: {text.rstrip()}".split("\n")), file=sys.stderr, flush=True)
         print(line or f"failed nnodes={len(hosts)} code={code}", flush=True)
     return code

@@ -116,7 +116,8 @@ def words(cause: Cause, tail: str) -> str:
         names = ", then ".join(each.type.rpartition(".")[2] for each in cause.then)
         return f"{said} (process {raised.pid}, then {names})"
     if any(status for _, status in raised.ended) and tracebacks.HEADER not in raised.message:
-        output = last_words.last_words(tail)
+        at = tail.rfind(said)  # Python may have printed the exception itself already
+        output = last_words.last_words(tail[:at] if at >= 0 else tail)
         return f"{said} (last output: {output})" if last_words.says_error(output) and output not in said else said
     return said
 
