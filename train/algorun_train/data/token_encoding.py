@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from algorun_train.common.errors import UserError
 
 from .chat_text import GENERATION, ChatTemplate, Rendered
-from .token_files import BadDocument, Document
+from .document import BadDocument, Document
 from .tokenizer_files import LoadedTokenizer, has_uncovered, load_tokenizer, read_files
 
 __all__ = ["Encoder", "Tokens", "load", "read_files"]

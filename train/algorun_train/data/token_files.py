@@ -12,8 +12,6 @@ from .document import BadDocument, Document
 from .first_bytes import not_text
 from .left_out import LeftOut
 
-__all__ = ["ALLOWED", "SUFFIXES", "BadDocument", "Document", "checksum", "documents", "listed"]
-
 SUFFIXES = (".txt", *json_lines.SUFFIXES, ".parquet")
 ALLOWED = (
     "a folder of .txt (a file is a document), .jsonl (also .gz, .bz2, .xz, .zst) or .parquet (text, or messages of a chat), "

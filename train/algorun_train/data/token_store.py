@@ -22,9 +22,10 @@ from algorun_train.common.errors import UserError
 from algorun_train.common.files import write, write_json
 from algorun_train.ranks.communicator import Communicator
 
+from .document import BadDocument
 from .left_out import LeftOut
 from .token_encoding import Encoder, Tokens
-from .token_files import BadDocument, checksum, documents, listed
+from .token_files import checksum, documents, listed
 
 FORMAT = "4"  # change it when the same files give other tokens
 EVERY_S = 1.0  # how often ranks tell each other how far they are
@@ -206,7 +207,7 @@ def _written(
     try:
         with aside.open("wb") as file:
             for name, sha256, size in sorted(files):
-                begin = file.tell()
+                begin, before = file.tell(), len(skipped)
                 for tokens in encoder.encode(documents(root / name), work.notes):
                     if work.stop.is_set():
                         raise _StoppedError
@@ -215,10 +216,11 @@ def _written(
                         continue
                     if not work.skip_bad:
                         raise _refusal(tokens.error)
-                    skipped.append((tokens.error, tokens.documents))
-                    if tokens.retracts:
+                    if tokens.retracts:  # it counts all documents of the file
                         file.seek(begin)
                         file.truncate()
+                        del skipped[before:]
+                    skipped.append((tokens.error, tokens.documents))
                 entries.append(Entry(name, sha256, (file.tell() - begin) // 4))
                 work.done += size
             file.flush()
