@@ -11,15 +11,15 @@ from tests.conftest import ENGINES
 
 from .running import Running
 
-WORK = """
+WORK = r"""
 import os, signal, sys, time
 rank, told = os.environ["ALGORUN_TEST_RANK"], []
 signal.signal(signal.SIGTERM, lambda *_: told.append(time.monotonic()))
-print("ready", rank, flush=True)
+os.write(1, f"ready {rank}\n".encode())
 while not told:
     time.sleep(0.02)
 time.sleep(1)
-print("last line of", rank, flush=True)
+os.write(1, f"last line of {rank}\n".encode())
 open(f"saved-{rank}-{os.getpid()}", "w").write(str(len(told)))
 """
 SPAWN = """
@@ -45,6 +45,10 @@ case $RANK in
 3) exec python spawn.py ;;
 4) exec python read.py ;;
 5) (sleep 0.1; exec python call.py) & wait ;;
+6) again=yes; while [ $again ]; do python work.py; [ $? = 42 ] || again=; done ;;
+7) exec timeout --foreground 60 python work.py ;;
+8) setsid --wait python work.py ;;
+9) python work.py 2>&1 | while read line; do echo "seen $line"; done ;;
 esac
 """
 
@@ -58,19 +62,33 @@ def write_programs(folder):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_stop_reaches_the_training_below_every_kind_of_wrapper(engine, tmp_path, nothing_left):
     write_programs(tmp_path)
-    job = Running(engine, "train.sh", folder=tmp_path, marker=nothing_left, layout="1x6", ALGORUN_GRACE_S="30")
-    job.wait_for("ready ", 7)  # two of the spawned rank
+    job = Running(engine, "train.sh", folder=tmp_path, marker=nothing_left, layout="1x10", ALGORUN_GRACE_S="30")
+    job.wait_for("ready ", 11)  # two of the spawned rank
     begun = time.monotonic()
     job.supervisor("algo-1").send_signal(signal.SIGTERM)
     assert job.end() == 0, job.log.read_text()
     assert time.monotonic() - begun < 20
     text = job.log.read_text()
-    assert text.strip().splitlines()[-1] == "stopped nnodes=1 world_size=6 why=SIGTERM on algo-1"
+    assert text.strip().splitlines()[-1] == "stopped nnodes=1 world_size=10 why=SIGTERM on algo-1"
     saved = sorted(path.name.split("-")[1] for path in tmp_path.glob("saved-*"))
-    assert saved == ["0", "1", "2", "2", "3", "3", "4", "5"]  # the second program of rank 2 is told as well
+    assert saved == [
+        "0",
+        "1",
+        "2",
+        "2",
+        "3",
+        "3",
+        "4",
+        "5",
+        "6",
+        "7",
+        "8",
+        "9",
+    ]  # the second program of rank 2 is told as well
     assert {path.read_text() for path in tmp_path.glob("saved-*")} == {"1"}
     assert "last line of 1" in (tmp_path / "log").read_text(), "tee has ended before its writer"
     assert "relayed last line of 4" in text
+    assert "seen last line of 9" in text
 
 
 def test_a_stop_without_a_save_says_so(tmp_path, nothing_left):
