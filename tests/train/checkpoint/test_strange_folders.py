@@ -10,6 +10,7 @@ import torch
 
 from algorun_train.checkpoint import finished
 from algorun_train.checkpoint.finished import Artifact
+from algorun_train.checkpoint.folder_check import check_artifacts, check_checkpoints
 from algorun_train.checkpoint.shard_reader import Restored, ShardReader
 from algorun_train.checkpoint.shard_saver import ShardSaver
 from algorun_train.checkpoint.shards import Save, Shard, ShardStore, lacking
@@ -38,7 +39,7 @@ def write(root: Path, step: int, written: float = 0.0) -> Path:
 def resume(root: Path) -> tuple[Restored | None, list[str]]:
     said: list[str] = []
     store = ShardStore(root, 2)
-    store.check()
+    check_checkpoints(root)
     return ShardReader(store, ALONE, lambda text: said.append(str(text))).newest(IDENTITY, lambda name: True), said
 
 
@@ -83,7 +84,7 @@ def test_it_is_the_same_error_on_all_ranks(tmp_path):
 
     def check(comm):
         with pytest.raises(UserError) as caught:
-            comm.on_all(ShardStore(roots[comm.rank], 1).check)
+            comm.on_all(lambda: check_checkpoints(roots[comm.rank]))
         return str(caught.value)
 
     assert len(set(as_ranks(2, check))) == 1
@@ -136,8 +137,33 @@ def test_a_checkpoint_without_permission_is_named_and_the_one_before_is_used(tmp
 def test_a_folder_of_checkpoints_without_permission_is_refused(tmp_path, monkeypatch):
     write(tmp_path, 7)
     Unreadable(monkeypatch, tmp_path)
-    with pytest.raises(UserError, match="cannot be read: Permission denied; allowed: .*; fix: its permissions"):
+    with pytest.raises(UserError, match="cannot be used: Permission denied; allowed: .*; fix: its permissions"):
         resume(tmp_path)
+
+
+def test_a_folder_of_checkpoints_that_cannot_be_written_is_refused(tmp_path, monkeypatch):
+    check_checkpoints(tmp_path / "not" / "yet")
+    assert not (tmp_path / "not").exists()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(UserError, match="cannot be used: no permission to write, or a disk that is read-only; allowed"):
+        check_checkpoints(tmp_path / "not" / "yet")
+
+
+@pytest.mark.parametrize("kind", ["file", "dangling link"])
+def test_another_thing_in_the_place_of_all_checkpoints_is_refused(tmp_path, kind):
+    path = tmp_path / "checkpoints"
+    path.write_text("") if kind == "file" else path.symlink_to("nowhere")
+    with pytest.raises(UserError, match="checkpoints is not a folder"):
+        check_checkpoints(path)
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.json", "model.safetensors", "metrics.jsonl"])
+def test_a_folder_with_the_name_of_an_artifact_is_refused_before_training(tmp_path, name):
+    (tmp_path / "tensorboard").mkdir()
+    check_artifacts([tmp_path, tmp_path / "nothing"])
+    (tmp_path / name).mkdir()
+    with pytest.raises(UserError, match=f"{name} is a folder with the name of a file that the job writes; allowed: "):
+        check_artifacts([tmp_path])
 
 
 def test_a_shard_whose_manifest_was_not_copied_is_named(tmp_path):

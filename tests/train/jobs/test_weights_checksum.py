@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from algorun_train.jobs.weights_checksum import BLOCK, weights_checksum
+from algorun_train.jobs.weights_checksum import BLOCK, processor_checksum, weights_checksum
 from algorun_train.models.folder_config import ModelFolder
 
 
@@ -37,6 +37,14 @@ def test_all_files_of_an_index_count(tmp_path, number):
     before = weights_checksum(folder(sharded, "model.safetensors.index.json"))
     save_file({f"w{number}": torch.zeros(64 * BLOCK)}, sharded / f"model-{number}.safetensors")
     assert weights_checksum(folder(sharded, "model.safetensors.index.json")) != before
+
+
+def test_another_processor_has_another_checksum(tmp_path):
+    assert processor_checksum(folder(tmp_path)) == {}
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.5, 0.5, 0.5]}')
+    before = processor_checksum(folder(tmp_path))
+    (tmp_path / "preprocessor_config.json").write_text('{"image_mean": [0.0, 0.0, 0.0]}')
+    assert processor_checksum(folder(tmp_path))["processor"] != before["processor"]
 
 
 def test_without_weights_or_with_a_link_to_nowhere_there_is_none(tmp_path):

@@ -90,28 +90,6 @@ class ShardStore:
         write_json(manifest, promise | {"size": written.size, "sha256": written.sha256})
         return Shard(save, number, written.size, written.sha256)
 
-    def check(self) -> None:
-        """Raises UserError if a name that a checkpoint needs is in use for something else, or the folder cannot be read.
-
-        A folder with the name of a shard would stop the job at a save, hours later.
-        """
-        try:
-            for entry in _entries(self.root):
-                if not FOLDER.fullmatch(entry.name):
-                    continue
-                if not entry.is_dir():
-                    raise _in_the_way(entry.path, "a folder")
-                with contextlib.suppress(PermissionError):  # its shards are passed over
-                    for inside in _entries(Path(entry.path)):
-                        is_other = not inside.is_file() and os.path.exists(inside.path)
-                        if is_other and FILE.fullmatch(inside.name):
-                            raise _in_the_way(inside.path, "a file")
-        except OSError as error:
-            raise UserError(
-                f"checkpoint folder {self.root} cannot be read: {error.strerror}; allowed: a folder that can be read and "
-                "written; fix: its permissions, or another --checkpoint-dir"
-            ) from None
-
     def check_version(self) -> None:
         """Raises UserError if a newer version of algorun has written a checkpoint here: only that can read it."""
         for path in self._files(".json"):
@@ -150,7 +128,7 @@ class ShardStore:
                 pass  # another rank has removed it
             except OSError as error:
                 warnings.append(f"checkpoint {folder} is passed over: it cannot be read: {error.strerror}")
-        names = [e.name for e in _entries(self.root) if ALMOST.fullmatch(e.name) and not _is_checkpoint(e.name)]
+        names = [e.name for e in entries(self.root) if ALMOST.fullmatch(e.name) and not _is_checkpoint(e.name)]
         if names:
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
             warnings.append(
@@ -205,19 +183,19 @@ class ShardStore:
                 pass  # some shards stay, or another rank has removed the folder
 
     def _folders(self) -> list[Path]:
-        return [Path(e.path) for e in _entries(self.root) if _is_checkpoint(e.name) and e.is_dir()]
+        return [Path(e.path) for e in entries(self.root) if _is_checkpoint(e.name) and e.is_dir()]
 
     def _files(self, suffix: str) -> Iterator[Path]:
         """The files with the name of a shard or a manifest."""
         for folder in self._folders():
             try:
-                names = sorted(each.name for each in _entries(folder) if not each.is_dir())
+                names = sorted(each.name for each in entries(folder) if not each.is_dir())
             except OSError:  # it may not be read (_strange)
                 continue
             yield from (folder / name for name in names if name.endswith(suffix) and FILE.fullmatch(name))
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def entries(folder: Path) -> list[os.DirEntry[str]]:
     """What lies in a folder, in the order of names; nothing if it does not exist. Raises OSError."""
     try:
         with os.scandir(folder) as found:
@@ -230,13 +208,6 @@ def _is_checkpoint(name: str) -> bool:
     """Whether this is a checkpoint's name as `Save.folder` makes it: with more zeros it is a copy."""
     number = FOLDER.fullmatch(name)
     return number is not None and name == Save(0.0, int(number[1]), 1).folder
-
-
-def _in_the_way(path: str, needed: str) -> UserError:
-    return UserError(
-        f"{path} is not {needed}, but has the name of one of a checkpoint; allowed: what ddp or pipeline wrote; "
-        "fix: move it away, or another --checkpoint-dir"
-    )
 
 
 class NewerFormat(ValueError):

@@ -19,7 +19,7 @@ from algorun_train.ranks.communicator import Communicator
 
 from .chosen_data import ChosenData, ImageInputs
 from .first_shares import fill_shares
-from .weights_checksum import weights_checksum
+from .weights_checksum import processor_checksum, weights_checksum
 
 INSIDE = "model."  # where a FolderModule has transformers' model
 
@@ -112,9 +112,11 @@ def job_identity(chosen: ChosenModel, data: ChosenData, options: ModelJobOptions
 
 
 def job_inputs(folder: ModelFolder | None, data: ChosenData, comm: Communicator) -> Values:
-    """Checksums of what the job was given, by name: the weights of a folder, and images beyond their number. Call it on all
-    ranks."""
-    return {**(comm.from_leader(lambda: weights_checksum(folder)) if folder else {}), **data.inputs}
+    """Checksums of what the job was given, by name: weights and image processor of a folder, and images beyond their number.
+    Call it on all ranks."""
+    if folder is None:
+        return data.inputs
+    return {**comm.from_leader(lambda: weights_checksum(folder) | processor_checksum(folder)), **data.inputs}
 
 
 def job_description(chosen: ChosenModel, data: ChosenData) -> Mapping[str, object]:

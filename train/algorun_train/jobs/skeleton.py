@@ -14,8 +14,8 @@ from algorun.inside.stop_agreement import Agreement
 from algorun.inside.stop_flag import StopFlag
 from algorun_train.checkpoint import artifact as model_file
 from algorun_train.checkpoint.finished import Artifact
+from algorun_train.checkpoint.folder_check import check_artifacts, check_checkpoints
 from algorun_train.checkpoint.resumed import Resumed
-from algorun_train.checkpoint.shards import ShardStore
 from algorun_train.checkpoint.state_file import Values
 from algorun_train.common.files import writable
 from algorun_train.data.batch import Source
@@ -111,7 +111,7 @@ def joined_job(options: TrainOptions, world: World, stop: StopFlag) -> Iterator[
     folders = find_folders(options, os.environ, Path.is_dir)
     with joined(world) as comm:
         comm.from_leader(lambda: _make_folders(folders))
-        comm.on_all(ShardStore(folders.checkpoints, options.keep_checkpoints).check)
+        comm.on_all(lambda: check_checkpoints(folders.checkpoints))
         set_numerics(options)
         yield JobContext(comm, folders, stop)
 
@@ -178,6 +178,7 @@ def _make_folders(folders: Folders) -> None:
     written = ((folders.checkpoints, "checkpoint"), (folders.model, "model"), (folders.output, "output"))
     for folder, name in written:
         writable(folder, f"{name} folder", f"--{name}-dir with a folder that can be written")
+    check_artifacts((folders.model, folders.output))
     clear_summary(folders.output)
 
 

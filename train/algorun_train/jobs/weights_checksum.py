@@ -1,10 +1,11 @@
-"""A checksum of the weights that a folder brings, cheap enough for any size."""
+"""Checksums of what a folder brings beside its config, cheap enough for any size."""
 
 import hashlib
 from pathlib import Path
 
 from algorun_train.models.folder_config import ModelFolder
 
+PROCESSOR = ("preprocessor_config.json", "processor_config.json")
 BLOCKS, BLOCK = 64, 4096  # samples of a file and their bytes: to read 100 GB would take minutes
 
 
@@ -19,6 +20,18 @@ def weights_checksum(folder: ModelFolder) -> dict[str, object]:
         return {"weights": _sampled(Path(folder.path), folder.weights)}
     except OSError:
         return {}
+
+
+def processor_checksum(folder: ModelFolder) -> dict[str, object]:
+    """{"processor": checksum} of the files that say how images become tensors; {} without them, or if one cannot be read."""
+    digest, found = hashlib.sha256(), False
+    for name in PROCESSOR:
+        try:
+            digest.update((Path(folder.path) / name).read_bytes())
+            found = True
+        except OSError:
+            continue
+    return {"processor": digest.hexdigest()[:16]} if found else {}
 
 
 def _sampled(folder: Path, weights: str) -> str:
