@@ -24,6 +24,7 @@ from .batch import IGNORED, Batch
 from .sampler import Batching, Epochs, Indices, Piece, Step, walk, walk_epochs
 from .token_encoding import Tokens
 from .token_files import ALLOWED
+from .tokenizer_files import difference
 
 HELD_OUT = 0.1
 SCANNED = 2**24  # tokens that are looked at together when labels are counted
@@ -135,6 +136,8 @@ def load(options: ContextOptions, folders: Folders, comm: Communicator, tokenize
     # Rank 0's tokenizer on every host: with another one the ranks would count other tokens.
     files = comm.from_leader(lambda: token_encoding.read_files(tokenizer))
     encoder = comm.on_all(lambda: token_encoding.load(tokenizer, files))
+    if line := comm.from_leader(lambda: difference(tokenizer, files, encoder.loaded)):
+        comm.say(line)
     text, entries = token_store.corpus("train", folders.train, encoder, comm, options.skip_bad_samples)
     sums = [encoder.fingerprint, *(entry.sha256 for entry in entries)]
     least = 2 if folders.validation is None else 1

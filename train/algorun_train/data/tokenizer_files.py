@@ -31,6 +31,8 @@ ALLOWED = "a folder with tokenizer.json, as save_pretrained of a fast tokenizer 
 # Each character from "!" to U+07FF, and some of three and four bytes.
 PROBE = "".join(chr(code) for code in range(0x21, 0x800) if chr(code).isprintable()) + "\u2603\u4e2d\ud55c\U0001f9ea"
 
+SENTENCE = "The cat sat  on 123 \u00e9t\u00e9s, \u4e2d\ud55c.\n\tYes\n"
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedTokenizer:
@@ -102,6 +104,27 @@ def load_tokenizer(folder: Path, files: dict[str, bytes]) -> LoadedTokenizer:
     )
 
 
+def difference(folder: Path, files: dict[str, bytes], loaded: LoadedTokenizer) -> str | None:
+    """A line for the log if transformers makes other tokens than tokenizer.json alone, which some servers read; None if not. Some
+    classes of transformers, which config.json or tokenizer_config.json choose, replace parts of tokenizer.json."""
+    from tokenizers import Tokenizer
+
+    alone = Tokenizer.from_str(files[TOKENIZER].decode())
+    alone.no_truncation()
+    alone.no_padding()
+    try:
+        own = alone.encode(SENTENCE, add_special_tokens=False).ids
+        same = own == loaded.tokenizer(SENTENCE, add_special_tokens=False)["input_ids"]
+    except Exception:  # one that refuses what it does not know
+        return None
+    if same:
+        return None
+    return (
+        f"{folder}: transformers makes other tokens of a text ({type(loaded.tokenizer).__name__}) than tokenizer.json alone; the "
+        "job trains on those of transformers; fix: set tokenizer_class to TokenizersBackend if tokenizer.json is right"
+    )
+
+
 def _refuse_unfit(folder: Path, tokenizer: Any, content: bytes) -> None:
     where = f"the tokenizer in {folder}"
     if not tokenizer.is_fast:
@@ -122,8 +145,9 @@ def _refuse_unfit(folder: Path, tokenizer: Any, content: bytes) -> None:
 
 def _opening(tokenizer: Any) -> list[int]:
     """The tokens that the tokenizer puts before a text."""
-    plain = tokenizer("a", add_special_tokens=False)["input_ids"]
-    whole = tokenizer("a", add_special_tokens=True)["input_ids"]
+    text = tokenizer.eos_token  # which each tokenizer knows
+    plain = tokenizer(text, add_special_tokens=False)["input_ids"]
+    whole = tokenizer(text, add_special_tokens=True)["input_ids"]
     starts = [at for at in range(len(whole) - len(plain) + 1) if whole[at : at + len(plain)] == plain]
     return list(whole[: starts[0]]) if plain and starts else []
 
