@@ -7,7 +7,7 @@ from pathlib import Path
 from algorun_train.common.errors import UserError
 
 from .config_values import refuse_values
-from .folder_files import Json, read_json
+from .folder_files import Json, read_json, refused
 from .image_processor import PROCESSORS, ImageInput, read_image_input
 from .token_input import TOKENIZER, TokenInput, read_token_input
 from .weight_files import find_weights, refuse_adapter, refuse_pointers
@@ -38,7 +38,7 @@ def read_folder(path: Path, source: str) -> ModelFolder:
     where = f"{source}: {path}"
     refuse_adapter(where, path)
     refuse_pointers(where, path, (CONFIG, TOKENIZER, *PROCESSORS))
-    config = read_json(where, path / CONFIG, "a folder that save_pretrained wrote")
+    config = _read_config(where, path)
     architecture, is_text = _architecture(where, config)
     if config.get("auto_map") and config["model_type"] not in known_types():
         raise UserError(
@@ -49,6 +49,16 @@ def read_folder(path: Path, source: str) -> ModelFolder:
     images = None if is_text else read_image_input(where, path, config)
     tokens = read_token_input(where, path, config) if is_text else None
     return ModelFolder(str(path), source, architecture, config, find_weights(where, path, config), images, tokens)
+
+
+def _read_config(where: str, path: Path) -> Json:
+    """The values of config.json as transformers reads them: it has its own way to write infinity."""
+    from transformers import PreTrainedConfig
+
+    read_json(where, path / CONFIG, "a folder that save_pretrained wrote")
+    with refused(f"{where}: {CONFIG} cannot be read"):
+        found: Json = PreTrainedConfig.get_config_dict(path, local_files_only=True)[0]
+    return found
 
 
 def known_types() -> Collection[object]:

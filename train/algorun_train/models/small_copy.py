@@ -11,7 +11,7 @@ import torch
 
 SMALL, MOST = 20_000_000, 1_000_000_000  # weights: of a model that is taken as it is, and of one that is built at all
 FEW, NARROW, WORDS = 2, 64, 128
-DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
+DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers", "num_decoder_layers")
 WIDTH = re.compile("intermediate_size|ffn_dim|ffn_hidden_size|n_inner|d_ff|dim_ff|feed_forward_size")
 # Every how many layers there is another kind of layer, or at which one it begins.
 KINDS = re.compile(
@@ -24,7 +24,7 @@ Values = dict[str, Any]  # Any: values of a config
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """How many layers are left, and whether the layers' inner size and the vocabulary are cut."""
+    """How many layers are left (0: all), and whether the layers' inner size and the vocabulary are cut."""
 
     layers: int
     narrow: bool
@@ -39,7 +39,7 @@ def small_models(kind: Any, config: Any, weights: int) -> Iterator[Any]:
         with contextlib.suppress(Exception):
             yield _built(kind, copy.deepcopy(config))
     values = config.to_dict()
-    for shrunk in _ways(values, _depth(values)):
+    for shrunk in _ways(values.get("text_config", values)):
         try:
             smaller = type(config).from_dict(_cut(values, shrunk))
             with torch.device("meta"):
@@ -65,19 +65,24 @@ def _depth(values: Values) -> int:
     return next((values[key] for key in DEPTH if type(values.get(key)) is int), 0)
 
 
-def _ways(values: Values, depth: int) -> Iterator[Shrunk]:
+def _ways(values: Values) -> Iterator[Shrunk]:
+    depth = _depth(values)
     layers = dict.fromkeys((min(_all_kinds(values, depth), depth), min(FEW, depth), min(1, depth)))
     for narrow, few_words in ((True, True), (False, True), (True, False), (False, False)):
-        for count in layers:
-            if count:
-                yield Shrunk(count, narrow, few_words)
+        for few in layers:
+            yield Shrunk(few, narrow, few_words)
 
 
 def _all_kinds(values: Values, depth: int) -> int:
     """How many of the first layers have one of each kind."""
     count = FEW
     for key, value in values.items():
-        if isinstance(value, list) and len(value) == depth and all(isinstance(each, (str, bool)) for each in value):
+        if (
+            value
+            and isinstance(value, list)
+            and len(value) == depth
+            and all(isinstance(each, (str, bool)) for each in value)
+        ):
             count = max(count, *(value.index(each) + 1 for each in value))
         elif type(value) is int and KINDS.search(key):
             count = max(count, value + 1)
@@ -91,13 +96,13 @@ def _cut(values: Mapping[str, Any], shrunk: Shrunk) -> Values:
 
 def _cut_one(key: str, value: Any, depth: int, shrunk: Shrunk) -> Any:
     if key in DEPTH and type(value) is int:
-        return min(value, shrunk.layers)
-    if key == "per_layer_config" and isinstance(value, dict):
+        return min(value, shrunk.layers or value)
+    if key == "per_layer_config" and isinstance(value, dict) and shrunk.layers:
         return {layer: each for layer, each in value.items() if int(layer) < shrunk.layers}
     if isinstance(value, dict) and not INSIDE.search(key):
         return _cut(value, shrunk)
-    if isinstance(value, list) and len(value) == depth:
-        return [_cut_one(key, each, 0, shrunk) for each in value[: shrunk.layers]]
+    if isinstance(value, list) and len(value) == depth > 0:
+        return [_cut_one(key, each, 0, shrunk) for each in value[: shrunk.layers or depth]]
     if shrunk.narrow and type(value) is int and WIDTH.search(key):
         return min(value, NARROW)
     if shrunk.few_words and type(value) is int and key == "vocab_size":
