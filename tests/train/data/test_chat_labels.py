@@ -1,5 +1,6 @@
 """Which tokens of a chat are labels: those that transformers marks by the same template with `{% generation %}`."""
 
+import json
 from collections import Counter
 from copy import copy
 from dataclasses import replace
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from algorun_train.common.errors import UserError
 from algorun_train.data import token_encoding
 from algorun_train.data.document import BadDocument, Document
+from algorun_train.data.token_files import documents
 from tests.train.data.chat_templates import CHATML, FAMILIES, marked, plain, write_tokenizer
 
 U, A = "user", "assistant"
@@ -293,6 +295,30 @@ def test_the_date_in_a_prompt_is_always_the_same(tmp_path, monkeypatch, form):
     monkeypatch.undo()
     found = [token if token >= 0 else ~token for token in tokens(ours, chat("a", "b")).tolist()]
     assert found[: len(expected)] == expected
+
+
+def test_variables_of_a_row_reach_the_template(tmp_path):
+    template = (
+        "{% if enable_thinking is defined and not enable_thinking %}{{ '/no_think ' }}{% endif %}{{ documents or '' }}"
+        + plain(CHATML)
+    )
+    ours = encoder(write_tokenizer(tmp_path, template))
+    found = tokens(ours, chat("a", "yes"), variables={"enable_thinking": False, "documents": [{"title": "t"}]})
+    whole = ours.tokenizer.decode([token if token >= 0 else ~token for token in found.tolist()])
+    assert whole.startswith("/no_think [{'title': 't'}]<|im_start|>user")
+    assert labels(ours, found) == "yes<|im_end|>\n</s>"
+    refused = tokens(ours, chat("a", "yes"), variables={"tokenize": False})
+    assert "chat_template_kwargs has 'tokenize', which is no variable of a template; allowed: " in refused.error
+
+
+def test_variables_stand_in_the_row_as_an_object_or_as_json(tmp_path):
+    for number, value in enumerate(({"enable_thinking": False, "unset": None}, '{"enable_thinking": false}')):
+        file = tmp_path / f"{number}.jsonl"
+        file.write_text(json.dumps({"messages": chat("a", "yes"), "chat_template_kwargs": value}))
+        assert [each.variables for each in documents(file)] == [{"enable_thinking": False}]
+    file.write_text(json.dumps({"messages": chat("a", "yes"), "chat_template_kwargs": [1]}))
+    (bad,) = documents(file)
+    assert "line 1 has chat_template_kwargs [1]; allowed: an object; fix: " in bad.error
 
 
 def test_a_template_for_tools_beside_the_default_is_used_for_chats_with_tools(tmp_path):

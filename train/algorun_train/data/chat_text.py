@@ -5,6 +5,7 @@ the answers of a template with `{% generation %}` itself (`return_assistant_toke
 others: it renders parts of the chat, and compares them.
 """
 
+import inspect
 import json
 import re
 from collections import Counter
@@ -62,6 +63,7 @@ class ChatTemplate:
             chat_template=self.source(document.tools),
             return_dict=True,
             return_assistant_tokens_mask=True,
+            **document.variables,
         )
         return out["input_ids"], out["assistant_masks"]
 
@@ -92,6 +94,9 @@ class ChatTemplate:
     def _fitting(self, document: Document) -> tuple[list[Message], str]:
         """The messages in a form that the template can render, and their text. Templates differ in what they take: the arguments
         of a tool call as an object or as JSON, a message without content or with an empty one."""
+        reserved = inspect.signature(self.tokenizer.apply_chat_template).parameters.keys() - {"documents"}
+        if given := sorted(reserved & document.variables.keys()):
+            raise ValueError(f"chat_template_kwargs has {given[0]!r}, which is no variable of a template")
         refusal: Exception | None = None
         for chat in forms(document.messages):
             try:
@@ -162,6 +167,7 @@ class ChatTemplate:
                 chat_template=self.source(document.tools),
                 tokenize=False,
                 add_generation_prompt=prompt,
+                **document.variables,
             )
         )
 

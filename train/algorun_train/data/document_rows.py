@@ -6,9 +6,11 @@ from typing import Any, cast
 
 from .document import BadDocument, Document
 
-KEYS = ("text", "messages", "tools")  # what is read of a row; others, such as an id, are not
+VARIABLES = "chat_template_kwargs"  # TRL's name: variables of the chat template, such as enable_thinking
+KEYS = ("text", "messages", "tools", VARIABLES)  # what is read of a row; others, such as an id, are not
 MESSAGES = "a list of objects with role and content, at least one of role assistant"
 TOOLS = "a list of objects, the JSON schemas of the tools"
+FORMS = {"messages": MESSAGES, "tools": TOOLS, VARIABLES: "an object"}
 HALF = re.compile(r"\\u[dD][89a-fA-F]")  # in JSON: a surrogate, alone or in a pair
 SHOWN = 60  # characters of a value that an error quotes
 
@@ -24,8 +26,9 @@ def document(row: dict[str, Any], where: str, json_text: str = "") -> Document |
         messages, text = _unpacked(row, "messages"), row.get("text")
         if messages or (messages is not None and text is None):
             chat, tools = _chat(messages), _tools(_unpacked(row, "tools") or [])
-            _check_halves([chat, tools], json_text)
-            return Document(where, messages=tuple(chat), tools=tuple(tools))
+            variables = _variables(_unpacked(row, VARIABLES) or {})
+            _check_halves([chat, tools, variables], json_text)
+            return Document(where, messages=tuple(chat), tools=tuple(tools), variables=variables)
         if "text" not in row:
             raise UnfitError(
                 f"has neither text nor messages, only {', '.join(map(repr, row)) or 'nothing'}; "
@@ -47,8 +50,7 @@ def _unpacked(row: dict[str, Any], key: str) -> object:
         return parsed(value)
     except (ValueError, RecursionError):
         raise UnfitError(
-            f"has {key} {_shown(value)}; allowed: {TOOLS if key == 'tools' else MESSAGES}, also as JSON in a string; "
-            "fix: repair it"
+            f"has {key} {_shown(value)}; allowed: {FORMS[key]}, also as JSON in a string; fix: repair it"
         ) from None
 
 
@@ -114,6 +116,13 @@ def _tools(tools: object) -> list[dict[str, Any]]:
     if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
         raise UnfitError(f"has tools {_shown(tools)}; allowed: {TOOLS}; fix: repair or remove them")
     return tools
+
+
+def _variables(variables: object) -> dict[str, Any]:
+    """The variables that are set: in a column of structs a row has all names, and null for what it does not set."""
+    if not isinstance(variables, dict):
+        raise UnfitError(f"has {VARIABLES} {_shown(variables)}; allowed: {FORMS[VARIABLES]}; fix: repair or remove it")
+    return {name: value for name, value in variables.items() if value is not None}
 
 
 def _check_halves(value: object, json_text: str) -> None:
