@@ -177,6 +177,8 @@ def test_another_boolean_is_refused(text):
         (("--train", "-b", "8"), "option --train has no value, the next word is '-b'"),
         (("--model", "--lr", "1"), "option --model has no value"),
         (("--lr",), "option --lr has no value; fix: give it one, as in --lr=VALUE"),
+        (("--config",), "option --config has no value; fix: give it one, as in --config=VALUE"),
+        (("--config", "--lr", "1"), "option --config has no value, the next word is '--lr'"),
     ],
 )
 def test_an_option_is_not_taken_for_the_value_of_the_one_before(argv, said):

@@ -16,6 +16,7 @@ from .option_rules import Option, options_of
 from .option_values import LONGEST, NOT_SET, convert, short
 
 T = TypeVar("T")
+CONFIG = "config"  # the option that names a TOML file; it is none of the job's
 # Names that other trainers have for an option: only a message uses them.
 ELSEWHERE = {
     "learning_rate": "lr",
@@ -40,7 +41,7 @@ def read(cls: type[T], argv: list[str]) -> T:
     options = options_of(cls)
     names = {alias: o for o in options.values() for alias in (o.name, *o.rule.aliases)}
     given = _pairs(argv, names)
-    file = given.pop("config", "")
+    file = given.pop(CONFIG, "")
     values: dict[str, object] = {}
     if file not in NOT_SET:
         values |= _from_file(Path(file), names)
@@ -74,7 +75,7 @@ def _pairs(argv: list[str], names: dict[str, Option]) -> dict[str, str]:
         known = names.get(key)
         if not equals:
             bare = not rest or _is_option(rest[0], names)
-            if known is None and bare:
+            if known is None and bare and key != CONFIG:
                 _find(key, names, "the command line")
             if known and known.kind is bool and bare:
                 text = "True"
