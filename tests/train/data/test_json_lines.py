@@ -5,10 +5,13 @@ import codecs
 import gzip
 import json
 import lzma
+import os
 import re
+import sys
 
 import pytest
 
+from algorun_train.common.errors import UserError
 from algorun_train.data import token_data
 from algorun_train.data.token_files import documents
 from tests.train.data.documents_of import ANSWER, USER, Bad, check, lines
@@ -139,3 +142,21 @@ def test_of_a_compressed_file_that_is_damaged_nothing_is_left(tmp_path, trained,
     assert lines_before
     assert f"skipped: {lines_before[1]} documents of channel 'train' do not count" in said
     assert "line 2" not in said  # it is one of them
+
+
+def test_names_that_no_line_can_hold_are_escaped(tmp_path):
+    path = tmp_path / os.fsdecode(b"a\xff\nb.jsonl")
+    path.write_bytes(FOX + b"{")
+    good, bad = documents(path)
+    assert good.where == rf"{tmp_path}/a\udcff\nb.jsonl, line 1"
+    assert bad.error.startswith(rf"{tmp_path}/a\udcff\nb.jsonl, line 2 is damaged")
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.parquet"])
+def test_what_needs_a_package_says_so(tmp_path, monkeypatch, name):
+    (tmp_path / name).write_bytes(FOX)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(
+        UserError, match=rf"{name} needs the package pyarrow, which is not installed; fix: add pyarrow to"
+    ):
+        list(documents(tmp_path / name))

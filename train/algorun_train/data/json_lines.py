@@ -15,6 +15,7 @@ from algorun_train.common.errors import UserError
 from .document import BadDocument, Document
 from .document_rows import document
 from .first_bytes import CHECKED, not_utf8
+from .left_out import printable
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.bz2", ".jsonl.xz", ".jsonl.zst")
 BOM = "\ufeff"
@@ -23,17 +24,17 @@ BOM = "\ufeff"
 def read(path: Path) -> Iterator[Document | BadDocument]:
     """The documents of the file, one a line. Of a compressed file that is damaged nothing counts: only its end can say that
     its lines are those that were written. Raises OSError if the file cannot be read, UserError if a package is missing."""
-    number, begun = 0, False
+    name, number, begun = printable(str(path)), 0, False
     try:
         with _opened(path) as file:
             if fault := not_utf8(file.peek(CHECKED)):
-                yield BadDocument(f"{path} {fault}")
+                yield BadDocument(f"{name} {fault}")
                 return
             for number, line in enumerate(file, start=1):
-                each = _document(line, f"{path}, line {number}")
+                each = _document(line, f"{name}, line {number}")
                 if not begun and isinstance(each, BadDocument) and _is_no_line(line):
                     yield BadDocument(
-                        f"{path}, line {number} is no JSON object but the begin of a list, or of an object over several lines; "
+                        f"{name}, line {number} is no JSON object but the begin of a list, or of an object over several lines; "
                         "allowed: an object per line; fix: jq -c '.[]' for a list, jq -c . for objects"
                     )
                     return
@@ -44,7 +45,7 @@ def read(path: Path) -> Iterator[Document | BadDocument]:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # the file could not be read. Of what it holds, gzip, bz2 and pyarrow say it without errno.
         yield BadDocument(
-            f"{path} is damaged behind line {number}: {error}; allowed: a whole {path.suffix} file; fix: copy it again",
+            f"{name} is damaged behind line {number}: {error}; allowed: a whole {path.suffix} file; fix: copy it again",
             retracts=True,
             documents=max(number, 1),
         )
@@ -57,7 +58,7 @@ def _opened(path: Path) -> io.BufferedReader:
             from pyarrow import CompressedInputStream, OSFile
         except ImportError:
             raise UserError(
-                f"{path} needs the package pyarrow, which is not installed; "
+                f"{printable(str(path))} needs the package pyarrow, which is not installed; "
                 "fix: add pyarrow to requirements.txt, or give .jsonl or .jsonl.gz files"
             ) from None
         return io.BufferedReader(CompressedInputStream(OSFile(str(path)), "zstd"))

@@ -9,6 +9,7 @@ from algorun_train.common.errors import UserError
 from .document import BadDocument, Document
 from .document_rows import KEYS, UnfitError, document, parsed
 from .first_bytes import pointer
+from .left_out import printable
 
 TOGETHER = 1024  # rows that become Python objects at once; of pyarrow's 65,536 long documents fill gigabytes
 
@@ -29,23 +30,24 @@ class _Batch(Protocol):
 def read(path: Path) -> Iterator[Document | BadDocument]:
     """The documents of the file, one a row. In a row group that is damaged, the rows in front of the damage count. Raises OSError
     if the file cannot be read, UserError if pyarrow is not installed."""
+    name = printable(str(path))
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
         raise UserError(
-            f"{path} needs the package pyarrow, which is not installed; "
+            f"{name} needs the package pyarrow, which is not installed; "
             "fix: add pyarrow to requirements.txt, or give .jsonl files"
         ) from None
     with path.open("rb") as start:
         if fault := pointer(start.read(100)):
-            yield BadDocument(f"{path} {fault}")
+            yield BadDocument(f"{name} {fault}")
             return
     try:
         with parquet.ParquetFile(path, page_checksum_verification=True) as file:
             names = file.schema_arrow.names
             sizes = [file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)]
             if fault := _no_columns(names):
-                yield BadDocument(f"{path} has {fault}")
+                yield BadDocument(f"{name} has {fault}")
                 return
             columns = {key: _converter(file.schema_arrow.field(key).type) for key in KEYS if key in names}
             end = 0
@@ -55,14 +57,14 @@ def read(path: Path) -> Iterator[Document | BadDocument]:
                 batches = file.iter_batches(TOGETHER, row_groups=[group], columns=list(columns))
                 try:
                     for number, row in enumerate(_rows(batches), start=begin + 1):
-                        if (each := _document(row, columns, f"{path}, row {number}")) is not None:
+                        if (each := _document(row, columns, f"{name}, row {number}")) is not None:
                             yield each
                 except (ArrowException, OSError) as error:
                     lost = max(end - number, 1)  # the number of rows may be what is damaged
                     which = f"row {number + 1} is" if lost == 1 else f"rows {number + 1} to {end} are"
-                    yield BadDocument(f"{path}, {which} {_damaged(error)}", documents=lost)
+                    yield BadDocument(f"{name}, {which} {_damaged(error)}", documents=lost)
     except (ArrowException, OSError, UnicodeDecodeError) as error:  # the last is of a column's name
-        yield BadDocument(f"{path} is {_damaged(error)}")
+        yield BadDocument(f"{name} is {_damaged(error)}")
 
 
 def _no_columns(names: list[str]) -> str | None:

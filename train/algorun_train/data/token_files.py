@@ -10,7 +10,7 @@ from . import json_lines, parquet_rows
 from .channel_files import list_folder, settle_dangling
 from .document import BadDocument, Document
 from .first_bytes import not_text
-from .left_out import LeftOut
+from .left_out import LeftOut, printable
 
 SUFFIXES = (".txt", *json_lines.SUFFIXES, ".parquet")
 ALLOWED = (
@@ -42,7 +42,9 @@ def checksum(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}; fix: check the file, on every host") from None
+        raise UserError(
+            f"{printable(str(path))} cannot be read: {error.strerror}; fix: check the file, on every host"
+        ) from None
 
 
 def documents(path: Path) -> Iterator[Document | BadDocument]:
@@ -57,32 +59,33 @@ def documents(path: Path) -> Iterator[Document | BadDocument]:
             yield from _text(path)
     except OSError as error:
         raise UserError(
-            f"{path} cannot be read: {error.strerror or error}; fix: check the file, on every host"
+            f"{printable(str(path))} cannot be read: {error.strerror or error}; fix: check the file, on every host"
         ) from None
 
 
 def _text(path: Path) -> Iterator[Document | BadDocument]:
+    where = printable(str(path))
     with path.open("rb") as file:
         text, begins, offset, line = "", True, 0, 1
         while block := file.read(BLOCK) + file.readline():
             if not offset and (fault := not_text(block)):
-                yield BadDocument(f"{path} {fault}")
+                yield BadDocument(f"{where} {fault}")
                 return
             try:
                 more = block.decode("utf-8")
             except UnicodeDecodeError as error:
                 line += block.count(b"\n", 0, error.start)
                 yield BadDocument(
-                    f"{path} is not UTF-8: {error.reason} in line {line}, byte {offset + error.start} of the file; "
+                    f"{where} is not UTF-8: {error.reason} in line {line}, byte {offset + error.start} of the file; "
                     "allowed: text in UTF-8; fix: convert the file",
                     retracts=True,
                 )
                 return
             if text:
-                yield Document(str(path), text, begins=begins, ends=False)
+                yield Document(where, text, begins=begins, ends=False)
                 begins = False
             text = more if offset else more.removeprefix("\ufeff")  # a byte order mark is no text
             offset += len(block)
             line += block.count(b"\n")
         if text:
-            yield Document(str(path), text, begins=begins)
+            yield Document(where, text, begins=begins)
