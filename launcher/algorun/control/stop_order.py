@@ -2,8 +2,9 @@
 
 A rank may be a wrapper: a shell, `accelerate launch`, a Python program that waits for a child. SIGTERM ends a wrapper that does not
 handle it, and the training below it never hears of the stop. So the processes that handle SIGTERM are told first, each of them
-once; what is below one of them is its own affair (the workers of its data loader must live until it has saved). Only if
-nothing handles SIGTERM, or once what handles it has ended, are the others told.
+once; what is below one of them is its own affair (the workers of its data loader must live until it has saved). With them
+the shells above them are told, which would start their next command. Only if nothing handles SIGTERM, or once what
+handles it has ended, are the others told.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Seen:
     is_loader: bool = False  # a worker of torch's DataLoader, whose handler saves nothing
     reads: str = ""  # the pipe that is its standard input
     writes: tuple[str, ...] = ()  # the pipes that are its standard output and standard error
+    holds: tuple[str, ...] = ()  # of a shell: the other pipes that it may read
 
 
 class StopOrder:
@@ -52,7 +54,7 @@ class StopOrder:
         fresh = [each for each in handling if self._asked.get(each.pid) != each.born]
         if fresh:
             self.some_handled, self._quiet_since = True, None
-            return self._ask(fresh)
+            return self._ask([*fresh, *self._shells(fresh, below)])
         if self.some_handled:
             if any(each.handles for each in alive):
                 return []
@@ -62,6 +64,19 @@ class StopOrder:
                 return []
         left = [each for each in _with_shells(roots, children) if each.pid not in consumers and not each.ignores]
         return self._ask([each for each in left if self._asked.get(each.pid) != each.born])
+
+    def _shells(self, told: Sequence[Seen], below: dict[int, Seen]) -> list[Seen]:
+        """The shells above these processes. One that reads their output, as in `x=$(python train.py)`, must not end before."""
+        found = {}
+        for each in told:
+            written = set(each.writes)
+            above = below.get(each.parent)
+            while above is not None:
+                if above.is_shell and not above.ignores and not written & {above.reads, *above.holds}:
+                    found[above.pid] = above
+                written |= set(above.writes)
+                above = below.get(above.parent)
+        return [each for each in found.values() if self._asked.get(each.pid) != each.born]
 
     def _ask(self, chosen: Iterable[Seen]) -> list[int]:
         found = {each.pid: each.born for each in chosen}

@@ -56,17 +56,33 @@ def test_a_pipe_into_a_training_leaves_it_the_one_that_is_told():
         process(11, writes=("pipe:[7]",)),
         process(12, handles=True, reads="pipe:[7]"),
     ]
-    assert order.next(0, seen) == [12]
+    assert order.next(0, seen) == [12, RANK]
+
+
+def test_a_shell_ends_with_the_stop_and_starts_nothing_more():
+    """`while true; do python train.py; done`: it would begin the training again until the grace is over."""
+    order = StopOrder(RANK)
+    seen = [process(RANK, 1), process(11, is_shell=True), process(12, 11), process(13, 12, handles=True)]
+    assert order.next(0, seen) == [13, 11]
+    assert order.next(1, seen) == []
+
+
+def test_a_shell_that_reads_the_output_of_the_training_outlives_it():
+    """`x=$(python train.py)`"""
+    order = StopOrder(RANK)
+    shell = process(RANK, 1, is_shell=True, holds=("pipe:[7]",))
+    assert order.next(0, [shell, process(11, handles=True, writes=("pipe:[7]",))]) == [11]
+    assert order.next(1, [shell]) == []
+    assert order.next(1 + WRAPPER_S, [shell]) == [RANK]
 
 
 def test_what_begins_after_the_stop_is_told_too():
-    """`python a.py; python b.py`: b.py begins once a.py has saved."""
     order = StopOrder(RANK)
-    shell = process(RANK, 1, is_shell=True)
-    assert order.next(0, [shell, process(11, handles=True)]) == [11]
-    assert order.next(5, [shell, process(12, handles=True)]) == [12]
-    assert order.next(6, [shell, process(13)]) == []
-    assert set(order.next(6 + WRAPPER_S, [shell, process(13)])) == {RANK, 13}
+    wrapper = process(RANK, 1)
+    assert order.next(0, [wrapper, process(11, handles=True)]) == [11]
+    assert order.next(5, [wrapper, process(12, handles=True)]) == [12]
+    assert order.next(6, [wrapper, process(13)]) == []
+    assert order.next(6 + WRAPPER_S, [wrapper, process(13)]) == [RANK]
 
 
 def test_who_ignores_the_signal_is_not_told_and_its_children_are():
@@ -78,7 +94,7 @@ def test_who_ignores_the_signal_is_not_told_and_its_children_are():
 def test_a_process_that_lost_its_parent_is_still_the_rank_s():
     """A shell that has ended: the supervisor is now the parent of what it had started."""
     order = StopOrder(RANK)
-    assert order.next(0, [process(RANK, 1, is_shell=True), process(11, handles=True), process(14, 11)]) == [11]
+    assert order.next(0, [process(RANK, 1, is_shell=True), process(11, handles=True), process(14, 11)]) == [11, RANK]
     assert order.next(1, [process(14, 1)]) == []
     assert order.next(1 + WRAPPER_S, [process(14, 1)]) == [14]
 

@@ -45,10 +45,11 @@ case $RANK in
 3) exec python spawn.py ;;
 4) exec python read.py ;;
 5) (sleep 0.1; exec python call.py) & wait ;;
-6) again=yes; while [ $again ]; do python work.py; [ $? = 42 ] || again=; done ;;
+6) while true; do python work.py; done ;;
 7) exec timeout --foreground 60 python work.py ;;
 8) setsid --wait python work.py ;;
 9) python work.py 2>&1 | while read line; do echo "seen $line"; done ;;
+10) all=$(python work.py 2>&1 | tee /dev/stderr); echo "the whole: $all" ;;
 esac
 """
 
@@ -62,33 +63,22 @@ def write_programs(folder):
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_stop_reaches_the_training_below_every_kind_of_wrapper(engine, tmp_path, nothing_left):
     write_programs(tmp_path)
-    job = Running(engine, "train.sh", folder=tmp_path, marker=nothing_left, layout="1x10", ALGORUN_GRACE_S="30")
-    job.wait_for("ready ", 11)  # two of the spawned rank
+    job = Running(engine, "train.sh", folder=tmp_path, marker=nothing_left, layout="1x11", ALGORUN_GRACE_S="30")
+    job.wait_for("ready ", 12)  # two of the spawned rank
     begun = time.monotonic()
     job.supervisor("algo-1").send_signal(signal.SIGTERM)
     assert job.end() == 0, job.log.read_text()
     assert time.monotonic() - begun < 20
     text = job.log.read_text()
-    assert text.strip().splitlines()[-1] == "stopped nnodes=1 world_size=10 why=SIGTERM on algo-1"
+    assert text.strip().splitlines()[-1] == "stopped nnodes=1 world_size=11 why=SIGTERM on algo-1"
     saved = sorted(path.name.split("-")[1] for path in tmp_path.glob("saved-*"))
-    assert saved == [
-        "0",
-        "1",
-        "2",
-        "2",
-        "3",
-        "3",
-        "4",
-        "5",
-        "6",
-        "7",
-        "8",
-        "9",
-    ]  # the second program of rank 2 is told as well
+    assert saved == ["0", "1", "10", "2", "3", "3", "4", "5", "6", "7", "8", "9"]  # no shell goes on after the stop
     assert {path.read_text() for path in tmp_path.glob("saved-*")} == {"1"}
     assert "last line of 1" in (tmp_path / "log").read_text(), "tee has ended before its writer"
     assert "relayed last line of 4" in text
     assert "seen last line of 9" in text
+    assert "last line of 10" in text.partition("the whole: ")[2]
+    assert "the end of a script" not in text
 
 
 def test_a_stop_without_a_save_says_so(tmp_path, nothing_left):
