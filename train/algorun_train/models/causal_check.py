@@ -42,8 +42,8 @@ def check_language_model(folder: ModelFolder, weights: int) -> str | None:
             failure = f"a copy of it fails: {type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}"
             continue
         _refuse_shape(where, logits)
-        _refuse_sight(where, logits, changed, folder.config)
-        _refuse_loss(where, model, first, folder.config)
+        _refuse_sight(where, logits, changed, model.config.to_dict())
+        _refuse_loss(where, model, first)
         return None
     return f"{where}: not checked whether it sees later tokens: {failure}"
 
@@ -71,8 +71,7 @@ def _refuse_sight(where: str, logits: torch.Tensor, changed: torch.Tensor, confi
     change = (logits - changed)[:, :KEPT].abs().max() / logits.std()
     if change < CHANGE:
         return
-    keys = [(key, value) for key, value in SEES_LATER.items() if config.get(key, not value) != value
-            and (key in config or key == "is_decoder")]  # fmt: skip
+    keys = [(key, value) for key, value in SEES_LATER.items() if config.get(key, value) != value]
     fix = f"set {keys[0][0]} to {str(keys[0][1]).lower()} in config.json if it was trained so; else " if keys else ""
     raise UserError(
         f"{where} sees the tokens that it shall predict: a later token changes earlier logits; allowed: causal language models; "
@@ -80,7 +79,7 @@ def _refuse_sight(where: str, logits: torch.Tensor, changed: torch.Tensor, confi
     )
 
 
-def _refuse_loss(where: str, model: Any, tokens: torch.Tensor, config: Mapping[str, Any]) -> None:
+def _refuse_loss(where: str, model: Any, tokens: torch.Tensor) -> None:
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
