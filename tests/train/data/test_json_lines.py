@@ -73,6 +73,7 @@ PARTS = [{"type": "text", "text": "do"}, {"type": "text", "text": "g"}]
         pytest.param({"messages": [], "text": "fox"}, "fox", id="empty with text"),
         pytest.param({"messages": []}, Bad(r"line 1 has messages \[\]; allowed"), id="empty"),
         pytest.param({"messages": json.dumps(CHAT)}, CHAT, id="JSON in a string"),
+        pytest.param({"messages": '[{"role": "assistant", "role": "user"}]'}, Bad("line 1 has messages .*fix: repair it"), id="twice"),
         pytest.param({"messages": "fox"}, Bad('line 1 has messages "fox"; .*also as JSON in a string'), id="string"),
         pytest.param({"messages": json.dumps([{**USER, "content": "\ud83d"}])}, Bad("line 1 " + HALF), id="surrogate in a string"),
         pytest.param({"messages": [{**USER, "content": PARTS}, ANSWER]}, [{**USER, "content": "dog"}, ANSWER], id="parts"),

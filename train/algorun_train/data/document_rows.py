@@ -57,9 +57,23 @@ def _unpacked(row: dict[str, Any], key: str) -> object:
 def parsed(json_text: str) -> object:
     """The value of JSON in a row's string. Raises ValueError or RecursionError if it is none, UnfitError for half of a surrogate
     pair in it."""
-    value = cast(object, json.loads(json_text))
+    value = load_json(json_text)
     _check_halves(value, json_text)
     return value
+
+
+def load_json(text: str) -> object:
+    """The value of a JSON text. Raises ValueError if it is none, RecursionError if it is nested too deep."""
+    return cast(object, json.loads(text, object_pairs_hook=_object))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Raises ValueError if a key occurs twice: readers disagree on which value counts."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in an object")
+    return row
 
 
 def _chat(messages: object) -> list[dict[str, Any]]:

@@ -8,12 +8,12 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from algorun_train.common.errors import UserError
 
 from .document import BadDocument, Document
-from .document_rows import document
+from .document_rows import document, load_json
 from .first_bytes import CHECKED, not_utf8
 from .left_out import printable
 
@@ -79,7 +79,7 @@ def _document(line: bytes, where: str) -> Document | BadDocument | None:
         text = line.decode("utf-8").removeprefix(BOM)
         if not text or text.isspace():
             return None
-        row = json.loads(text, object_pairs_hook=_object)
+        row = load_json(text)
     except UnicodeDecodeError as error:
         return BadDocument(
             f"{where} is not UTF-8: {error.reason} at byte {error.start}; allowed: text in UTF-8; fix: convert the file"
@@ -96,12 +96,3 @@ def _document(line: bytes, where: str) -> Document | BadDocument | None:
     if not isinstance(row, dict):
         return BadDocument(f"{where} is no JSON object; allowed: an object with text or messages; fix: repair it")
     return document(row, where, text)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raises ValueError if a key occurs twice: readers disagree on which value counts."""
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice in an object")
-    return row
