@@ -58,7 +58,9 @@ def test_a_folder_with_the_name_of_a_shard_is_refused_before_training(tmp_path, 
     folder = write(tmp_path, 8)
     (folder / name).unlink(missing_ok=True)
     (folder / name).mkdir()
-    with pytest.raises(UserError, match=rf"step-00000008/{name} is not a file, .*; fix: move it away, or another"):
+    with pytest.raises(
+        UserError, match=rf"step-00000008/{name} has the name of a checkpoint's file, but is a folder; .*; fix: move"
+    ):
         resume(tmp_path)
 
 
@@ -66,7 +68,7 @@ def test_a_pipe_with_the_name_of_a_manifest_keeps_nobody_waiting(tmp_path):
     folder = write(tmp_path, 8)
     (folder / "part-0000-of-0001.json").unlink()
     os.mkfifo(folder / "part-0000-of-0001.json")
-    with pytest.raises(UserError, match="json is not a file"):
+    with pytest.raises(UserError, match="json has the name of a checkpoint's file, but is no file"):
         resume(tmp_path)
 
 
@@ -74,7 +76,7 @@ def test_a_pipe_with_the_name_of_a_manifest_keeps_nobody_waiting(tmp_path):
 def test_a_file_with_the_name_of_a_checkpoint_is_refused_before_training(tmp_path, kind):
     path = tmp_path / "step-00000009"
     path.write_text("") if kind == "file" else path.symlink_to("nowhere")
-    with pytest.raises(UserError, match="step-00000009 is not a folder, but has the name of one of a checkpoint"):
+    with pytest.raises(UserError, match="step-00000009 has the name of a checkpoint, but is no folder"):
         resume(tmp_path)
 
 
@@ -153,7 +155,7 @@ def test_a_folder_of_checkpoints_that_cannot_be_written_is_refused(tmp_path, mon
 def test_another_thing_in_the_place_of_all_checkpoints_is_refused(tmp_path, kind):
     path = tmp_path / "checkpoints"
     path.write_text("") if kind == "file" else path.symlink_to("nowhere")
-    with pytest.raises(UserError, match="checkpoints is not a folder"):
+    with pytest.raises(UserError, match="checkpoints is to hold checkpoints, but is no folder"):
         check_checkpoints(path)
 
 

@@ -19,7 +19,7 @@ def check_checkpoints(root: Path) -> None:
     something else. Creates nothing: most hosts write no shard."""
     try:
         if os.path.lexists(root) and not root.is_dir():
-            raise _in_the_way(str(root), "a folder")
+            raise _in_the_way(str(root), "is to hold checkpoints, but is no folder")
         exists = next(folder for folder in (root, *root.absolute().parents) if folder.is_dir())
         if not os.access(exists, os.W_OK | os.X_OK):
             raise PermissionError(13, "no permission to write, or a disk that is read-only")
@@ -27,7 +27,7 @@ def check_checkpoints(root: Path) -> None:
             if FOLDER.fullmatch(entry.name):
                 _check_checkpoint(entry)
             elif entry.name == finished.FILE and entry.is_dir():
-                raise _in_the_way(entry.path, "a file")
+                raise _in_the_way(entry.path, "has the name of a file beside checkpoints, but is a folder")
     except OSError as error:
         raise UserError(
             f"checkpoint folder {root} cannot be used: {error.strerror}; allowed: a folder that can be read and written; "
@@ -37,11 +37,12 @@ def check_checkpoints(root: Path) -> None:
 
 def _check_checkpoint(entry: os.DirEntry[str]) -> None:
     if not entry.is_dir():
-        raise _in_the_way(entry.path, "a folder")
+        raise _in_the_way(entry.path, "has the name of a checkpoint, but is no folder")
     with contextlib.suppress(PermissionError):  # its shards are passed over
         for inside in entries(Path(entry.path)):
             if FILE.fullmatch(inside.name) and not inside.is_file() and os.path.exists(inside.path):
-                raise _in_the_way(inside.path, "a file")
+                found = "a folder" if inside.is_dir() else "no file"
+                raise _in_the_way(inside.path, f"has the name of a checkpoint's file, but is {found}")
 
 
 def check_artifacts(folders: Iterable[Path]) -> None:
@@ -55,8 +56,7 @@ def check_artifacts(folders: Iterable[Path]) -> None:
                 )
 
 
-def _in_the_way(path: str, needed: str) -> UserError:
+def _in_the_way(path: str, why: str) -> UserError:
     return UserError(
-        f"{path} is not {needed}, but has the name of one of a checkpoint; allowed: what ddp or pipeline wrote; "
-        "fix: move it away, or another --checkpoint-dir"
+        f"{path} {why}; allowed: what ddp or pipeline wrote; fix: move it away, or another --checkpoint-dir"
     )
