@@ -293,6 +293,8 @@ LATER = (
         {
             f"{WHOLE}/test_openmpi.py::test_ranks_load_the_library_of_their_mpirun": ("5-layout1", "4.1-layout1"),
             f"{WHOLE}/test_openmpi.py::test_a_failed_rank_is_the_root_cause_on_every_host": ("5-raise*",),
+            f"{WHOLE}/test_openmpi.py::test_a_rank_that_leaves_without_finalize_is_named": ("5-1x2-1",),
+            f"{WHOLE}/test_openmpi.py::test_ranks_that_have_called_finalize_may_leave_one_after_the_other": (),
             f"{WHOLE}/test_openmpi.py::test_a_restart_runs_the_job_again": (),
             f"{WHOLE}/test_openmpi.py::test_a_stop_is_saved_at_the_same_step_by_all": (),
         },

@@ -243,3 +243,62 @@ def test_an_error_that_says_what_to_do_about_a_missing_peer_stays_the_cause():
     )
     job.settle()
     assert verdict(job).headline() == f"exception: rank 0 on algo-1, exit 1, attempt 1: UserError: {advice}"
+
+
+IMPROPERLY = """\
+--------------------------------------------------------------------------
+{program} has exited due to process rank {rank} with PID 9951 on
+node vm exiting improperly. There are three reasons this could occur:
+2. this process called "init", but exited without calling "finalize".
+"""
+SOCKET = """\
+WARNING: Open MPI failed to TCP connect to a peer MPI process.  This
+should not happen.
+[vm:00000] *** An error occurred in Socket closed
+[vm:00000] *** MPI_ERRORS_ARE_FATAL (processes in this communicator will now abort,
+"""
+
+
+def engine_says(job: Job, text: str) -> None:
+    failure = Failure("engine", "algo-1", 1, "mpirun ends the ranks", traceback=text)
+    job.act("algo-1", job.members["algo-1"].broken(job.now, failure))
+    job.settle()
+
+
+def exits(job: Job, rank: int, code: int, tail: str = "") -> None:
+    host = job.hosts[rank // 2]
+    job.act(host, job.members[host].rank_exited(job.now, rank % 2, code, tail))
+    job.settle()
+
+
+@pytest.mark.parametrize(
+    "text", [IMPROPERLY.format(program="mpirun", rank=3), IMPROPERLY.format(program="prterun", rank=3), SOCKET]
+)
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_rank_that_has_left_without_finalize_is_the_cause_where_mpi_ends_the_others(text, silent):
+    job = running(2)
+    if "improperly" in text:
+        leave(job, 2, step=0)
+    leave(job, 3, step=0)
+    if silent:
+        exits(job, 0, 14)
+    engine_says(job, text)
+    failure = verdict(job)
+    assert failure.headline().startswith("left: rank 3 on algo-2 left with 0")
+    assert failure.code == (14 if silent else 1)
+
+
+def test_a_rank_with_words_of_its_own_stays_the_cause_beside_one_that_has_left():
+    job = running(2)
+    leave(job, 3)
+    exits(job, 0, 7, "bad input in record 17")
+    engine_says(job, SOCKET)
+    assert verdict(job).headline() == "exit: rank 0 on algo-1, exit 7, attempt 1: bad input in record 17"
+
+
+def test_a_silent_exit_beside_a_rank_that_has_left_is_the_cause_if_mpi_does_not_blame_that_one():
+    job = running(2)
+    leave(job, 3)
+    exits(job, 0, 7)
+    engine_says(job, "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD with errorcode 7.")
+    assert verdict(job).headline() == "exit: rank 0 on algo-1, exit 7, attempt 1: no message on stderr"

@@ -167,3 +167,40 @@ def test_doctor_warns_of_a_launcher_and_a_library_of_two_versions(environments, 
     assert "which loads Open MPI v5." in found["mpi4py"]["value"]
     assert "but mpirun is Open MPI 4's" in found["mpi4py"]["value"]
     assert os.path.dirname(five.python) in found["mpi4py"]["fix"]
+
+
+LEAVES = """
+import os, sys
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == int(sys.argv[1]):
+    os._exit(0)
+MPI.COMM_WORLD.Barrier()
+"""
+
+
+@pytest.mark.parametrize(("layout", "rank"), [("1x2", 1), ("2x1", 0), ("2x2", 1)])
+def test_a_rank_that_leaves_without_finalize_is_named(layout, rank, environment, tmp_path, nothing_left):
+    (tmp_path / "train.py").write_text(LEAVES)
+    done = environment.run("train.py", rank, folder=tmp_path, marker=nothing_left, layout=layout)
+    assert done.code != 0, done.text
+    for host in range(int(layout[0])):
+        first = (done.folder / f"algo-{host + 1}" / "output" / "failure").read_text().splitlines()[0]
+        assert re.match(rf"left: rank {rank} on algo-\d left with 0 while \d ranks? still ran, attempt 1: ", first), (
+            first
+        )
+
+
+ENDS = """
+import os, sys, time
+from mpi4py import MPI
+rank = MPI.COMM_WORLD.rank
+MPI.Finalize()
+time.sleep(3 * (rank == 0))
+os._exit(0)
+"""
+
+
+def test_ranks_that_have_called_finalize_may_leave_one_after_the_other(environment, tmp_path, nothing_left):
+    (tmp_path / "train.py").write_text(ENDS)
+    done = environment.run("train.py", folder=tmp_path, marker=nothing_left, layout="1x2")
+    assert done.code == 0, done.text
