@@ -34,10 +34,16 @@ def open_folder(options: ModelJobOptions, channel: Path | None, comm: Communicat
                 f"embedded model ({', '.join(options.embedded)}); fix: leave it out, the folder's config.json decides"
             )
     comm.on_all(folder_model.prepare_transformers)
+    comm.on_all(_import_models)
     folder = comm.from_leader(lambda: checked_folder(path, source, options.context))
     for note in folder.notes:
         comm.say(note)
     return folder
+
+
+def _import_models() -> None:
+    """What every rank needs sooner or later, and rank 0 to read a folder. It takes seconds: ranks import it side by side."""
+    import transformers.modeling_utils  # noqa: F401
 
 
 def for_folder(options: Options, folder: ModelFolder) -> Options:
