@@ -83,6 +83,11 @@ LATER = (
         },
     ),
     Later(
+        "Every causal language model of transformers that can be made small: `make test` has nine of them, one of each kind of weights "
+        "and of each kind of refusal.",
+        {f"{TRAIN}/models/test_language_model_families.py::test_all_families": ()},
+    ),
+    Later(
         "A demo of what train/jobs/test_ddp_language_models.py shows; it makes a model, trains on four ranks and draws a page.",
         {f"{TRAIN}/jobs/test_demo_lm.py::test_the_demo_of_a_language_model_runs_from_text_to_text": ()},
     ),
