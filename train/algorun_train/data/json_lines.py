@@ -34,7 +34,7 @@ def read(path: Path) -> Iterator[Document | BadDocument]:
                 each = _document(line, f"{name}, line {number}")
                 if not begun and isinstance(each, BadDocument) and _is_no_line(line):
                     yield BadDocument(
-                        f"{name}, line {number} is no JSON object but the begin of a list, or of an object over several lines; "
+                        f"{name}, line {number} is no JSON object but the beginning of a list, or of an object over several lines; "
                         "allowed: an object per line; fix: jq -c '.[]' for a list, jq -c . for objects"
                     )
                     return
