@@ -215,6 +215,17 @@ def test_damage_anywhere_is_an_image_or_one_error(shared_folder, name, data):
             pass
 
 
+def test_an_error_of_a_decoder_s_own_is_a_corrupt_image(tmp_path):
+    """A second IHDR, shorter than it has to be, behind the pixels: Pillow raises struct.error."""
+    path = tmp_path / "a.png"
+    Image.new("RGB", (4, 4)).save(path)
+    data = path.read_bytes()
+    end = data.index(b"IEND") - 4
+    path.write_bytes(data[:end] + b"\0\0\0\0IHDR\xa8\xa1\xae\x0a" + data[end:])
+    with pytest.raises(CorruptImageError, match=r"a\.png is a corrupt image: .*; allowed: .*; fix: "):
+        decode(listed(path), 0, 4)
+
+
 def test_a_jpeg_with_a_second_picture_is_read_as_its_first(tmp_path):
     """Phones and cameras write such files (MPO) under .jpg."""
     first, second = Image.new("RGB", (16, 16), (200, 0, 0)), Image.new("RGB", (16, 16), (0, 0, 200))

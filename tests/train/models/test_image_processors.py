@@ -102,11 +102,18 @@ SMALL = {"size": {"height": 16, "width": 16}, "image_mean": [0.4, 0.5, 0.6], "im
         ({"image_processor_type": "EfficientNetImageProcessor", "rescale_factor": 1 / 127.5, "rescale_offset": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}, (0, 1, 2), (0.75, 0.75, 0.75), (0.125, 0.125, 0.125)),
         ({"image_processor_type": "MobileViTImageProcessor", "crop_size": {"height": 16, "width": 16}}, (2, 1, 0), (0, 0, 0), (1, 1, 1)),
         ({"image_processor_type": "MobileViTImageProcessor", "do_flip_channel_order": False, "crop_size": {"height": 16, "width": 16}}, (0, 1, 2), (0, 0, 0), (1, 1, 1)),
+        ({"image_processor_type": "MobileViTImageProcessor", "do_resize": False, "do_center_crop": False}, (2, 1, 0), (0, 0, 0), (1, 1, 1)),
+        ({"image_processor_type": "BeitImageProcessor", "do_reduce_labels": True}, (0, 1, 2), (0.4, 0.5, 0.6), (0.2, 0.25, 0.5)),
+        ({"image_processor_type": "LevitImageProcessor", "size": {"shortest_edge": 16}, "crop_size": {"height": 16, "width": 16}}, (0, 1, 2), (0.4, 0.5, 0.6), (0.2, 0.25, 0.5)),
+        ({"image_processor_type": "PoolFormerImageProcessor", "crop_pct": 0.5, "crop_size": {"height": 16, "width": 16}}, (0, 1, 2), (0.4, 0.5, 0.6), (0.2, 0.25, 0.5)),
+        ({"image_processor_type": "ConvNextImageProcessor", "crop_pct": 0.5, "size": {"shortest_edge": 16}}, (0, 1, 2), (0.4, 0.5, 0.6), (0.2, 0.25, 0.5)),
+        ({"image_processor_type": "BitImageProcessor", "size": {"shortest_edge": 64}, "crop_size": {"height": 16, "width": 16}}, (0, 1, 2), (0.4, 0.5, 0.6), (0.2, 0.25, 0.5)),
     ],
 )  # fmt: skip
 def test_every_setting_counts_as_it_does_for_transformers(tmp_path, values, order, mean, std):
-    found = check(written(tmp_path, **(SMALL | values)), {})
+    found = check(written(tmp_path, **(SMALL | values)), {"image_size": 16})
     assert isinstance(found, ImageInput)
+    assert found.side == 16
     assert found.order == order
     assert found.mean == pytest.approx(mean, abs=1e-6)
     assert found.std == pytest.approx(std, rel=1e-5)

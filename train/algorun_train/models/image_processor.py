@@ -124,7 +124,8 @@ def _colour(processor: Any, side: int, colour: Sequence[int]) -> NDArray[np.floa
 def _run(processor: Any, image: Image.Image) -> NDArray[np.float64]:  # Any: see `_load`
     """What the model sees of an image, [3, height, width]."""
     try:
-        made = dict(processor(images=image, return_tensors="pt"))
+        with np.errstate(all="ignore"):  # a division by zero shows in what is made
+            made = dict(processor(images=image, return_tensors="pt"))
     except Exception as error:  # each processor has its own way to fail
         first = str(error).strip().partition("\n")[0][:150] or type(error).__name__
         raise _Unfit(f"fails on a square image: {first}") from None
