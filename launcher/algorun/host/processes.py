@@ -186,7 +186,7 @@ class Owner:
 
             raise explained(argv, cwd, error.errno or 0, error.filename or argv[0], what) from None
         except ValueError as error:
-            raise UserError(what, f"{argv[0]}: {error}") from None
+            raise UserError(what, f"{argv[0]}: {error}", allowed="words and variables without a zero byte") from None
         self._children[child.pid] = child
         if aside:
             self._aside.add(child.pid)

@@ -1,6 +1,5 @@
 """The ddp entrypoint as one rank: variants that must train, and what it leaves behind."""
 
-import json
 import subprocess
 import sys
 

@@ -141,4 +141,6 @@ def test_the_checkpoint_of_another_job_is_refused(start, uninterrupted):
 
 def test_a_finished_job_with_another_rate_is_refused_in_any_layout(start, uninterrupted):
     text = refused(start(2, SPLIT, CLIPPED, {"lr": 0.25, "placement": "cluster"}, base=uninterrupted.base))
-    assert re.search(r"step-00000016 has trained 2 of --epochs 2: no step is left to train \(lr was \S+, is 0.25\)", text)
+    assert re.search(
+        r"step-00000016 has trained 2 of --epochs 2: no step is left to train \(lr was \S+, is 0.25\)", text
+    )
