@@ -122,6 +122,17 @@ def test_folders_that_systems_leave_behind_are_no_data(root, place, junk):
     assert line(root) == f"channel 'train': 2 files left out: 2 in {junk}"
 
 
+def test_an_empty_folder_of_the_file_system_is_not_worth_a_word(root):
+    (root / "lost+found").mkdir()
+    assert list_images("train", root).files == WHOLE
+    assert line(root) is None
+
+
+def test_suffixes_in_any_case_and_of_all_formats_are_listed(root):
+    names = ["a/5.JPEG", "a/6.webp", "a/7.bmp", "a/8.tif", "a/9.TIFF", "b/4.gif"]
+    assert set(list_images("train", put(root, *names)).files) == {*WHOLE, *names}
+
+
 def test_all_that_is_left_out_is_in_one_line_of_the_log(alone, tmp_path):
     train = write_images(tmp_path / "train", ["a", "b"], 10)
     put(

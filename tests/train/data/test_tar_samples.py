@@ -148,7 +148,30 @@ def test_hard_and_symbolic_links_have_the_bytes_of_their_targets(tmp_path):
     assert pairs(links(tmp_path / "tars")) == [(b"x", "cat"), (b"x", "dog"), (b"y", "cat"), (b"y", "dog")]
 
 
+def test_dots_in_folders_are_no_part_of_a_key(tmp_path):
+    members = [("p/22.0/1.1.png", "x"), ("p/22.0/1.1.cls", "cat"), ("p/22.0/2.1.png", "y"), ("p/22.0/2.1.cls", "dog")]
+    assert pairs(write(tmp_path / "tars", members)) == [(b"x", "cat"), (b"y", "dog")]
+
+
+def test_the_image_of_a_sample_is_the_one_with_its_key_alone(tmp_path):
+    members = [
+        ("k.mask.png", "m"),
+        ("k.png", "x"),
+        ("k.cls", "cat"),
+        ("l.cls", "dog"),
+        ("l.png", "y"),
+        ("l.mask.png", "m"),
+    ]
+    root = write(tmp_path / "tars", members)
+    assert pairs(root) == [(b"x", "cat"), (b"y", "dog")] == webdataset_pairs(root)
+    assert find_images("train", root).left_out.named() == "2 .mask.png"
+
+
 WRONG = {
+    "left and right": (
+        [("k.left.png", "x"), ("k.right.png", "y"), ("k.cls", "1")],
+        "holds k.left.png and k.right.png in one sample, k: a key ends at the first dot",
+    ),
     "two images": ([("k.png", "x"), ("k.jpg", "y"), ("k.cls", "1")], "holds k.png and k.jpg in one sample, k"),
     "dots in keys": (
         [("n01.1.jpg", "x"), ("n01.1.cls", "1"), ("n01.2.jpg", "y"), ("n01.2.cls", "2")],

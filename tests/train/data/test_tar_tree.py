@@ -6,6 +6,7 @@ import tarfile
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from algorun_train.common.errors import UserError
 from algorun_train.data.folder import find_images
 from algorun_train.data.listing import Listing
 from tests.conftest import examples
+from tests.train.data.tar_files import add
 
 TOPS = ["a", "b", "__MACOSX"]
 BELOW = ["s", ".h", "a"]
@@ -107,3 +109,58 @@ def test_a_tar_file_of_class_folders_is_listed_as_its_extracted_folder(tree):
             assert isinstance(theirs, str), ours
         else:
             assert ours == theirs
+
+
+def test_of_members_with_one_name_the_last_one_counts(tmp_path):
+    """tar -r and tar -u append a new version."""
+    write(tmp_path / "0.tar", [("file", "", name, None) for name in ("a/1.png", "b/1.png", "a/1.png")])
+    listing = find_images("train", tmp_path)
+    assert content(listing) == [("a/1.png", "a", b"2"), ("b/1.png", "b", b"1")]
+    assert listing.left_out.named() == "1 member that a later one of its name replaces (a/1.png)"
+
+
+def test_the_size_in_the_header_of_a_link_is_not_that_of_data(tmp_path):
+    """Old programs write the size of the target there."""
+    with tarfile.open(tmp_path / "0.tar", "w") as archive:
+        for name in ("a/1.png", "b/1.png"):
+            add(archive, name, name.encode())
+        for name, size in (("a/2.png", 7), ("a/3.png", 10**6)):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname, member.size = tarfile.LNKTYPE, "a/1.png", size
+            archive.addfile(member)
+        add(archive, "b/2.png", b"b/2.png")
+    found = content(find_images("train", tmp_path))
+    assert [data for _, _, data in found] == [b"a/1.png", b"a/1.png", b"a/1.png", b"b/1.png", b"b/2.png"]
+
+
+@pytest.mark.parametrize(
+    ("name", "listed"), [("a//1.png", "a/1.png"), ("./a/1.png", "a/1.png"), ("/a/./1.png", "a/1.png")]
+)
+def test_names_are_those_of_the_extracted_files(tmp_path, name, listed):
+    write(tmp_path / "0.tar", [("file", "", name, None), ("file", "", "b/1.png", None)])
+    assert find_images("train", tmp_path).files == (listed, "b/1.png")
+
+
+def test_what_systems_leave_in_tar_files_is_no_data(tmp_path):
+    junk = [
+        "a/._1.png",
+        "__MACOSX/a/._1.png",
+        "__MACOSX/2.png",
+        "a/.ipynb_checkpoints/1.png",
+        "@eaDir/1.png",
+        "a/Thumbs.db",
+    ]
+    write(tmp_path / "0.tar", [("file", "./", name, None) for name in ("a/1.png", "b/1.png", *junk)])
+    listing = find_images("train", tmp_path)
+    assert listing.files == ("a/1.png", "b/1.png")
+    assert listing.left_out.named() == "2 in __MACOSX, 1 Thumbs.db, 1 hidden, 1 in .ipynb_checkpoints, 1 in @eaDir"
+
+
+def test_a_class_folder_without_images_is_refused_as_in_a_folder(tmp_path):
+    members = [("file", "", name, None) for name in ("a/1.png", "b/1.png", "c/1.heic")]
+    write(tmp_path / "0.tar", members)
+    write(tmp_path / "1.tar", members[:2])
+    with pytest.raises(UserError, match=r"0\.tar: class folder c holds no image, only 1 \.heic; allowed: .*; fix: "):
+        find_images("train", tmp_path)
+    write(tmp_path / "1.tar", [*members[:2], ("file", "", "c/2.png", None)])
+    assert find_images("train", tmp_path).classes == ("a", "b", "c")

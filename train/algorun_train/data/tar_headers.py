@@ -18,6 +18,7 @@ from .tar_tree import SPARSE, BadTarError, Bytes, Link, Node, TarTree, clean
 
 BLOCK = 512
 ENDING = 64 * 2**10  # bytes after the last member that are looked at; tar pads to 10 KiB
+MEMBERS = (f".{LABEL}", *SUFFIXES)
 LONGEST_CLASS = 256  # bytes of a .cls file
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
@@ -78,15 +79,15 @@ class _Contents:
             self.tree.add(name, member)
             if name not in self.tree.nodes:
                 continue
-            if never := next((part for part in parts if is_never_data(part)), None):
-                self.others.add(name, None if never == parts[-1] else f"in {never}")
+            if never := [part for part in parts if is_never_data(part)]:
+                self.others.add(name, None if never[0] == parts[-1] else f"in {never[0]}")
                 continue
             key, _ = key_of(name)
             run, last = run + (key != last), key
-            suffix = os.path.splitext(name)[1].lower()
-            if suffix in SUFFIXES or suffix == f".{LABEL}":
+            lower = name.lower()
+            if lower.endswith(MEMBERS):
                 self.pieces.append((name, self.tree.nodes[name], run))
-                self.labels += suffix == f".{LABEL}"
+                self.labels += lower.endswith(MEMBERS[0])
             else:
                 self.others.add(name)
 
@@ -131,7 +132,7 @@ class _Contents:
             node = self.tree.nodes.get(target.real) if target else None
         if node == SPARSE:
             raise BadTarError(f"holds {name} as a sparse file; fix: write the tar file without --sparse")
-        return node if isinstance(node, Bytes) else None
+        return node if isinstance(node, tuple) else None
 
 
 def _members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
@@ -165,7 +166,7 @@ def _members(path: Path, size: int) -> Iterator[tarfile.TarInfo]:
     if any(rest):
         raise BadTarError(
             f"goes on after its end mark at offset {offset}, as tar files that were joined do; allowed: one tar file; "
-            "fix: pass them as files of their own, or join them with tar --concatenate"
+            "fix: pass them as files of their own"
         )
 
 

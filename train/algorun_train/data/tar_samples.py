@@ -8,6 +8,7 @@ sample may also be apart, such as all labels behind all images, if each field of
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from .left_out import LONE_LABEL, LeftOut
@@ -42,11 +43,11 @@ def key_of(name: str) -> tuple[str, str]:
 def samples(pieces: Sequence[Piece], left_out: LeftOut) -> list[Sample]:
     """The samples of a tar file, whose pieces are in its order. What belongs to none is counted in `left_out`. Raises
     BadTarError where a label could be that of another image."""
-    runs = [list(run) for _, run in groupby(pieces, lambda piece: piece.run)]
-    times = Counter(key_of(run[0].name)[0] for run in runs)
+    times = Counter(key_of(next(run).name)[0] for _, run in groupby(pieces, itemgetter(2)))
     again: dict[str, list[list[Piece]]] = {}
     found: list[Sample | None] = []
-    for run in runs:
+    for _, together in groupby(pieces, itemgetter(2)):
+        run = list(together)
         key = key_of(run[0].name)[0]
         if times[key] == 1:
             found.append(_sample(key, run, left_out))

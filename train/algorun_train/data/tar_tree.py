@@ -5,7 +5,7 @@ when the link came, a symbolic link leads to what is there in the end, and `./` 
 """
 
 import tarfile
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from .channel_files import Scan, Target
 
@@ -17,14 +17,13 @@ class BadTarError(Exception):
     """What is wrong with a tar file, with the fix."""
 
 
-class Bytes(NamedTuple):
-    """Where the content of a member is: its first byte in the tar file, and how many."""
-
-    offset: int
-    size: int
+# Where the content of a member is: its first byte in the tar file, and how many. A plain tuple: the garbage collector leaves
+# out tuples of numbers, but not named ones, and a tar file may have a million members.
+Bytes = tuple[int, int]
 
 
-class Link(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Link:
     """A symbolic link, or (`lost`) a hard link whose target did not come before it. `text` is as it is written."""
 
     text: str
@@ -32,7 +31,7 @@ class Link(NamedTuple):
 
 
 Node = Bytes | Link | None  # None: a device, a named pipe or the like
-SPARSE = Bytes(-1, -1)  # its content is in pieces
+SPARSE = (-1, -1)  # its content is in pieces
 
 
 class TarTree:
@@ -67,7 +66,7 @@ class TarTree:
             return self.nodes[target] if target in self.nodes else Link(member.linkname, True)
         if not member.isreg():
             return None
-        return SPARSE if member.issparse() else Bytes(member.offset_data, member.size)
+        return SPARSE if member.issparse() else (member.offset_data, member.size)
 
     def scan(self, folder: str) -> Scan:
         if not self._scans:
@@ -140,14 +139,16 @@ class TarTree:
     def content(self, path: str) -> Bytes:
         """Where the content of a listed file is. Raises BadTarError for a sparse one."""
         node = self.nodes.get(path)
-        if not isinstance(node, Bytes):
+        if not isinstance(node, tuple):
             target = self.follow(path)
             node = self.nodes.get(target.real) if target else None
-        if node == SPARSE or not isinstance(node, Bytes):
+        if node == SPARSE or not isinstance(node, tuple):
             raise BadTarError(f"holds {path} as a sparse file; fix: write the tar file without --sparse")
         return node
 
 
 def clean(name: str) -> str:
     """The name of a member as it is extracted, without `./`, `/` in front, and doubled `/`."""
+    if "//" not in name and "./" not in name and name[:1] != "/":  # nearly all: a million members make this worth it
+        return name.removesuffix("/").removesuffix("/.") if name != "." else ""
     return "/".join(part for part in name.split("/") if part not in ("", "."))
