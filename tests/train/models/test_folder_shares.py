@@ -1,5 +1,6 @@
 """A sharded model of a folder has the weights that one process loads, and no rank needs the whole model to get them."""
 
+import json
 import re
 from pathlib import Path
 
@@ -16,6 +17,7 @@ CASES = {
     "own files": ("llama", 4, "all"),
     "sent by rank 0": ("llama", 2, "first"),
     "tied": ("gpt2", 2, "all"),
+    "tied, two matrices": ("two", 2, "all"),
     "bin": ("bin", 4, "first"),
     "random": ("random", 4, "first"),
     "new head": ("vit", 2, "all"),
@@ -31,6 +33,12 @@ def as_bin(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
+def tie(folder: Path) -> None:
+    """A config that ties the two different matrices of the file."""
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"tie_word_embeddings": True}))
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     """For each case the worst rank's numbers, by name."""
@@ -39,6 +47,7 @@ def found(tmp_path_factory):
     write_language_model(base / "gpt2", "gpt2")
     as_bin(write_language_model(base / "bin"))
     (write_language_model(base / "random", **LARGE) / "model.safetensors").unlink()
+    tie(write_language_model(base / "two"))
     write_vit(base / "vit")
     words = {case: f"{base / kind},{shards},{hosts}" for case, (kind, shards, hosts) in CASES.items()}
     run = Ranks(base / "run", 1, 4, list(words.values()), program=PROGRAM)

@@ -8,7 +8,7 @@ import pytest
 from tests.train.model_folders import write_language_model, write_vit
 from tests.train.training_runs import TRANSFORMERS, Ranks, load_once
 
-from .test_folder_shares import LARGE, as_bin
+from .test_folder_shares import LARGE, as_bin, tie
 
 load_once(*TRANSFORMERS, "transformers.models.vit.modeling_vit", "tokenizers", "torch.profiler")
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "folder_stages.py")
@@ -20,6 +20,7 @@ CASES = {
     "sharded, sent by rank 0": ("llama", 2, "first"),
     "tied": ("gpt2", 1, "all"),
     "tied, sharded": ("gpt2", 2, "all"),
+    "tied, two matrices": ("two", 2, "all"),
     "bin": ("bin", 1, "first"),
     "random": ("random", 2, "all"),
     "new head": ("vit", 1, "first"),
@@ -34,6 +35,7 @@ def found(tmp_path_factory):
     write_language_model(base / "gpt2", "gpt2")
     as_bin(write_language_model(base / "bin"))
     (write_language_model(base / "random") / "model.safetensors").unlink()
+    tie(write_language_model(base / "two"))
     write_vit(base / "vit")
     words = {case: f"{base / kind},{shards},{hosts}" for case, (kind, shards, hosts) in CASES.items()}
     run = Ranks(base / "run", 1, 4, list(words.values()), program=PROGRAM)

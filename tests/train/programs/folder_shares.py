@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 from algorun_train.jobs.first_shares import fill_shares
-from algorun_train.models.folder_config import ModelFolder, read_folder
+from algorun_train.models.folder_check import checked_folder
+from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.folder_meta import build_on_meta
 from algorun_train.models.folder_model import build_model, load_weights, prepare_transformers
 from algorun_train.parallel.shard.layer_units import layer_units
@@ -59,7 +60,7 @@ def main() -> None:
     with joined(read_world(os.environ)) as comm:
         for words in sys.argv[1:]:
             path, shards, hosts = words.split(",")
-            folder = comm.from_leader(lambda path=path: read_folder(Path(path), "option --model"))
+            folder = comm.from_leader(lambda path=path: checked_folder(Path(path), "option --model", None))
             rows = comm.gather(compare(comm, folder, int(shards), hosts))
             worst = {key: max(row[key] for row in rows) for key in rows[0]}
             comm.say(f"{words} " + " ".join(f"{key}={value:.3f}" for key, value in worst.items()))

@@ -13,7 +13,8 @@ from pathlib import Path
 import torch
 
 from algorun_train.jobs.chosen_model import FolderJobModel
-from algorun_train.models.folder_config import ModelFolder, read_folder
+from algorun_train.models.folder_check import checked_folder
+from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.folder_model import build_model, load_weights, prepare_transformers
 from algorun_train.options.for_parallel import partition_options, run_options
 from algorun_train.options.job_options import PipelineJobOptions
@@ -82,7 +83,7 @@ def main() -> None:
     with joined(read_world(os.environ)) as comm:
         for number, words in enumerate(sys.argv[1:]):
             path, shards, hosts = words.split(",")
-            folder = comm.from_leader(lambda path=path: read_folder(Path(path), "option --model"))
+            folder = comm.from_leader(lambda path=path: checked_folder(Path(path), "option --model", None))
             rows = comm.gather(compare(comm, folder, shards, hosts, Path(path) / f"{number}.json"))
             comm.say(
                 f"{words} differ={sum(row['differ'] for row in rows)} "
