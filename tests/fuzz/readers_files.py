@@ -153,8 +153,7 @@ def read_output(data: bytes) -> None:
         assert len(lines._rest) <= LONGEST_LINE + 1
     seen.append(lines.end())
     out = b"".join(seen)
-    flat = data.replace(PART, b"").replace(b"\r", b"").replace(b"\n", b"")
-    assert out.replace(b"\r", b"").replace(b"\n", b"") == flat
+    assert out.translate(None, b"\r\n\b") == data.replace(PART, b"").translate(None, b"\r\n\b")
     text = without_secrets(out).decode("utf-8", "replace")
     words = last_words(text)
     failure = Failure("exit", "algo-1", 1, words, 0, text)

@@ -84,7 +84,7 @@ def read_ranks(data: bytes) -> None:
         times = TimesFile(scratch(), "algo-1", lambda text: None)
         all_ranks = Ranks(
             Tools(loop, NoOwner(), NoConsole(), PROGRAMS, port.folder, scratch() / "ranks", times, mock.Mock()), made, host,
-            lambda local_rank, returncode, tail: None, broken.append,
+            lambda local_rank, returncode, tail, printed: None, broken.append,
         )  # fmt: skip
         try:
             for piece in data.split(PART)[:24]:

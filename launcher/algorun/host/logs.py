@@ -57,7 +57,7 @@ class Lines:
 
     def end(self) -> bytes:
         """What is left when the stream ends, as a line."""
-        rest, self._rest = self.unfinished, b""
+        rest, self._rest = self._rest.removesuffix(b"\r"), b""
         return rest + b"\n" if rest else b""
 
 
