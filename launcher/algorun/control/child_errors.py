@@ -17,6 +17,9 @@ from . import last_words, peer_errors, tracebacks
 from .failure import Raised
 
 RAISED = 1  # the exit status of Python after an exception
+LONGEST_END_S = (
+    60.0  # for the interpreters between the exception and the rank to end, if nothing else is printed meanwhile
+)
 CHILD_BLAME_S = 5.0  # a process that fails this soon after an exception below it probably fails because of it
 
 
@@ -41,11 +44,14 @@ def of_error(error: Raised, earlier: Sequence[Raised], tail: str) -> Cause:
 def of_status(code: int, now: float, reports: Sequence[Raised], tail: str) -> Cause | None:
     """The cause of a rank's end with this exit code, where the rank itself has raised nothing, as a shell does not.
 
-    None where the exception was long before, or where the program has told of another error since. With an exit code other than
-    that of an exception, anything that it has told since is its own reason.
+    None where the exception was long before, or where the program has told of another error since. After some seconds, or with
+    an exit code other than that of an exception, anything that it has told since is its own reason.
     """
     last = max(reports, key=lambda each: each.at, default=None)
-    if last is None or now - last.at > CHILD_BLAME_S or _other_error(last, tail, any_words=code != RAISED):
+    if last is None or now - last.at > LONGEST_END_S:
+        return None
+    late = now - last.at > CHILD_BLAME_S
+    if (late and not tail) or _other_error(last, reports, tail, any_words=late or code != RAISED):
         return None
     return of_error(last, [each for each in reports if each is not last], tail)
 
@@ -62,12 +68,9 @@ def _below(error: Raised, earlier: Sequence[Raised], tail: str) -> Raised | None
     for pid, status in error.ended:
         found = [each for each in earlier if _in_branch(each, error, pid)]
         last = max(found, key=lambda each: each.at, default=None)
-        if (
-            last is not None
-            and status == RAISED
-            and error.at - last.at < CHILD_BLAME_S
-            and not _other_error(last, tail)
-        ):
+        if last is None or status != RAISED or error.at - last.at > CHILD_BLAME_S:
+            continue
+        if not _other_error(last, [*earlier, error], tail):
             return last
     return None
 
@@ -83,10 +86,22 @@ def _in_branch(each: Raised, error: Raised, pid: int) -> bool:
     return any(command == error.command for command in commands)
 
 
-def _other_error(raised: Raised, tail: str, *, any_words: bool = False) -> bool:
-    """True where the program has printed another error after this exception; with `any_words` anything at all."""
-    said = last_words.said_after(tail, ended_with(raised))
-    return bool(said) and (any_words or last_words.says_error(said)) and not last_words.by_launcher(said)
+def _other_error(raised: Raised, reports: Sequence[Raised], tail: str, *, any_words: bool = False) -> bool:
+    """True where the program has printed another error after this exception than those reported; with `any_words` anything."""
+    said = last_words.said_after(tail, _found_by(raised))
+    if not said or any(_is_of(said, each) for each in reports):
+        return False
+    return any_words or last_words.says_error(said)
+
+
+def _found_by(raised: Raised) -> str:
+    """What the line begins with that Python prints of an exception."""
+    return f"{raised.type}: {first_line(raised.message.partition(chr(10))[0])}".strip()
+
+
+def _is_of(said: str, raised: Raised) -> bool:
+    """True for a line that Python prints of this exception."""
+    return raised.type.rpartition(".")[2] in said and first_line(raised.message)[:100] in said
 
 
 def ended_with(raised: Raised) -> str:

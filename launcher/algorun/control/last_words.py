@@ -69,26 +69,30 @@ def says_error(line: str) -> bool:
 
 def last_words(tail: str) -> str:
     """The last meaningful line; "" where nothing at all was printed."""
-    lines = [_meaning(line) for line in tail.split("\n")]
+    own = _last_of(tail, launchers=False) or _last_of(tail, launchers=True)
+    return own or next((line.strip() for line in reversed(tail.split("\n")) if line.strip()), "")
+
+
+def _last_of(tail: str, *, launchers: bool) -> str:
+    """The last meaningful line that is no afterword, "" if there is none; with `launchers` also what a launcher says."""
+    raw = tail.split("\n")
+    lines = [_meaning(line) for line in raw]
     quiet = _of_ignored(lines)
-    told = [at for at, line in enumerate(lines) if line]
-    for passed in (True, False):  # what launchers say, if nothing else is there
-        for at in reversed(told):
-            if at in quiet or re.match(AFTERWORD, lines[at], re.IGNORECASE) or _of_traceback(lines[at]):
-                continue
-            if not (passed and by_launcher(lines[at])):
-                return _in_box(tail.split("\n"), at) or lines[at].strip()
-    last = lines[told[-1]] if told else next((line for line in reversed(tail.split("\n")) if line.strip()), "")
-    return last.strip()
+    for at in reversed(range(len(lines))):
+        if not lines[at] or at in quiet or _of_traceback(lines[at]) or re.match(AFTERWORD, lines[at], re.IGNORECASE):
+            continue
+        if launchers or not by_launcher(lines[at]):
+            return _in_box(raw, at) or lines[at].strip()
+    return ""
 
 
 def said_after(tail: str, words: str) -> str:
-    """The last meaningful line that a program has printed after these words, "" if there is none; `words` is one line.
+    """The last meaningful line that a program has printed after these words, but for what launchers say; "" if there is none.
 
     Words that are not in the tail were printed long before.
     """
     at = tail.rfind(words) if words else -1
-    return last_words(tail) if at < 0 else last_words(tail[at + len(words) :].partition("\n")[2])
+    return _last_of(tail if at < 0 else tail[at + len(words) :].partition("\n")[2], launchers=False)
 
 
 def told_on_stdout(stderr: str, printed: str) -> bool:

@@ -94,11 +94,12 @@ def chain(traceback: str, *, mixed: bool) -> list[str]:
 
 def _exceptions(traceback: str, *, mixed: bool) -> list[tuple[str, bool]]:
     """The exceptions of a traceback, and whether each began what happened to a member of a group."""
-    from . import tracebacks  # only a failure needs it
+    from . import last_words, tracebacks  # only a failure needs them
 
     lines = tracebacks.lines_of(traceback)
     found = tracebacks.blocks(lines)
     if mixed:
+        found = [each for each in found if not last_words.by_launcher(each.first(lines))]
         # Linked with the one before: Python says so between the two, or it is a member.
         linked = [
             later.member or (each.end < later.begin and re.match(tracebacks.LINK, lines[each.end]) is not None)

@@ -18,7 +18,8 @@ HEADER = "Traceback (most recent call last):"
 LINK = r"^(The above exception was the direct cause|During handling of the above exception|Then, in process \d+: )"
 MEMBER = r"member [\d.]+ of \d+(, then)?: "
 GROUP = r"\(\d+ sub-exceptions?\)"  # ends the message of a group
-FRAME = r'.{0,40}?  File "(.*?)", line (\d+)'  # torch writes `[rank0]: ` before it
+FRAME = r'  File "(.*?)", line (\d+)'
+RANK = r"\[rank\d+\]:( |$)"  # torch writes it before each line of a traceback
 # Files of packages and of Python itself, and the commands that packages install.
 LIBRARY = r"/bin/[^/.]+$|/(site|dist)-packages/|/lib/python3(\.\d+)?/|<frozen |/algorun/inside/"
 # Python's own form of a group has a margin: the header, a line, a border with the number of a member, another border.
@@ -65,9 +66,13 @@ class Block:
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of a text. Those of a group lose the margin that Python draws."""
-    lines = text.split("\n")
+    """The lines of a text. Those of a group lose the margin that Python draws, those of torch's ranks their mark."""
+    lines = _without_rank(text.split("\n"))
     return list(_without_margin(lines)) if "Exception Group Traceback" in text else lines
+
+
+def _without_rank(lines: Iterable[str]) -> list[str]:
+    return [re.sub(RANK, "", line, count=1) if line.startswith("[rank") else line for line in lines]
 
 
 def blocks(lines: Sequence[str]) -> list[Block]:
@@ -194,9 +199,10 @@ def shortened(text: str, room: int) -> str:
     if len(text) <= room:
         return text
     lines = text.split("\n")
-    found = blocks(lines)
+    bare = _without_rank(lines)
+    found = blocks(bare)
     kept = _Kept(lines, room)
-    near = _nearest(lines, found)
+    near = _nearest(bare, found)
     for each in near:
         kept.add(each.words, each.words + 1)
     own = {each.begin: [frame for frame in reversed(each.frames) if not frame.of_library] for each in found}

@@ -163,3 +163,40 @@ def test_reports_of_children_are_bounded():
     assert found.raised(2.0, 0, own((699, 1), at=2.0), is_rank=True).message.startswith(
         "ValueError: vocab is empty (process 699"
     )
+
+
+ELASTIC = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError"
+GONE = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:8403. An error elsewhere."
+
+
+def test_a_torchrun_in_a_shell_whose_worker_lost_a_peer_is_a_peer_error():
+    """Its summary is no error of its own, though the words of the worker stand before it."""
+    worker = child(words=GONE, parents=(LAUNCHER, RANK))
+    summary = "\n============\ninner.py FAILED\n------------\nRoot Cause (first observed failure):\n[0]:\n  exitcode  : 1 (pid: 103)\n======"
+    launcher = Raised(
+        0, LAUNCHER, 1.4, ELASTIC, summary, trace(f"{ELASTIC}: {summary}"), ((LAUNCHER, "torchrun"),), ((WORKER, 1),)
+    )
+    marked = "\n".join(f"[rank0]: {line}" for line in worker.traceback.split("\n"))
+    printed = f"{marked}\nE0101 1 torch/distributed/elastic/multiprocessing/api.py:874] failed (exitcode: 1)\n{launcher.traceback}\n"
+    failure = exited(1, worker, launcher, printed=printed)
+    assert failure.message.startswith("ValueError: [/pytorch/third_party/gloo")
+    assert failure.message.endswith(f"(process {WORKER}, then ChildFailedError)")
+    assert failure.secondary
+    without_reports = exited(1, printed=printed)
+    assert without_reports.kind == "exit"
+    assert without_reports.message.startswith("[rank0]: ValueError: [/pytorch/third_party/gloo")
+    assert without_reports.secondary
+
+
+@pytest.mark.parametrize(
+    ("at", "said", "message"),
+    [
+        (20.0, "", "ValueError: vocab is empty"),  # interpreters take seconds to end, with torch and on a busy machine
+        (20.0, "now without the vocab", "now without the vocab"),
+        (90.0, "", "ValueError: vocab is empty"),  # what was printed last
+    ],
+)
+def test_long_after_the_exception_nothing_may_have_been_printed_since(at, said, message):
+    failure = exited(1, child(), printed=f"{child().traceback}\n{said}", at=at)
+    assert failure.message == message
+    assert failure.kind == ("exception" if at < 60 and not said else "exit")
