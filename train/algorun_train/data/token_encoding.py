@@ -69,7 +69,7 @@ class Encoder:
         stream = iter(documents)
         while some := list(islice(stream, TOGETHER)):
             good = [each for each in some if isinstance(each, Document)]
-            texts = iter(self._texts([each for each in good if not each.messages], counted))
+            texts = self._texts([each for each in good if not each.messages], counted)
             chats = iter(self._chats([each for each in good if each.messages], counted))
             for document in some:
                 if isinstance(document, BadDocument):
@@ -77,12 +77,10 @@ class Encoder:
                 else:
                     yield next(chats if document.messages else texts)
 
-    def _texts(self, documents: Sequence[Document], notes: Counter[str]) -> list[Tokens | BadDocument]:
+    def _texts(self, documents: Sequence[Document], notes: Counter[str]) -> Iterator[Tokens | BadDocument]:
         encoded = self._encoded(documents, [each.text for each in documents])
-        return [
-            each if isinstance(each, BadDocument) else self._text(document, each, notes)
-            for document, each in zip(documents, encoded, strict=True)
-        ]
+        for document, each in zip(documents, encoded, strict=True):
+            yield each if isinstance(each, BadDocument) else self._text(document, each, notes)
 
     def _text(self, document: Document, encoded: Encoded, notes: Counter[str]) -> Tokens:
         row, opening = encoded.ids, self.loaded.opening
