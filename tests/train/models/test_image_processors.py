@@ -148,7 +148,7 @@ def test_the_image_processor_inside_a_processor_comes_first_as_in_transformers(t
         ({"image_processor_type": "ViTImageProcessor", "image_mean": [0.5]}, "fails on a square image: mean must have 3"),
         ({"image_processor_type": "Siglip2ImageProcessor"}, "besides pixel_values"),
         ({"image_processor_type": "NoSuchImageProcessor"}, "the image processor cannot be read"),
-        ({"image_processor_type": "PPLCNetImageProcessor"}, "the image processor cannot be read"),
+        ({"image_processor_type": "PPLCNetImageProcessor"}, "torchvision: PPLCNetImageProcessor"),
         ({"image_processor_type": "ImageGPTImageProcessor", "clusters": [[-1, -1, -1], [1, 1, 1]]}, "ImageGPTImageProcessorPil"),
         ({"auto_map": {"AutoImageProcessor": "mine.Mine"}, "image_processor_type": "Mine"}, "the image processor cannot be read"),
         ({}, "the image processor cannot be read"),

@@ -16,7 +16,7 @@ from PIL import Image
 
 from algorun_train.common.errors import UserError
 
-from .folder_files import Json, refused
+from .folder_files import COLOUR, Json
 
 PROCESSOR = "preprocessor_config.json"
 PROCESSORS = (PROCESSOR, "processor_config.json")  # the second holds the first as image_processor
@@ -54,8 +54,15 @@ def read_image_input(where: str, path: Path, config: Mapping[str, Any]) -> Image
             f"{where}: config.json has num_channels {config['num_channels']!r}; allowed: 3, since images are read as RGB; "
             "fix: give a model of colour images"
         )
-    with refused(f"{where}: the image processor cannot be read"):
+    try:
         processor = _load(path)
+    except Exception as error:  # transformers has no one class for what it refuses
+        words = COLOUR.sub("", str(error)).replace(str(path), "the folder").strip()
+        raise UserError(
+            f"{where}: the image processor cannot be read: {words.partition(chr(10))[0][:300] or type(error).__name__}; "
+            "allowed: processors of transformers whose libraries are installed; fix: save it again, complete and "
+            "unchanged, or save another one, such as ViTImageProcessor"
+        ) from None
     try:
         return _measure(processor, config.get("image_size"))
     except _Unfit as error:
