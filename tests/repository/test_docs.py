@@ -59,3 +59,17 @@ def test_objects_are_where_a_page_says(page):
             wrong.append(f"{name} in {path}")
     assert pairs
     assert not wrong
+
+
+def test_each_public_report_has_an_address_and_a_test_that_exists():
+    """A row without an input that a test runs would prove nothing."""
+    rows = [line for line in (ROOT / "docs" / "public-reports.md").read_text().splitlines() if line.startswith("| [")]
+    wrong = []
+    for row in rows:
+        report, *_, tests = (cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1])
+        named = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)", tests)
+        missing = [name for file, name in named if f"def {name}(" not in (ROOT / file).read_text()]
+        if not named or missing or not re.search(r"\]\(https://[^)]+\)", report):
+            wrong.append(row)
+    assert len(rows) > 200
+    assert not wrong
