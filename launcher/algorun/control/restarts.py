@@ -69,4 +69,4 @@ class Restarts:
 
 def _exhausted(why: str, last: Failure) -> Failure:
     message = f"{why}; the last failure: {last.headline()}"
-    return replace(last, kind="budget", code=ExitCode.BUDGET, message=message, rank=None, step=0, how_left="")
+    return replace(last, kind="budget", code=ExitCode.BUDGET, message=message, rank=None, step=0, how_left="", place="")

@@ -45,6 +45,16 @@ def test_the_last_failure_is_named_once_the_budget_is_spent():
     )
 
 
+def test_the_last_failure_is_named_with_its_line_once():
+    job = running(2, restarts=1)
+    tail = 'Traceback (most recent call last):\n  File "/code/train.py", line 4, in <module>\nValueError: bad record'
+    fail(job, "algo-2")
+    fail(job, "algo-1", 1, tail)
+    (failure,) = {v.failure for v in job.verdicts.values()}
+    assert failure.headline().endswith(", exit 1, attempt 2/2: ValueError: bad record (at /code/train.py:4)")
+    assert failure.headline().count("train.py") == 1
+
+
 def test_three_attempts_without_a_newer_checkpoint_are_the_last():
     job = running(2, restarts=100)
     for _ in range(3):

@@ -53,7 +53,7 @@ def test_a_failure_carries_its_hosts_hint_to_every_host(tmp_path, nothing_left):
     assert done.code == 1, done.text
     texts = [done.failure(host).splitlines() for host in ("algo-1", "algo-2")]
     assert texts[0] == texts[1]
-    assert texts[0][0].endswith("ModuleNotFoundError: No module named 'no_such_module'")
+    assert texts[0][0].endswith("ModuleNotFoundError: No module named 'no_such_module' (at train.py:3)")
     assert texts[0][-1].startswith("hint: name its package in requirements.txt")
 
 
