@@ -21,7 +21,7 @@ prepare_transformers()
 # Tied weights, experts that transformers converts, a state space, compressed attention; refused: encoders of three kinds, and a
 # loss of its own.
 QUICK = ("llama", "gpt2", "mixtral", "mamba", "deepseek_v4", "bert", "xlnet", "xlm", "prophetnet")
-PARTS = 10
+PARTS = 16
 # No tiny model of these can be made: the config wants sizes that fit each other in its own way, or another package.
 NOT_MADE = {"axk1", "blt", "dbrx", "deepseek_v3", "dory", "dots3_note", "dots3_note_text", "emu3", "gemma3n", "gemma4",
             "gemma4_assistant", "gemma4_unified", "gemma4_unified_assistant", "kimi_linear", "llama4", "longcat_flash",
