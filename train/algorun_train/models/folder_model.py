@@ -29,6 +29,7 @@ from .weight_files import beside
 from .whole_loading import load_whole
 
 SHARD_SIZE = "4GB"  # of a file of weights; larger models get several files and an index, as save_pretrained writes them
+TEMPLATES = "additional_chat_templates"  # a folder: the named ones beside chat_template.jinja
 # Files of a model that stay as they are: image processor, tokenizer, and how to generate text.
 BESIDE = re.compile(
     r"(preprocessor_config|processor_config|generation_config|tokenizer.*|special_tokens_map|added_tokens|vocab|"
@@ -228,6 +229,8 @@ def new_files(folder: ModelFolder, target: Path) -> Iterator[Path]:
     for file in Path(folder.path).iterdir():
         if BESIDE.fullmatch(file.name):
             shutil.copyfile(file, aside / file.name)
+        elif file.name == TEMPLATES and file.is_dir():
+            shutil.copytree(file, aside / file.name)
     if folder.images:  # a job crops and resizes in its own way, and the artifact says so
         for name in PROCESSORS:
             (aside / name).unlink(missing_ok=True)
@@ -236,6 +239,7 @@ def new_files(folder: ModelFolder, target: Path) -> Iterator[Path]:
         for old in target.glob(pattern):
             if not (aside / old.name).exists():
                 old.unlink()
+    shutil.rmtree(target / TEMPLATES, ignore_errors=True)
     for file in aside.iterdir():
         file.replace(target / file.name)
     aside.rmdir()
