@@ -150,11 +150,11 @@ def without_secrets(lines: bytes) -> bytes:
 # Characters that move a terminal's cursor or ring its bell, and ESC, with which commands begin.
 MOVING = bytes(number for number in range(32) if number not in b"\t\n") + b"\x7f"
 # All commands of a terminal but colours; a command without its end goes to the end of its line.
-COMMAND = re.compile(
+COMMAND = (
     rb"\x1b\[[0-9;:]*m|\x1b\[[0-?]*[ -/]*[@-~]?|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|\x1b[ -/]*[0-~]?"
     rb"|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f]"
 )
-COLOUR, UNCOLOURED = re.compile(rb"\x1b\[[0-9;:]*m"), b"\x1b[0m"
+COLOUR, UNCOLOURED = rb"\x1b\[[0-9;:]*m", b"\x1b[0m"
 
 
 def harmless(lines: bytes) -> bytes:
@@ -166,7 +166,7 @@ def harmless(lines: bytes) -> bytes:
 
 
 def _harmless_line(line: bytes) -> bytes:
-    cleaned = COMMAND.sub(lambda found: found[0] if COLOUR.fullmatch(found[0]) else b"", line)
+    cleaned = re.sub(COMMAND, lambda found: found[0] if re.fullmatch(COLOUR, found[0]) else b"", line)
     return cleaned + UNCOLOURED if b"\x1b" in cleaned and not cleaned.endswith(UNCOLOURED) else cleaned
 
 
