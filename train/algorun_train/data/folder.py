@@ -6,10 +6,14 @@ from pathlib import Path
 from algorun_train.common.errors import UserError
 
 from .channel_files import Found, list_folder, of_two_classes, settle_dangling
+from .image_decoding import CorruptImageError, check_header, decode
 from .listing import IMAGES, SUFFIXES, Listing
 from .tar_index import INDEX
 from .tar_listing import ALLOWED as TARS_ALLOWED
 from .tar_listing import list_tars
+
+# What lists the images of a channel, and what reads one of them (image_decoding.py).
+__all__ = ["CorruptImageError", "check_classes", "check_header", "decode", "find_images", "list_images", "same_classes"]
 
 ALLOWED = f"CLASS/*.jpg or *.tar, with two classes or more; images are {IMAGES}"
 COMPRESSED = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
