@@ -11,7 +11,7 @@ from algorun_train.models.token_input import TokenInput
 MOST = 3_000_000  # weights: a class with more needs a row in OWN
 DEPTH = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "decoder_layers")
 SIZES: dict[int | None, str] = {  # size: keys that get it
-    64: "vocab_size output_vocab_size max_position_embeddings n_positions max_seq_len n_ctx max_sequence_length",
+    64: "vocab_size decoder_vocab_size output_vocab_size max_position_embeddings n_positions max_seq_len n_ctx max_sequence_length",
     32: "hidden_size d_model n_embd dim emb_dim embedding_size embedding_dim word_embed_proj_dim d_embed "
     "lru_width d_inner",
     48: "intermediate_size ffn_dim d_ff n_inner encoder_ffn_dim decoder_ffn_dim dim_ff dff ffn_hidden_size "

@@ -18,6 +18,7 @@ def model_class(folder: ModelFolder) -> Any:  # Any: a class of transformers, wh
 def make_config(folder: ModelFolder, classes: Sequence[str] | None) -> Any:  # Any: as above
     """transformers' config, for these classes. Raises UserError if config.json holds values that transformers refuses."""
     from transformers import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     values = {key: value for key, value in folder.config.items() if key not in ("auto_map", "torch_dtype")}
     if classes is not None:
@@ -26,8 +27,14 @@ def make_config(folder: ModelFolder, classes: Sequence[str] | None) -> Any:  # A
     with refused(f"{folder.source}: {folder.path}: config.json is refused by transformers"):
         config = CONFIG_MAPPING[folder.config["model_type"]].from_dict(values | {"dtype": "float32"})
         inner = config.sub_configs.get("text_config")
+        if inner is None or model_class(folder).config_class is not inner:
+            return config
         # as AutoModelForCausalLM: the language model of a model that also reads images has the inner config
-        return config.get_text_config() if inner is not None and model_class(folder).config_class is inner else config
+        if inner.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+            raise ValueError(
+                f"{folder.architecture} is saved with a config ({inner.model_type}) that AutoModel does not read"
+            )
+        return config.get_text_config()
 
 
 def skeleton(folder: ModelFolder, classes: Sequence[str] | None) -> Any:  # Any: as above
