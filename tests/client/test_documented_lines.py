@@ -132,7 +132,7 @@ class Laptop:
         said = self.capfd.readouterr()
         events = [json.loads(line) for line in said.out.splitlines()]
         assert events, said.err
-        job, end = events[0]["job"], events[-1]
+        job, end = next(event["job"] for event in events if event.get("job")), events[-1]
         home = (
             self.folder / f"home-{job}"
         )  # what one job left there would stay for a second: objects have its time in seconds

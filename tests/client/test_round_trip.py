@@ -160,7 +160,8 @@ def test_a_failure_on_host_2_ends_with_its_code_and_the_logs_of_all_hosts(laptop
     said = capfd.readouterr().err.splitlines()
     job = job_in(said[-1])
     assert said[-1] == f"algorun: job {job} has failed: exit 3, kind=failed source=job"
-    assert said[-2].startswith("  exit: rank 1 on algo-2, exit 3")
+    assert said[-3].startswith("  exit: rank 1 on algo-2, exit 3")
+    assert said[-2] == "  fail on algo-2, train_loss: 0.5"  # it has printed its last words to stdout
     assert laptop("fetch", "--what", "logs", "--to", "home", job) == 0
     assert sorted(each.name[:6] for each in (laptop.elsewhere / "home" / "logs").glob("*.log")) == ["algo-1", "algo-2"]
     assert read_report(laptop.elsewhere / "home").root_cause.startswith("exit: rank 1 on algo-2, exit 3")

@@ -210,6 +210,13 @@ RANK = Setting(
     "ALGORUN_RANK", "", text_of, "a number", "RANK as the launcher set it; a launcher inside the script may change RANK"
 )
 LOCAL_RANK = Setting("ALGORUN_LOCAL_RANK", "", text_of, "a number", "LOCAL_RANK as the launcher set it")
+CHECKPOINT_DIR = Setting(
+    "ALGORUN_CHECKPOINT_DIR",
+    "",
+    text_of,
+    "a folder",
+    "The folder of checkpoints, which SageMaker keeps: /opt/ml/checkpoints",
+)
 HOOKS = Setting(
     "ALGORUN_HOOKS", "", text_of, "off",
     "off: put nothing around torch's functions; the closing table then does not say what ranks of your own script did",
@@ -235,7 +242,7 @@ GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
         *(REQUEST_FORMAT, QUIET, PRICE, FIGURES, TRACE_STEPS, RAY_OBJECT_STORE_MB),
     ),
     "Waits of the launcher": WAITS,
-    "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, RUN_DIR, SHIM, RANK, LOCAL_RANK, HOOKS),
+    "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, CHECKPOINT_DIR, RUN_DIR, SHIM, RANK, LOCAL_RANK, HOOKS),
     "smdistributed": (CUDA_ON_CPU,),
     "docker/compose.yaml and bench": (IMAGE,),
 }

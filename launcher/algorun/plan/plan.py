@@ -252,7 +252,7 @@ def _checkpoint_folder(config: JobConfig) -> list[Variable]:
     """The name of the folder that SageMaker keeps, wherever the job runs; a Processing job has none."""
     if config.input.processing:
         return []
-    return [Variable("ALGORUN_CHECKPOINT_DIR", str(config.paths.checkpoints), "folder of the checkpoints")]
+    return [Variable(settings.CHECKPOINT_DIR.name, str(config.paths.checkpoints), "folder of the checkpoints")]
 
 
 CONTRACT = frozenset(
