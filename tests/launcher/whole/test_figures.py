@@ -70,12 +70,11 @@ def test_ranks_that_wait_for_batches_are_said_while_the_job_runs_and_in_its_tabl
         *("native", script(tmp_path, LOADING)), folder=tmp_path, marker=nothing_left, layout="1x1", ALGORUN_TIMES_S="1"
     )
     assert job.end() == 0, job.log.read_text()
-    # Other processes of the machine decide whether its CPUs are free.
-    said = (
-        r"data: ranks wait [4-6]\d% of the time for batches(; the CPUs are .* no workers: num_workers=|, and the CPUs)"
-    )
+    # Other processes of the machine decide whether its CPUs are free; a busy one may not have measured them at first.
+    waits = r"data: ranks wait [4-6]\d% of the time for batches"
+    said = waits + "(; the CPUs are .* no workers: num_workers=|, and the CPUs)"
     lines = [line for line in job.log.read_text().splitlines() if "data: ranks" in line]
-    assert re.match(f"algorun: warning: {said}", lines[0])
+    assert re.match(f"algorun: warning: ({said}|{waits}: more workers if CPUs are free)", lines[0])
     assert re.match(f"  {said}", lines[1])
     assert len(lines) == 2
     output = tmp_path / "algorun-simulate" / "algo-1" / "output" / "data" / "result.json"
