@@ -215,6 +215,19 @@ def link_outside(archive: tarfile.TarFile) -> str:
     return "0.tar: a/2.png is a dangling link to ../../pool/2.png"
 
 
+def test_an_absolute_link_is_no_path_inside_the_tar_file(tmp_path):
+    """Beside labels, too: another file may lie at the same path in the tar file."""
+    with tarfile.open(tmp_path / "0.tar", "w") as archive:
+        add(archive, "pool/x.png", b"other")
+        add(archive, "pool/x.cls", b"dog")
+        member = tarfile.TarInfo("1.png")
+        member.type, member.linkname = tarfile.SYMTYPE, "/pool/x.png"
+        archive.addfile(member)
+        add(archive, "1.cls", b"cat")
+    with pytest.raises(UserError, match=r"1\.png is a dangling link to /pool/x\.png"):
+        list_images("train", tmp_path)
+
+
 @pytest.mark.parametrize("wrong", [lost_hard_link, link_outside])
 def test_a_link_to_what_the_tar_file_does_not_hold_is_refused_or_left_out(tmp_path, wrong):
     with tarfile.open(tmp_path / "0.tar", "w") as archive:

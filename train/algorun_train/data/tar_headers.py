@@ -122,7 +122,7 @@ class _Contents:
 
     def _content(self, name: str, node: Node) -> Bytes | None:
         """Where the bytes of a piece are; None if it is a link that leads to no file."""
-        if isinstance(node, Link) and not node.lost:
+        if isinstance(node, Link) and not node.lost and not node.text.startswith("/"):
             target = self.tree.follow(f"{name.rpartition('/')[0]}/{node.text}")
             if target and target.real in self.tree.replaced:
                 raise BadTarError(
