@@ -74,7 +74,7 @@ test-rest: $(VENV)/ready-test  ## Run what `make test` leaves to `make test-all`
 test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc)
 	$(BIN)/python -c 'import sagemaker_training'
 	mpirun --version | grep 'Open MPI) 4\.1'
-	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract tests/launcher/machine/test_port_owner.py \
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract tests/launcher/machine/test_port_owner.py tests/launcher/host/test_reused_pids.py \
 	    tests/image/test_sdk_drivers.py tests/launcher/whole/test_failure_file.py tests/launcher/whole/test_openmpi.py
 	rm -rf .build/openmpi-4
 	$(BIN)/python tests/layered.py .build/openmpi-4

@@ -40,6 +40,10 @@ LATER = (
         },
     ),
     Later(
+        "More draws of the same game with the numbers of processes.",
+        {"launcher/host/test_reused_pids.py::test_strangers_with_the_numbers_of_ended_ranks_live": ("0",)},
+    ),
+    Later(
         "What a stop finds below a rank is the same under every engine: launcher/control/test_stop_order.py has the order.",
         {
             f"{WHOLE}/test_stop_wrappers.py::test_a_stop_reaches_the_training_below_every_kind_of_wrapper": ("native",),

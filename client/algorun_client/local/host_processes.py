@@ -119,9 +119,10 @@ class HostProcesses:
         elif self._running:
             time.sleep(min(timeout_s, 0.05))
         for host, process in list(self._running.items()):
-            if process.poll() is not None:
-                self.codes[host] = _exit_code(process.returncode)
-                _send(process.pid, signal.SIGKILL, group=True)  # as a container ends with its first process
+            if _has_ended(process.pid):
+                # As a container ends with its first process. Once that is collected, its number may be a stranger's.
+                _send(process.pid, signal.SIGKILL, group=True)
+                self.codes[host] = _exit_code(process.wait())
                 del self._running[host]
                 self._ended_at = time.monotonic()
 
@@ -150,6 +151,11 @@ class HostProcesses:
             self._selector.unregister(key.fileobj)
             key.data.close()
         self._selector.close()
+
+
+def _has_ended(child: int) -> bool:
+    """Whether a child has ended. It is not collected, so that its number stays its own."""
+    return os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
 
 def _exit_code(returncode: int) -> int:

@@ -17,7 +17,7 @@ from algorun.plan.cluster import interface
 from algorun.timing.host_figures import HostFigures, from_line
 
 from .figure_setup import SamplerSetup
-from .processes import send
+from .processes import send_below
 from .tools import Tools
 
 SILENT_S = 60.0  # thirty intervals without a line: the process hangs
@@ -80,7 +80,7 @@ class HostSampling:
         """Ends the process if it hangs; called every second or so."""
         if self._pid and now - self._heard_at > SILENT_S:
             self._warn(f"no more figures of this host: nothing was measured for {SILENT_S:g} s")
-            send(self._pid, signal.SIGKILL)
+            send_below(self._pid, signal.SIGKILL)
             self._pid = 0
 
     def is_sampler(self, pid: int) -> bool:
@@ -103,7 +103,7 @@ class HostSampling:
     def finish(self) -> None:
         """The job is over: the process writes its last line. Its owner ends it if it does not."""
         if self._pid:
-            send(self._pid, signal.SIGTERM)
+            send_below(self._pid, signal.SIGTERM)
             self._pid = 0
         self._close_pipe()
 

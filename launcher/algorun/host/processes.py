@@ -1,4 +1,8 @@
-"""Processes and their owner: all that a supervisor starts ends with it, and all that these processes leave behind."""
+"""Processes and their owner: all that a supervisor starts ends with it, and all that these processes leave behind.
+
+The number of a process, and so of its session, may be a stranger's once it has ended. So only what is below this process
+counts as its own, and a signal goes to the process that was seen, by its start time and a pidfd.
+"""
 
 from __future__ import annotations
 
@@ -40,24 +44,41 @@ class Stat:
 
 def processes() -> list[Stat]:
     """All processes of this machine (of this container, inside one)."""
-    found = []
-    for item in os.listdir("/proc"):
-        if not item.isdigit():
-            continue
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            with open(f"/proc/{item}/stat", encoding="utf-8", errors="replace") as file:
-                text = file.read()
-            name = text[text.index("(") + 1 : text.rindex(")")]  # a name may hold spaces and brackets
-            fields = text[text.rindex(")") + 2 :].split()
-            numbers = (int(fields[at]) for at in (1, 3, 17, 19))
-            found.append(Stat(int(item), name, fields[0], *numbers))
-    return found
+    found = (stat_of(int(item)) for item in os.listdir("/proc") if item.isdigit())
+    return [stat for stat in found if stat is not None]
+
+
+def stat_of(pid: int) -> Stat | None:
+    """A process as it is now, None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        name = text[text.index("(") + 1 : text.rindex(")")]  # a name may hold spaces and brackets
+        fields = text[text.rindex(")") + 2 :].split()
+        parent, session, threads, born = (int(fields[at]) for at in (1, 3, 17, 19))
+    except (OSError, ValueError, IndexError):
+        return None
+    return Stat(pid, name, fields[0], parent, session, threads, born)
+
+
+def below(found: Sequence[Stat]) -> list[Stat]:
+    """Those of all processes that this one has started, directly or not."""
+    children: dict[int, list[Stat]] = {}
+    for stat in found:
+        children.setdefault(stat.parent, []).append(stat)
+    own: list[Stat] = []
+    todo = children.pop(os.getpid(), [])
+    while todo:
+        stat = todo.pop()
+        own.append(stat)
+        todo += children.pop(stat.pid, [])
+    return own
 
 
 def alive_in(sessions: Iterable[int]) -> list[Stat]:
-    """Processes of these sessions that have not ended."""
+    """Processes of these sessions, below this process, that have not ended."""
     wanted = set(sessions)
-    return [stat for stat in processes() if stat.session in wanted and not stat.ended]
+    return [stat for stat in below(processes()) if stat.session in wanted and not stat.ended]
 
 
 def strays(folders: Iterable[str]) -> list[Stat]:
@@ -85,16 +106,38 @@ def _has(pid: int, marks: Sequence[bytes]) -> bool:
     return any(mark in environ for mark in marks)
 
 
-def send(pid: int, number: int) -> None:
-    """One signal to one process, which may be gone."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
+def send(pid: int, born: int, number: int) -> None:
+    """One signal to the process that was born then. If it has ended, a later one with its number gets none."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    except OSError:  # a kernel or a sandbox without it
+        descriptor = -1
+    try:
+        now = stat_of(pid)
+        if now is not None and now.born == born:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if descriptor < 0:
+                    os.kill(pid, number)
+                else:
+                    signal.pidfd_send_signal(descriptor, number)
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def send_below(pid: int, number: int) -> None:
+    """One signal to a process below this one, by its number; nothing if the number is another's by now."""
+    stat = next((stat for stat in below(processes()) if stat.pid == pid), None)
+    if stat is not None:
+        send(pid, stat.born, number)
 
 
 def kill_sessions(sessions: Iterable[int], number: int = signal.SIGKILL) -> None:
-    """A signal to every process of these sessions."""
+    """A signal to every process of these sessions, below this process."""
     for stat in alive_in(sessions):
-        send(stat.pid, number)
+        send(stat.pid, stat.born, number)
 
 
 def is_shell(stat: Stat) -> bool:
@@ -130,7 +173,7 @@ class Owner:
     def __init__(self, on_exit: Callable[[int, int], None]) -> None:
         self._on_exit = on_exit
         self._children: dict[int, subprocess.Popen[bytes]] = {}
-        self._sessions: set[int] = set()
+        self._sessions: dict[int, int] = {}  # when the leader of each was born
         self._aside: set[int] = set()  # children that outlive an attempt
         self._folders: list[str] = []  # run folders, which mark all that ranks start
         self._guard: int | None = None
@@ -200,8 +243,17 @@ class Owner:
 
     def own(self, session: int) -> None:
         """Takes over a session, such as that of a rank that an engine started: it ends with the others."""
-        self._sessions.add(session)
-        self._tell_guard(f"+{session}\n")
+        leader = stat_of(session)
+        if leader is not None:
+            self._sessions[session] = leader.born
+            self._tell_guard(f"+{session} {leader.born}\n")
+
+    def forget_ended(self) -> None:
+        """Forgets the sessions in which nothing runs any more. Call it when one of their leaders has ended."""
+        alive = {stat.session for stat in below(processes())}
+        for session in self._sessions.keys() - alive:
+            del self._sessions[session]
+            self._tell_guard(f"~{session}\n")
 
     def reap(self) -> None:
         """Collects every child that has ended, adopted orphans too."""
@@ -214,6 +266,8 @@ class Owner:
                 return
             child = self._children.pop(pid, None)
             self._aside.discard(pid)
+            if pid in self._sessions:
+                self.forget_ended()
             if child is not None:
                 child.returncode = os.waitstatus_to_exitcode(status)
                 self._on_exit(pid, child.returncode)
@@ -225,7 +279,7 @@ class Owner:
         """
         me = os.getpid()
         found = []
-        for stat in processes():
+        for stat in below(processes()):
             if stat.session in self._aside:
                 continue
             child = stat.parent == me and stat.pid != self._guard_pid
@@ -238,12 +292,12 @@ class Owner:
         left = self.left()
         left += [stat for stat in strays(self._folders) if stat not in left and stat.session not in self._aside]
         for stat in left:
-            send(stat.pid, signal.SIGKILL)
+            send(stat.pid, stat.born, signal.SIGKILL)
         if not left:
-            self._sessions = set(self._aside)
+            self._sessions = {session: born for session, born in self._sessions.items() if session in self._aside}
             self._tell_guard("=\n")
-            for session in self._sessions:
-                self._tell_guard(f"+{session}\n")
+            for session, born in self._sessions.items():
+                self._tell_guard(f"+{session} {born}\n")
         return bool(left)
 
     def close(self) -> None:
@@ -280,7 +334,7 @@ def _watch_over(reader: int) -> None:
     for fd in (0, 1, 2):  # whoever reads our output must not wait for this process
         with contextlib.suppress(OSError):
             os.close(fd)
-    sessions: set[int] = set()
+    sessions: dict[int, int] = {}
     folders: set[str] = set()
     text = b""
     while chunk := os.read(reader, 65536):
@@ -293,16 +347,32 @@ def _watch_over(reader: int) -> None:
                 sessions.clear()
             elif line.startswith(b"-"):
                 folders.add(os.fsdecode(line[1:]))
+            elif line.startswith(b"~"):
+                sessions.pop(int(line[1:]), None)
             else:
-                sessions.add(int(line[1:]))
+                session, born = line[1:].split()
+                sessions[int(session)] = int(born)
     for _ in range(50):
-        kill_sessions(sessions)
-        lost = strays(folders)
-        for stat in lost:
-            send(stat.pid, signal.SIGKILL)
-        if not lost and not alive_in(sessions):
+        left = [*_members(sessions), *strays(folders)]
+        for stat in left:
+            send(stat.pid, stat.born, signal.SIGKILL)
+        if not left:
             break
         select.select([], [], [], 0.02)
     for folder in folders:
         remove_folder(folder)
     os._exit(0)
+
+
+def _members(sessions: Mapping[int, int]) -> list[Stat]:
+    """The processes of these sessions, given with the start times of their leaders. A session lives on without its leader, and
+    keeps its number; a leader that started at another time leads a later session."""
+    found = processes()
+    leaders = {stat.pid: stat.born for stat in found}
+    return [
+        stat
+        for stat in found
+        if stat.session in sessions
+        and not stat.ended
+        and leaders.get(stat.session, sessions[stat.session]) == sessions[stat.session]
+    ]

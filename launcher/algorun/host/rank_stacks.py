@@ -35,7 +35,10 @@ class RankStacks:
         from . import rank_calls, stacks  # only a hang needs them
 
         folder = self._tools.run_dir
-        asked = {pid: stacks.ask(pid, folder) for pid in stacks.askable(folder)}
+        # The number of a process that has ended may be a stranger's; that of a rank that runs, and of its session, is not.
+        sessions = {pid for _, _, pid in self._ranks.running()}
+        by_session = stacks.by_session(folder).items()
+        asked = {pid: stacks.ask(pid, folder) for session, pids in by_session if session in sessions for pid in pids}
         for pid in asked:
             rank_calls.forget(pid, folder)
         self._tools.loop.after(STACKS_S, lambda: self._ask_for_calls(asked))

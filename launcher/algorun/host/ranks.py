@@ -13,7 +13,7 @@ from algorun.plan.plan import HostPlan, Plan, RankPlan, contract_names
 
 from .logs import RankLog
 from .output import Pipe
-from .processes import alive_in, kill_sessions, send
+from .processes import alive_in, kill_sessions, send, send_below
 from .rank_port import Fields, Peer
 from .tools import Tools
 
@@ -156,9 +156,10 @@ class Ranks:
         from .stop_look import look
 
         seen, now = look(), self._tools.loop.now()
+        born = {each.pid: each.born for each in seen}
         for order in self._orders.values():
             for pid in order.next(now, seen):
-                send(pid, self._asked)
+                send(pid, born[pid], self._asked)
         if not (self.all_ended and self.quiet):
             self._tools.loop.after(AGAIN_S, self._tell)
 
@@ -199,6 +200,7 @@ class Ranks:
                 errno = int(number) if number.isdigit() else 0
                 self._on_broken(explained(self._plan.argv, self._plan.cwd, errno, file))
             elif "exited" in message:
+                self._tools.owner.forget_ended()
                 self._end(local_rank, rank, int(message["exited"]))
 
     def _register(self, peer: Peer, message: Fields) -> None:
@@ -231,7 +233,7 @@ class Ranks:
         for local_rank, rank in self._ranks.items():
             if rank.peer is peer and local_rank not in self._ended:
                 if rank.pid:
-                    send(rank.pid, signal.SIGKILL)
+                    send_below(rank.pid, signal.SIGKILL)
                 self._gone.add(local_rank)
                 self._tools.loop.after(ENGINE_WORD_S, functools.partial(self._ended_by_engine, local_rank))
                 if self._asked:  # a stop needs no words of the engine

@@ -9,23 +9,12 @@ import stat as stat_bits
 
 from algorun.control.stop_order import Seen
 
-from .processes import Stat, is_shell, processes
+from .processes import Stat, below, is_shell, processes
 
 
 def look() -> list[Seen]:
     """All processes below this one that have not ended."""
-    found = processes()
-    parents = {stat.pid: stat.parent for stat in found}
-    return [_seen(stat) for stat in found if not stat.ended and _is_below(stat.pid, parents)]
-
-
-def _is_below(pid: int, parents: dict[int, int]) -> bool:
-    me = os.getpid()
-    for _ in range(len(parents)):
-        pid = parents.get(pid, 0)
-        if pid in (0, me):
-            return pid == me
-    return False
+    return [_seen(stat) for stat in below(processes()) if not stat.ended]
 
 
 def _seen(stat: Stat) -> Seen:
