@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .commands import command_line, overview
 from .common.errors import ExitCode, UserError
+from .common.standard_streams import keep_open
 from .job import settings
 from .job.request import Request, request
 from .job.values import count
@@ -188,6 +189,7 @@ def _command(words: Sequence[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. Returns the exit code; a UserError becomes one line on stderr."""
+    keep_open()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a folder's name may not be UTF-8
