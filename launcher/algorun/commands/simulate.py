@@ -18,6 +18,7 @@ from algorun.common import own_opt_ml
 from algorun.common.errors import ExitCode, UserError, exit_code
 from algorun.common.event_loop import hold_signals
 from algorun.common.free_ports import free_ports
+from algorun.common.standard_streams import StandardStream
 from algorun.host.logs import Lines
 from algorun.host.processes import end_with_parent
 from algorun.job import settings
@@ -34,6 +35,7 @@ from . import simulated_gpus, simulated_trees
 MOST_HOSTS = 64
 FIRST_FOR_RAY = 2  # the last number of the first host's address: Ray replaces 127.0.0.1
 INTERRUPTED = 128 + signal.SIGINT  # Ctrl-C: a script that goes on after `simulate` must not take the job for done
+LONGEST_LINE = 1024 * 1024  # bytes; a supervisor's lines are shorter: it has broken them, each piece with its prefix
 STOP_EXTRA_S = 30.0  # after the grace: then simulated hosts that have not ended are killed
 
 
@@ -195,18 +197,13 @@ def _shared(wish: Request, why: str) -> str:
 class _Output:
     """stdout or stderr of one host. Passes on whole lines: hosts that shared a pipe would mix theirs."""
 
-    def __init__(self, pipe: IO[bytes], target: int) -> None:
-        self.pipe, self._target, self._lines = pipe, target, Lines()
+    def __init__(self, pipe: IO[bytes], target: StandardStream) -> None:
+        self.pipe, self._target, self._lines = pipe, target, Lines(LONGEST_LINE)
 
     def take(self) -> bool:
         """Passes on the output that can be read now. Returns False at the end of the stream."""
         data = os.read(self.pipe.fileno(), 256 * 1024)
-        text = memoryview(self._lines.feed(data) if data else self._lines.end())
-        try:
-            while text:
-                text = text[os.write(self._target, text) :]
-        except OSError:
-            pass  # the reader of our output has ended; the log files still get everything
+        self._target.write(self._lines.feed(data) if data else self._lines.end())
         return bool(data)
 
 
@@ -232,8 +229,9 @@ def _wait(
     """Passes output on until all hosts have ended; returns their exit codes. Kills hosts that still run `patience_s`
     seconds after a stop."""
     open_outputs: dict[int, _Output] = {}
+    out, err = StandardStream(1), StandardStream(2)
     for child in children:
-        for pipe, target in ((child.stdout, 1), (child.stderr, 2)):
+        for pipe, target in ((child.stdout, out), (child.stderr, err)):
             assert pipe is not None
             open_outputs[pipe.fileno()] = _Output(pipe, target)
     while open_outputs:

@@ -16,7 +16,7 @@ from algorun.outcome import report
 from algorun.plan.engines.base import Programs
 from algorun.timing.clock import Clock
 
-from .logs import Console
+from .logs import PATIENCE_S, Console
 from .supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
             first, *rest = failure.text(LOGGED + len(failure.user_text)).split("\n")
             console.say("\n".join([f"algorun: {first}", *(f"| {line}" for line in rest)]), fd=2)
         console.say(result.line)
-    console.close()
+    console.close(None if config.quiet else PATIENCE_S)  # quiet: `simulate` reads on until its own reader has gone
     return int(result.verdict.code) or int(ExitCode.OK)
 
 

@@ -1,0 +1,95 @@
+"""The log of a whole job, with standard streams and locales as shells, CI systems and containers hand them over."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import clean_environ
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a simulated job of two hosts left."""
+
+    code: int
+    out: str
+    err: str
+    files: list[str]  # the ranks' log files
+
+
+def job(program: str, folder: Path, marker: str, begin: Callable[[], None] | None = None, **environ: str) -> Job:
+    """Runs a job whose output nobody reads for its first half second. `begin` runs in the process before it starts."""
+    (folder / "program.py").write_text(textwrap.dedent(program))
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-m", "algorun", "simulate", "-j", "2x1", "program.py"],
+        cwd=folder,
+        env=clean_environ(ALGORUN_TEST=marker, **environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=begin,
+    )
+    time.sleep(0.5)
+    out, err = process.communicate(timeout=60)
+    logs = sorted((folder / "algorun-simulate").glob("algo-*/output/data/logs/rank-*.log"))
+    return Job(process.returncode, out.decode(), err.decode(), [log.read_text() for log in logs])
+
+
+def full_pipe(folder: Path, marker: str) -> Job:
+    program = """
+    import os
+    for number in range(500):
+        print(f"{number} " + "x" * 1000)
+    print("y" * 300_000)
+    """
+    return job(program, folder, marker, lambda: os.set_blocking(1, False))
+
+
+@pytest.mark.parametrize("begun", [full_pipe], indirect=True)
+def test_a_pipe_that_does_not_block_gets_all_lines_with_their_ranks(begun):
+    assert begun.code == 0, begun.err
+    assert begun.out.splitlines()[-1] == "ok nnodes=2 world_size=2"
+    for prefix in ("[0 algo-1] ", "[1 algo-2] "):
+        lines = [line.removeprefix(prefix) for line in begun.out.splitlines() if line.startswith(prefix)]
+        assert [line.split()[0] for line in lines[:500]] == [str(number) for number in range(500)]
+        assert "".join(lines[500:]) == "y" * 300_000
+    assert not [line for line in begun.out.splitlines() if line.startswith(("x", "y"))]
+
+
+def closed(folder: Path, marker: str) -> Job:
+    return job("print('done')", folder, marker, lambda: os.closerange(0, 3))
+
+
+@pytest.mark.parametrize("begun", [closed], indirect=True)
+def test_closed_standard_streams_change_no_job_and_no_file(begun):
+    assert begun == Job(0, "", "", ["done\n", "done\n"])
+
+
+def bare_locale(folder: Path, marker: str) -> Job:
+    program = """
+    import ctypes, os, subprocess, sys
+    ctypes.CDLL(None).puts(b"from C")
+    ctypes.CDLL(None).fflush(None)
+    subprocess.run(["echo", "from a child"])
+    print("é 漢 🙂 ━━━━")
+    print("bytes of a file's name", os.fsdecode(b"\\xff"), file=sys.stderr)
+    os._exit(0)  # nothing is flushed any more
+    """
+    return job(program, folder, marker, LC_ALL="C", LANG="")
+
+
+@pytest.mark.parametrize("begun", [bare_locale], indirect=True)
+def test_a_container_without_a_locale_prints_any_text_at_once(begun):
+    assert begun.code == 0, begun.err
+    for prefix in ("[0 algo-1] ", "[1 algo-2] "):
+        lines = [line.removeprefix(prefix) for line in begun.out.splitlines() if line.startswith(prefix)]
+        assert lines == ["from C", "from a child", "é 漢 🙂 ━━━━"]
+        assert f"{prefix}bytes of a file's name \\udcff\n" in begun.err
