@@ -44,6 +44,10 @@ LATER = (
         {"launcher/host/test_reused_pids.py::test_strangers_with_the_numbers_of_ended_ranks_live": ("0",)},
     ),
     Later(
+        "The options of all models of transformers: to import their configs takes a minute. The same file has many of them by name.",
+        {"launcher/common/test_secret_names.py::test_no_option_of_a_model_and_of_training_is_a_secret": ()},
+    ),
+    Later(
         "What a stop finds below a rank is the same under every engine: launcher/control/test_stop_order.py has the order.",
         {
             f"{WHOLE}/test_stop_wrappers.py::test_a_stop_reaches_the_training_below_every_kind_of_wrapper": ("native",),

@@ -5,6 +5,17 @@ from __future__ import annotations
 import re
 from fnmatch import fnmatchcase
 
+from algorun.common.secret_values import (
+    ANTHROPIC,
+    GITHUB,
+    HUGGING_FACE,
+    KEY_ID,
+    KEY_SECRET,
+    OPENAI,
+    OTHERS,
+    PRIVATE_KEY,
+)
+
 # Names of files that hold secrets whatever their content.
 NAMES = (
     *(".env", ".env.*", "*.env", ".envrc", ".netrc", "_netrc", ".pypirc", ".git-credentials", ".htpasswd"),
@@ -32,25 +43,12 @@ TEMPLATES = ("*.example", "*.sample", "*.template", "*.dist")  # `.env.example` 
 EITHER = ("*.pem", "*.crt", "*.cer")
 LARGEST = 4 * 1024 * 1024  # bytes of such a file that are read; a bundle of all authorities has 0.2 MB
 
-KEY_ID = rb"(?<![A-Za-z0-9/+=])(?:AKIA|ASIA)[A-Z2-7]{16}(?![A-Za-z0-9/+=])"
-KEY_SECRET = rb"(?i:aws_?secret_?access_?key)[\"']?\s{0,8}[=:]\s{0,8}[\"']?[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=])"
-PRIVATE_KEY = (
-    rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----\s{1,4}(?:[A-Za-z-]+: [^\n]{0,200}\s{1,4}){0,4}[A-Za-z0-9+/=]{24}"
-)
-# Tokens whose issuers gave them a beginning by which scanners know them, such as GitHub's secret scanning.
-HUGGING_FACE = rb"hf_[A-Za-z0-9]{34}"
-GITHUB = rb"gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{82}"
-OPENAI = rb"sk-(?:proj-|svcacct-|admin-|None-)[A-Za-z0-9_-]{40,200}|sk-[A-Za-z0-9]{48}"
-ANTHROPIC = rb"sk-ant-[a-z0-9]{3,8}-[A-Za-z0-9_-]{80,120}"
-OTHERS = (
-    rb"glpat-[A-Za-z0-9_-]{20}|npm_[A-Za-z0-9]{36}|pypi-AgEIcHlwaS5vcmc[A-Za-z0-9_-]{50,500}"
-    rb"|xox[abprs]-[A-Za-z0-9-]{24,200}|AIza[A-Za-z0-9_-]{35}"
-)
 # One pass over the text; the words before `:` below name what was found.
 TEXT = re.compile(
-    rb"(?P<id>%b)|(?P<secret>%b)|(?P<key>%b)|(?<![A-Za-z0-9_-])(?:(?P<hf>%b)|(?P<github>%b)|(?P<claude>%b)|(?P<openai>%b)"
-    rb"|(?P<token>%b))(?![A-Za-z0-9])"
-    % (KEY_ID, KEY_SECRET, PRIVATE_KEY, HUGGING_FACE, GITHUB, ANTHROPIC, OPENAI, OTHERS)
+    (
+        f"(?P<id>{KEY_ID})|(?P<secret>{KEY_SECRET})|(?P<key>{PRIVATE_KEY})|(?<![A-Za-z0-9_-])(?:(?P<hf>{HUGGING_FACE})"
+        f"|(?P<github>{GITHUB})|(?P<claude>{ANTHROPIC})|(?P<openai>{OPENAI})|(?P<token>{OTHERS}))(?![A-Za-z0-9])"
+    ).encode()
 )
 KINDS = {
     "id": "an AWS access key ID",

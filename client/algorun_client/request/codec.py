@@ -6,11 +6,9 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 
-from algorun.common.secret_names import is_secret
+from algorun.common.secret_values import hidden_json
 
 from .model import FORMAT, Json, Kind, Request, Upload
-
-SECRETS = ("Environment", "HyperParameters")  # tables that may hold some
 
 
 def to_json(request: Request) -> dict[str, Json]:
@@ -34,13 +32,11 @@ def to_json(request: Request) -> dict[str, Json]:
 
 
 def without_secrets(create: Mapping[str, Json]) -> dict[str, Json]:
-    """`create` with `***` in place of variables and hyperparameters whose names are those of secrets."""
-    shown = dict(create)
-    for key in SECRETS:
-        table = shown.get(key)
-        if isinstance(table, dict):
-            shown[key] = {name: "***" if is_secret(name) else value for name, value in table.items()}
-    return shown
+    """`create` with `***` in place of its secrets: variables and hyperparameters with a secret's name, options of command lines,
+    and texts that are secrets by their form."""
+    shown = {key: hidden_json(value) for key, value in create.items()}
+    assert isinstance(shown, dict)
+    return shown  # type: ignore[return-value]
 
 
 def identity(kind: Kind, create: Mapping[str, Json], uploads: Sequence[Upload]) -> str:

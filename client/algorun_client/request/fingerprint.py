@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from algorun.common.secret_names import is_secret
+from algorun.common.secret_names import without_secrets
+from algorun.common.secret_values import hidden
 
 FORMAT = 1
 MOST_ROWS = 20_000  # of a group: more are kept as one hash, so that the object stays below some MB
@@ -121,19 +122,13 @@ def _arguments(before: list[str], now: list[str]) -> str:
     while end < min(len(before), len(now)) - begin and before[-1 - end] == now[-1 - end]:
         end += 1
     begin = max(0, begin - 1)
-    old, new = _hidden(before)[begin : len(before) - end], _hidden(now)[begin : len(now) - end]
+    # A difference reaches terminals and logs.
+    old, new = _public(before)[begin : len(before) - end], _public(now)[begin : len(now) - end]
     return f"arguments: were {_shown(old)}, are {_shown(new)}"
 
 
-def _hidden(words: list[str]) -> list[str]:
-    """The words without the values of options that have a secret's name: a difference reaches terminals and logs."""
-    made, is_value = [], False
-    for word in words:
-        option, equals, _ = word.partition("=")
-        is_named = is_secret(option)
-        made.append("***" if is_value else f"{option}=***" if is_named and equals else word)
-        is_value = is_named and option.startswith("-") and not equals and not is_value
-    return made
+def _public(words: list[str]) -> list[str]:
+    return [hidden(word) for word in without_secrets(words)]
 
 
 def _shown(words: list[str]) -> str:

@@ -2,7 +2,7 @@
 
 A secret is the value of an option, hyperparameter or variable whose name is that of a secret, such as `password`. A
 long value is replaced everywhere. A short or common value (`12`, `true`) occurs in harmless text as well, so it is
-replaced only after its name on the same line.
+replaced only after its name on the same line. Tokens, and passwords in URLs, are secrets wherever they come from.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import quote
 
 from algorun.common.fast_dataclasses import replace
-from algorun.common.secret_names import is_secret
+from algorun.common.secret_names import HIDDEN, is_secret, secrets_of
+from algorun.common.secret_values import hidden
 from algorun.control.failure import Failure
 from algorun.job.config import JobConfig
 
-HIDDEN = "***"
 SHORT = 4  # characters; a shorter value is replaced only after its name
 LONG = 8  # characters; from here on a value is replaced inside words too, and a number everywhere
 COMMON = frozenset({"true", "false", "none", "null", "auto"})
@@ -49,7 +49,7 @@ def _secrets(config: JobConfig) -> list[tuple[str, str]]:
     named = [
         *_of_mapping(config.environ),
         *_of_mapping(config.hyperparameters.decoded),
-        *_of_words((*config.entry.args, *config.request.args)),
+        *((name, value) for _, name, value in secrets_of((*config.entry.args, *config.request.args))),
     ]
     found = {(name, form) for name, value in named for form in _forms(value)}
     return sorted(found, key=lambda pair: (-len(pair[1]), pair))
@@ -72,18 +72,6 @@ def _of_value(name: str, key: str, value: object) -> Iterator[tuple[str, str]]:
         yield key, str(value)
 
 
-def _of_words(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Name and value of the secrets of a command line: `--password x`, `--password=x`."""
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if not name.startswith("-") or not is_secret(name):
-            continue
-        if equals:
-            yield name.lstrip("-"), value
-        elif index + 1 < len(words) and not words[index + 1].startswith("--"):
-            yield name.lstrip("-"), words[index + 1]
-
-
 def _forms(value: str) -> set[str]:
     """The value in all its spellings: as it is, and as JSON, Python and a URL write it; each line of a long key too."""
     lines = [line for line in value.splitlines() if len(line) >= LONG]
@@ -100,7 +88,7 @@ def _hide(text: str, secrets: Sequence[tuple[str, str]]) -> str:
             text = _words(value).sub(HIDDEN, text)
         else:
             text = text.replace(value, HIDDEN)
-    return text
+    return hidden(text)
 
 
 def _words(value: str) -> re.Pattern[str]:

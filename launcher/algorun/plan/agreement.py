@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from algorun.common import __version__
-from algorun.common.secret_names import is_secret
+from algorun.common.secret_names import without_secrets
 from algorun.job.config import JobConfig
 from algorun.job.paths import DEFAULT_BASE
 from algorun.machine.probe import Machine
@@ -48,12 +48,7 @@ def shown(config: JobConfig) -> str:
     target, code, base = config.entry.target, f"{config.code}/", str(config.paths.base)
     words = [word.removeprefix(code) if word == target else word for word in config.entry.argv("python")]
     words = [word.replace(base, DEFAULT_BASE) for word in words]
-    shown, hidden = list(words), False
-    for index, word in enumerate(words):
-        hide, hidden = hidden, word.startswith("-") and is_secret(word)
-        if hide or (hidden and "=" in word):
-            shown[index] = "***"
-    text = shlex.join(shown)
+    text = shlex.join(without_secrets(words))
     whole = shlex.join(words)
     if text == whole and len(text) <= LONGEST_PROGRAM:
         return text

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 
 from algorun.common import __version__
 from algorun.common.fast_dataclasses import replace
-from algorun.common.secret_names import is_secret
+from algorun.common.secret_names import HIDDEN, is_secret, secrets_of, without_secrets
+from algorun.common.secret_values import hidden, hidden_json
 from algorun.machine import openmpi
 
 from .plan import HostPlan, Plan
 from .rank_env import Variable
 
 SHOWN_VALUE = 100  # characters of a variable's value; `plan --json` has the whole value
+LONG = 8  # characters of a secret that is looked for everywhere; a shorter one occurs in harmless text
 SHOWN_CONFIG = 1000  # characters of TF_CONFIG
 SOURCE_COLUMN = 60  # column in which sources begin; after a longer value, further right
 
@@ -29,24 +31,25 @@ def table(rows: Sequence[Sequence[str]], indent: str = "  ") -> str:
 
 
 def redacted(plan: Plan) -> Plan:
-    """The plan for showing: the values of secret variables are replaced by `***` everywhere."""
+    """The plan for showing, with `***` for its secrets: variables and options with a secret's name, wherever their values stand if
+    they are long, and texts that are secrets by their form."""
     variables = (*plan.env, *(v for host in plan.hosts for v in host.env))
-    found = {v.value for v in variables if is_secret(v.name) and v.value}
-    # SM_HPS, SM_USER_ARGS and SM_TRAINING_ENV contain them as JSON strings.
-    secrets = sorted(found | {json.dumps(value)[1:-1] for value in found}, key=len, reverse=True)
+    named = {v.value for v in variables if is_secret(v.name)} | {value for _, _, value in secrets_of(plan.argv)}
+    long = {value for value in named if len(value) >= LONG}
+    secrets = sorted(long | {json.dumps(value)[1:-1] for value in long}, key=len, reverse=True)
 
     def clean(text: str) -> str:
         for secret in secrets:
-            text = text.replace(secret, "***")
+            text = text.replace(secret, HIDDEN)
         return text
 
     def hide(variables: tuple[Variable, ...]) -> tuple[Variable, ...]:
-        return tuple(replace(v, value=clean(v.value)) for v in variables)
+        # SM_HPS, SM_USER_ARGS and SM_TRAINING_ENV are JSON.
+        return tuple(replace(v, value=clean(str(hidden_json(v.value, v.value and v.name)))) for v in variables)
 
-    if not secrets:
-        return plan
     hosts = tuple(replace(host, env=hide(host.env)) for host in plan.hosts)
-    return replace(plan, argv=tuple(map(clean, plan.argv)), env=hide(plan.env), hosts=hosts)
+    argv = tuple(clean(hidden(word)) for word in without_secrets(plan.argv))
+    return replace(plan, argv=argv, env=hide(plan.env), hosts=hosts)
 
 
 def ranks(host: HostPlan) -> str:
