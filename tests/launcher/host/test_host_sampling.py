@@ -71,7 +71,7 @@ class Host:
 @pytest.fixture
 def host(monkeypatch):
     found = Host()
-    monkeypatch.setattr("algorun.host.host_sampling.send", lambda pid, number: found.killed.append((pid, number)))
+    monkeypatch.setattr("algorun.host.host_sampling.send_below", lambda pid, number: found.killed.append((pid, number)))
     yield found
     found.close()
 
