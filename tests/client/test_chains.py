@@ -248,12 +248,11 @@ def test_a_dry_run_shows_all_jobs_and_what_is_not_known_yet(laptop, tmp_path, ca
 
 @ON_THE_SERVER
 def test_a_sweep_above_the_quota_waits_and_a_killed_client_goes_on(laptop, server, capfd, tmp_path):
-    """Four points, a quota of two instances: never three run. The client is killed after it has created two jobs."""
+    """Four points, a quota of two instances: never three run. The client is killed after it has created two jobs, which last
+    longer than the next client takes to begin."""
     grid = SWEEP.replace("[1, 2]", "[1, 2, 3, 4]").replace("parallel = 2\n", "")
     laptop.file(HEAD.replace('in.train = "task:data/output/set"\n', "") + grid)
-    (laptop.folder / "train.py").write_text(
-        'import sys, time\ntime.sleep(0.5)\nprint("acc", sys.argv[2], flush=True)\n'
-    )
+    (laptop.folder / "train.py").write_text('import sys, time\ntime.sleep(3)\nprint("acc", sys.argv[2], flush=True)\n')
     server.faults(instances=2)
     client = laptop.command("submit", "--task", "train", "--json")
     while client.said.read_text().count('"sent"') < 2:
