@@ -81,19 +81,16 @@ def alive_in(sessions: Iterable[int]) -> list[Stat]:
     return [stat for stat in below(processes()) if stat.session in wanted and not stat.ended]
 
 
-def strays(folders: Iterable[str]) -> list[Stat]:
+def strays(found: Sequence[Stat], folders: Iterable[str]) -> list[Stat]:
     """Processes of this user that carry one of these run folders in their environment, wherever they have gone: a program may
     detach one before this process adopts orphans."""
     marks = [b"\0ALGORUN_RUN_DIR=" + os.fsencode(folder) + b"\0" for folder in folders]
-    if not marks:
-        return []
     me = os.getpid()
-    found = {stat.pid: stat for stat in processes()}
-    own = found[me].born if me in found else 0
+    own = next((stat.born for stat in found if stat.pid == me), 0)
     return [
         stat
-        for stat in found.values()
-        if stat.born >= own and stat.pid != me and not stat.ended and _has(stat.pid, marks)
+        for stat in found
+        if stat.born >= own and stat.pid != me and not stat.ended and marks and _has(stat.pid, marks)
     ]
 
 
@@ -174,6 +171,7 @@ class Owner:
         self._on_exit = on_exit
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._sessions: dict[int, int] = {}  # when the leader of each was born
+        self._leaders: set[int] = set()  # of sessions, those that run; not those aside
         self._aside: set[int] = set()  # children that outlive an attempt
         self._folders: list[str] = []  # run folders, which mark all that ranks start
         self._guard: int | None = None
@@ -231,9 +229,10 @@ class Owner:
         except ValueError as error:
             raise UserError(what, f"{argv[0]}: {error}", allowed="words and variables without a zero byte") from None
         self._children[child.pid] = child
+        self.own(child.pid)
         if aside:
             self._aside.add(child.pid)
-        self.own(child.pid)
+            self._leaders.discard(child.pid)
         return child.pid
 
     def clean_up(self, folder: str) -> None:
@@ -246,10 +245,15 @@ class Owner:
         leader = stat_of(session)
         if leader is not None:
             self._sessions[session] = leader.born
+            self._leaders.add(session)
             self._tell_guard(f"+{session} {leader.born}\n")
 
-    def forget_ended(self) -> None:
-        """Forgets the sessions in which nothing runs any more. Call it when one of their leaders has ended."""
+    def ended(self, leader: int) -> None:
+        """A session has lost its leader, as `reap` sees it of a child: the session is forgotten if nothing runs in it. The last
+        ones are left to `kill_left`, which soon follows."""
+        self._leaders.discard(leader)
+        if not self._leaders:
+            return
         alive = {stat.session for stat in below(processes())}
         for session in self._sessions.keys() - alive:
             del self._sessions[session]
@@ -266,8 +270,8 @@ class Owner:
                 return
             child = self._children.pop(pid, None)
             self._aside.discard(pid)
-            if pid in self._sessions:
-                self.forget_ended()
+            if pid in self._leaders:
+                self.ended(pid)
             if child is not None:
                 child.returncode = os.waitstatus_to_exitcode(status)
                 self._on_exit(pid, child.returncode)
@@ -277,24 +281,28 @@ class Owner:
 
         A child counts until it has been reaped. Those aside do not count.
         """
-        me = os.getpid()
-        found = []
-        for stat in below(processes()):
+        return self._left(processes())
+
+    def _left(self, found: Sequence[Stat]) -> list[Stat]:
+        me, left = os.getpid(), []
+        for stat in below(found):
             if stat.session in self._aside:
                 continue
             child = stat.parent == me and stat.pid != self._guard_pid
             if child or (stat.session in self._sessions and not stat.ended):
-                found.append(stat)
-        return found
+                left.append(stat)
+        return left
 
     def kill_left(self) -> bool:
         """Kills what is left. False once nothing is: then everything started so far is forgotten."""
-        left = self.left()
-        left += [stat for stat in strays(self._folders) if stat not in left and stat.session not in self._aside]
+        found = processes()
+        left = self._left(found)
+        left += [stat for stat in strays(found, self._folders) if stat not in left and stat.session not in self._aside]
         for stat in left:
             send(stat.pid, stat.born, signal.SIGKILL)
         if not left:
             self._sessions = {session: born for session, born in self._sessions.items() if session in self._aside}
+            self._leaders.clear()
             self._tell_guard("=\n")
             for session, born in self._sessions.items():
                 self._tell_guard(f"+{session} {born}\n")
@@ -353,7 +361,8 @@ def _watch_over(reader: int) -> None:
                 session, born = line[1:].split()
                 sessions[int(session)] = int(born)
     for _ in range(50):
-        left = [*_members(sessions), *strays(folders)]
+        found = processes()
+        left = [*_members(found, sessions), *strays(found, folders)]
         for stat in left:
             send(stat.pid, stat.born, signal.SIGKILL)
         if not left:
@@ -364,10 +373,9 @@ def _watch_over(reader: int) -> None:
     os._exit(0)
 
 
-def _members(sessions: Mapping[int, int]) -> list[Stat]:
+def _members(found: Sequence[Stat], sessions: Mapping[int, int]) -> list[Stat]:
     """The processes of these sessions, given with the start times of their leaders. A session lives on without its leader, and
     keeps its number; a leader that started at another time leads a later session."""
-    found = processes()
     leaders = {stat.pid: stat.born for stat in found}
     return [
         stat
