@@ -38,6 +38,8 @@ class NoOwner:
     def own(self, session: int) -> None:
         assert 0 < session < 1 << 22, "no process has this number"
 
+    def ended(self, leader: int) -> None: ...
+
 
 class NoConsole:
     full = False
