@@ -66,7 +66,7 @@ def _not_writable(out: Path, error: OSError) -> UserError:
 def _move_aside(out: Path, *, resume: bool) -> Path | None:
     trees = [path for path in out.iterdir() if HOST.fullmatch(path.name)]
     for path in trees:
-        if not Paths(path).resourceconfig.is_file():
+        if not _is_tree(path):
             raise UserError("--out", f"{path} is not of a simulation", fix="name another folder, or move it away")
     if not trees:
         return None
@@ -92,6 +92,18 @@ def _move_aside(out: Path, *, resume: bool) -> Path | None:
         if path.is_file() and is_generated(path):
             path.rename(places[0] / path.name)
     return places[0]
+
+
+def _is_tree(path: Path) -> bool:
+    """True for the tree of a simulated host. One that a later run with fewer hosts did not use has its checkpoints alone; one that
+    was never finished has no file."""
+    if Paths(path).resourceconfig.is_file():
+        return True
+    if not path.is_dir():
+        return False
+    others = [part for part in path.iterdir() if part.name != CHECKPOINTS]
+    found = (name for part in others for _, _, names in os.walk(part) for name in names)
+    return all(part.is_dir() for part in others) and all(name.startswith(".") for name in found)  # written aside
 
 
 def _is_nothing(tree: Path) -> bool:

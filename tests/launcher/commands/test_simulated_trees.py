@@ -60,6 +60,23 @@ def test_resume_takes_the_checkpoints_along_and_nothing_else(tmp_path):
     assert not (tmp_path / "previous-1" / "algo-1" / "checkpoints").exists()
 
 
+def test_a_job_goes_on_with_fewer_hosts_and_with_more_again(tmp_path):
+    """The host in between left out keeps its checkpoints."""
+    finished(tmp_path, "1", ("algo-1", "algo-2"))
+    finished(tmp_path, "2", resume=True)
+    finished(tmp_path, "3", resume=True)
+    finished(tmp_path, "4", ("algo-1", "algo-2"), resume=True)
+    assert sorted(os.listdir(tmp_path / "algo-1" / "checkpoints")) == ["c-1", "c-2", "c-3", "c-4"]
+    assert sorted(os.listdir(tmp_path / "algo-2" / "checkpoints")) == ["c-1", "c-4"]
+
+
+def test_what_was_killed_while_it_made_its_folders_is_in_nobodys_way(tmp_path):
+    (tmp_path / "algo-1" / "input" / "config").mkdir(parents=True)
+    (tmp_path / "algo-1" / "input" / "config" / ".resourceconfig.json.4711").write_text("{")
+    assert finished(tmp_path, "1") == tmp_path / "previous-1"
+    assert (tmp_path / "algo-1" / "model" / "m").read_text() == "1"
+
+
 def test_a_run_that_was_refused_costs_none_of_those_that_are_kept(tmp_path):
     finished(tmp_path, "1")
     for _ in range(4):
