@@ -58,7 +58,7 @@ MEMBERS = (
         (DDP, "/home/me", "/opt/ml/code/nets/small.py:6"),
         (f"{HEADER}{TORCH}{SHAPES}", "/opt/ml/code", ""),
         (DDP.replace("/opt/ml/code/nets", "/opt/mylib"), "/opt/ml/code", "train.py:9"),  # the code folder comes first
-        (f'{HEADER}  File "/work/.venv/bin/torchrun", line 6, in <module>\nE: x', "/work", ""),
+        (f'{HEADER}  File "/code/.venv/bin/torchrun", line 6, in <module>\nE: x', "/code", ""),
         (f'{HEADER}  File "<string>", line 1, in <module>\nE: x', "/opt/ml/code", "<string>:1"),
         (f'  File "/opt/ml/code/train.py", line 2\n    def f(:\n          ^\n{HEADER}SyntaxError: x', "/opt/ml/code", ""),
         (f'{HEADER}  File "/opt/ml/code/a.py", line 2\n    def f(:\n          ^\nSyntaxError: x', "/opt/ml/code", "a.py:2"),
