@@ -38,7 +38,7 @@ class NoOwner:
     def own(self, session: int) -> None:
         assert 0 < session < 1 << 22, "no process has this number"
 
-    def ended(self, leader: int) -> None: ...
+    def forget_ended(self) -> None: ...
 
 
 class NoConsole:

@@ -171,7 +171,6 @@ class Owner:
         self._on_exit = on_exit
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._sessions: dict[int, int] = {}  # when the leader of each was born
-        self._leaders: set[int] = set()  # of sessions, those that run; not those aside
         self._aside: set[int] = set()  # children that outlive an attempt
         self._folders: list[str] = []  # run folders, which mark all that ranks start
         self._guard: int | None = None
@@ -229,10 +228,9 @@ class Owner:
         except ValueError as error:
             raise UserError(what, f"{argv[0]}: {error}", allowed="words and variables without a zero byte") from None
         self._children[child.pid] = child
-        self.own(child.pid)
         if aside:
             self._aside.add(child.pid)
-            self._leaders.discard(child.pid)
+        self.own(child.pid)
         return child.pid
 
     def clean_up(self, folder: str) -> None:
@@ -245,15 +243,10 @@ class Owner:
         leader = stat_of(session)
         if leader is not None:
             self._sessions[session] = leader.born
-            self._leaders.add(session)
             self._tell_guard(f"+{session} {leader.born}\n")
 
-    def ended(self, leader: int) -> None:
-        """A session has lost its leader, as `reap` sees it of a child: the session is forgotten if nothing runs in it. The last
-        ones are left to `kill_left`, which soon follows."""
-        self._leaders.discard(leader)
-        if not self._leaders:
-            return
+    def forget_ended(self) -> None:
+        """Forgets the sessions in which nothing runs any more. Call it when one of their leaders has ended."""
         alive = {stat.session for stat in below(processes())}
         for session in self._sessions.keys() - alive:
             del self._sessions[session]
@@ -261,20 +254,22 @@ class Owner:
 
     def reap(self) -> None:
         """Collects every child that has ended, adopted orphans too."""
+        lost_leader = False
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                break
             if pid == 0:
-                return
+                break
             child = self._children.pop(pid, None)
             self._aside.discard(pid)
-            if pid in self._leaders:
-                self.ended(pid)
+            lost_leader |= pid in self._sessions
             if child is not None:
                 child.returncode = os.waitstatus_to_exitcode(status)
                 self._on_exit(pid, child.returncode)
+        if lost_leader:
+            self.forget_ended()
 
     def left(self) -> list[Stat]:
         """The processes that are left of all that was started: those in its sessions, and adopted orphans.
@@ -302,7 +297,6 @@ class Owner:
             send(stat.pid, stat.born, signal.SIGKILL)
         if not left:
             self._sessions = {session: born for session, born in self._sessions.items() if session in self._aside}
-            self._leaders.clear()
             self._tell_guard("=\n")
             for session, born in self._sessions.items():
                 self._tell_guard(f"+{session} {born}\n")

@@ -200,7 +200,7 @@ class Ranks:
                 errno = int(number) if number.isdigit() else 0
                 self._on_broken(explained(self._plan.argv, self._plan.cwd, errno, file))
             elif "exited" in message:
-                self._tools.owner.ended(rank.pid)
+                self._tools.owner.forget_ended()
                 self._end(local_rank, rank, int(message["exited"]))
 
     def _register(self, peer: Peer, message: Fields) -> None:

@@ -90,7 +90,7 @@ def _supervise(words: int, answers: int, folder: Path) -> None:
         elif what == "end":
             os.close(gates.pop(int(rest[0])))
             eventually(lambda pid=int(rest[0]): owner.reap() or not os.path.exists(f"/proc/{pid}"))
-            owner.ended(int(rest[0]))
+            owner.forget_ended()
         elif what == "kill_left":
             eventually(lambda: owner.reap() or not owner.kill_left())
         elif what == "kill_sessions":
