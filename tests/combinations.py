@@ -44,6 +44,14 @@ COMBINATIONS = (
         },
     ),
     Later(
+        "Dense families of language models differ in their layers and not in what moves between ranks. CI has the models with experts.",
+        {
+            f"{TRAIN}/jobs/test_folder_families.py::test_the_first_step_of_a_family_in_two_ranks_is_that_of_one_process": (
+                "experts",
+            ),
+        },
+    ),
+    Later(
         "42 pairs of layouts: how a checkpoint was written and how it is read are independent of each other. In CI each layout "
         "writes a checkpoint that another one reads, and reads one that another one wrote.",
         {

@@ -114,6 +114,12 @@ LATER = (
         {f"{TRAIN}/data/test_listing_on_hosts.py::test_a_job_on_two_hosts_trains_on_the_tar_files_of_both": ()},
     ),
     Later(
+        "33 families of language models in two ranks: `make test` has one of them, and every family in one process.",
+        {
+            f"{TRAIN}/jobs/test_folder_families.py::test_the_first_step_of_a_family_in_two_ranks_is_that_of_one_process": ()
+        },
+    ),
+    Later(
         "A model's cut and a layout are independent of each other. `make test` has the model with tied weights on two ranks: "
         "replicas, shares and stages; sharded stages are in train/jobs/test_pipeline_folders.py, other cuts in train/parallel.",
         {

@@ -29,26 +29,15 @@ def write_vit(folder: Path, weights: bool = True, classes: int = 10, base: bool 
 def write_language_model(folder: Path, kind: str = "llama", context: int = 32, **changes: object) -> Path:
     """A Llama, a Qwen2 or a GPT-2 (tied weights) with a tokenizer that has learned from a few lines."""
     import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import (
         GPT2Config,
         GPT2LMHeadModel,
         LlamaConfig,
         LlamaForCausalLM,
-        PreTrainedTokenizerFast,
         Qwen2Config,
         Qwen2ForCausalLM,
     )
 
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator(LINES, trainer)
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
     torch.manual_seed(1)
     model: torch.nn.Module
     if kind in ("llama", "qwen2"):
@@ -67,6 +56,23 @@ def write_language_model(folder: Path, kind: str = "llama", context: int = 32, *
         model = GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=300, n_positions=context,
                                            bos_token_id=0, eos_token_id=1, **changes))  # fmt: skip
     model.save_pretrained(folder)
+    return write_tokenizer(folder)
+
+
+def write_tokenizer(folder: Path) -> Path:
+    """A tokenizer of 300 tokens that has learned from a few lines."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=["<s>", "</s>"], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(LINES, trainer)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
     fast.save_pretrained(folder)
     return folder
 

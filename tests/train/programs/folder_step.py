@@ -1,5 +1,6 @@
 """The first step of a Hugging Face folder's model: `folder_step.py FOLDER OUT PP,SHARDS,PRECISION ..`. Rank 0 writes losses and gradients.
 
+FOLDER may be several, with `:` between; then what rank 0 writes is {name of the folder: what it writes for one}.
 Eight samples, shared by the ranks, or by pipelines of PP ranks (0: no pipeline). SHARDS ranks, or pipelines, share the weights.
 PRECISION is float64, float32 or bf16. Some labels of some samples do not count.
 """
@@ -34,11 +35,11 @@ from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
 
-path, out = Path(sys.argv[1]), Path(sys.argv[2])
+paths, out = [Path(each) for each in sys.argv[1].split(":")], Path(sys.argv[2])
 SAMPLES = 8
+TOKENS = 300  # or the model's, if it has fewer
 prepare_transformers()
-folder = read_folder(path, "option --model")
-classes = [str(i) for i in range(10)] if folder.images else None
+folder = read_folder(paths[0], "option --model")
 Steps = DataParallelSteps | PipelineSteps
 Named = dict[str, torch.Tensor]
 
@@ -48,7 +49,8 @@ def samples() -> tuple[torch.Tensor, torch.Tensor]:
     if folder.images:
         images = torch.rand(SAMPLES, 3, 16, 16, generator=random, dtype=torch.float64) * 2 - 1
         return images.to(torch.get_default_dtype()), torch.randint(10, (SAMPLES,), generator=random)
-    inputs, labels = (torch.randint(300, (SAMPLES, 12), generator=random) for _ in range(2))
+    tokens = min(TOKENS, int(folder.config.get("vocab_size", TOKENS)))
+    inputs, labels = (torch.randint(tokens, (SAMPLES, 12), generator=random) for _ in range(2))
     labels[0, :7] = labels[5, 3:] = IGNORED
     return inputs, labels
 
@@ -92,6 +94,7 @@ def step(comm: Communicator, pp: int, shards: int, precision: str) -> dict[str, 
     """Loss and gradients on rank 0. In a function: DDP must be gone before the process group is, else its destructor can wait
     for ever."""
     torch.set_default_dtype(torch.float64 if precision == "float64" else torch.float32)
+    classes = [str(i) for i in range(10)] if folder.images else None
     model = build_model(folder, classes, comm.rank)  # other weights on each rank, until those of rank 0 are sent
     if comm.is_leader:
         load_weights(model, folder, classes)
@@ -126,10 +129,13 @@ def seen(weights: Named) -> Named:
 
 
 with joined(read_world(os.environ)) as comm:
-    steps = {}
-    for words in sys.argv[3:]:
-        degree, shares, kind = words.split(",")
-        steps[words] = step(comm, int(degree), int(shares), kind)
-        gc.collect()
+    found = {}
+    for path in paths:
+        folder = read_folder(path, "option --model")
+        found[path.name] = steps = {}
+        for words in sys.argv[3:]:
+            degree, shares, kind = words.split(",")
+            steps[words] = step(comm, int(degree), int(shares), kind)
+            gc.collect()
     if comm.is_leader:
-        torch.save(steps, out)
+        torch.save(found if paths[1:] else steps, out)
