@@ -14,17 +14,23 @@ from .model import Json, TaskAddress
 from .parts import Execution
 from .spec import Input, SourceKind
 
+TOKEN_NAME = "ALGORUN_TOKEN"  # best a new one for each job
+
 
 def of_execution(execution: Execution) -> Fingerprint:
     """The fingerprint of an execution. It is the same for all executions of one request.
 
-    Left out is what changes no result: role, tags, metrics, network, keys, disk, spot, time limits.
+    Left out is what changes no result: role, tags, metrics, network, keys, disk, spot, time limits, the token of the hosts.
     """
     spec, facts, material = execution.spec, execution.facts, execution.material
     groups: dict[str, dict[str, str]] = {
         OPTIONS: _options(execution),
         IMAGE: {IMAGE: facts.image_id or execution.image},
-        ENVIRONMENT: {name: _hash(execution.address, name, value) for name, value in sorted(spec.env.items())},
+        ENVIRONMENT: {
+            name: _hash(execution.address, name, value)
+            for name, value in sorted(spec.env.items())
+            if name != TOKEN_NAME
+        },
     }
     if material.code:
         groups[CODE] = rows(sorted(material.code.contents.items()))

@@ -39,6 +39,7 @@ def test_executions_and_their_cost_do_not_count():
         {"role": "arn:aws:iam::123456789012:role/R"},
         {"volume": "40"},
         {"region": "eu-west-1"},
+        {"env": ["ALGORUN_TOKEN=new-for-each-job"]},
     ):
         assert made(**changed).sha256 == same.sha256, changed
 
