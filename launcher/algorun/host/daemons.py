@@ -6,11 +6,11 @@ On the leader, rsh processes ask for daemons; on every host, the supervisor star
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from algorun.common.errors import UserError, exit_code
 from algorun.control.messages import DaemonEnded, Message, StartDaemon
-from algorun.machine.openmpi import DAEMON_SESSIONS, DAEMONS, OpenMpi, daemon_words
+from algorun.machine.openmpi import DAEMON_SESSIONS, DAEMONS, OpenMpi
 
 from .rank_port import Fields, Peer
 
@@ -30,13 +30,18 @@ def with_session(argv: list[str], major: int, folder: str) -> list[str]:
 class Daemons:
     """Who asked for which daemon, and which run here. `start_process(argv)` returns a pid, `send` goes to the hub.
 
-    `openmpi` is this host's, None where the engine is another one: then nothing is started.
+    `openmpi` is this host's, None where the engine is another one: then nothing is started. `mpirun` is the job's command
+    line of mpirun, as this host's plan has it.
     """
 
     def __init__(
-        self, openmpi: OpenMpi | None, start_process: Callable[[list[str]], int], send: Callable[[Message], None]
+        self,
+        openmpi: OpenMpi | None,
+        mpirun: Sequence[str],
+        start_process: Callable[[list[str]], int],
+        send: Callable[[Message], None],
     ) -> None:
-        self._openmpi, self._start_process, self._send = openmpi, start_process, send
+        self._openmpi, self._mpirun, self._start_process, self._send = openmpi, mpirun, start_process, send
         self._asking: dict[str, Peer] = {}
         self._running: dict[int, str] = {}
 
@@ -52,16 +57,21 @@ class Daemons:
         self._send(StartDaemon(key, str(message["daemon"]), str(message["command"])))
 
     def start(self, order: StartDaemon) -> str:
-        """Starts this host's daemon, and nothing else: whoever speaks for the leader cannot run another program.
+        """Starts this host's daemon, and nothing else: the leader can name neither another program nor parameters that no
+        mpirun of this job has (machine/openmpi_daemon.py).
 
         Returns "" or the error.
         """
+        from algorun.machine import openmpi_daemon  # few jobs need it
+
         name = DAEMONS[self._openmpi.major] if self._openmpi else "a daemon of Open MPI"
         try:
-            argv = daemon_words(order.command)
-            if self._openmpi is None or not argv or os.path.basename(argv[0]) != name:
-                raise UserError("daemon", "the leader asks for another program", allowed=name)
-            argv[0] = self._openmpi.daemon  # this host's, wherever the leader has its own
+            words = openmpi_daemon.words_of(order.command)
+            if self._openmpi is None or not words or os.path.basename(words[0]) != name:
+                raise UserError("mpirun's daemon", "the leader asks for another program", allowed=name)
+            own = openmpi_daemon.set_here(self._mpirun, os.environ)
+            # The program is this host's, wherever the leader has its own.
+            argv = [self._openmpi.daemon, *openmpi_daemon.accepted(words[1:], own)]
             self._running[self._start_process(argv)] = order.id
         except (UserError, ValueError) as error:
             self._send(DaemonEnded(order.id, 1))

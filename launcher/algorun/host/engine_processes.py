@@ -33,7 +33,8 @@ class EngineProcesses:
     def __init__(self, tools: Tools, pipes: Pipes, plan: Plan, host: str, user: EngineUser) -> None:
         self._tools, self._pipes, self._plan, self._host = tools, pipes, plan, host
         self._engine, self._clean = plan.engine.value, user.clean
-        self.daemons = Daemons(plan.openmpi, self._start_daemon, user.send)
+        mpirun = next((each.starter for each in plan.hosts if each.starter), ())
+        self.daemons = Daemons(plan.openmpi, mpirun, self._start_daemon, user.send)
         self._log: RankLog | None = None
         self._starter = 0
 

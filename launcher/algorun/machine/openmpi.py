@@ -6,7 +6,6 @@ became `prte_..`, `rsh` became `ssh`, `vader` became `sm` (listed by `prte_info 
 
 from __future__ import annotations
 
-import re
 import shlex
 
 from algorun.common.errors import UserError
@@ -42,11 +41,6 @@ SYNONYMS = {
     "oob_tcp_include": "prte_if_include",
     "orte_keep_fqdn_hostnames": "prte_keep_fqdn_hostnames",
 }
-# mpirun gives its remote shell a command that first exports the leader's folders: `PATH=..; export PATH; ..`. They may
-# not exist on this host.
-FOLDERS = r"\s*(?:\w+=[^;]*;\s*export\s+\w+\s*;\s*)*"
-# If the user's login shell is sh or ksh, mpirun puts this around the command.
-PROFILE = r"\( test ! -r \./\.profile \|\| \. \./\.profile;(.*)\)\s*"
 # A harmless warning that mpirun sometimes prints: its remote shell already ran when mpirun set its process group.
 HARMLESS = rb"[^\n]*plm:[rs]sh: Warning: setpgid\([^\n]*\n\n?"
 
@@ -88,12 +82,6 @@ def usable(found: OpenMpi | None) -> OpenMpi:
         version = f"Open MPI {found.major}" if found.major else "not part of Open MPI"
         raise UserError("engine mpirun", f"{found.mpirun} is {version}", allowed=WANTED, fix=INSTALL)
     return found
-
-
-def daemon_words(command: str) -> list[str]:
-    """The daemon's argv, from the command that mpirun gives its remote shell. Raises ValueError on an open quote."""
-    inner = re.fullmatch(PROFILE, command, re.DOTALL)
-    return shlex.split(re.sub(f"^{FOLDERS}", "", inner[1] if inner else command))
 
 
 @dataclass(frozen=True, slots=True)

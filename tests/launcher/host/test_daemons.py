@@ -9,6 +9,7 @@ from algorun.host.daemons import Daemons, with_session
 from algorun.machine.openmpi import OpenMpi
 
 FOUR = OpenMpi("/usr/bin/mpirun", True, 4, "orted")
+MPIRUN = ("mpirun", "-np", "2", "--mca", "btl", "tcp,self", "python", "rank.py")
 FIVE = OpenMpi("/env/bin/mpirun", False, 5, "/env/bin/prted", "/env")
 # What prterun 5.0.11 hands to its remote shell, shortened at its end.
 FROM_PRTERUN = (
@@ -33,6 +34,9 @@ def test_session_files_lie_in_the_hosts_own_folder(major, option, name):
     "command",
     [
         "rm -rf /",
+        "orted --mca plm_rsh_agent /tmp/evil",
+        "orted --mca mca_base_component_path /tmp/evil",
+        "prted --prtemca prte_fork_agent /tmp/evil",
         "",
         "'unfinished",
         "orted2 -x",
@@ -47,7 +51,7 @@ def test_session_files_lie_in_the_hosts_own_folder(major, option, name):
 @pytest.mark.parametrize("openmpi", [FOUR, FIVE])
 def test_only_this_version_s_daemon_is_started(command, openmpi):
     sent = []
-    daemons = Daemons(openmpi, lambda argv: pytest.fail(f"started {argv}"), sent.append)
+    daemons = Daemons(openmpi, (), lambda argv: pytest.fail(f"started {argv}"), sent.append)
     command = "orted -x" if openmpi is FIVE and command == "prted -x" else command
     assert f"{openmpi.daemon.rpartition('/')[2]} cannot be started" in daemons.start(
         StartDaemon("1", "algo-2", command)
@@ -57,9 +61,9 @@ def test_only_this_version_s_daemon_is_started(command, openmpi):
 
 def test_the_daemon_is_this_host_s_own():
     started, sent = [], []
-    daemons = Daemons(FOUR, lambda argv: started.append(argv) or 7, sent.append)
-    assert daemons.start(StartDaemon("1", "algo-2", "/opt/ml/input/orted -x 'a b'")) == ""
-    assert started == [["orted", "-x", "a b"]]
+    daemons = Daemons(FOUR, MPIRUN, lambda argv: started.append(argv) or 7, sent.append)
+    assert daemons.start(StartDaemon("1", "algo-2", "/opt/ml/input/orted --mca btl 'a b'")) == ""
+    assert started == [["orted", "--mca", "btl", "tcp,self"]]
     assert daemons.exited(7, -9)
     assert sent[-1] == DaemonEnded("1", 137)
 
@@ -68,7 +72,7 @@ def test_the_daemon_is_this_host_s_own():
 def test_version_5_names_the_leader_s_folders_which_are_left_out(around):
     """mpirun has the profile read first where the user's login shell is sh, as useradd makes it on Debian."""
     started = []
-    daemons = Daemons(FIVE, lambda argv: started.append(argv) or 7, lambda message: None)
+    daemons = Daemons(FIVE, MPIRUN, lambda argv: started.append(argv) or 7, lambda message: None)
     assert daemons.start(StartDaemon("1", "algo-2", around.format(FROM_PRTERUN))) == ""
     (argv,) = started
     assert argv[:5] == ["/env/bin/prted", "--allow-run-as-root", "--prtemca", "ess", "env"]
@@ -77,5 +81,5 @@ def test_version_5_names_the_leader_s_folders_which_are_left_out(around):
 
 
 def test_no_daemon_is_started_under_another_engine():
-    daemons = Daemons(None, lambda argv: pytest.fail(f"started {argv}"), lambda message: None)
+    daemons = Daemons(None, (), lambda argv: pytest.fail(f"started {argv}"), lambda message: None)
     assert "cannot be started" in daemons.start(StartDaemon("2", "algo-2", "orted"))
