@@ -42,6 +42,7 @@ def _execute(wish: Request) -> int:
     if not wish.from_job and "SAGEMAKER_BASE_DIR" not in os.environ and not Path(DEFAULT_BASE).is_dir():
         os.environ["SAGEMAKER_BASE_DIR"] = os.path.abspath(HOME_BASE)  # at home /opt/ml is not writable
     environ = dict(os.environ)
+    os.environ.pop(settings.TOKEN.name, None)  # this process alone needs it, and all others inherit the environment
     paths = Paths.of(environ)
     try:
         resources = job_input.read_resources(paths, wish)
