@@ -20,11 +20,14 @@ from .scenarios import (
     busy_port,
     gap,
     killed,
+    killed_with_unread_bytes,
     late_host,
     late_name,
+    narrowed,
     on_its_own,
     other_order,
     paused,
+    reset,
     restarts,
     resumed,
     saved,
@@ -45,6 +48,7 @@ INIT_S = 3.0  # as in training.py
 GATE_S = 3.0
 LOOK_S = 1.5  # until a leader looks for others
 REPEATS = 5  # of races that a rank's end may lose; --chaos-repeats 20 asks for more
+MTU = 1000  # bytes: heartbeats and the verdict pass, a long failure does not
 BACK_S = 3.0  # from the end of a gap until the leader has told of it: reconnected, and at its next beat
 NATIVE = ("native",)
 ALL = ("native", "torchrun", "mpirun")
@@ -128,6 +132,12 @@ CASES = [
          says=(r"^lost: algo-2, exit 66",), survivors=("algo-1",), engines=ALL),
     Case(id="F7b", what="the leader is killed", bound_s=5, command=QUIET, scenario=killed("algo-1"), code=66,
          says=(r"^lost: algo-1, exit 66",), survivors=("algo-2",), engines=ALL),
+    Case(id="F7c", what="host 2 is killed with unread bytes (a reset)", bound_s=5, command=QUIET,
+         scenario=killed_with_unread_bytes("algo-2"), code=66, says=(r"^lost: algo-2, exit 66",), survivors=("algo-1",),
+         engines=ALL),
+    Case(id="F7d", what="the leader is killed with unread bytes (a reset)", bound_s=5, command=LIGHT,
+         scenario=killed_with_unread_bytes("algo-1"), code=66, says=(r"^lost: algo-1, exit 66",), survivors=("algo-2",),
+         quick=NATIVE),
     Case(id="F8", what=f"a host is paused and wakes after {PAUSE_S:g} s", bound_s=15, command=LIGHT, scenario=paused,
          code=66, says=(r"^lost: algo-[12], exit 66",), same=False, waits=True),
     Case(id="F9", what="the network of a host is cut", bound_s=HEARTBEAT_S + 5, command=QUIET,
@@ -220,4 +230,11 @@ CASES = [
     _gap("F30b", 7.4, 10, command=FLAG, check=saved, engines=ALL, repeats=3),
     _gap("F30c", 6, 7, command=LIGHT, repeats=3),
     _gap("F30q", 4, 7, command=LIGHT, quick=NATIVE),
+    Case(id="F31", what="resets of the control connection, one side each time: until a stop has ended the job", bound_s=3,
+         command=FLAG, scenario=reset("algo-2", "algo-1", "algo-2", "algo-1"), code=0, check=saved, engines=ALL, waits=True),
+    Case(id="F31q", what="one reset of the control connection", bound_s=3, command=LIGHT, scenario=reset("algo-2"), code=0,
+         quick=NATIVE),
+    Case(id="F32", what="the network loses large packets, a rank raises", bound_s=2 * HEARTBEAT_S + 20, command=LIGHT,
+         scenario=narrowed("raise_long", MTU), code=66, says=(r"^lost: algo-[12], exit 66",), same=False,
+         environ=SHORT_HEARTBEAT),
 ]  # fmt: skip

@@ -8,9 +8,12 @@ import signal
 import time
 from collections.abc import Callable
 
+from algorun.control.host_loss import RESET_S
+
 from .job import CONTROL_PORT, HOSTS, PROGRAMS, START_S, UP_S, Job
 
 LATE_S = 20.0
+UNREAD_S = 2.5  # heartbeats that a host does not read
 PAUSE_S = 60.0
 
 Scenario = Callable[[Job], float]
@@ -67,6 +70,53 @@ def gap(seconds: float) -> Scenario:
 
 def killed(host: str) -> Scenario:
     return when_up(lambda job: job.hosts[host].cgroup.kill())
+
+
+def killed_with_unread_bytes(host: str) -> Scenario:
+    """Its kernel then sends a reset, as for a connection that it has forgotten."""
+
+    def run(job: Job) -> float:
+        _up(job)
+        job.hosts[host].cgroup.freeze()
+        time.sleep(UNREAD_S)
+        at = time.monotonic()
+        job.hosts[host].cgroup.kill()
+        return at
+
+    return run
+
+
+def reset(*hosts: str) -> Scenario:
+    """The control connection is reset for each of these hosts in turn; a stop must still reach all ranks."""
+
+    def run(job: Job) -> float:
+        _up(job)
+        at = time.monotonic()
+        for host in hosts:
+            other = next(name for name in HOSTS if name != host)
+            said = job.helper(other, str(PROGRAMS / "resets.py"), job.network.addresses[host], str(CONTROL_PORT))
+            assert said == "reset\n", said
+            time.sleep(RESET_S + 0.5)  # a side that waits in vain has given up by then
+        assert not any(host.joined(0) for host in job.hosts.values()), job.show()
+        process = job.hosts["algo-2"].process
+        assert process is not None
+        stopped = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        job.measured = job.end(stopped + START_S) - stopped
+        return at
+
+    return run
+
+
+def narrowed(action: str, mtu: int) -> Scenario:
+    """The network of algo-2 loses large packets from now on; then its last rank comes to grief."""
+
+    def run(job: Job) -> float:
+        _up(job)
+        job.network.narrow("algo-2", mtu)
+        return job.inject(action)
+
+    return run
 
 
 def signalled(number: int, *hosts: str) -> Scenario:

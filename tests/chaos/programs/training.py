@@ -88,6 +88,8 @@ def fault(action):
     write(BASE / f"injected-{ATTEMPT}", repr(time.monotonic()))
     if action == "raise":
         raise ValueError("bad batch 17")
+    if action == "raise_long":
+        raise ValueError("bad batch 17: " + "long " * 400)
     if action == "exit7":
         sys.exit(7)
     if action == "abort":
