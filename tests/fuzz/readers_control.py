@@ -57,6 +57,7 @@ FAILURE = Failure(
     "exception", "algo-2", 1, "ValueError: x", 1, "Traceback ..\nValueError: x", "a hint",
     note="no restart: algo-3 was lost", others="also: lost: algo-3, exit 66\nthen: exit: rank 2 ..",
 )  # fmt: skip
+CHALLENGE = "0" * 32
 TURNS = 3  # of the loop after each write: accept, read, answer
 
 
@@ -81,7 +82,7 @@ def line(message: Message) -> bytes:
 
 
 FROM_HOSTS = [
-    Hello("algo-2", {"hosts": "algo-1,algo-2", "python version": "3.11"}, "", "@MAC@", "5e55", 0),
+    Hello("algo-2", {"hosts": "algo-1,algo-2", "python version": "3.11"}, "", CHALLENGE, "5e55", 0),
     Ready(2, {"engine": "native", "program": "python -u x.py"}, "algo-2", 1234, 1235, 1236, 1237),
     NodeAlive(0),
     MemoryKill(0, "the kernel killed 1 process (a limit of 1.0 GiB)"),

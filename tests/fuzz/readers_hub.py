@@ -8,9 +8,9 @@ import json
 import socket
 
 from algorun.common.free_ports import free_ports
-from algorun.control import proof
+from algorun.control import seal
 from algorun.control.failure import RankLeft
-from algorun.control.handshake import Applicant, Handshake
+from algorun.control.handshake import Applicant, Handshake, introduced
 from algorun.control.hub import Hub, Sends
 from algorun.control.messages import (
     Bye,
@@ -20,10 +20,12 @@ from algorun.control.messages import (
     Heartbeat,
     Hello,
     Message,
+    Nonce,
     Notice,
     Ready,
     Stop,
 )
+from algorun.control.seal import Seal
 from algorun.job.limits import ControlSettings, Limits
 from algorun.network.hub_server import HubServer
 from algorun.network.link import HubLink
@@ -32,7 +34,7 @@ from algorun.network.spare_search import Route
 
 from . import mutations
 from .reader import PART, Reader
-from .readers_control import FROM_HOSTS, FROM_HUB, HOSTS, StepLoop, line, parse
+from .readers_control import CHALLENGE, FROM_HOSTS, FROM_HUB, HOSTS, StepLoop, line, parse
 
 TOKEN = "token"
 BACKLOG = 8
@@ -51,17 +53,20 @@ class Client:
         self.socket.connect(("127.0.0.1", port))
         self.socket.setblocking(False)
         self.heard = b""
+        self.seal: Seal | None = None
 
     def hear(self) -> bytes:
         with contextlib.suppress(OSError):
             self.heard += self.socket.recv(1 << 20)
         return self.heard
 
-    def proof(self, host: str) -> bytes:
-        """The right answer to the hub's nonce."""
-        first = self.hear().partition(b"\n")[0]
-        nonce = json.loads(first)["nonce"] if first else ""
-        return proof.mac(TOKEN, nonce, host).encode()
+    def sealed(self, piece: bytes, host: str) -> bytes:
+        """The piece with a seal on each whole line, as a host that holds the token sends it."""
+        if self.seal is None:
+            first = self.hear().partition(b"\n")[0]
+            nonce = json.loads(first)["nonce"] if first else ""
+            self.seal = Seal(TOKEN, nonce, CHALLENGE, host, hub=False)
+        return closed(self.seal, piece)
 
 
 class User:
@@ -78,6 +83,33 @@ class User:
 
     def tell(self, text: str) -> None:
         assert text.isprintable()
+
+
+def closed(by: Seal, piece: bytes) -> bytes:
+    """The piece with a seal on each whole line. A piece of a length that is odd by chance goes as it is: a stranger's."""
+    if len(piece) % 7 == 6:
+        return piece
+    return b"".join(by.close(line) if line.endswith(b"\n") else line for line in piece.splitlines(keepends=True))
+
+
+class Impostor:
+    """Whatever answers in a hub's place. It holds the token all the same, so that its pieces are believed."""
+
+    def __init__(self, peer: socket.socket, loop: StepLoop) -> None:
+        self._peer, self._loop, self._heard = peer, loop, b""
+        self._nonce, self._seal = seal.fresh(), None
+        peer.settimeout(1)
+
+    def say(self, data: bytes) -> None:
+        """A greeting, and the pieces; after the host's hello with a seal."""
+        self._peer.sendall(line(Nonce(self._nonce)))
+        self._loop.turn(2)
+        with contextlib.suppress(OSError, ValueError):
+            hello = self._peer.recv(1 << 16).partition(b"\n")[0]
+            self._seal = introduced(TOKEN, self._nonce, hello)[1]
+        for piece in data.split(PART):
+            self._peer.sendall(closed(self._seal, piece) if self._seal is not None else piece)
+            self._loop.turn(2)
 
 
 def _loopback(number: int) -> str:
@@ -108,7 +140,7 @@ def read_hub(data: bytes) -> None:
             client = clients[number]
             host = HOSTS[1 + number % 2]
             with contextlib.suppress(OSError):
-                client.socket.sendall(piece[1:].replace(b"@MAC@", client.proof(host)))
+                client.socket.sendall(client.sealed(piece[1:], host))
             loop.turn()
         clients[-1] = Client(port)
         loop.turn()
@@ -154,9 +186,7 @@ def read_link(data: bytes) -> None:
         loop.turn(2)
         hub, _ = listener.accept()
         with hub, contextlib.suppress(OSError):
-            for piece in data.split(PART):
-                hub.sendall(piece)
-                loop.turn(2)
+            Impostor(hub, loop).say(data)
         loop.turn(2)
         link.send(Heartbeat())
         link.close(0.01)
@@ -180,9 +210,7 @@ def read_lookout(data: bytes) -> None:
         loop.turn(2)
         other, _ = listener.accept()
         with other, contextlib.suppress(OSError):
-            for piece in data.split(PART):
-                other.sendall(piece)
-                loop.turn(2)
+            Impostor(other, loop).say(data)
         loop.turn(2)
         lookout.close()
         assert hub.verdict is None or hub.verdict.kind == "failed"
@@ -193,8 +221,8 @@ def read_lookout(data: bytes) -> None:
 
 READERS = [
     Reader("hub-stream", read_hub, hub_seeds, mutations.in_pieces(mutations.as_json), 200),
-    Reader("link-stream", read_link, lambda: [PART.join(map(line, FROM_HUB)), line(FROM_HUB[0])],
+    Reader("link-stream", read_link, lambda: [PART.join(map(line, FROM_HUB[1:])), line(FROM_HUB[0])],
            mutations.in_pieces(mutations.as_json), 250),
-    Reader("lookout-stream", read_lookout, lambda: [PART.join(map(line, FROM_HUB)), line(FROM_HUB[0])],
+    Reader("lookout-stream", read_lookout, lambda: [PART.join(map(line, FROM_HUB[1:])), line(FROM_HUB[0])],
            mutations.in_pieces(mutations.as_json), 250),
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from algorun.control import hub_messages, messages, wire
 from algorun.control.actions import Conclude, Signal, Start, ToHub
 from algorun.control.failure import Raised
 from algorun.control.hang import Frame, Stack
+from algorun.control.host_loss import RESET_S
 from algorun.control.hub import Hub
 from algorun.control.member import Member, State
 from algorun.control.messages import AskStacks, Bye, End, Go, Hello, Message, Ready, Restart, StacksSent, Stop, Verdict
@@ -169,6 +170,8 @@ class Job:
                 self.act(host, self.members[host].hangs(self.now, 600.0))
             case "kill":
                 self.kill(host)
+            case "reset":
+                self.reset(host, min(seconds, RESET_S - 0.1))
             case "stop":
                 self.act(host, self.members[host].stop_asked(self.now, f"SIGTERM on {host}"))
             case "save":
@@ -177,6 +180,15 @@ class Job:
                 self.pass_time(seconds)
             case "deliver":
                 self.step()
+
+    def reset(self, host: str, back_s: float) -> None:
+        """The connection of a host is reset, and it is back after some time, if it lives then."""
+        if host == "algo-1":
+            return
+        self.send(self.hub.reset(self.now, host, "connection reset"))
+        self.pass_time(back_s)
+        if host not in self.dead:
+            self.send(self.hub.reconnected(self.now, host))
 
     def kill(self, host: str) -> None:
         self.dead.add(host)

@@ -1,21 +1,28 @@
-"""What a host has told the hub about its ranks in the attempt that runs, so that nothing is told twice. Pure."""
+"""What a host has told the hub about its ranks in the attempt that runs, so that nothing is told twice. Pure.
+
+The hub answers a failure with its verdict or with a restart. Where it does not, the report may not have arrived: a network can
+lose large packets and let small ones through, such as heartbeats. The hub then hears nothing more of this host, and counts it as
+lost; this host waits as long for that verdict before it says that it has lost the hub.
+"""
 
 from __future__ import annotations
 
 import math
 
+from algorun.common.errors import ExitCode
 from algorun.common.fast_dataclasses import replace
 from algorun.job.limits import Limits
 
-from .failure import Failure
+from .failure import Failure, with_others
 from .failure_reports import MISSED_S
+from .host_loss import silence_s
 from .messages import ANSWER_S
 
 NO_HUB_S = 10.0  # for a hub that is not reached yet to hear of a failure of this host
 
 
 class AttemptReport:
-    """The reports of attempt number `attempt`. At `deadline` this host ends by itself: the hub has not answered."""
+    """The reports of attempt number `attempt`. At `deadline` this host ends by itself, with `unanswered`."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -42,9 +49,14 @@ class AttemptReport:
         self.failures.setdefault(local_rank, failure)
         if self.deadline == math.inf:
             wait_s = self._limits.blame_s + MISSED_S + ANSWER_S + self._limits.leave_s
-            self.deadline = now + (wait_s if reached else max(wait_s, NO_HUB_S))
+            self.deadline = now + wait_s + (silence_s(self._limits) if reached else 0.0)
+            self.deadline = max(self.deadline, now + NO_HUB_S)
 
-    @property
-    def first(self) -> Failure:
-        """The first failure of this host; there is one."""
-        return next(iter(self.failures.values()))
+    def unanswered(self, leader: str, *, reached: bool) -> Failure:
+        """The failure that this host ends with. Where the hub was never `reached`, its own first one: nobody else matters yet."""
+        first = next(iter(self.failures.values()))
+        if not reached:
+            return first
+        text = "hub lost: it does not answer the failure that this host has reported"
+        lost = Failure("lost", leader, ExitCode.LOST, text, attempt=self.attempt)
+        return with_others(lost, [(0.0, lost), *((1.0, each) for each in self.failures.values())])

@@ -48,9 +48,9 @@ class Attempts:
         """A host reports a failure. In a stop, ranks may see their peers vanish before they hear of the stop."""
         self.root_cause.failed(now, failure, judge=not self.stop_reason)
 
-    def host_lost(self, now: float, host: str, reason: str) -> None:
-        """A host is lost: that is a failure, also in a stop."""
-        self.root_cause.failed(now, Failure("lost", host, ExitCode.LOST, reason), judge=False)
+    def host_lost(self, now: float, host: str, reason: str, age_s: float) -> None:
+        """A host is lost: that is a failure, also in a stop. It was seen `age_s` ago."""
+        self.root_cause.failed(now, Failure("lost", host, ExitCode.LOST, reason, age_s=age_s), judge=False)
         self.root_cause.weigh(now)
 
     def save_failed(self, now: float, failure: Failure) -> None:

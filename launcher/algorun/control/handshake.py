@@ -1,9 +1,10 @@
-"""A host's handshake with the hub, over all its connections. Pure.
+"""The handshake of a host with the hub, over all the host's connections. Pure.
 
-REACHING --nonce--> GREETED --welcome--> JOINED --another connection--> RETURNING --welcome--> JOINED
+REACHING --a line that proves the hub--> PROVEN --welcome--> JOINED --another connection--> RETURNING --welcome--> JOINED
 
-The hub greets each connection with a nonce. The host answers with its hello, and the hub takes the connection with a
-welcome, at once or after it has looked up the host's name.
+The hub greets each connection with a nonce. The host answers with its hello, which holds a challenge; from then on all
+lines are sealed (seal.py). The hub takes the connection with a welcome, at once or after it has looked up the host's name.
+A host believes nothing before the hub has proved that it holds the job's token, and nothing that is not sealed.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from enum import Enum
 
 from algorun.common.fast_dataclasses import replace
 
-from . import proof
-from .messages import Heartbeat, Hello, Message, Nonce, Welcome
+from . import wire
+from .messages import Heartbeat, Hello, Message, Nonce, Refuse, Welcome
+from .seal import Seal, body
 from .session import Session
 
 
 class Phase(Enum):
-    REACHING = "reaching"  # no hub has greeted this host yet
-    GREETED = "greeted"  # a hub has greeted this host, and has not taken it yet
+    REACHING = "reaching"  # no hub has proved itself to this host yet
+    PROVEN = "proven"  # a hub has proved itself, and has not taken this host yet
     JOINED = "joined"  # the hub has taken the connection in use: messages go out
     RETURNING = "returning"  # the hub knows this host, and has not taken the connection in use yet
 
@@ -30,13 +32,44 @@ class Applicant:
     def __init__(self, hello: Hello, token: str) -> None:
         self.hello, self._token = hello, token
 
-    def answer(self, nonce: str, session: str, heard: int = 0) -> Hello:
-        """The hello for a connection that began with this nonce. The session's id is `session`.
+    def answer(self, nonce: str, challenge: str, session: str, heard: int = 0) -> tuple[Hello, Seal]:
+        """The hello for a connection that began with this nonce, and the connection's seal. The session's id is `session`.
 
-        `heard` is how many messages of the hub this host has heard in the session.
+        `challenge` is new (seal.fresh). `heard` is how many messages of the hub this host has heard in the session.
         """
-        mac = proof.mac(self._token, nonce, self.hello.host)
-        return replace(self.hello, mac=mac, session=session, heard=heard)
+        hello = replace(self.hello, challenge=challenge, session=session, heard=heard)
+        return hello, Seal(self._token, nonce, challenge, hello.host, hub=False)
+
+
+def greeting(line: bytes) -> str:
+    """The nonce of a hub's first line. Raises ValueError on any other line."""
+    message = wire.decode(line)
+    if not isinstance(message, Nonce):
+        raise ValueError("no nonce")
+    return message.nonce
+
+
+def refusal(line: bytes) -> str:
+    """Why a hub that proves nothing does not take this host: it holds another token. "" for any other line."""
+    try:
+        message = wire.decode(line)
+    except ValueError:
+        return ""
+    return message.why if isinstance(message, Refuse) else ""
+
+
+def introduced(token: str, nonce: str, line: bytes) -> tuple[Hello, Seal | None]:
+    """On the hub: the hello in a host's first line, and the connection's seal; None where the host does not prove the token.
+
+    Raises ValueError on anything that is no hello.
+    """
+    hello = wire.decode_hello(body(line))
+    seal = Seal(token, nonce, hello.challenge, hello.host, hub=True)
+    try:
+        seal.open(line)
+    except ValueError:
+        return hello, None
+    return hello, seal
 
 
 class Handshake:
@@ -49,8 +82,8 @@ class Handshake:
         self._heard_at = now
 
     @property
-    def greeted(self) -> bool:
-        """True once a hub has greeted this host, over whichever connection."""
+    def proven(self) -> bool:
+        """True once a hub has proved itself to this host, over whichever connection."""
         return self.phase is not Phase.REACHING
 
     def say(self, message: Message) -> Message | None:
@@ -67,26 +100,24 @@ class Handshake:
         if self.phase is Phase.JOINED:
             self.phase = Phase.RETURNING
 
-    def check(self, message: Message, *, first: bool) -> None:
-        """Raises ValueError where a hub cannot say this now. `first`: it is the first line over a spare connection."""
-        if (first or not self.greeted) and not isinstance(message, Nonce):
-            raise ValueError("no nonce")
+    def answer(self, nonce: str, challenge: str) -> tuple[Hello, Seal]:
+        """The hello for a connection that began with this nonce, and the connection's seal."""
+        return self._applicant.answer(nonce, challenge, self._session.id, self._session.heard)
 
     def hear(self, now: float, message: Message) -> list[Message]:
-        """What to answer over the same connection. Raises ValueError where the hub claims to have heard too much."""
+        """What to answer to a message that was sealed, over the same connection.
+
+        Raises ValueError where the hub claims to have heard too much.
+        """
         self._session.hear(message)
         self._heard_at = now
-        match message:
-            case Nonce(nonce):
-                if self.phase is Phase.REACHING:
-                    self.phase = Phase.GREETED
-                return [self._applicant.answer(nonce, self._session.id, self._session.heard)]
-            case Welcome(heard):
-                missed = self._session.missed(heard)
-                self.phase = Phase.JOINED
-                return missed
-            case _:
-                return []
+        if self.phase is Phase.REACHING:
+            self.phase = Phase.PROVEN
+        if not isinstance(message, Welcome):
+            return []
+        missed = self._session.missed(message.heard)
+        self.phase = Phase.JOINED
+        return missed
 
 
 def unheard(message: Message) -> bool:

@@ -2,10 +2,14 @@
 
 A host is lost when
 - the hub has received nothing from it for `silence_s`: 12.25 s with the default timeout of 10 s (decided here), or
+- its connection was reset, and it has not connected anew within `reset_s`: 2 s by default (decided here), or
 - its connection has been closed, or it has said goodbye before the end of the job (both go straight to `Hub.lost`).
 
-`Hub.lost` marks the host as lost in all three cases. A lost host opens the time to report failures (root_cause.py): a
+`Hub.lost` marks the host as lost in all four cases. A lost host opens the time to report failures (root_cause.py): a
 failure that was there before the loss is the root cause. The hub is lost for a host when the same is true of the hub.
+
+A reset says little: the kernel of a process that was killed with unread bytes sends one, and so does anything between two
+hosts that has forgotten the connection, or means harm.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ from .heartbeat import Pulse
 # From the end of a gap in the network until two hosts hear each other again: the kernel may ask for the other's hardware
 # address only once a second, and a connection is tried every half second (network/spare_search.py).
 RECONNECT_S = 1.25
+RESET_S = 2.0  # from the reset of a connection until both hosts are connected anew, or one of them is lost
 UNHEARD_BEATS = 2  # of a host's silence, until the hub tells it: it may hear the hub all the time
 REPORTED_BEATS = 3  # of silence that are worth a line once it is over
 REPORT_AGAIN_S = 60.0  # between two such lines, where the network comes and goes
@@ -35,13 +40,19 @@ def silence_s(limits: Limits) -> float:
     return limits.heartbeat_timeout_s + limits.heartbeat_s + RECONNECT_S
 
 
+def reset_s(limits: Limits) -> float:
+    """Seconds that the hub waits for a host whose connection was reset. The host may notice it only at its next heartbeat."""
+    return max(RESET_S, limits.heartbeat_s + RECONNECT_S / 2)
+
+
 class HostLoss:
     """Which hosts are lost or have left. `departed` holds both; `pulse` is the hub's own heartbeat."""
 
     def __init__(self, now: float, limits: Limits) -> None:
         self.departed: set[str] = set()
         self._pulse = Pulse(now, limits.heartbeat_s)
-        self._beat_s, self._silence_s = limits.heartbeat_s, silence_s(limits)
+        self._beat_s, self._silence_s, self._reset_s = limits.heartbeat_s, silence_s(limits), reset_s(limits)
+        self._resets: dict[str, tuple[float, str]] = {}  # hosts that have to connect anew: until when, and why
         self._heard_at: dict[str, float] = {}
         self._silences: dict[str, float] = {}  # seconds of silences that are over, and not reported yet
         self._report_at = now
@@ -49,8 +60,17 @@ class HostLoss:
 
     @property
     def deadline(self) -> float:
-        """When `tick` is due: at every beat, and when a silence ends."""
-        return min(self._pulse.next_at, self._silent_at)
+        """When `tick` is due: at every beat, and when a silence or the wait for a host ends."""
+        return min(self._pulse.next_at, self._silent_at, *(at for at, _ in self._resets.values()))
+
+    @property
+    def awaits(self) -> bool:
+        """True while a host whose connection was reset may come back: whether it is lost is not known yet."""
+        return bool(self._resets)
+
+    def reset(self, now: float, host: str, why: str) -> None:
+        """The connection of this host was reset."""
+        self._resets[host] = now + self._reset_s, why
 
     def heard(self, now: float, host: str) -> None:
         """Something has come from this host."""
@@ -62,6 +82,7 @@ class HostLoss:
     def is_back(self, now: float, host: str) -> bool:
         """This host has connected anew; True where it had counted as lost."""
         self.heard(now, host)
+        self._resets.pop(host, None)
         was_lost = host in self.departed
         self.departed.discard(host)
         return was_lost
@@ -73,6 +94,20 @@ class HostLoss:
     def beat_due(self, now: float) -> bool:
         """True once for every beat of the hub."""
         return self._pulse.due(now)
+
+    @property
+    def reset_s(self) -> float:
+        """How long a host whose connection was reset is waited for."""
+        return self._reset_s
+
+    def not_back(self, now: float) -> dict[str, str]:
+        """The hosts that have not connected anew in time, with the reason."""
+        late = {host: why for host, (at, why) in self._resets.items() if at <= now}
+        for host in late:
+            del self._resets[host]
+        return {
+            host: f"host lost: {why}, and no other connection within {self._reset_s:g} s" for host, why in late.items()
+        }
 
     def silent(self, now: float, hosts: Collection[str]) -> dict[str, str]:
         """Those of these hosts that are lost by their silence, with the reason. Asked at every `deadline`."""

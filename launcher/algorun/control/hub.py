@@ -91,7 +91,9 @@ class Hub:
         """When `tick` is due; never, once finished."""
         if self.finished:
             return math.inf
-        due = min(self._loss.deadline, self.attempts.root_cause.deadline)
+        due = self._loss.deadline
+        if not self._loss.awaits:
+            due = min(due, self.attempts.root_cause.deadline)
         if self.state in (State.GATE, State.RESTART):
             due = min(due, self.gate.deadline)
         if self.state is State.END:
@@ -223,13 +225,24 @@ class Hub:
         self.departed.update((host, *informed))
         return []
 
-    def lost(self, now: float, host: str, reason: str) -> Sends:
-        """A host is lost: its connection has ended, it is silent, or it has left too early."""
+    def reset(self, now: float, host: str, why: str) -> Sends:
+        """The connection of a host was reset: it may come back at once (`reconnected`), or is lost."""
+        if host in self.gate.rivals.hellos or host not in self.gate.hellos:
+            return self.lost(now, host, f"host lost: {why}")
+        if host not in self.departed:
+            self._loss.reset(now, host, why)
+        return []
+
+    def lost(self, now: float, host: str, reason: str, age_s: float = 0.0) -> Sends:
+        """A host is lost: its connection was closed, or reset for good, it is silent, or it has left too early.
+
+        That was seen `age_s` ago.
+        """
         self.gate.rivals.hellos.pop(host, None)
         if host in self.gate.hellos and host not in self.departed:
             self.departed.add(host)
             if self.state is not State.END:
-                self.attempts.host_lost(now, host, reason)
+                self.attempts.host_lost(now, host, reason, age_s)
         return []
 
     # -- time ------------------------------------------------------------------------------------------------------
@@ -242,9 +255,11 @@ class Hub:
             others = self.gate.hellos.keys() - self.departed - {self.leader}
             for host, reason in self._loss.silent(now, others).items():
                 sends += self.lost(now, host, reason)
+            for host, reason in self._loss.not_back(now).items():
+                sends += self.lost(now, host, reason, self._loss.reset_s)
         if self.state in (State.GATE, State.RESTART) and now >= self.gate.deadline:
             sends += self._overdue(now)
-        if self.state is not State.END:
+        if self.state is not State.END and not self._loss.awaits:  # whether a host is lost matters for the root cause
             found = self.attempts.due(now, self.gate.slots)
             if found is not None:
                 sends += self._ask(found) if isinstance(found, AskStacks) else self._judge(now, found)

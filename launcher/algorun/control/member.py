@@ -267,7 +267,7 @@ class Member:
             text = f"not ready after {self._limits.prepare_s:g} s (ALGORUN_PREPARE_S)"
             actions += [Signal(signal.SIGKILL), *self.broken(now, Failure("setup", self._host, ExitCode.GATE, text))]
         if now >= self._report.deadline and self.state in (State.JOIN, State.RUN):
-            actions += self._conclude(now, _failed(self._report.first))
+            actions += self._conclude(now, _failed(self._report.unanswered(self._leader, reached=self._hub.reached)))
         return actions
 
     def _tick_joining(self, now: float) -> list[Action]:

@@ -45,14 +45,14 @@ class Verdict:
 class Hello:
     """A host's first message: who it is, and what all hosts must agree on.
 
-    `error` is this host's configuration error, which ends the job. The other fields belong to the connection: `mac`
-    proves the job's token, `session` and `heard` let the host come back over another connection (session.py).
+    `error` is this host's configuration error, which ends the job. The other fields belong to the connection: the hub proves
+    itself by `challenge` (seal.py), `session` and `heard` let the host come back over another connection (session.py).
     """
 
     host: str
     digest: Mapping[str, str]
     error: str = ""
-    mac: str = ""
+    challenge: str = ""
     session: str = ""
     heard: int = 0
 
@@ -203,7 +203,7 @@ class DaemonEnded:
 
 @dataclass(frozen=True, slots=True)
 class Nonce:
-    """The hub's first line: the host's proof must hold this number."""
+    """The hub's first line: the connection's keys are made with this number (seal.py)."""
 
     nonce: str
 

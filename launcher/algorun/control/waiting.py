@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+TOKEN = "the job's token (ALGORUN_TOKEN, or the training job's ARN; the same on all hosts)"
 FIRST_S = 10.0  # of waiting, until the first line
 NEXT_S = 60.0  # until the second one; each further pause is twice as long
 
@@ -31,6 +32,7 @@ class Reach:
         self._leader, self._where = leader, where
         self._waiting = Waiting(now)
         self._warned: set[str] = set()
+        self._other_token = False
         self.seen = ""
         """the last thing, for the failure's text"""
 
@@ -40,8 +42,9 @@ class Reach:
         return self._waiting.due_at
 
     def failed(self, reason: str, address: str = "") -> None:
-        """No connection was made, or the one that was made has ended."""
-        self.seen = f"{self._place(address)}: {reason}"
+        """No connection was made, or the one that was made has ended. That another token was seen before is worth more."""
+        if not self._other_token:
+            self.seen = f"{self._place(address)}: {reason}"
 
     def silent(self, address: str, seconds: float) -> str:
         """A connection was made, and nothing came."""
@@ -54,6 +57,16 @@ class Reach:
         place = self._place(address)
         self.seen = self.without_line(address, sent)
         return self._warn(f"{place} is no algorun hub, it sent {sent}")
+
+    def unproven(self, address: str, sent: str) -> str:
+        """What answers greets as a hub does, and does not prove that it holds the job's token. `sent` is shown."""
+        self.seen, self._other_token = self.without_proof(address, sent), True
+        return self._warn(self.seen)
+
+    def without_proof(self, address: str, sent: str = "") -> str:
+        """The text for a connection over which a hub has greeted, and proved nothing; `sent` as in `without_line`."""
+        says = f"; it sent {sent}" if sent else ""
+        return f"{self._place(address)} does not prove that it holds {TOKEN}{says}"
 
     def without_line(self, address: str, sent: str = "") -> str:
         """The text for a connection over which no hub has spoken; `sent` is what came, escaped and cut."""

@@ -28,12 +28,14 @@ from .messages import (
     Hello,
     Load,
     Message,
+    Nonce,
     Pace,
     Ready,
     Restart,
     SaveFailed,
     Verdict,
 )
+from .seal import is_fresh
 
 LONGEST = 64 * 1024  # bytes of one message, newline included; `go` of 1,000 hosts is below 48 KiB
 # Characters of each text in a message that would be too long; one may take 12 bytes, and a verdict holds eleven texts.
@@ -122,9 +124,14 @@ def _shorter(values: dict[str, object], most: int) -> dict[str, object]:
 def _check(message: Message) -> None:
     """Raises ValueError where a value of the right type is out of its bounds."""
     match message:
-        case Hello(session=session):
+        case Hello(session=session, challenge=challenge):
             if not session or not session.isascii():
                 raise ValueError("a hello without a session")
+            if not is_fresh(challenge):
+                raise ValueError("a hello without a challenge")
+        case Nonce(nonce):
+            if not is_fresh(nonce):
+                raise ValueError("not a nonce")
         case Ready(slots=slots, tf_port=tf_port):
             _within(slots, "slots", 0, MOST_SLOTS)
             _ports(message)

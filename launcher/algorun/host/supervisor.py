@@ -28,7 +28,6 @@ from algorun.control.messages import (
     Hello,
     Message,
     NodeAlive,
-    Nonce,
     Notice,
     Ready,
     Refuse,
@@ -182,7 +181,7 @@ class Supervisor:
             case ClockTold():
                 if self._tools.trace is not None:
                     self._tools.trace.answered(message, now)
-            case Nonce() | Welcome() | Heartbeat():
+            case Welcome() | Heartbeat():
                 self._look_after_sampling()
                 self._runner.look_after_ranks(self._sampling.take() if self._sampling is not None else ())
                 self._arm()

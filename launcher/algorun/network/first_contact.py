@@ -1,4 +1,4 @@
-"""A follower's first connection to the hub: tried until a hub greets, with a warning of whatever else answers."""
+"""A follower's first connection to the hub: tried until a hub proves itself, with a warning of whatever else answers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from algorun.common.event_loop import Loop, Timer
+from algorun.control.handshake import refusal
 from algorun.control.refusals import shown
+from algorun.control.seal import is_sealed
 from algorun.control.waiting import Reach
 
 from .connection import Connection
@@ -15,7 +17,7 @@ from .spare_search import Route
 
 RETRY_S = (0.02, 0.05, 0.1, 0.25)  # pauses between attempts to reach the hub; the last one repeats
 CONNECT_TIMEOUT_S = 3.0
-SILENT_S = 3.0  # a hub greets at once; a program that says nothing for so long is another one, or held up
+SILENT_S = 3.0  # a hub greets and answers at once; a program that says nothing for so long is another one, or held up
 PATIENT_S = 15.0  # of silence, until another connection is tried
 
 
@@ -30,7 +32,7 @@ class Reaching(Protocol):
 
 
 class FirstContact:
-    """Tries until `greeted` or `close` is called. `tell` prints a line."""
+    """Tries until `proven` or `close` is called. `tell` prints a line."""
 
     def __init__(self, loop: Loop, route: Route, link: Reaching, tell: Callable[[str], None]) -> None:
         self._loop, self._route, self._link, self._tell = loop, route, link, tell
@@ -45,28 +47,36 @@ class FirstContact:
     @property
     def seen(self) -> str:
         """The last thing that was seen where the hub should be. The wait may end before a silence is long enough."""
-        if (connection := self._reached) is not None:
-            return self._reach.without_line(connection.peer, _begun(connection))
-        return self._reach.seen
+        if (connection := self._reached) is None:
+            return self._reach.seen
+        if connection.greeted:
+            return self._reach.without_proof(connection.peer, _begun(connection))
+        return self._reach.without_line(connection.peer, _begun(connection))
 
-    def spoken(self) -> None:
-        """What was reached is not silent, or no longer there."""
-        self._reached = None
-        if self._silence is not None:
-            self._silence.cancel()
-
-    def greeted(self) -> None:
-        """The hub has greeted: nobody waits for it any more."""
+    def proven(self) -> None:
+        """The hub has proved itself: nobody waits for it any more."""
         self._waiting.cancel()
+        self._heard()
+
+    def greeted(self, connection: Connection) -> None:
+        """What was reached greets as a hub does. It has as long to prove itself as it had to greet."""
+        self._heard()
+        self._expect(connection)
 
     def alien(self, connection: Connection, line: bytes) -> None:
         """This line is no hub's."""
         self._warn(self._reach.alien(connection.peer, shown(line)))
         self._give_up(connection)
 
+    def unproven(self, connection: Connection, line: bytes) -> None:
+        """What has greeted as a hub does sends a line that does not prove the token. A hub with another token refuses so."""
+        said = refusal(line).encode() or (b"" if is_sealed(line) else line)
+        self._warn(self._reach.unproven(connection.peer, shown(said) if said else ""))
+        self._give_up(connection)
+
     def ended(self, connection: Connection, reason: str) -> None:
-        """The connection has ended before a hub greeted."""
-        self.spoken()
+        """The connection has ended before this host has joined."""
+        self._heard()
         if connection.unread:
             self._warn(self._reach.alien(connection.peer, shown(connection.unread)))
         else:
@@ -77,7 +87,7 @@ class FirstContact:
         """Nothing is tried any more."""
         self._closed = True
         self._waiting.cancel()
-        self.spoken()
+        self._heard()
 
     def _try(self) -> None:
         if not self._closed:
@@ -94,22 +104,33 @@ class FirstContact:
             return self._try_again()
         if self._closed:
             return result.close()
-        connection = self._link.reached(result)
+        return self._expect(self._link.reached(result))
+
+    def _expect(self, connection: Connection) -> None:
+        """The next line of this connection is due."""
         self._reached = connection
         self._silence = self._loop.after(SILENT_S, lambda: self._silent(connection))
-        return None
+
+    def _heard(self) -> None:
+        """What was reached is not silent, or no longer there."""
+        self._reached = None
+        if self._silence is not None:
+            self._silence.cancel()
 
     def _silent(self, connection: Connection) -> None:
-        """A connection was made, and no whole line has come."""
-        if connection.unread:
+        """A connection was made, and no whole line has come, or none that proves the token."""
+        if connection.greeted:
+            self._warn(self._reach.unproven(connection.peer, _begun(connection)))
+        elif connection.unread:
             return self.alien(connection, connection.unread)
-        self._warn(self._reach.silent(connection.peer, SILENT_S))
+        else:
+            self._warn(self._reach.silent(connection.peer, SILENT_S))
         self._silence = self._loop.after(PATIENT_S - SILENT_S, lambda: self._give_up(connection))
         return None
 
     def _give_up(self, connection: Connection) -> None:
-        self.spoken()
-        connection.close()
+        self._heard()
+        connection.reset()
         self._link.given_up()
         self._try_again()
 

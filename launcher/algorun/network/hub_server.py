@@ -6,7 +6,7 @@ import functools
 from typing import TYPE_CHECKING
 
 from algorun.common.event_loop import Loop, Timer
-from algorun.control import hub_messages, proof, wire
+from algorun.control import hub_messages, seal, wire
 from algorun.control.hub import Hub, Sends
 from algorun.control.messages import Hello, Message, Refuse, Welcome
 from algorun.control.session import Session
@@ -15,7 +15,7 @@ from algorun.job.limits import ControlSettings
 from .channel_user import ChannelUser
 
 if TYPE_CHECKING:  # a job of one host needs no socket
-    from .connection import Connection
+    from .connection import Connection, Ending
     from .reception import Reception
     from .rival_search import Lookout
 
@@ -115,7 +115,7 @@ class HubServer:
         A host that comes back knows its session's id. Returns whether the hub has taken the host.
         """
         host, known, now = hello.host, self._joined.get(hello.host), self._loop.now()
-        back = known is not None and proof.same(hello.session, known.session.id)
+        back = known is not None and seal.same(hello.session, known.session.id)
         session = known.session if known is not None and back else Session(hello.session)
         try:
             missed = session.missed(hello.heard)
@@ -146,10 +146,20 @@ class HubServer:
             self._reception.warn(connection, why, host)
         connection.close()
 
-    def _ended(self, host: str, connection: Connection, reason: str) -> None:
+    def _ended(self, host: str, connection: Connection, ending: Ending) -> None:
         """A connection that the network has ended may be replaced by the host; one that the host has closed may not."""
-        if reason and self._joined[host].connection is connection:
-            self._send(self._hub.lost(self._loop.now(), host, f"host lost: {reason}"))
+        from .connection import How
+
+        if self._joined[host].connection is not connection:
+            return
+        match ending.how:
+            case How.CLOSED:
+                self._lost(host, ending.why)
+            case How.RESET:
+                self._send(self._hub.reset(self._loop.now(), host, ending.why))
+
+    def _lost(self, host: str, why: str) -> None:
+        self._send(self._hub.lost(self._loop.now(), host, f"host lost: {why}"))
 
     def _line(self, host: str, connection: Connection, line: bytes) -> None:
         try:
@@ -158,7 +168,8 @@ class HubServer:
             self._hear(host, message)
         except ValueError as error:
             connection.close()
-            self._ended(host, connection, f"sent an unusable message: {error}")
+            if self._joined[host].connection is connection:
+                self._lost(host, f"sent an unusable message: {error}")
 
     def _hear(self, host: str, message: Message) -> None:
         self._send(hub_messages.receive(self._hub, self._loop.now(), host, message))

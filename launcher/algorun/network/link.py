@@ -1,4 +1,4 @@
-"""A follower's link to the hub: one connection at a time, and another one when the hub falls silent.
+"""A follower's link to the hub: one connection at a time, and another one when the hub falls silent or the first is reset.
 
 What the hub's lines mean for the link is decided in control/handshake.py. first_contact.py makes the first connection,
 spare_search.py the later ones.
@@ -6,15 +6,17 @@ spare_search.py the later ones.
 
 from __future__ import annotations
 
+import functools
 import socket
 
-from algorun.common.event_loop import Loop
-from algorun.control import wire
-from algorun.control.handshake import Handshake, unheard
-from algorun.control.messages import Heartbeat, Message, Nonce, Welcome
+from algorun.common.event_loop import Loop, Timer
+from algorun.control import seal, wire
+from algorun.control.handshake import Handshake, Phase, greeting, unheard
+from algorun.control.host_loss import RESET_S
+from algorun.control.messages import Heartbeat, Message, Welcome
 
 from .channel_user import ChannelUser
-from .connection import Connection
+from .connection import Connection, Ending, How
 from .first_contact import FirstContact
 from .spare_search import Route, SpareSearch
 
@@ -23,13 +25,14 @@ class HubLink:
     """Tries to reach the hub until it is closed, and says hello when it gets through.
 
     When the hub falls silent, it tries a spare connection beside the one in use. Whichever brings the hub's next line
-    stays.
+    stays. After a reset it comes back at once, or the hub is lost.
     """
 
     def __init__(self, loop: Loop, route: Route, handshake: Handshake, user: ChannelUser) -> None:
         self._loop, self._handshake, self._user = loop, handshake, user
         self._connection: Connection | None = None  # the one in use
         self._resting: list[Connection] = []  # earlier ones: they end once the hub has taken the new one, not before
+        self._back_by: Timer | None = None  # the hub counts as lost unless this host is back by then
         self._spares = SpareSearch(loop, route, self._listen)
         self._first = FirstContact(loop, route, self, user.tell)
 
@@ -40,8 +43,8 @@ class HubLink:
 
     @property
     def seen(self) -> str:
-        """What answers where the hub should be, "" once the hub has greeted."""
-        return "" if self._handshake.greeted else self._first.seen
+        """What answers where the hub should be, "" once the hub has proved itself."""
+        return "" if self._handshake.proven else self._first.seen
 
     def send(self, message: Message) -> None:
         """Sends a message once, over this connection or a later one. Heartbeats look after the hub's silence."""
@@ -55,6 +58,7 @@ class HubLink:
         """Last words, then no socket is left."""
         self._first.close()
         self._spares.close()
+        self._is_back()
         if self._connection is not None:
             self._connection.flush(timeout_s)
         for each in self._resting:
@@ -73,50 +77,80 @@ class HubLink:
 
     def _listen(self, sock: socket.socket) -> Connection:
         connection = Connection(
-            self._loop, sock, lambda line: self._line(connection, line), lambda reason: self._ended(connection, reason)
+            self._loop, sock, lambda line: self._line(connection, line), lambda ending: self._ended(connection, ending)
         )
         return connection
 
     def _change_over(self) -> None:
-        """The hub has greeted over the spare connection, which is the one in use from now on."""
+        """A hub greets over the spare connection, which is the one in use from now on."""
         if self._connection is not None:
             self._connection.rest()
             self._resting.append(self._connection)
         self._handshake.connection_gone()
         self._connection = self._spares.take()
 
-    def _ended(self, connection: Connection, reason: str) -> None:
-        """The other side has closed a connection, or the network has (no reason)."""
+    def _ended(self, connection: Connection, ending: Ending) -> None:
+        """A connection has ended, and not by this side."""
         if connection is self._spares.spare:
             return self._spares.drop()
         self._connection = None
+        phase = self._handshake.phase
         self._handshake.connection_gone()
-        if not self._handshake.greeted:
-            self._first.ended(connection, reason or "the connection broke")
-        elif self._resting:  # the hub had not taken this one yet
-            self._spares.seek()
-        elif reason:
-            self._user.hub_lost(f"hub lost: {reason}")
+        if phase is Phase.REACHING or (phase is Phase.PROVEN and ending.how is not How.CLOSED):
+            self._first.ended(connection, ending.why or "the connection broke")
+        elif phase is Phase.RETURNING:  # the hub had not taken this one yet
+            self._spares.seek_later()
+        elif ending.how is How.CLOSED:
+            self._user.hub_lost(f"hub lost: {ending.why}")
+        elif ending.how is How.RESET:
+            self._come_back(ending.why)
         return None
+
+    def _come_back(self, why: str) -> None:
+        """The hub may be alive, and waits as long for this host."""
+        lost = f"hub lost: {why}, and no other connection within {RESET_S:g} s"
+        self._back_by = self._loop.after(RESET_S, lambda: self._user.hub_lost(lost))
+        self._spares.seek()
+
+    def _is_back(self) -> None:
+        if self._back_by is not None:
+            self._back_by.cancel()
+            self._back_by = None
 
     # -- what comes ------------------------------------------------------------------------------------------------
 
     def _line(self, connection: Connection, line: bytes) -> None:
-        self._first.spoken()
+        """A hub's first line greets, and proves nothing. Later ones are proven."""
         try:
-            message = wire.decode(line)
-            self._handshake.check(message, first=connection is self._spares.spare)
-            if connection is self._spares.spare:
-                self._change_over()
-            self._hear(connection, message)
+            if connection.greeted:
+                self._hear(connection, wire.decode(line))
+            else:
+                self._answer(connection, greeting(line))
         except ValueError as error:
             self._unusable(connection, line, error)
+
+    def _answer(self, connection: Connection, nonce: str) -> None:
+        if connection is self._spares.spare:
+            self._change_over()
+        hello, by = self._handshake.answer(nonce, seal.fresh())
+        connection.sealed(by, functools.partial(self._stranger, connection))
+        connection.send(hello)
+        if self._handshake.phase is Phase.REACHING:
+            self._first.greeted(connection)
+
+    def _stranger(self, connection: Connection, line: bytes) -> None:
+        """Whoever has greeted does not prove that it holds the job's token."""
+        if not self._handshake.proven:
+            return self._first.unproven(connection, line)
+        connection.reset()
+        self._connection = None
+        return self._spares.seek_later()
 
     def _unusable(self, connection: Connection, line: bytes, error: ValueError) -> None:
         if connection is self._spares.spare:
             connection.close()
             self._spares.drop()
-        elif self._handshake.greeted:
+        elif self._handshake.proven:
             connection.close()
             self._connection = None
             self._user.hub_lost(f"hub lost: sent an unusable message: {error}")
@@ -125,15 +159,15 @@ class HubLink:
 
     def _hear(self, connection: Connection, message: Message) -> None:
         answers = self._handshake.hear(self._loop.now(), message)
+        self._first.proven()
         if isinstance(message, Welcome):  # first of all: where an answer cannot be sent, the hub is lost
+            self._is_back()
             for each in self._resting:
                 each.abandon()
             self._resting.clear()
         for answer in answers:
             connection.send(answer)
-        if isinstance(message, Nonce):
-            self._first.greeted()
-        elif unheard(message):
+        if unheard(message):
             self._spares.seek()
         elif not isinstance(message, Welcome):
             self._spares.stop()

@@ -1,20 +1,27 @@
-"""Meets whoever connects to the hub: only a host of this job, with its proof and from its own address, gets in."""
+"""Meets whoever connects to the hub: only a host of this job, with its proof and from its own address, gets in.
+
+Strangers, who have not said hello yet, have few places. When all are taken, the newcomer gets the place of the one that has
+been silent for longest, from the address with most of them; the addresses of the job's own hosts come last. So neither many
+connections nor many addresses keep a host out: it says hello within milliseconds.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
-import os
 import socket
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from algorun.common.errors import UserError
 from algorun.common.event_loop import READ, Loop, Timer
-from algorun.control import proof, wire
 from algorun.control.gate import Gate
+from algorun.control.handshake import introduced
 from algorun.control.messages import Heartbeat, Hello, Nonce, Refuse
 from algorun.control.refusals import Refusals, shown
+from algorun.control.seal import fresh
 from algorun.job.limits import ControlSettings
 
 from .addresses import Address, look_up
@@ -22,9 +29,10 @@ from .connection import Connection
 
 HELLO_TIMEOUT_S = 5.0  # a peer that has not said who it is by then is closed
 NAME_RETRY_S = 0.5  # until the next look-up of a name that does not resolve yet
-FULL_RETRY_S = 0.2  # until the next look at new peers when there are too many
+NO_SOCKET_S = 0.2  # until the next look at new peers when this process has no descriptor left
 WRONG_PROOF = "the job's token differs (ALGORUN_TOKEN, or the training job's ARN)"
-STRANGERS = 256  # peers that have not said hello, at most; further ones wait in the kernel's backlog
+STRANGERS = 256  # peers that have not said hello, at most
+AT_ONCE = 16  # peers that are met before those that are here already are heard
 
 
 class Admitting(Protocol):
@@ -76,8 +84,10 @@ class Reception:
         self._loop, self._gate, self._settings, self._server = loop, gate, settings, server
         self._log = RefusalLog(loop, server.tell)
         self._listener: socket.socket | None = None
-        self._strangers: dict[Connection, Timer] = {}
+        self._strangers: dict[Connection, Timer] = {}  # the oldest first
         self._joined: dict[str, str] = {}  # hosts, and the address that each has joined from
+        self._familiar = set(settings.addresses.values())  # addresses of the job's hosts, as far as they are known
+        self._crowded = False  # once all places were taken
 
     def listen(self, address: str, port: int) -> None:
         """Listens on the job's own address. Raises UserError where the port is taken."""
@@ -121,25 +131,50 @@ class Reception:
     def _accept(self, _: int) -> None:
         assert self._listener is not None
         try:
-            while len(self._strangers) < STRANGERS:
+            for _ in range(AT_ONCE):
                 sock, _address = self._listener.accept()
                 self._greet(sock)
+                if len(self._strangers) > STRANGERS:
+                    self._make_room()
         except BlockingIOError:
             return
         except OSError:  # out of descriptors: strangers leave within their time
-            pass
-        self._loop.forget(self._listener)
-        self._loop.after(FULL_RETRY_S, self._accept_again)
+            self._loop.forget(self._listener)
+            self._loop.after(NO_SOCKET_S, self._accept_again)
 
     def _accept_again(self) -> None:
         if self._listener is not None:
             self._loop.watch(self._listener, READ, self._accept)
 
+    def _make_room(self) -> None:
+        """Drops the stranger that has been silent for longest: see the head of this file."""
+        if not self._crowded:
+            self._crowded = True
+            self._loop.in_thread(functools.partial(self._look_up_all, self._gate.missing), self._found_all)
+        foreign = [each for each in self._strangers if each.peer not in self._familiar]
+        those = foreign or list(self._strangers)
+        counts = Counter(each.peer for each in those)
+        most = max(counts.values())
+        oldest = next(each for each in those if counts[each.peer] == most)
+        self._drop(oldest, f"no hello, and {STRANGERS} others wait to be heard")
+
+    def _look_up_all(self, hosts: Sequence[str]) -> set[str]:
+        """The addresses of these hosts, as far as their names resolve. Blocks."""
+        found = set()
+        for host in hosts:
+            with contextlib.suppress(OSError):
+                found |= {str(address[0]) for _, address in look_up(self._settings.addresses.get(host, host), 0)}
+        return found
+
+    def _found_all(self, found: set[str] | Exception) -> None:
+        if not isinstance(found, Exception):
+            self._familiar |= found
+
     def _greet(self, sock: socket.socket) -> None:
-        nonce = os.urandom(16).hex()
+        nonce = fresh()
         connection = Connection(
             self._loop, sock, lambda line: self._introduced(connection, nonce, line),
-            lambda reason: self._no_hello(connection, f", {reason or 'the connection broke'}"),
+            lambda ending: self._no_hello(connection, f", {ending.why or 'the connection broke'}"),
         )  # fmt: skip
         too_late = f" within {HELLO_TIMEOUT_S:g} s"
         self._strangers[connection] = self._loop.after(HELLO_TIMEOUT_S, lambda: self._no_hello(connection, too_late))
@@ -168,28 +203,29 @@ class Reception:
         self._drop(connection, why, host)
 
     def _introduced(self, connection: Connection, nonce: str, line: bytes) -> None:
-        """A stranger's first line must be a hello with the right proof; anything else closes it."""
+        """A stranger's first line must be a hello that proves the token; anything else closes it."""
         if connection not in self._strangers:
             return
         try:
-            hello = wire.decode_hello(line)
-            proven = proof.same(hello.mac, proof.mac(self._settings.token, nonce, hello.host))
+            hello, seal = introduced(self._settings.token, nonce, line)
         except ValueError:  # one of them: text that cannot be encoded
             return self._drop(connection, f"no hello, it sent {shown(line)}")
         host, expected = hello.host, self._gate.expects(hello.host)
-        if proven and not expected:
-            connection.send(Refuse(f"{host} is not one of the job's hosts"))
-            return self._drop(connection, f"{shown(host.encode())} is not one of the job's hosts")
-        if not proven:
+        if seal is None:
             self._gate.unproven(host)
             return self._refuse(connection, WRONG_PROOF, host if expected else "")
+        connection.sealed(seal)
+        if not expected:
+            connection.send(Refuse(f"{host} is not one of the job's hosts"))
+            return self._drop(connection, f"{shown(host.encode())} is not one of the job's hosts")
         if self._settings.own_token:
             return self._admit(connection, hello)
         self._strangers[connection].cancel()
         connection.listen(  # from here on it only waits for the answer
             lambda line: self._drop(connection, f"it sent {shown(line)} before it was welcome", host),
-            lambda reason: self._drop(connection, reason or "the connection broke", host),
+            lambda ending: self._drop(connection, ending.why or "the connection broke", host),
         )
+        connection.send(Heartbeat())  # proves the hub: a look-up may take its time
         address = self._joined.get(host)
         if address is None:
             return self._look_up(connection, hello)

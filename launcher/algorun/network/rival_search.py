@@ -6,15 +6,14 @@ They do where their files list the hosts in another order.
 from __future__ import annotations
 
 import functools
-import os
 import socket
 from collections.abc import Callable
 
 from algorun.common.event_loop import Loop, Timer
-from algorun.control import wire
-from algorun.control.handshake import Applicant
+from algorun.control import seal, wire
+from algorun.control.handshake import Applicant, greeting, refusal
 from algorun.control.hub import Hub, Sends
-from algorun.control.messages import Bye, End, Heartbeat, Nonce, Notice, Refuse
+from algorun.control.messages import Bye, End, Heartbeat, Notice, Refuse
 from algorun.control.refusals import shown
 from algorun.control.rivals import MOST_ASKED, Looks
 from algorun.job.limits import ControlSettings
@@ -110,21 +109,33 @@ class Lookout:
     def _line(self, host: str, line: bytes) -> None:
         connection = self._links[host]
         try:
-            match wire.decode(line):
-                case Nonce(nonce):
-                    connection.send(self._own.answer(nonce, os.urandom(16).hex()))
-                case Heartbeat():
-                    self._looks.leads(host)
-                    self._end_if_complete()
-                case End(verdict):
-                    self._send(self._hub.ended_by_rival(self._loop.now(), host, verdict))
-                    connection.send(Bye(informed=tuple(self._hub.gate.hellos)))
-                    self._leave(host, connection)
-                case Refuse(why):
-                    self._was_refused(host, why)
-                    self._leave(host, connection)
+            if connection.greeted:
+                self._hear(host, connection, line)
+            else:
+                hello, by = self._own.answer(greeting(line), seal.fresh(), session=seal.fresh())
+                connection.sealed(by, functools.partial(self._stranger, host, connection))
+                connection.send(hello)
         except ValueError:  # whatever answers there is none of ours
             self._leave(host, connection)
+
+    def _stranger(self, host: str, connection: Connection, line: bytes) -> None:
+        """Whoever answers there does not prove that it holds the job's token."""
+        if why := refusal(line):
+            self._was_refused(host, why)
+        self._leave(host, connection)
+
+    def _hear(self, host: str, connection: Connection, line: bytes) -> None:
+        match wire.decode(line):
+            case Heartbeat():
+                self._looks.leads(host)
+                self._end_if_complete()
+            case End(verdict):
+                self._send(self._hub.ended_by_rival(self._loop.now(), host, verdict))
+                connection.send(Bye(informed=tuple(self._hub.gate.hellos)))
+                self._leave(host, connection)
+            case Refuse(why):
+                self._was_refused(host, why)
+                self._leave(host, connection)
 
     def _was_refused(self, host: str, why: str) -> None:
         """A hub of another job, or of this one with another list of hosts: that host may still come."""

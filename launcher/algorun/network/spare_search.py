@@ -68,6 +68,12 @@ class SpareSearch:
             self._seeking = True
             self._seek_once()
 
+    def seek_later(self) -> None:
+        """Tries again after a pause: what was reached is not the hub, or not the hub any more."""
+        if not self._seeking and not self._closed:
+            self._seeking = True
+            self._timer = self._loop.after(SPARE_EVERY_S, self._seek_once)
+
     def stop(self) -> None:
         """The hub has spoken: what is under way is given up."""
         self._seeking = False

@@ -190,7 +190,7 @@ def test_an_exception_below_a_rank_counts_only_if_the_rank_fails():
     seed=st.integers(0, 10_000),
     events=st.lists(
         st.tuples(
-            st.sampled_from(["done", "fail", "leave", "miss", "time-out", "kill", "stop", "wait", "deliver"]),
+            st.sampled_from(["done", "fail", "leave", "miss", "time-out", "kill", "reset", "stop", "wait", "deliver"]),
             st.integers(0, 3),
             st.sampled_from([0.0, 0.1, 0.9, 1.1, 5.0]),
         ),

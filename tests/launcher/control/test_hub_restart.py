@@ -193,7 +193,20 @@ def test_a_failure_that_was_under_way_when_the_attempt_ended_is_not_the_next_one
     events=st.lists(
         st.tuples(
             st.sampled_from(
-                ["done", "fail", "leave", "miss", "time-out", "hang", "kill", "stop", "wait", "deliver", "save"]
+                [
+                    "done",
+                    "fail",
+                    "leave",
+                    "miss",
+                    "time-out",
+                    "hang",
+                    "kill",
+                    "reset",
+                    "stop",
+                    "wait",
+                    "deliver",
+                    "save",
+                ]
             ),
             st.integers(0, 3),
             st.sampled_from([0.0, 0.1, 0.9, 1.1, 5.0]),

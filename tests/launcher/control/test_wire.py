@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from algorun import __version__
 from algorun.common.fast_dataclasses import fields
-from algorun.control import proof, wire
+from algorun.control import wire
 from algorun.control.failure import Failure, RankLeft
 from algorun.control.hang import Frame, Stack
 from algorun.control.messages import (
@@ -33,6 +33,9 @@ from tests.fuzz.readers_control import FROM_HOSTS
 from tests.fuzz.readers_control import FROM_HUB as SAMPLES_OF_HUB
 
 SAMPLES = [*FROM_HOSTS, *SAMPLES_OF_HUB]
+
+
+CHALLENGE = "0" * 32
 
 
 def edited(message, **changes) -> bytes:
@@ -95,7 +98,7 @@ def test_values_of_another_type_bring_a_value_error_only(name, values):
         edited(Stop("x"), why=3),
         edited(Heartbeat(1), heard=True),
         edited(Heartbeat(1), unheard=0),
-        edited(Hello("algo-2", {}, session="s"), digest={"a": 1}),
+        edited(Hello("algo-2", {}, challenge=CHALLENGE, session="s"), digest={"a": 1}),
         edited(Go(0, "h", 1, {"algo-1": 1}), slots={"algo-1": "1"}),
         edited(Go(0, "h", 1, {"algo-1": 1}), slots={"algo-1": -1}),
         edited(NodeAlive(0, "algo-2"), attempt="0"),
@@ -119,7 +122,7 @@ def test_a_long_traceback_still_fits_a_message():
 def test_texts_that_are_too_long_are_cut_until_a_message_fits():
     """A configuration error may show a whole hyperparameter; the others must hear of it all the same."""
     error = "hyperparameter algorun_args: " + "\U0001f600" * 90_000
-    line = wire.encode(Hello("algo-2", {}, error, "mac", "session"))
+    line = wire.encode(Hello("algo-2", {}, error, CHALLENGE, "session"))
     assert len(line) <= wire.LONGEST
     assert wire.decode_hello(line).error == error[: wire.LONGEST_ERROR]
     long = "\U0001f600" * 20_000
@@ -180,20 +183,18 @@ def test_numbers_that_no_rank_has_are_no_message(change):
 
 
 def test_a_hello_of_another_version_is_read_so_that_both_versions_can_be_named():
-    hello = Hello("algo-2", {wire.VERSION: "9.9"}, session="s")
+    hello = Hello("algo-2", {wire.VERSION: "9.9"}, challenge=CHALLENGE, session="s")
     assert wire.decode_hello(edited(hello, later="x", error=None)) == hello
     with pytest.raises(ValueError, match="with fields"):
-        wire.decode_hello(edited(Hello("algo-2", {wire.VERSION: __version__}, session="s"), later="x"))
+        wire.decode_hello(
+            edited(Hello("algo-2", {wire.VERSION: __version__}, challenge=CHALLENGE, session="s"), later="x")
+        )
     with pytest.raises(ValueError, match="without a session"):
         wire.decode_hello(edited(hello, session=""))
+    for challenge in ("", "x" * 32, "0" * 31):
+        with pytest.raises(ValueError, match="without a challenge"):
+            wire.decode_hello(edited(hello, challenge=challenge))
 
 
 def test_the_version_has_the_key_that_hosts_agree_on():
     assert agreement.at_first(job("script"), machine())[wire.VERSION] == __version__
-
-
-def test_a_proof_depends_on_token_nonce_and_host():
-    mac = proof.mac("token", "nonce", "algo-1")
-    assert proof.same(mac, proof.mac("token", "nonce", "algo-1"))
-    for other in (("x", "nonce", "algo-1"), ("token", "x", "algo-1"), ("token", "nonce", "algo-2")):
-        assert not proof.same(mac, proof.mac(*other))

@@ -10,9 +10,10 @@ import pytest
 
 from algorun.common.event_loop import Loop, Timer
 from algorun.control import wire
-from algorun.control.handshake import Applicant
+from algorun.control.handshake import Applicant, introduced
 from algorun.control.hub import Hub
 from algorun.control.messages import Heartbeat, Nonce
+from algorun.control.seal import fresh
 from algorun.job.limits import ControlSettings, Limits
 from algorun.network.rival_search import LOOK_S, Lookout
 from tests.launcher.jobs import hello
@@ -90,6 +91,10 @@ class Search:
             self.loop.post(self.loop.stop)
             self.loop.run()
 
+    def turn(self) -> None:
+        self.loop.post(self.loop.stop)
+        self.loop.run()
+
     def close(self) -> None:
         self.lookout.close()
         for each in self.sockets:
@@ -111,7 +116,11 @@ def test_a_late_failure_to_connect_does_not_remove_a_leader_that_has_answered(se
     near, far = search.connection()
     algo_2(near)
     algo_3(REFUSED)
-    far.sendall(wire.encode(Nonce("n")) + wire.encode(Heartbeat()))
+    nonce = fresh()
+    far.sendall(wire.encode(Nonce(nonce)))
+    search.turn()
+    _, seal = introduced("token", nonce, far.makefile("rb").readline()[:-1])
+    far.sendall(seal.close(wire.encode(Heartbeat())))
     search.until_looks(2)
     late(REFUSED)
     (algo_3,) = search.look()

@@ -19,9 +19,10 @@ from .running import PROGRAMS
 from .supervisors import ADDRESSES, by_hand, started
 
 
-def leader_last(tmp_path, marker, own, gate_s, **environ):
+def leader_last(tmp_path, marker, own, gate_s, followers_s=60, **environ):
     """Both hosts; the follower already looks for the leader when the leader's short gate opens."""
-    program, limits = [PROGRAMS / "faulty.py", "a"], ({"ALGORUN_GATE_S": str(gate_s)}, {"ALGORUN_GATE_S": "60"})
+    program = [PROGRAMS / "faulty.py", "a"]
+    limits = ({"ALGORUN_GATE_S": str(gate_s)}, {"ALGORUN_GATE_S": str(followers_s)})
     own = [limit | variables for limit, variables in zip(limits, own, strict=True)]
     return by_hand(tmp_path, marker, [program, program], (1, 0), own=own, **environ)[:2]
 
@@ -65,17 +66,18 @@ def test_refused_peers_are_named_and_a_flood_of_them_is_counted(tmp_path, nothin
     ]
 
 
-def refused(own, folder, marker, **environ):
+def refused(own, folder, marker, code=64, **environ):
     """A follower that the leader refuses: what the leader said about it, and both failures."""
-    codes, outs = leader_last(folder, marker, own, gate_s=3, **environ)
-    assert codes == [65, 64], outs
-    (line,) = [line for line in outs["algo-1"].splitlines() if "refused" in line]
+    codes, outs = leader_last(folder, marker, own, gate_s=3, followers_s=3, **environ)
+    assert codes == [65, code], outs
+    line, *_ = [line for line in outs["algo-1"].splitlines() if "refused" in line]
     assert line.startswith("algorun: warning: refused a connection from 127.0.0.")
     return line, [(folder / host / "output" / "failure").read_text() for host in ("algo-1", "algo-2")], outs
 
 
 def another_token(folder, marker):
-    return refused(({"ALGORUN_TOKEN": "one"}, {"ALGORUN_TOKEN": "two"}), folder, marker)
+    """Neither side can prove itself to the other one: the follower tries until the limit, as nobody's word may end the job."""
+    return refused(({"ALGORUN_TOKEN": "one"}, {"ALGORUN_TOKEN": "two"}), folder, marker, 65, ALGORUN_LEAVE_S="1")
 
 
 @pytest.mark.parametrize("begun", [another_token], indirect=True)
@@ -83,7 +85,10 @@ def test_another_token_is_named_on_both_sides(begun):
     line, failures, outs = begun
     assert " as algo-2: the job's token differs (ALGORUN_TOKEN, " in line
     assert "missing after 3 s: algo-2 (algo-2 came with another token" in failures[0]
-    assert "token differs (ALGORUN_TOKEN" in failures[1]
+    assert "hub not reached after 3 s: algo-1 (127.0.0.1 port " in failures[1]
+    assert "does not prove that it holds the job's token (ALGORUN_TOKEN, " in failures[1]
+    assert "it sent \"the job's token differs" in failures[1]
+    assert "does not prove that it holds the job's token" in outs["algo-2"]
     assert not any(token in out for out in outs.values() for token in ("'one'", "=one", "=two"))
 
 
