@@ -4,15 +4,31 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from collections.abc import Mapping
-from typing import TypedDict
+from pathlib import Path
 
+from algorun.common.errors import UserError
+from algorun_client.common import settings
 from algorun_client.common.codes import ClientCode
+from algorun_client.request import names
 
+from . import place
 from .common_options import add_place_options, add_where_options
+from .role_policies import Places, client_policy, job_policy, partition_of, trust_policy
 
-FOR = ("job", "trust", "client")
-VERSION = "2012-10-17"
+POLICIES = {"job": job_policy, "trust": trust_policy, "client": client_policy}
+ACCOUNT = re.compile(r"\d{12}")
+REGION = re.compile(r"[a-z]{2,}(-[a-z]+)+-\d+")
+BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+# A name of at most 64 characters, below a path if there is one. IAM's wildcards are none of them.
+ROLE = re.compile(r"(?:[\w+=,.@/-]+/)?[\w+=,.@-]{1,64}", re.ASCII)
+ROLE_ARN = re.compile(r"arn:(aws[a-z-]*):iam::(\d{12}):role/(.+)")
+KEY_ARN = re.compile(r"arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+")
+IMAGE = re.compile(
+    r"(\d{12})\.dkr\.ecr\.([a-z0-9-]+)\.[a-z0-9.-]+/([a-z0-9._/-]+?)(?::[\w.-]+)?(?:@sha256:[0-9a-f]{64})?"
+)
+IN_POLICIES = "*?$"  # IAM's wildcards, and the beginning of its variables
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -20,11 +36,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--for",
         dest="whom",
-        choices=FOR,
+        choices=tuple(POLICIES),
         default="job",
         help="job: what the job's role may do (default); trust: who may take that role; client: what you need yourself",
     )
-    parser.add_argument("--role", metavar="NAME", default="*", help="the job's role, for --for client")
+    parser.add_argument("--account", metavar="ID", default="", help="your AWS account (default: that of --role's ARN)")
+    parser.add_argument(
+        "--role",
+        metavar="NAME",
+        default="",
+        help="the job's role, by name or ARN, for --for client; the only one you may pass",
+    )
+    parser.add_argument(
+        "--image", metavar="URI", default="", help="the image in ECR (default: all of the account and region)"
+    )
     parser.add_argument("--kms-key", metavar="ARN", default="", help="the key of buckets and volumes, if there is one")
     parser.add_argument("--vpc", action="store_true", help="the job runs in subnets of a VPC")
     add_where_options(parser)
@@ -32,127 +57,91 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
-    """Makes no call: account and default bucket stay patterns where they are not given."""
-    bucket = options.bucket.removeprefix("s3://").strip("/") or f"sagemaker-{options.region or '*'}-*"
-    folder = "/".join(part for part in (options.prefix.strip("/"), options.project) if part)
-    places = Places(bucket, folder, options.region or "*", options.kms_key, options.role)
-    document = {"job": job_policy, "trust": trust_policy, "client": client_policy}[options.whom](places)
-    if options.vpc and options.whom == "job":
-        document["Statement"].append(_allow("Vpc", VPC, "*"))
-    print(json.dumps(document, indent=None if options.json else 2))
+    """Prints one policy. Makes no call.
+
+    Raises UserError with code 64 for a value that would widen the policy, and if account, region or role are missing.
+    """
+    policy = POLICIES[options.whom](_places(options, environ))
+    print(json.dumps(policy, indent=None if options.json else 2))
     return ClientCode.OK
 
 
-class Statement(TypedDict, total=False):
-    """IAM's words."""
-
-    Sid: str
-    Effect: str
-    Principal: Mapping[str, str]
-    Action: str | list[str]
-    Resource: str | list[str]
-    Condition: Mapping[str, Mapping[str, str]]
-
-
-class Policy(TypedDict):
-    """IAM's words."""
-
-    Version: str
-    Statement: list[Statement]
-
-
-class Places:
-    """What the policies name."""
-
-    def __init__(self, bucket: str, folder: str, region: str, kms_key: str, role: str) -> None:
-        self.bucket = f"arn:aws:s3:::{bucket}"
-        self.objects = f"{self.bucket}/{folder + '/' if folder else ''}*"
-        self.region, self.kms_key = region, kms_key
-        self.role = role if role.startswith("arn:") else f"arn:aws:iam::*:role/{role}"
-
-    def arn(self, service: str, resource: str) -> str:
-        """Of a resource in any account: the policy is attached in one."""
-        return f"arn:aws:{service}:{self.region}:*:{resource}"
-
-
-VPC = [
-    "ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface",
-    "ec2:DeleteNetworkInterfacePermission", "ec2:DescribeDhcpOptions", "ec2:DescribeNetworkInterfaces",
-    "ec2:DescribeSecurityGroups", "ec2:DescribeSubnets", "ec2:DescribeVpcs",
-]  # fmt: skip
-OBJECTS = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
-GROUP = "log-group:/aws/sagemaker/*"
-
-
-def job_policy(places: Places) -> Policy:
-    """The rights of the job's role: its bucket, its lines and metrics, its image."""
-    return _policy(
-        _allow("Bucket", ["s3:ListBucket", "s3:GetBucketLocation"], places.bucket),
-        _allow("Objects", OBJECTS, places.objects),
-        _allow(
-            "Logs",
-            ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents"],
-            places.arn("logs", GROUP),
-        ),
-        {
-            **_allow("Metrics", ["cloudwatch:PutMetricData"], "*"),
-            "Condition": {"StringLike": {"cloudwatch:namespace": "/aws/sagemaker/*"}},
-        },
-        _allow(
-            "Image",
-            ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
-            places.arn("ecr", "repository/*"),
-        ),
-        _allow("Registry", ["ecr:GetAuthorizationToken"], "*"),
-        *_key(places),
+def _places(options: argparse.Namespace, environ: Mapping[str, str]) -> Places:
+    known = place.read(options, environ, Path.cwd())
+    region = _region(known.region or environ.get("AWS_REGION", "") or environ.get("AWS_DEFAULT_REGION", ""))
+    account, role = _role(options.whom, options.account, options.role or settings.ROLE.read(environ), region)
+    project = names.checked("--project", known.project)
+    bucket = known.bucket or f"sagemaker-{region}-{account}"
+    _check("--bucket", bucket, BUCKET, "the name of a bucket", "--bucket NAME, as `aws s3 ls` shows it")
+    if any(each in known.prefix for each in IN_POLICIES):
+        raise UserError(
+            "--prefix", f"{known.prefix!r} means more than one folder in a policy",
+            allowed=f"no {' '.join(IN_POLICIES)}", fix="--prefix FOLDER",
+        )  # fmt: skip
+    if options.kms_key:
+        fix = "give the key's ARN: aws kms describe-key --key-id KEY --query KeyMetadata.Arn"
+        _check("--kms-key", options.kms_key, KEY_ARN, "a key's ARN, arn:aws:kms:REGION:ACCOUNT:key/ID", fix)
+    return Places(
+        account=account,
+        region=region,
+        bucket=bucket,
+        folder="/".join(part for part in (known.prefix, project) if part),
+        role=role,
+        kms_key=options.kms_key,
+        repository=_repository(options.image),
+        vpc=options.vpc,
     )
 
 
-def trust_policy(places: Places) -> Policy:
-    """Who may take the job's role: SageMaker."""
-    return _policy({"Effect": "Allow", "Principal": {"Service": "sagemaker.amazonaws.com"}, "Action": "sts:AssumeRole"})
+def _region(region: str) -> str:
+    if not region:
+        raise UserError("--region", "no region is given", fix="--region NAME, or AWS_REGION")
+    _check("--region", region, REGION, "the name of an AWS region", "such as --region eu-west-1")
+    return region
 
 
-def client_policy(places: Places) -> Policy:
-    """The rights that submit, follow, stop and fetch need."""
-    return _policy(
-        _allow(
-            "Jobs",
-            [
-                f"sagemaker:{verb}{kind}Job"
-                for kind in ("Training", "Processing")
-                for verb in ("Create", "Describe", "Stop")
-            ]
-            + ["sagemaker:AddTags"],
-            [places.arn("sagemaker", "training-job/*"), places.arn("sagemaker", "processing-job/*")],
-        ),
-        _allow("Lists", ["sagemaker:ListTrainingJobs", "sagemaker:ListProcessingJobs"], "*"),
-        {
-            **_allow("PassRole", ["iam:PassRole"], places.role),
-            "Condition": {"StringEquals": {"iam:PassedToService": "sagemaker.amazonaws.com"}},
-        },
-        _allow("Role", ["iam:GetRole"], places.role),
-        _allow("Bucket", ["s3:ListBucket"], places.bucket),
-        _allow("Objects", OBJECTS, places.objects),
-        _allow("Logs", ["logs:DescribeLogStreams", "logs:GetLogEvents"], places.arn("logs", GROUP)),
-        _allow("Figures", ["cloudwatch:GetMetricData"], "*"),  # it has no resources
-        _allow(
-            "Image",
-            ["ecr:DescribeImages", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
-            places.arn("ecr", "repository/*"),
-        ),
-        *_key(places),
-    )
+def _role(whom: str, account: str, role: str, region: str) -> tuple[str, str]:
+    """The account, and the role's name below its path; "" if the policy does not name the role."""
+    found = ROLE_ARN.fullmatch(role)
+    if found is not None:
+        partition, of_role, role = found.groups()
+        if partition != partition_of(region):
+            raise UserError(
+                "--role", f"{found[0]} is not in the partition of {region}, {partition_of(region)}",
+                fix="name a region and a role that go together",
+            )  # fmt: skip
+        if account and account != of_role:
+            raise UserError(
+                "--account", f"{account} is not the account of --role, {of_role}", fix="leave --account out"
+            )
+        account = of_role
+    if not account:
+        raise UserError(
+            "--account", "no account is given", allowed="12 digits",
+            fix="--account ID; `aws sts get-caller-identity --query Account --output text` prints it",
+        )  # fmt: skip
+    _check("--account", account, ACCOUNT, "a number of 12 digits", "--account 123456789012")
+    if whom == "client" and not role:
+        raise UserError(
+            "--role", "no role is given, and --for client allows to pass one role only",
+            fix="--role NAME or ARN of the job's role, or ALGORUN_ROLE",
+        )  # fmt: skip
+    if role:
+        _check("--role", role, ROLE, "a role's name or ARN", "--role NAME, as `aws iam list-roles` shows it")
+    return account, role
 
 
-def _key(places: Places) -> list[Statement]:
-    key = places.kms_key
-    return [_allow("Key", ["kms:Decrypt", "kms:GenerateDataKey", "kms:CreateGrant"], key)] if key else []
+def _repository(image: str) -> str:
+    """The ARN of an image's repository, which may be another account's and another region's; "" for no image."""
+    if not image:
+        return ""
+    _check("--image", image, IMAGE, "an image in ECR", "--image ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG")
+    found = IMAGE.fullmatch(image)
+    assert found is not None
+    account, region, name = found.groups()
+    return f"arn:{partition_of(region)}:ecr:{region}:{account}:repository/{name}"
 
 
-def _policy(*statements: Statement) -> Policy:
-    return {"Version": VERSION, "Statement": list(statements)}
-
-
-def _allow(name: str, actions: list[str], resource: str | list[str]) -> Statement:
-    return {"Sid": name, "Effect": "Allow", "Action": actions, "Resource": resource}
+def _check(option: str, value: str, pattern: re.Pattern[str], allowed: str, fix: str) -> None:
+    if pattern.fullmatch(value) is None:
+        raise UserError(option, f"{value!r} is not {allowed}", fix=fix)

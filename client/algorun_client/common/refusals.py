@@ -67,7 +67,7 @@ FIXES = {
     Refusal.EXPIRED: (LOG_IN, ClientCode.CREDENTIALS),
     Refusal.CREDENTIALS: (LOG_IN, ClientCode.CREDENTIALS),
     Refusal.DENIED: (
-        "ask for the right that the text names; `algorun role --for client` prints what is needed",
+        "ask for the right that the text names; `algorun role --for client --role ROLE` prints what is needed",
         ClientCode.CREDENTIALS,
     ),
     Refusal.QUOTA: (
@@ -97,7 +97,7 @@ def explained(error: ApiError) -> UserError:
     """The error that a command ends with after a refused call: what was refused, the fix and the exit code."""
     fix, code = FIXES[refusal(error)]
     if isinstance(error, BucketDenied):
-        role = f"`algorun role --for client --bucket {error.bucket}` prints all that is needed"
+        role = f"`algorun role --for client --role ROLE --bucket {error.bucket}` prints all that is needed"
         return UserError(
             f"bucket {error.bucket}",
             f"you have no right to {error.right}, or the bucket is another account's ({error})",

@@ -111,7 +111,7 @@ def test_a_bucket_without_a_right_is_one_error_that_names_both_and_makes_nothing
     (error,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("algorun: error: ")]
     assert error == (
         f"algorun: error: bucket {BUCKET}: you have no right to {right}, or the bucket is another account's ({asked[0]}: {refused}); "
-        f"fix: ask for {right} (`algorun role --for client --bucket {BUCKET}` prints all that is needed), or name another --bucket"
+        f"fix: ask for {right} (`algorun role --for client --role ROLE --bucket {BUCKET}` prints all that is needed), or name another --bucket"
     )
     made = {each["Key"] for each in account.list_objects_v2(Bucket=BUCKET)["Contents"]} - {"images/1"}
     # What may be written but not read may be known only after the claim, which the next line finds.

@@ -97,5 +97,5 @@ def test_a_request_and_a_policy_are_printed_as_they_are(tmp_path, monkeypatch, c
     environ = clean_environ(ALGORUN_LOCAL_ROOT=str(Path("root")))
     assert main(["submit", "--where", "local", "--json", "--dry-run", "ddp"], environ) == 0
     assert json.loads(capsys.readouterr().out)["create"]
-    assert main(["role", "--json"], environ) == 0
+    assert main(["role", "--json", "--account", "123456789012", "--region", "eu-west-1"], environ) == 0
     assert json.loads(capsys.readouterr().out)["Statement"]

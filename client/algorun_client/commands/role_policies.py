@@ -1,0 +1,204 @@
+"""The policies that `algorun role` prints. Pure.
+
+A statement names its resources. Where AWS knows no resource for an action, the statement has `*`, and ANY_RESOURCE below
+says why.
+
+Sources: AWS's "How to use SageMaker execution roles" (CreateTrainingJob, CreateProcessingJob), "Cross-service confused
+deputy prevention" of SageMaker, and the Service Authorization Reference (which actions know resources).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+VERSION = "2012-10-17"
+SERVICE = "sagemaker.amazonaws.com"
+JOBS = ("Training", "Processing")
+# The first words of a region's name, and its partition. Every other region is one of `aws`.
+PARTITIONS = (
+    ("cn-", "aws-cn"), ("us-gov-", "aws-us-gov"), ("us-iso-", "aws-iso"), ("us-isob-", "aws-iso-b"),
+    ("eu-isoe-", "aws-iso-e"), ("us-isof-", "aws-iso-f"), ("eusc-", "aws-eusc"),
+)  # fmt: skip
+# Statements whose resource is `*`, and why.
+ANY_RESOURCE = {
+    "Metrics": "cloudwatch:PutMetricData has no resource; a condition narrows it to SageMaker's namespaces",
+    "Figures": "cloudwatch:GetMetricData has no resource, and no condition either",
+    "Registry": "ecr:GetAuthorizationToken has no resource",
+    "Lists": "sagemaker:ListTrainingJobs and ListProcessingJobs have no resource",
+    "VpcLook": "ec2:Describe* of networks has no resource",
+}
+OBJECTS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
+LAYERS = ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
+
+
+class Statement(TypedDict, total=False):
+    """IAM's words."""
+
+    Sid: str
+    Effect: str
+    Principal: Mapping[str, str]
+    Action: str | list[str]
+    Resource: str | list[str]
+    Condition: Mapping[str, Mapping[str, str | list[str]]]
+
+
+class Policy(TypedDict):
+    """IAM's words."""
+
+    Version: str
+    Statement: list[Statement]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """What the policies name. Nothing here holds a wildcard."""
+
+    account: str
+    region: str
+    bucket: str
+    folder: str  # in the bucket, without slashes at its ends; never ""
+    role: str = ""  # the job's role: a name, below its path if it has one; only the client's policy needs it
+    kms_key: str = ""  # the ARN of a key, or "" for none
+    repository: str = ""  # the ARN of the image's repository, or "" for all of this account and region
+    vpc: bool = False
+
+    @property
+    def partition(self) -> str:
+        """The first part of every ARN in this region."""
+        return partition_of(self.region)
+
+    def arn(self, service: str, resource: str) -> str:
+        """Of a resource in this account and region."""
+        return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{resource}"
+
+    @property
+    def bucket_arn(self) -> str:
+        return f"arn:{self.partition}:s3:::{self.bucket}"
+
+    @property
+    def role_arn(self) -> str:
+        return f"arn:{self.partition}:iam::{self.account}:role/{self.role}"
+
+    @property
+    def jobs(self) -> list[str]:
+        """Every job of this account and region."""
+        return [self.arn("sagemaker", f"{kind.lower()}-job/*") for kind in JOBS]
+
+    @property
+    def logs(self) -> list[str]:
+        """The groups that SageMaker writes jobs' lines to, and their streams."""
+        return [self.arn("logs", f"log-group:/aws/sagemaker/{kind}Jobs{end}") for kind in JOBS for end in ("", ":*")]
+
+
+def partition_of(region: str) -> str:
+    """The partition of a region: `aws`, `aws-cn`, `aws-us-gov` or another one."""
+    return next((partition for begin, partition in PARTITIONS if region.startswith(begin)), "aws")
+
+
+def job_policy(places: Places) -> Policy:
+    """The rights of the job's role: its folder in the bucket, its lines and metrics, its image."""
+    logs = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
+    return _policy(
+        *_folder(places),
+        _allow("Region", ["s3:GetBucketLocation"], places.bucket_arn),
+        _allow("Logs", logs, places.logs),
+        {
+            **_allow("Metrics", ["cloudwatch:PutMetricData"], "*"),
+            "Condition": {"StringLike": {"cloudwatch:namespace": "/aws/sagemaker/*"}},
+        },
+        _allow("Image", ["ecr:BatchCheckLayerAvailability", *LAYERS], _repository(places)),
+        _allow("Registry", ["ecr:GetAuthorizationToken"], "*"),
+        *_key(places),
+        *_grant(places),
+        *(_vpc(places) if places.vpc else ()),
+    )
+
+
+def trust_policy(places: Places) -> Policy:
+    """Who may take the job's role: SageMaker, for a job of this account and region.
+
+    Without the conditions SageMaker would take the role for whoever can make SageMaker act, in any account.
+    """
+    return _policy(
+        {
+            "Sid": "Jobs",
+            "Effect": "Allow",
+            "Principal": {"Service": SERVICE},
+            "Action": "sts:AssumeRole",
+            "Condition": {
+                "StringEquals": {"aws:SourceAccount": places.account},
+                "ArnLike": {"aws:SourceArn": places.jobs},
+            },
+        }
+    )
+
+
+def client_policy(places: Places) -> Policy:
+    """The rights that submit, follow, stop and fetch need."""
+    verbs = [f"sagemaker:{verb}{kind}Job" for kind in JOBS for verb in ("Create", "Describe", "Stop")]
+    return _policy(
+        _allow("Jobs", [*verbs, "sagemaker:AddTags"], places.jobs),
+        _allow("Lists", [f"sagemaker:List{kind}Jobs" for kind in JOBS], "*"),
+        {
+            **_allow("PassRole", ["iam:PassRole"], places.role_arn),
+            "Condition": {"StringEquals": {"iam:PassedToService": SERVICE}},
+        },
+        _allow("Role", ["iam:GetRole"], places.role_arn),
+        *_folder(places),
+        _allow("Logs", ["logs:DescribeLogStreams", "logs:GetLogEvents"], places.logs),
+        _allow("Figures", ["cloudwatch:GetMetricData"], "*"),
+        _allow("Image", ["ecr:DescribeImages", *LAYERS], _repository(places)),
+        *_key(places),
+    )
+
+
+def _folder(places: Places) -> list[Statement]:
+    """For a key that is not there S3 compares s3:prefix with the key, so a missing object is still a 404 and no 403."""
+    return [
+        {
+            **_allow("Bucket", ["s3:ListBucket"], places.bucket_arn),
+            "Condition": {"StringLike": {"s3:prefix": f"{places.folder}/*"}},
+        },
+        _allow("Objects", OBJECTS, f"{places.bucket_arn}/{places.folder}/*"),
+    ]
+
+
+def _repository(places: Places) -> str:
+    return places.repository or places.arn("ecr", "repository/*")
+
+
+def _key(places: Places) -> list[Statement]:
+    if not places.kms_key:
+        return []
+    return [_allow("Key", ["kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"], places.kms_key)]
+
+
+def _grant(places: Places) -> list[Statement]:
+    """For the volumes of hosts: SageMaker hands the key to EBS. No grant is for anybody but AWS's services."""
+    if not places.kms_key:
+        return []
+    condition = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
+    return [{**_allow("Grant", ["kms:CreateGrant"], places.kms_key), "Condition": condition}]
+
+
+def _vpc(places: Places) -> list[Statement]:
+    """Interfaces are made in this account. Subnets and security groups may be another account's that shares its VPC."""
+    shared = [f"arn:{places.partition}:ec2:{places.region}:*:{kind}/*" for kind in ("subnet", "security-group")]
+    interfaces = places.arn("ec2", "network-interface/*")
+    look = ("DhcpOptions", "NetworkInterfaces", "SecurityGroups", "Subnets", "Vpcs")
+    changes = ("CreateNetworkInterfacePermission", "DeleteNetworkInterface", "DeleteNetworkInterfacePermission")
+    return [
+        _allow("VpcLook", [f"ec2:Describe{each}" for each in look], "*"),
+        _allow("VpcInterface", ["ec2:CreateNetworkInterface"], [interfaces, *shared]),
+        _allow("VpcChange", [f"ec2:{each}" for each in changes], interfaces),
+    ]
+
+
+def _policy(*statements: Statement) -> Policy:
+    return {"Version": VERSION, "Statement": list(statements)}
+
+
+def _allow(name: str, actions: Sequence[str], resource: str | list[str]) -> Statement:
+    return {"Sid": name, "Effect": "Allow", "Action": list(actions), "Resource": resource}
