@@ -209,7 +209,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115  a job ends as it ends, whoever reads its lines
         return code
     except UserError as error:
-        print(f"algorun: error: {error}", file=sys.stderr)
+        from .common.plain_text import plain  # only an error needs it
+
+        print(f"algorun: error: {plain(str(error))}", file=sys.stderr)
         return error.code
     except BrokenPipeError:  # `algorun plan | head`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it when it exits

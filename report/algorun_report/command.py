@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from algorun.common.errors import ExitCode, UserError
+from algorun.common.plain_text import plain, uncommanding_json
 from algorun.timing.step_trace import Merged
 
 from .folder.definitions import Definition, from_option
@@ -42,7 +43,7 @@ def main(words: Sequence[str]) -> int:
     except UserError as error:
         if "--json" not in words:
             raise
-        print(f"algorun: error: {error}", file=sys.stderr)
+        print(f"algorun: error: {plain(str(error))}", file=sys.stderr)
         _write_end(error.code, "error", text=str(error))
         return error.code
     page.say(as_json=options.json)
@@ -54,7 +55,7 @@ def main(words: Sequence[str]) -> int:
 def _write_end(code: int, kind: str, *, job: str = "", text: str = "") -> None:
     """The last object of --json, as every command of the client prints it."""
     fields = {"job": job, "code": int(code), "code_known": True, "kind": kind, "source": "client", "text": text}
-    print(json.dumps({"event": "end", **fields, "again": ""}))
+    print(uncommanding_json(json.dumps({"event": "end", **fields, "again": ""})))
 
 
 def is_of_folder(words: Sequence[str]) -> bool:
@@ -120,7 +121,7 @@ class Page:
     def say(self, *, as_json: bool) -> None:
         """Prints where the page is."""
         if as_json:
-            print(json.dumps(self.to_json()))
+            print(uncommanding_json(json.dumps(self.to_json())))
             return
         for text in self.warnings:
             print(f"algorun: warning: {text}", file=sys.stderr)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn, Protocol
 
 from algorun.common.errors import UserError
+from algorun.common.plain_text import plain
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode, Source, kind_of
 from algorun_client.common.errors import ApiError, Interrupted
@@ -113,7 +114,7 @@ def _interrupted(text: str, *, as_json: bool) -> None:
     end = json_lines.End(code=int(ClientCode.DETACHED), kind="interrupted", text=text)
     if as_json:
         json_lines.write_end(end)
-    print(f"algorun: interrupted{': ' if text else ''}{text}", file=sys.stderr)
+    print(f"algorun: interrupted{': ' if text else ''}{plain(text)}", file=sys.stderr)
     if not as_json:
         print(f"algorun: exit {end.code}, kind={end.kind} source={end.source}", file=sys.stderr, flush=True)
 
@@ -148,7 +149,7 @@ def _of_this_machine(error: OSError) -> UserError:
 def _refused(error: UserError, *, as_json: bool) -> int:
     """Nothing was created, or a job could not be asked for. A job may end with the same code: `source` tells whose it is."""
     kind = kind_of(error.code)
-    print(f"algorun: error: {error}", file=sys.stderr)
+    print(f"algorun: error: {plain(str(error))}", file=sys.stderr)
     if as_json:
         json_lines.write_end(json_lines.End(code=error.code, kind=kind, text=str(error)))
     elif kind != "error":

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from algorun.common.plain_text import uncommanding_json
+
 from .codes import ClientCode, Source
 
 DONE = "done"  # how a command ends that says nothing about a job's end
@@ -27,11 +29,16 @@ class End:
         return {"event": "end", **asdict(self)}
 
 
+def text(value: object) -> str:
+    """A value as one line of JSON."""
+    return uncommanding_json(json.dumps(value))
+
+
 def write(event: str, **fields: object) -> None:
     """Prints an object on stdout."""
-    print(json.dumps({"event": event, **fields}), flush=True)
+    print(text({"event": event, **fields}), flush=True)
 
 
 def write_end(end: End) -> None:
     """Prints the last object on stdout."""
-    print(json.dumps(end.to_json()), flush=True)
+    print(text(end.to_json()), flush=True)

@@ -1,8 +1,11 @@
-"""A line of a host as it is shown: one mark that names the host, and a text that moves no terminal. Pure."""
+"""A line of a host as it is shown: one mark that names the host, and a text that moves no terminal and is no command to a CI
+system, in whose log it may stand. Pure."""
 
 from __future__ import annotations
 
 import re
+
+from algorun.common.plain_text import uncommanding, uncommanding_inside
 
 LONGEST_MARK = 80  # characters
 # What terminals take for a command: CSI (colours, cursor), OSC (titles, links), DCS and the like, two-character escapes.
@@ -17,6 +20,10 @@ ESCAPES = re.compile(
 
 def shown(text: str) -> str:
     """A text without colours and without what would move a terminal's cursor: of a progress bar only its last state."""
+    return uncommanding(_still(text))
+
+
+def _still(text: str) -> str:
     text = text.rstrip("\r\n")
     if text.isprintable():
         return text
@@ -29,7 +36,7 @@ def marked(host: str, text: str) -> tuple[str, str]:
 
     The launcher marks the lines of its ranks itself, as `[3 algo-2]`: that is the mark then. Else it is `[algo-2]`.
     """
-    text = shown(text)
+    text = uncommanding_inside(_still(text))
     if text.startswith("["):
         end = text.find("]", 1, LONGEST_MARK)
         if text[1:end].partition(" ")[2] == host:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -119,7 +118,7 @@ class JsonView:
 
     def _write(self, values: Sequence[dict[str, object]]) -> None:
         if values:
-            self._out.write("".join(json.dumps(each) + "\n" for each in values))
+            self._out.write("".join(json_lines.text(each) + "\n" for each in values))
             self._out.flush()
 
 

@@ -18,6 +18,7 @@ from algorun.common import own_opt_ml
 from algorun.common.errors import ExitCode, UserError, exit_code
 from algorun.common.event_loop import hold_signals
 from algorun.common.free_ports import free_ports
+from algorun.common.plain_text import plain
 from algorun.common.standard_streams import StandardStream
 from algorun.host.logs import Lines
 from algorun.host.processes import end_with_parent
@@ -260,11 +261,11 @@ def _close(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int]
     with contextlib.suppress(OSError):  # the reader has ended, or its disk is full; the exit code still counts
         print(f"algorun: hosts left with {', '.join(map(str, codes))} after {seconds:.1f} s")
         if artifacts:
-            print(f"algorun: artifacts in {leader.model}: {', '.join(artifacts)}")
+            print(f"algorun: artifacts in {leader.model}: {plain(', '.join(artifacts))}")
         print(f"algorun: logs and metrics in {leader.output_data}", flush=True)
         if failures and code:
             text = failures[0].read_text(encoding="utf-8", errors="replace")
             # As in host/run.py: only the first line is the launcher's.
-            print("\n| ".join(f"algorun: {text.rstrip()}".split("\n")), file=sys.stderr, flush=True)
-        print(line or f"failed nnodes={len(hosts)} code={code}", flush=True)
+            print("\n| ".join(f"algorun: {plain(text).rstrip()}".split("\n")), file=sys.stderr, flush=True)
+        print(plain(line) or f"failed nnodes={len(hosts)} code={code}", flush=True)
     return code

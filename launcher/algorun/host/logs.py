@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from algorun.common.plain_text import plain
+from algorun.common.plain_text import ANYWHERE, plain
 from algorun.common.standard_streams import StandardStream, write_all
 
 from .tail import Tail
@@ -172,15 +172,21 @@ COMMAND = (
 )
 # The same commands as one character each (U+0080 to U+009F) in UTF-8: U+009B is ESC [.
 C1 = re.compile(rb"\xc2([\x80-\x9f])")
+CI_COMMAND = re.compile(ANYWHERE.encode())
 COLOUR, UNCOLOURED = rb"\x1b\[[0-9;:]*m", b"\x1b[0m"
 
 
 def harmless(lines: bytes) -> bytes:
     """Whole lines of a rank as the console gets them: with colours, which end with their line, and without anything else that
     moves a terminal's cursor. So no line of a rank can write over a line of the launcher's, or over its own prefix. A line of
-    nothing else than such commands is left out."""
-    if len(lines.translate(None, MOVING)) == len(lines) and not C1.search(lines):
-        return lines
+    nothing else than such commands is left out. What a CI system takes for a command wherever it stands in a line gets a
+    space; what it takes for one at a line's start has the prefix before it."""
+    if len(lines.translate(None, MOVING)) != len(lines) or C1.search(lines):
+        lines = _without_moves(lines)
+    return CI_COMMAND.sub(b"## ", lines) if b"##" in lines else lines
+
+
+def _without_moves(lines: bytes) -> bytes:
     shown = ((line, _harmless_line(line)) for line in lines.removesuffix(b"\n").split(b"\n"))
     return b"".join(cleaned + b"\n" for line, cleaned in shown if cleaned.strip() or not line.strip())
 

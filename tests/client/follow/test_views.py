@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
 from rich.console import Console
 
 from algorun_client.follow.line_text import marked, shown
@@ -18,6 +19,7 @@ from algorun_client.follow.terminal_view import TerminalView, where_it_is
 from algorun_client.follow.view import JsonView, PlainView
 from algorun_client.request.model import Kind
 from algorun_client.target.job_state import JobState, Phase
+from tests.ci_commands import TEXTS, is_command
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -147,3 +149,18 @@ def test_the_terminal_shows_lines_phases_metrics_and_the_way_back():
     assert "train:loss 0.5" in below.get()
     assert "come back with: algorun logs -f job --region r" in text
     assert "job job was stopped: exit 74, kind=stopped source=client" in text
+
+
+@given(TEXTS)
+def test_no_line_of_a_host_is_a_command_to_a_ci_system(text):
+    assert not is_command(" ".join(marked("algo-1", text)))
+    assert not is_command(f"  {shown(text)}")
+    out, err = io.StringIO(), io.StringIO()
+    JsonView(out).lines([LogLine("algo-1", "algo-1-1", 5, text)])
+    PlainView(out, err).lines([LogLine("algo-1", "algo-1-1", 5, text)])
+    PlainView(out, err).end("job", judge(state(status="Failed", failure=f"AlgorithmError: x\n{text}")), "")
+    assert not is_command(out.getvalue() + err.getvalue())
+
+
+def test_a_mark_keeps_a_line_as_it_is():
+    assert marked("algo-1", "[3 algo-1] ::error::a") == ("[3 algo-1]", "::error::a")

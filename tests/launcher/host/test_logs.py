@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from algorun.host.logs import LONGEST_LINE, Console, Lines, RankLog, harmless, prefixed
 from algorun.host.tail import Tail
+from tests.ci_commands import COMMANDS as CI_COMMANDS
+from tests.ci_commands import NONE, TEXTS, is_command
 
 CHUNK = st.one_of(
     st.binary(max_size=12), st.lists(st.sampled_from((b"a", b" ", b"\r", b"\n", b"\b")), max_size=9).map(b"".join)
@@ -227,6 +229,19 @@ def test_no_line_of_a_rank_writes_over_its_own_prefix(lines):
         assert not set(line) & set(b"\r\x07\x08\x0b\x0c\x7f")
         assert not re.search(rb"\xc2[\x80-\x9f]", line)
         assert all(part[:1] == b"[" and part.lstrip(b"[0123456789;:")[:1] == b"m" for part in line.split(b"\x1b")[1:])
+
+
+@given(TEXTS)
+def test_no_line_of_a_rank_is_a_command_to_a_ci_system(text):
+    for line in prefixed(b"[0 algo-1] ", harmless(text.encode() + b"\n")).decode("utf-8", "replace").split("\n"):
+        assert not is_command(line)
+
+
+def test_a_line_with_a_command_keeps_its_words_and_another_line_is_unchanged():
+    for line in CI_COMMANDS:
+        assert harmless(f"{line}\n".encode()).decode() in (f"{line}\n", re.sub("##(?=[a-z]*\\[)", "## ", line) + "\n")
+    for line in NONE:
+        assert harmless(f"{line}\n".encode()).decode() == f"{line}\n"
 
 
 def test_the_end_of_both_streams_is_kept_beside_that_of_stderr(tmp_path):
