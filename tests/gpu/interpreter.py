@@ -33,9 +33,9 @@ def make(folder: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     venv.create(folder, symlinks=True, with_pip=False)
     site = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(folder), "platbase": str(folder)}))
-    # This repository first: what `pip install` may have left of another algorun comes after it.
+    # As `pip install -e` names it, which algorun-rank.pth looks for. This repository first: what `pip install` may have left of another algorun comes after it.
     lines = [str(ROOT), *map(str, PACKAGES)]
     lines += [f"import site; site.addsitedir({each!r})" for each in package_folders()]
-    (site / "algorun-tested.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (site / "_editable_impl_algorun.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
     shutil.copy(ROOT / "launcher" / "algorun-rank.pth", site)
     return folder / "bin" / "python"

@@ -1,14 +1,15 @@
 """Runs in every Python process of a rank before the user's first line: reports an uncaught exception at once, and starts
 rank_steps when torch is imported.
 
-A .pth file of the interpreter executes it by its path. The user's code folder is on sys.path by then and may hold a
+A .pth file of the interpreter (launcher/algorun-rank.pth) executes it: beside an installed package, or in a folder that
+`pip install -e` has named, and only if ALGORUN_SHIM is this file's path without links. So each launcher reaches ranks of
+its own installation, and nobody makes a Python run another file by a variable. The user's code folder is on sys.path by then and may hold a
 json.py or a socket.py, so only built-in modules are imported (and `_socket`, an extension module that no script
 replaces). sys.argv, sys.path and `__main__` are not changed.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 
 TYPE_CHECKING = False  # typing itself must not be imported here
@@ -55,7 +56,7 @@ def end_gloo() -> None:
 
 def _beside(file: str) -> str:
     """The path of a file beside this one."""
-    return os.environ.get("ALGORUN_SHIM", "").removesuffix("rank_shim.py") + file
+    return __file__.removesuffix("rank_shim.py") + file
 
 
 def _execute(path: str, name: str, listed: bool = False) -> Any:  # a module: its functions have no types here
@@ -63,6 +64,7 @@ def _execute(path: str, name: str, listed: bool = False) -> Any:  # a module: it
     with open(path, encoding="utf-8") as file:
         code = compile(file.read(), path, "exec")
     module = type(sys)(name)
+    module.__file__ = path
     if listed:
         sys.modules[name] = module
     exec(code, module.__dict__)

@@ -104,7 +104,7 @@ def _living(replay: Any) -> Any:  # a method of torch, see above
 
 def _beside(part: str) -> Any:  # a module: its functions have no types here
     """The module rank_`part`, which lies beside rank_shim."""
-    path = os.environ["ALGORUN_SHIM"].removesuffix("shim.py") + f"{part}.py"
+    path = __file__.removesuffix("steps.py") + f"{part}.py"
     with open(path, encoding="utf-8") as file:
         code = compile(file.read(), path, "exec")
     module = type(sys)(f"algorun_rank_{part}")

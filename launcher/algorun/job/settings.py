@@ -204,7 +204,11 @@ LEFT_OUT_HOST = Setting(
 )
 RUN_DIR = Setting("ALGORUN_RUN_DIR", "", text_of, "a folder", "The supervisor's sockets and step counters on this host")
 SHIM = Setting(
-    "ALGORUN_SHIM", "", text_of, "a file", "The program that reports a rank's exception and counts its steps"
+    "ALGORUN_SHIM",
+    "",
+    text_of,
+    "a file",
+    "The program that reports a rank's exception and counts its steps: that of the launcher's own installation, no other runs",
 )
 RANK = Setting(
     "ALGORUN_RANK", "", text_of, "a number", "RANK as the launcher set it; a launcher inside the script may change RANK"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import timeit
 from pathlib import Path
 
 import pytest
@@ -132,6 +134,66 @@ def test_the_shim_changes_nothing_that_a_script_can_see(tmp_path, nothing_left):
     assert done.code == 0, done.text
     line = next(line for line in done.out.splitlines() if "seen" in line)
     assert json.loads(line.split("seen ", 1)[1]) == ["__main__", ["entry.py"], str(tmp_path / "code"), []]
+
+
+HOOKED = "import sys; print('hooked', sys.excepthook is not sys.__excepthook__)"
+OWN = ROOT / "launcher" / "algorun" / "inside" / "rank_shim.py"
+
+
+def hooked(shim: str, *options: str, code: str = HOOKED, cwd: Path | None = None, **environ: str) -> str:
+    """What a Python prints that is started as a rank with this ALGORUN_SHIM."""
+    argv = [sys.executable, *options, "-c", code]
+    environ = clean_environ(ALGORUN_RANK="0", ALGORUN_SHIM=shim, **environ)
+    done = subprocess.run(argv, env=environ, cwd=cwd, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("options", [(), ("-I",)])
+def test_the_shim_of_this_installation_runs(options):
+    assert hooked(str(OWN), *options) == "hooked True\n"
+
+
+@pytest.mark.parametrize("options", [(), ("-I",)])
+def test_no_other_file_runs_in_the_shims_place(tmp_path, options):
+    (tmp_path / "algorun" / "inside").mkdir(parents=True)
+    other = tmp_path / "algorun" / "inside" / "rank_shim.py"  # as another installation, or a folder of the user, has it
+    other.write_text("print('another program has run')\nimport sys\nsys.excepthook = None\n")
+    link = tmp_path / "rank_shim.py"
+    link.symlink_to(OWN)
+    folder = OWN.parent
+    for shim in (
+        *(str(other), str(link), str(folder), str(folder / "gloo_threads.py"), str(folder / "rank_exec.py")),
+        *(
+            "rank_shim.py",
+            "algorun/inside/rank_shim.py",
+            os.path.relpath(OWN, tmp_path),
+            f"{folder}/../inside/rank_shim.py",
+        ),
+        *("", "/", "/dev/stdin", f"{OWN}\n", f" {OWN}", f"{OWN}/"),
+    ):
+        assert hooked(shim, *options, cwd=tmp_path, PYTHONPATH=str(tmp_path)) == "hooked False\n", shim
+
+
+def test_the_shim_of_an_installed_package_runs_beside_its_pth_file(tmp_path):
+    """As pip installs a wheel: the package and the .pth file in one folder, which may be reached through a link."""
+    site, reached = tmp_path / "site", tmp_path / "lib64"
+    (site / "algorun").mkdir(parents=True)
+    shutil.copytree(OWN.parent, site / "algorun" / "inside")
+    shutil.copy(ROOT / "launcher" / "algorun-rank.pth", site)
+    reached.symlink_to(site)
+    code = f"import site\nsite.addsitedir({str(reached)!r})\n{HOOKED}"
+    assert hooked(str(site / "algorun" / "inside" / "rank_shim.py"), "-I", "-S", code=code) == "hooked True\n"
+    for shim in (OWN, reached / "algorun" / "inside" / "rank_shim.py"):
+        assert hooked(str(shim), "-I", "-S", code=code) == "hooked False\n"
+
+
+def test_the_pth_file_costs_other_pythons_nearly_nothing():
+    """About 0.1 ms, nearly all of it to compile the line."""
+    line = (ROOT / "launcher" / "algorun-rank.pth").read_text()
+    assert line.startswith("import os; ")
+    assert line.count("\n") == 1
+    setup = f"import os; os.environ.pop('ALGORUN_SHIM', None); line = {line!r}"
+    assert min(timeit.repeat("exec(line)", setup, number=100, repeat=5)) / 100 < 1e-3
 
 
 def test_without_a_launcher_the_pth_file_does_nothing():
