@@ -188,12 +188,11 @@ def test_the_shim_of_an_installed_package_runs_beside_its_pth_file(tmp_path):
 
 
 def test_the_pth_file_costs_other_pythons_nearly_nothing():
-    """About 0.1 ms, nearly all of it to compile the line."""
-    line = (ROOT / "launcher" / "algorun-rank.pth").read_text()
-    assert line.startswith("import os; ")
-    assert line.count("\n") == 1
-    setup = f"import os; os.environ.pop('ALGORUN_SHIM', None); line = {line!r}"
-    assert min(timeit.repeat("exec(line)", setup, number=100, repeat=5)) / 100 < 1e-3
+    """About 0.2 ms, nearly all of it to compile the lines."""
+    lines = (ROOT / "launcher" / "algorun-rank.pth").read_text().splitlines()
+    assert all(line.startswith("import os") for line in lines)
+    setup = f"import os; os.environ.pop('ALGORUN_SHIM', None); lines = {lines!r}"
+    assert min(timeit.repeat("for line in lines: exec(line)", setup, number=100, repeat=5)) / 100 < 1e-3
 
 
 def test_without_a_launcher_the_pth_file_does_nothing():
