@@ -2,8 +2,9 @@
 # Layers from seldom to often changed: base | apt | EFA | CUDA libraries | torch | other packages | our code.
 #
 # BASE_IMAGE: Ubuntu 24.04 (Python 3.12) or Debian 12 (3.11). `-base` because the wheels bring cuBLAS, cuDNN and
-# NCCL: `-runtime` has them a second time, 4 GB.
-ARG BASE_IMAGE=nvidia/cuda:12.8.1-base-ubuntu24.04
+# NCCL: `-runtime` has them a second time, 4 GB. Named by its digest (of the index of all platforms): a tag may get
+# another content.
+ARG BASE_IMAGE=nvidia/cuda:12.8.1-base-ubuntu24.04@sha256:133c78a0575303be34164d0b90137a042172bdf60696af01a3c424ab402d86e2
 # VARIANT: cuda or cpu.
 ARG VARIANT=cuda
 # An image whose root holds *.whl files, for machines that cannot reach torch's CPU index.
@@ -153,9 +154,11 @@ RUN --mount=type=bind,from=code,source=/code,target=/mnt \
     && sed -i '1s/$/ -I/' /opt/venv/bin/algorun \
     && cat /proc/sys/kernel/random/uuid > /etc/algorun-image
 ARG VARIANT
+ARG BASE_IMAGE
 LABEL org.opencontainers.image.title="algorun" \
       org.opencontainers.image.description="Distributed training on Amazon SageMaker: native, torchrun and mpirun" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.base.name="${BASE_IMAGE}" \
       org.algorun.variant="${VARIANT}" \
       org.algorun.request-format="1"
 # tini: orphans are reaped and signals reach the launcher's whole process group.

@@ -21,8 +21,9 @@ commands
 options
   --variant cuda|cpu     what to build for (default: cuda)
   --tag NAME[:TAG]       name of the image (default: algorun:VARIANT)
-  --base-image IMAGE     Ubuntu 24.04 or Debian 12 (default: algorun-base:bookworm if `base` made it, otherwise
-                         nvidia/cuda:..-base-ubuntu24.04 for cuda, ubuntu:24.04 for cpu)
+  --base-image IMAGE     Ubuntu 24.04 or Debian 12, best as NAME:TAG@sha256:.. (default: algorun-base:bookworm if
+                         `base` made it, otherwise nvidia/cuda:..-base-ubuntu24.04 for cuda, ubuntu:24.04 for cpu,
+                         both by digest)
   --build-arg NAME=VALUE a build argument of the Dockerfile, for example EFA_INSTALLER_VERSION (repeatable)
   --opt-ml FOLDER        run: the folder to mount as /opt/ml (default: a fresh one-host job in .build/run)
   --dry-run              print the commands, run none of them

@@ -2,6 +2,8 @@
 # The commands `build` and `base` of build.sh.
 
 readonly local_base=algorun-base:bookworm         # what `base` makes and `build` prefers
+# Its digest is that of the index of all platforms, of August 2026. docs/image.md says how to renew it.
+readonly cpu_base=ubuntu:24.04@sha256:33ceb71981b602c1a7443a53469e4dba065f7503eab3078a2d7a57a2ab987517
 readonly wheelhouse_tag=algorun-wheelhouse:build-$$ # of this process: two builds at once must not share it
 
 base_image='' network='' host_settings=yes
@@ -48,11 +50,13 @@ look_for_settings() {
 
 choose_base() {
     if [[ -n $base_image ]]; then
-        return
+        [[ $base_image == *@sha256:* || $base_image == "$local_base" ]] || complain "--base-image '$base_image'" \
+            'warning: a name without a digest, which may get another content' \
+            "For the same base each time: --base-image $base_image@sha256:.., as docker buildx imagetools inspect $base_image prints it"
     elif "$docker" image inspect "$local_base" >/dev/null 2>&1; then
         base_image=$local_base
     elif [[ $variant == cpu ]]; then
-        base_image=ubuntu:24.04
+        base_image=$cpu_base
     fi # for cuda the Dockerfile has a default of its own
 }
 
@@ -79,7 +83,8 @@ build_image() {
     run env DOCKER_BUILDKIT=1 BUILDX_NO_DEFAULT_ATTESTATIONS=1 \
         "$docker" build "${options[@]}" "${build_args[@]}" --tag "$tag" "$root"
     [[ -z $wheels ]] || run "$docker" image rm "$wheelhouse_tag"
-    run "$docker" image inspect --format "$tag: {{.Size}} bytes, {{len .RootFS.Layers}} layers" "$tag"
+    run "$docker" image inspect --format "$tag: {{.Size}} bytes, {{len .RootFS.Layers}} layers, \
+on {{index .Config.Labels \"org.opencontainers.image.base.name\"}}" "$tag"
 }
 
 make_base() {

@@ -28,12 +28,34 @@ def test_a_plain_docker_gets_a_plain_build(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "base"), [((), "ubuntu:24.04"), (("algorun-base:bookworm",), "algorun-base:bookworm")]
+    ("images", "base"), [((), "ubuntu:24.04@sha256:"), (("algorun-base:bookworm",), "algorun-base:bookworm")]
 )
 def test_cpu_builds_on_plain_ubuntu_or_on_the_local_base(tmp_path: Path, images: tuple[str, ...], base: str) -> None:
     programs = Programs(tmp_path, images=images)
     assert programs.run("build", "--variant", "cpu", "--no-host-settings").returncode == 0
-    assert f"BASE_IMAGE={base}" in programs.printed_calls()[0].words
+    (word,) = [word for word in programs.printed_calls()[0].words if word.startswith("BASE_IMAGE=")]
+    assert re.fullmatch(rf"BASE_IMAGE={base}([0-9a-f]{{64}})?", word)
+
+
+def test_each_image_that_the_dockerfile_takes_from_a_registry_has_a_digest() -> None:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    stages, defaults = set[str](), dict(re.findall(r"^ARG (\w+)=(\S+)$", text.partition("\nFROM ")[0], re.MULTILINE))
+    for image, stage in re.findall(r"^FROM (\S+) AS (\S+)$", text, re.MULTILINE):
+        base = re.sub(r"\$\{(\w+)\}", lambda found: defaults[found[1]], image)
+        assert base in {*stages, "scratch"} or re.search(r":[\w.-]+@sha256:[0-9a-f]{64}$", base), image
+        stages.add(stage)
+    assert 'org.opencontainers.image.base.name="${BASE_IMAGE}"' in text
+
+
+@pytest.mark.parametrize("variant", ["cpu", "cuda"])
+def test_a_base_image_without_a_digest_is_used_with_a_warning(tmp_path: Path, variant: str) -> None:
+    for number, (base, warned) in enumerate((("debian:12", True), (f"debian:12@sha256:{'0' * 64}", False))):
+        (tmp_path / str(number)).mkdir()
+        programs = Programs(tmp_path / str(number))
+        done = programs.run("build", "--variant", variant, "--no-host-settings", "--base-image", base)
+        assert done.returncode == 0, done.stderr
+        assert f"BASE_IMAGE={base}" in programs.printed_calls()[0].words
+        assert ("a name without a digest" in done.stderr) is warned
 
 
 def test_settings_travel_as_secrets_and_as_an_image(tmp_path: Path) -> None:
