@@ -1,6 +1,7 @@
 """Tar files as channels: they train as the folders they were made from."""
 
 import gzip
+import json
 import tarfile
 
 import numpy as np
@@ -64,14 +65,121 @@ def test_a_second_job_reads_only_the_headers_of_tar_files_that_changed(folder, t
     assert read == ["001.tar"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"garbage", gzip.compress(b'{"version": 1, "tars": {"000.tar": 1}}', mtime=0)],  # pytest names the case by it
-)
-def test_an_index_that_cannot_be_used_is_made_anew(tars, content):
+def _changed(tars, change):
+    """Changes the index that a job has left: `change` gets the row of the first tar file, and returns the one in its place."""
+    list_images("train", tars)
+    kept = json.loads(gzip.decompress((tars / tar_index.INDEX).read_bytes()))
+    kept["tars"]["000.tar"] = change(kept["tars"]["000.tar"])
+    (tars / tar_index.INDEX).write_bytes(gzip.compress(json.dumps(kept).encode()))
+
+
+def _image(**values):
+    """Another value in the row of the first image."""
+
+    def change(row):
+        image = dict(zip(("name", "offset", "size", "label"), row[2][0], strict=True)) | values
+        return [*row[:2], [list(image.values()), *row[2][1:]], *row[3:]]
+
+    return change
+
+
+def _with(place, value):
+    return lambda row: [*row[:place], value, *row[place + 1 :]]
+
+
+WRONG = {
+    "beyond the file": _image(offset=10**9 * 512),
+    "far beyond any file": _image(offset=10**30 * 512),
+    "negative offset": _image(offset=-512),
+    "no header before it": _image(offset=0),
+    "between two blocks": _image(offset=1000),
+    "in another image": lambda row: _image(offset=row[2][1][1], size=row[2][1][2] - 1)(row),
+    "larger than the file": _image(size=10**9),
+    "negative size": _image(size=-1),
+    "offset as a float": _image(offset=1024.0),
+    "offset as a text": _image(offset="1024"),
+    "size is true": _image(size=True),
+    "size is nothing": _image(size=None),
+    "name is a number": _image(name=1),
+    "name is a list": _image(name=["a.png"]),
+    "name leads out": _image(name="../one/a.png"),
+    "name of no image": _image(name="one/a.txt"),
+    "label without keys": _image(label="cat"),
+    "label is a number": lambda row: _image(label=1)(_with(3, True)(row)),
+    "label of two lines": lambda row: _image(label="a\nb")(_with(3, True)(row)),
+    "image of three values": _with(2, [["one/a.png", 512, 10]]),
+    "images are an object": _with(2, {}),
+    "keyed is a number": _with(3, 1),
+    "size of the tar file is a float": _with(0, 1e5),
+    "class folders": _with(4, [1]),
+    "links": _with(5, [["a", 1]]),
+    "counts": _with(6, [["a", "b", -1]]),
+    "counts are true": _with(6, [["a", "b", True]]),
+    "examples": _with(7, {"a": 1}),
+    "a short row": lambda row: row[:3],
+    "no row": lambda row: 1,
+}
+
+
+@pytest.mark.parametrize("change", WRONG.values(), ids=WRONG)
+def test_an_index_that_does_not_fit_its_tar_file_is_made_anew(tars, capsys, change):
+    whole = list_images("train", tars)
+    _changed(tars, change)
+    found = list_images("train", tars)
+    assert (found.files, found.labels, found.left_out.counts) == (whole.files, whole.labels, whole.left_out.counts)
+    assert np.array_equal(found.tars.spans, whole.tars.spans)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1
+    assert tar_index.INDEX in lines[0]
+    list_images("train", tars)  # the new one is whole
+    assert capsys.readouterr().out == ""
+
+
+DEEP = b"[" * 100_000 + b"]" * 100_000
+DAMAGED = {
+    "empty": b"",
+    "no gzip": b"garbage",
+    "cut": gzip.compress(b'{"version": 2, "tars": {}}')[:-9],
+    "another byte in it": gzip.compress(b"x" * 500)[:20] + b"?" * 30,
+    "no JSON": gzip.compress(b"garbage"),
+    "no UTF-8": gzip.compress(b'{"version": "\xff"}'),
+    "nested deep": gzip.compress(b'{"version": 2, "tars": ' + DEEP + b"}"),
+    "version nested deep": gzip.compress(b'{"version": ' + DEEP + b"}"),
+    "a list": gzip.compress(b"[2]"),
+    "version is true": gzip.compress(b'{"version": true, "tars": {}}'),
+    "no tar files": gzip.compress(b'{"version": 2}'),
+    "more bytes than memory": gzip.compress(b'{"version": 2, "tars": "' + b"x" * 2**21 + b'"}'),
+}
+
+
+@pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)
+def test_an_index_that_is_damaged_is_made_anew(tars, capsys, content):
     whole = list_images("train", tars).files
     (tars / tar_index.INDEX).write_bytes(content)
     assert list_images("train", tars).files == whole
+    assert capsys.readouterr().out.count(tar_index.INDEX) == 1
+
+
+def test_the_index_of_another_version_is_made_anew_without_a_word(tars, capsys):
+    whole = list_images("train", tars).files
+    (tars / tar_index.INDEX).write_bytes(gzip.compress(b'{"version": 1, "tars": {"000.tar": 1}}'))
+    assert list_images("train", tars).files == whole
+    assert capsys.readouterr().out == ""
+
+
+def test_images_that_are_links_to_one_another_are_known_to_the_index(folder, tmp_path, capsys):
+    root = tmp_path / "linked"
+    root.mkdir()
+    image = next(folder.rglob("*.png")).read_bytes()
+    with tarfile.open(root / "a.tar", "w") as archive:
+        add(archive, "one/a.png", image)
+        add(archive, "two/b.png", image)
+        member = tarfile.TarInfo("one/hard.png")
+        member.type, member.linkname = tarfile.LNKTYPE, "one/a.png"
+        archive.addfile(member)
+    first, second = list_images("train", root), list_images("train", root)
+    assert first.files == ("one/a.png", "one/hard.png", "two/b.png")
+    assert (first.files, capsys.readouterr().out) == (second.files, "")
 
 
 def test_a_folder_that_cannot_be_written_stays_without_an_index(tars, monkeypatch):

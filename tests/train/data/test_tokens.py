@@ -165,6 +165,33 @@ def test_files_are_tokenized_once_and_again_when_they_change(tmp_path, trained, 
     assert len(calls) == 2
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda kept: b"[" * 100_000,
+        lambda kept: b"\xff",
+        lambda kept: b"[]",
+        lambda kept: {**kept, "files": 1},
+        lambda kept: {**kept, "files": []},
+        lambda kept: {**kept, "files": [[*kept["files"][0][:2], 1.5]]},
+        lambda kept: {**kept, "files": [[*kept["files"][0][:2], -1]]},
+        lambda kept: {**kept, "files": [["b.txt", *kept["files"][0][1:]]]},
+        lambda kept: {**kept, "skipped": [["why", True]]},
+        lambda kept: {**kept, "notes": ["a"]},
+    ],
+    ids=["deep", "no text", "list", "number", "no file", "float", "negative", "other file", "true", "notes"],
+)
+def test_a_damaged_table_of_tokens_is_made_anew(tmp_path, trained, capsys, change):
+    train = channel(tmp_path / "t", {"a.txt": TEXT})
+    whole, _ = token_store.corpus("train", train, encoder_of(trained), ALONE)
+    (table,) = token_store.folder().glob("*.json")
+    changed = change(json.loads(table.read_text()))
+    table.write_bytes(changed if isinstance(changed, bytes) else json.dumps(changed).encode())
+    again, _ = token_store.corpus("train", train, encoder_of(trained), ALONE)
+    assert again.tolist() == whole.tolist()
+    assert capsys.readouterr().out.count(f"{table} is damaged") == 1
+
+
 def test_of_a_chat_only_the_answers_count(tmp_path, trained):
     train = channel(tmp_path / "t", {"a.jsonl": lines({"messages": CHAT})})
     data = token_data.load(Context(16), folders(train, train), ALONE, trained)

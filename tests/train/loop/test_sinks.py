@@ -29,8 +29,10 @@ LINES = [
         (Position(2, 0, 16), 6),
     ],
 )
-def test_reports_of_what_comes_again_are_dropped(tmp_path, start, kept):
+def test_reports_of_what_comes_again_are_dropped_and_damaged_ones(tmp_path, start, kept):
     file = tmp_path / JSONL
-    file.write_text("".join(json.dumps(line) + "\n" for line in LINES) + '{"kind": "st')
+    damaged = (b"[" * 100_000, b"\xff", b"[]", b'{"kind": "step", "step": "9"}')
+    lines = [json.dumps(line).encode() for line in LINES]
+    file.write_bytes(b"".join(line + b"\n" for line in (*damaged, *lines)) + b'{"kind": "st')
     Sinks(tmp_path, start).close()
     assert [json.loads(line) for line in file.read_text().splitlines()] == LINES[:kept]

@@ -4,11 +4,12 @@ A job that is killed between its last checkpoint and its artifact leaves no such
 again writes the artifact. A job that finds the file has nothing left to do.
 """
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from algorun_train.common.files import write_json
+from algorun_train.common.json_text import loads
 
 from .shards import Save
 from .state_file import FORMAT, Values
@@ -32,9 +33,9 @@ def write(root: Path, save: Save, artifact: Artifact) -> None:
 def read(root: Path, save: Save) -> Artifact | None:
     """The artifact of the checkpoint `save`, as the folder `root` tells; None without one, and for a damaged file."""
     try:
-        found = json.loads((root / FILE).read_text())
+        found: Any = loads((root / FILE).read_text())  # Any: whatever the file holds
         if found["format"] != FORMAT or [found[name] for name in Save._fields] != list(save):
             return None
         return Artifact(str(found["job"]), dict(found["options"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None

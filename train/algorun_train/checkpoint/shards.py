@@ -12,7 +12,6 @@ stages (PipelineCheckpoints), and into the uncut model (`model_state`).
 
 import contextlib
 import hashlib
-import json
 import math
 import os
 import re
@@ -20,12 +19,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from algorun_train.common.errors import UserError
 from algorun_train.common.files import sync_folder, write, write_json
+from algorun_train.common.json_text import loads
 
 from .state_file import FORMAT, State, read_state, unusable
 
@@ -216,7 +216,7 @@ class NewerFormat(ValueError):
 
 def _described(manifest: Path) -> Shard:
     """The shard that a manifest describes. Raises one of NO_MANIFEST if the file is not a valid manifest."""
-    read = json.loads(manifest.read_text())
+    read: Any = loads(manifest.read_text())  # Any: whatever the file holds
     names = FILE.fullmatch(manifest.name)
     folder = FOLDER.fullmatch(manifest.parent.name)
     if names is None or folder is None:

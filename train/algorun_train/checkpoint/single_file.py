@@ -8,11 +8,12 @@ A folder can be damaged, for example by an interrupted copy to S3, which has no 
 before a checkpoint is used, and the newest undamaged one is used.
 """
 
-import json
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import TypedDict
+from typing import TypedDict, cast
+
+from algorun_train.common.json_text import loads
 
 STATE, MANIFEST, LATEST = "state.pt", "manifest.json", "latest"
 
@@ -52,8 +53,7 @@ class _Manifest(TypedDict):
 
 def _manifest(folder: Path) -> _Manifest:
     """The manifest as 0.1.0 wrote it. A damaged file may hold other values: callers catch KeyError and TypeError."""
-    manifest: _Manifest = json.loads((folder / MANIFEST).read_text())
-    return manifest
+    return cast(_Manifest, loads((folder / MANIFEST).read_text()))
 
 
 def _written(folder: Path) -> float:

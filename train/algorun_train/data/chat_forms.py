@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from algorun_train.common.json_text import loads
+
 Message = dict[str, Any]  # Any: the user's JSON, which the template reads
 
 
@@ -56,7 +58,7 @@ def _object(given: object) -> object:
     if not isinstance(given, str):
         return given
     try:
-        return json.loads(given) if given.strip() else {}
+        return loads(given) if given.strip() else {}
     except ValueError:
         shown = given if len(given) <= 60 else f"{given[:60]}.."
         raise ValueError(f"a tool call has the arguments {shown!r}, which are no JSON") from None

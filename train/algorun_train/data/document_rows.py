@@ -2,7 +2,9 @@
 
 import json
 import re
-from typing import Any, cast
+from typing import Any
+
+from algorun_train.common.json_text import loads
 
 from .document import BadDocument, Document
 
@@ -48,14 +50,14 @@ def _unpacked(row: dict[str, Any], key: str) -> object:
         return value
     try:
         return parsed(value)
-    except (ValueError, RecursionError):
+    except ValueError:
         raise UnfitError(
             f"has {key} {_shown(value)}; allowed: {FORMS[key]}, also as JSON in a string; fix: repair it"
         ) from None
 
 
 def parsed(json_text: str) -> object:
-    """The value of JSON in a row's string. Raises ValueError or RecursionError if it is none, UnfitError for half of a surrogate
+    """The value of JSON in a row's string. Raises ValueError if it is none, UnfitError for half of a surrogate
     pair in it."""
     value = load_json(json_text)
     _check_halves(value, json_text)
@@ -63,8 +65,8 @@ def parsed(json_text: str) -> object:
 
 
 def load_json(text: str) -> object:
-    """The value of a JSON text. Raises ValueError if it is none, RecursionError if it is nested too deep."""
-    return cast(object, json.loads(text, object_pairs_hook=_object))
+    """The value of a JSON text. Raises ValueError if it is none, or is nested too deep."""
+    return loads(text, _object)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

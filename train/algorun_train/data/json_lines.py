@@ -84,7 +84,7 @@ def _document(line: bytes, where: str) -> Document | BadDocument | None:
         return BadDocument(
             f"{where} is not UTF-8: {error.reason} at byte {error.start}; allowed: text in UTF-8; fix: convert the file"
         )
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         fault = (
             f"{error.msg.removesuffix(' at')} at column {error.colno}"
             if isinstance(error, json.JSONDecodeError)

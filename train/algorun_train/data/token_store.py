@@ -14,12 +14,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from algorun_train.common.errors import UserError
 from algorun_train.common.files import write, write_json
+from algorun_train.common.json_text import loads
 from algorun_train.ranks.communicator import Communicator
 
 from .document import BadDocument
@@ -174,14 +176,14 @@ def _tokenize(work: Work, channel: str, root: Path, encoder: Encoder) -> None:
             work.place
             / f"{hashlib.sha256(json.dumps([FORMAT, encoder.fingerprint, names, sums]).encode()).hexdigest()}.json"
         )
-        if not table.is_file():
-            entries, skipped = _written(work, root, encoder, list(zip(names, sums, sizes, strict=True)))
+        wanted = list(zip(names, sums, sizes, strict=True))
+        kept = _kept(table, {(name, sha256) for name, sha256, _ in wanted})
+        if kept is None:
+            entries, skipped = _written(work, root, encoder, wanted)
             rows = [[entry.name, entry.sha256, entry.tokens] for entry in entries]
             write_json(table, {"files": rows, "skipped": skipped, "notes": work.notes})
-        kept = json.loads(table.read_text())
-        work.result = [Entry(*row) for row in kept["files"]]
-        work.skipped = [(error, count) for error, count in kept["skipped"]]
-        work.notes = Counter(kept["notes"])
+            kept = _Table(entries, skipped, work.notes)
+        work.result, work.skipped, work.notes = kept.files, kept.skipped, kept.notes
         if work.skipped and not work.skip_bad:  # an earlier job has skipped them
             raise _refusal(work.skipped[0][0])
         if not (work.place / f"{_key(encoder, work.result)}.tokens").is_file():
@@ -195,6 +197,45 @@ def _tokenize(work: Work, channel: str, root: Path, encoder: Encoder) -> None:
         work.error = error
     finally:
         work.ended.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """What an earlier job has tokenized: its files, the documents that it left out, and its notes."""
+
+    files: list[Entry]
+    skipped: list[tuple[str, int]]
+    notes: Counter[str]
+
+
+def _kept(path: Path, wanted: set[tuple[str, str]]) -> _Table | None:
+    """The table of an earlier job, of the files `wanted` (name and SHA-256). None if there is none, or if it is damaged, which a
+    line of the log says: then the files are tokenized again. Raises OSError."""
+    try:
+        kept: Any = loads(path.read_bytes())  # Any: whatever the file holds
+        files = [Entry(_text(name), _text(sha256), _count(tokens)) for name, sha256, tokens in kept["files"]]
+        skipped = [(_text(error), _count(count)) for error, count in kept["skipped"]]
+        notes = Counter({note: _count(count) for note, count in kept["notes"].items()})
+        if {(entry.name, entry.sha256) for entry in files} != wanted or len(files) != len(wanted):
+            raise ValueError("it is of other files")
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        print(f"{path} is damaged ({error}): the text is tokenized again", flush=True)
+        return None
+    return _Table(files, skipped, notes)
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{str(value)[:60]} is no text")
+    return value
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{str(value)[:60]} is no number of tokens or documents")
+    return value
 
 
 def _written(

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from algorun_train.common.errors import UserError
+from algorun_train.common.json_text import loads
 
 PATTERNS = (
     "tokenizer*",
@@ -62,8 +63,8 @@ def read_files(folder: Path) -> dict[str, bytes]:
         files = {str(file.relative_to(folder)): file.read_bytes() for file in sorted(found)}
     except OSError as error:
         raise UserError(f"the tokenizer in {folder} cannot be read: {error}; fix: check its files") from None
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # whoever needs the rest of the config refuses it
-        config = json.loads((folder / CONFIG).read_bytes())
+    with contextlib.suppress(OSError, ValueError, TypeError):  # whoever needs the rest of the config refuses it
+        config: Any = loads((folder / CONFIG).read_bytes())  # Any: whatever the file holds
         files[CONFIG] = json.dumps({key: config[key] for key in CONFIG_KEYS if key in config}).encode()
     return files
 

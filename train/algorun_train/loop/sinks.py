@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from algorun_train.common.files import write_text
+from algorun_train.common.json_text import loads
 
 from .metrics import TOKENS, EpochReport, StepReport, per_s, record
 from .progress import Position
@@ -21,7 +23,9 @@ class Sinks:
 
     def __init__(self, folder: Path, start: Position) -> None:
         file, resumed_at = folder / JSONL, start.step
-        kept = file.read_text().splitlines(keepends=True) if resumed_at and file.exists() else []
+        kept: list[str] = []
+        if resumed_at and file.exists():
+            kept = file.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
         write_text(file, "".join(line for line in kept if _is_before(start, line)))
         self._jsonl = file.open("a", encoding="utf-8")
         try:
@@ -52,7 +56,7 @@ def _is_before(start: Position, line: str) -> bool:
     """Whether a line reports a step or an epoch before `start`. An epoch counts only if its evaluation was before `start`,
     not only its last step."""
     try:
-        report = json.loads(line)
+        report: Any = loads(line)  # Any: whatever the file holds
         if report["kind"] == "epoch":
             return bool(report["epoch"] <= start.epoch)
         return bool(report["step"] <= start.step)

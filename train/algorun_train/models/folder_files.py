@@ -1,13 +1,13 @@
 """Reads the JSON files of a model's folder, and turns what transformers raises into errors for the user."""
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from algorun_train.common.errors import UserError
+from algorun_train.common.json_text import loads
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # transformers colours some of its errors
 
@@ -17,12 +17,12 @@ Json = dict[str, Any]  # Any: what a file holds; whoever reads a value checks it
 def read_json(where: str, file: Path, made_by: str) -> Json:
     """The object in a file. `made_by` names what has it, for messages. Raises UserError."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        found = loads(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(
             f"{where}: {file.name} cannot be read: {error.strerror}; allowed: {made_by}; fix: give such a folder"
         ) from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise UserError(
             f"{where}: {file.name} is not JSON: {error}; allowed: what save_pretrained writes; fix: save the model again"
         ) from None

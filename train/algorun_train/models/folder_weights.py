@@ -1,7 +1,6 @@
 """The weights of a Hugging Face folder, tensor by tensor: read from safetensors files, or drawn anew."""
 
 import hashlib
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,9 +11,11 @@ import torch
 from torch import nn
 
 from algorun_train.common.errors import UserError
+from algorun_train.common.json_text import loads
 
 from .weight_files import INDEX, ONE_FILE, headers
 
+LONGEST_HEADER = 100_000_000  # bytes; safetensors takes no longer one
 SAMPLE = 64  # bytes of each tensor that a fingerprint counts: weights that were trained differ in them
 
 
@@ -101,7 +102,8 @@ def files_of(path: Path, weights: str) -> list[str]:
     """The files with the tensors: `weights`, or those that this index lists, in transformers' order."""
     if not weights.endswith(".index.json"):
         return [weights]
-    return sorted(set(json.loads((path / weights).read_text())["weight_map"].values()))
+    index: Any = loads((path / weights).read_text())  # Any: weight_files.py has checked it
+    return sorted(set(index["weight_map"].values()))
 
 
 def fingerprint(path: Path, plan: TensorPlan) -> str:
@@ -112,13 +114,14 @@ def fingerprint(path: Path, plan: TensorPlan) -> str:
         for file in sorted({file for file, _ in plan.files.values()}):
             with (path / file).open("rb") as opened:
                 length = opened.read(8)
-                header = opened.read(int.from_bytes(length, "little"))
+                header = opened.read(min(int.from_bytes(length, "little"), LONGEST_HEADER))
                 digest.update(length + header)
-                for place in json.loads(header).values():
+                places: Any = loads(header)  # Any: whatever the file holds
+                for place in places.values():
                     if "data_offsets" in place:
                         opened.seek(8 + len(header) + place["data_offsets"][0])
                         digest.update(opened.read(SAMPLE))
-    except (OSError, ValueError):
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError):
         return ""
     return digest.hexdigest()
 

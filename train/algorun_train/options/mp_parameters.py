@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from algorun_train.common.errors import UserError
+from algorun_train.common.json_text import loads
 from algorun_train.parallel.schedules import ALIASES
 
 from .job_options import PipelineJobOptions
@@ -117,9 +118,10 @@ def _read_text(text: str) -> Given:
     fix = 'a JSON object such as {"partitions": 2}, or partitions=2,microbatches=4'
     if text.startswith("{"):
         try:
-            given: dict[str, object] = json.loads(text, object_pairs_hook=_once)
-        except (ValueError, RecursionError) as error:
+            given = loads(text, _once)
+        except ValueError as error:
             raise UserError(f"mp_parameters: not JSON: {error}; fix: {fix}") from None
+        assert isinstance(given, dict)  # it begins with a brace
         return given
     pairs = [pair.partition("=") for pair in text.split(",") if pair.strip()]
     if not all(equals for _, equals, _ in pairs):
@@ -144,10 +146,9 @@ def _read_value(text: str) -> object:
     if text.lower() in BOOLEANS:
         return BOOLEANS[text.lower()]
     try:
-        value: object = json.loads(text)
-    except (ValueError, RecursionError):
+        return loads(text)
+    except ValueError:
         return text
-    return value
 
 
 def _check_names(given: Given) -> None:

@@ -7,7 +7,6 @@ profile and the predictions. Predictions are for the reader; a job that uses the
 from __future__ import annotations
 
 import difflib
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from algorun_train.common import files
 from algorun_train.common.errors import UserError
+from algorun_train.common.json_text import loads
 
 from .costs import Partition, SegmentProfile
 from .json_table import JsonTable
@@ -87,11 +87,11 @@ def read(path: Path) -> PartitionFile:
     Raises UserError if it cannot be read, is not JSON, or has another format or a value that is not allowed.
     """
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         fix = "give an existing file, or let it be made by profiling"
         raise UserError(f"partition file {path} cannot be read: {error.strerror}; fix: {fix}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         fix = "undo the last edit, or delete the file and profile again"
         raise UserError(f"partition file {path} is not JSON: {error}; fix: {fix}") from None
     top = JsonTable(path, "", table)
