@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from algorun.common.codec import loads
 from algorun_client.common.errors import ApiError, NotFound
+from algorun_client.common.json_values import row, table, text, whole
 from algorun_client.request.model import TaskAddress
 from algorun_client.target.api import ObjectStore, Target
 from algorun_client.target.job_state import JobState
@@ -81,11 +83,14 @@ def _lines(target: Target, state: JobState) -> Iterator[Sequence[LogLine]]:
 def _kept(store: ObjectStore, uri: str) -> dict[str, Last]:
     """What was read before. An object that is damaged is read from the lines again."""
     try:
-        value = json.loads(store.get(uri))
-        if value["format"] != FORMAT:
+        value = table(loads(store.get(uri)))
+        if value.get("format") != FORMAT:
             return {}
-        found = {str(regex): Last(str(text), int(time_ms)) for regex, (text, time_ms) in value["values"].items()}
-    except (NotFound, ValueError, KeyError, TypeError, AttributeError):
+        found = {}
+        for regex, entry in table(value.get("values")).items():
+            last, time_ms = row(entry, 2)
+            found[regex] = Last(text(last), whole(time_ms))
+    except (NotFound, ValueError):
         return {}
     return found if all(not each.text or _is_number(each.text) for each in found.values()) else {}
 

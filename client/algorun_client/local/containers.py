@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorun_client.common.errors import ApiError
+from algorun_client.common.json_values import text
 
 from .docker_engine import DockerEngine
 from .job_folder import JobFolder
@@ -32,17 +33,21 @@ class Containers:
         return {"engine": self.engine.address, "image": self.image}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, str]) -> Containers:
-        """What `to_json` made."""
-        return cls(DockerEngine(value["engine"]), value["image"])
+    def from_json(cls, value: Mapping[str, object]) -> Containers:
+        """What `to_json` made. Raises ValueError."""
+        return cls(DockerEngine(text(value.get("engine"))), text(value.get("image")))
 
     @classmethod
     def of(cls, folder: JobFolder) -> Containers | None:
         """Those of a job; None if its hosts are simulated."""
         try:
-            return cls.from_json(folder.read(FILE))
+            value = folder.read(FILE)
         except FileNotFoundError:
             return None
+        try:
+            return cls.from_json(value)
+        except ValueError as error:
+            raise folder.damaged(FILE, error) from None
 
 
 def name_of(folder: JobFolder) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
+from algorun.common.codec import loads
+from algorun_client.common.json_values import number as finite
+from algorun_client.common.json_values import table
 from algorun_client.request.model import Kind
 from algorun_client.target.api import Answer
 from algorun_client.target.fields import Table, inner, number, tables, text, time
@@ -68,12 +70,13 @@ def _samples(root: Path, kind: Kind, dimension: str) -> Iterator[tuple[float, Ta
     if not host or "/" in host or host.startswith(".") or not job or job.startswith("."):
         return
     try:
-        lines = (JobFolder.of(root, kind, job).samples / host).read_text(encoding="ascii").splitlines()
+        lines = (JobFolder.of(root, kind, job).samples / host).read_bytes().splitlines()
     except OSError:
         return
     for line in lines:
         try:
-            sample = json.loads(line)
-        except ValueError:  # the runner is writing it
+            sample = table(loads(line))
+            at = finite(sample.get("time"))
+        except ValueError:  # the runner is writing it, or was killed while it wrote
             continue
-        yield float(sample["time"]), sample
+        yield at, sample

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from algorun.common.codec import loads
 from algorun_client.common.errors import NotFound
+from algorun_client.common.json_values import rows, table, text
 from algorun_client.target.addresses import below
 from algorun_client.target.api import ObjectStore
 from algorun_client.target.folder_store import FolderStore
@@ -63,10 +64,13 @@ def _below(prefix: str, store: ObjectStore) -> Iterator[tuple[str, str]]:
 
 def _manifest(uri: str, store: ObjectStore) -> Iterator[tuple[str, str]]:
     """A JSON list: {"prefix": S3 prefix}, then names below it."""
-    lines = json.loads(store.get(uri))
-    prefix = str(lines[0]["prefix"])
-    for name in lines[1:]:
-        yield prefix + name, str(name)
+    try:
+        first, *names = rows(loads(store.get(uri))) or [None]
+        prefix = text(table(first).get("prefix"))
+        found = [(prefix + text(name), text(name)) for name in names]
+    except ValueError as error:
+        raise ValueError(f'{uri} is no manifest ({error}); allowed: [{{"prefix": "s3://.."}}, "name", ..]') from None
+    yield from found
 
 
 def local_code(hyperparameters: Mapping[str, str], store: ObjectStore, folder: Path, seen: Path) -> dict[str, str]:
@@ -91,7 +95,7 @@ def local_code(hyperparameters: Mapping[str, str], store: ObjectStore, folder: P
 def _plain(value: str) -> str:
     """SDKs encode hyperparameters as JSON; others send plain text."""
     try:
-        found = json.loads(value)
+        found = loads(value)
     except ValueError:
         return value
     return found if isinstance(found, str) else value

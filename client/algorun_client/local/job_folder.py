@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from algorun.common.codec import loads
+from algorun.common.errors import UserError
 from algorun_client.common.errors import Exists
+from algorun_client.common.json_values import table
 from algorun_client.request.model import Kind
 
 from .job_record import JobRecord
@@ -115,14 +118,25 @@ class JobFolder:
             shutil.rmtree(new, ignore_errors=True)
 
     def read(self, name: str) -> dict[str, Any]:  # JSON of a file that this program alone writes
-        """One of the job's JSON files. Raises FileNotFoundError."""
-        found = json.loads((self.path / name).read_text(encoding="utf-8"))
-        assert isinstance(found, dict)
-        return found
+        """One of the job's JSON files. Raises FileNotFoundError, and UserError for a damaged one."""
+        try:
+            return table(loads((self.path / name).read_bytes()))
+        except ValueError as error:
+            raise self.damaged(name, error) from None
 
     def record(self) -> JobRecord:
-        """How far the job has come. Raises FileNotFoundError without the job."""
-        return JobRecord.from_json(self.read("record.json"))
+        """How far the job has come. Raises FileNotFoundError without the job, and UserError for a damaged record."""
+        value = self.read("record.json")
+        try:
+            return JobRecord.from_json(value)
+        except ValueError as error:
+            raise self.damaged("record.json", error) from None
+
+    def damaged(self, name: str, error: Exception) -> UserError:
+        """The error for one of the job's files."""
+        return UserError(
+            str(self.path / name), f"is damaged ({error})", fix=f"remove the job's folder {self.path}, and submit again"
+        )
 
     def write(self, record: JobRecord) -> None:
         """Only the owner of the job writes its record."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from algorun_client.common.json_values import number, rows, table, text, whole
 from algorun_client.target.job_state import ENDED
 
 REASON_LENGTH = 1024  # characters of a FailureReason or ExitMessage
@@ -83,10 +84,37 @@ class JobRecord:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> JobRecord:  # JSON of a file that this program alone writes
-        """What `to_json` made, also that of another version: keys that this one does not know are left out."""
-        known = {each.name: value[each.name] for each in fields(cls) if each.name in value}
-        return cls(**{**known, "transitions": tuple(Transition(**each) for each in value["transitions"])})
+    def from_json(cls, value: Mapping[str, object]) -> JobRecord:
+        """What `to_json` made, also that of another version: keys that this one does not know are left out. Raises ValueError for
+        a value of another type."""
+        known: dict[str, Any] = {
+            each.name: _READERS[each.type](value[each.name]) for each in fields(cls) if each.name in value
+        }  # type: ignore[index]
+        if missing := {"created", "modified"} - known.keys():
+            raise ValueError(f"no {min(missing)}")
+        return cls(**known)
+
+
+def _transitions(value: object) -> tuple[Transition, ...]:
+    found = [table(each) for each in rows(value)]
+    return tuple(
+        Transition(text(each.get("status")), number(each.get("start")), _number_or_none(each.get("end")))
+        for each in found
+    )
+
+
+def _number_or_none(value: object) -> float | None:
+    return None if value is None else number(value)
+
+
+# What reads a field, by its annotation.
+_READERS: dict[str, Callable[[object], object]] = {
+    "float": number,
+    "float | None": _number_or_none,
+    "int": whole,
+    "str": text,
+    "tuple[Transition, ...]": _transitions,
+}
 
 
 def failure_reason(text: str, code: int) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypedDict, cast
+from typing import TypedDict
 
+from algorun.common.codec import loads
 from algorun_client.common.errors import ApiError, NotFound
+from algorun_client.common.json_values import table, text, whole
 from algorun_client.request.model import Kind
 from algorun_client.target import fields
 from algorun_client.target.api import Answer
@@ -22,6 +23,7 @@ KINDS = {group: kind for kind, group in GROUPS.items()}
 MOST_STREAMS = 50  # a page
 MOST_EVENTS = 10_000  # a page
 MOST_BYTES = 1024 * 1024  # a page
+MOST_SHOWN = 1000  # bytes of a damaged line
 FOREVER = 1 << 62  # milliseconds
 
 
@@ -118,6 +120,18 @@ def _token(text: str, size: int) -> tuple[str, int]:
     return direction, int(place)
 
 
+def _event(path: Path, line: bytes) -> LogEvent:
+    """The event of a line. One that is damaged, as a killed runner or a full disk may leave it, is shown as it is."""
+    try:
+        found = table(loads(line))
+        timestamp, came = whole(found.get("timestamp")), whole(found.get("ingestionTime"))
+        return {"timestamp": timestamp, "ingestionTime": came, "message": text(found.get("message"))}
+    except ValueError:
+        at = path.stat().st_mtime_ns // 1_000_000
+        shown = line[:MOST_SHOWN].decode(errors="replace").strip()
+        return {"timestamp": at, "ingestionTime": at, "message": f"algorun: a damaged line of {path}: {shown}"}
+
+
 def _forward(path: Path, place: int, most: int, first: int, last: int) -> tuple[list[LogEvent], int, int]:
     """Events from a place on, the place where they begin and the one where they end."""
     events: list[LogEvent] = []
@@ -128,7 +142,7 @@ def _forward(path: Path, place: int, most: int, first: int, last: int) -> tuple[
             if not line.endswith(b"\n") or len(events) == most or (end - place + len(line) > MOST_BYTES and events):
                 break  # the runner is writing this line
             end += len(line)
-            event = cast("LogEvent", json.loads(line))
+            event = _event(path, line)
             if first <= event["timestamp"] < last:
                 events.append(event)
     return events, place, end
@@ -154,7 +168,7 @@ def _backward(path: Path, place: int, most: int, first: int, last: int) -> tuple
         if len(events) == most:
             break
         begin -= len(line)
-        event = cast("LogEvent", json.loads(line))
+        event = _event(path, line)
         if first <= event["timestamp"] < last:
             events.append(event)
     return events[::-1], begin, place

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from algorun.common.codec import loads
 from algorun.common.secret_names import without_secrets
 from algorun.common.secret_values import hidden
 
@@ -107,10 +108,19 @@ def _of_group(group: str, old: Mapping[str, str], new: Mapping[str, str]) -> Ite
 
 def _option(name: str, before: str | None, now: str | None) -> str:
     if name == "arguments":
-        return _arguments(json.loads(before or "[]"), json.loads(now or "[]"))
+        return _arguments(_words(before), _words(now))
     if name == "shell":  # a secret may stand anywhere in it
         return f"shell {'is new' if before is None else 'is gone' if now is None else 'has changed'}"
     return f"{name}: was {before or 'absent'}, is {now or 'absent'}"
+
+
+def _words(text: str | None) -> list[str]:
+    """The arguments of a row; what is no list of texts counts as one argument."""
+    try:
+        found = loads(text or "[]")
+    except ValueError:
+        return [text or ""]
+    return found if isinstance(found, list) and all(isinstance(each, str) for each in found) else [text or ""]
 
 
 def _arguments(before: list[str], now: list[str]) -> str:

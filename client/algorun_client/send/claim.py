@@ -17,8 +17,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from algorun.common.codec import loads
 from algorun.common.errors import UserError
 from algorun_client.common.errors import Exists, NotFound
+from algorun_client.common.json_values import rows, table, text
 from algorun_client.request.codec import to_json, without_secrets
 from algorun_client.request.model import Kind, Request, TaskAddress
 from algorun_client.request.names import in_job_name
@@ -80,11 +82,12 @@ def read(store: ObjectStore, address: TaskAddress, number: int) -> Claim:
     """A claim. Raises NotFound, or UserError if it cannot be read."""
     uri = claim_uri(address, number)
     try:
-        value = json.loads(store.get(uri))
-        environment = value["create"].get("Environment") or {}
-        mirrors = tuple(map(str, value.get("mirrors") or ()))
-        return Claim(number, Kind(value["kind"]), str(value["job"]), str(environment.get(REQUEST_ID, "")), mirrors)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        value = table(loads(store.get(uri)))
+        environment = table(table(value["create"]).get("Environment") or {})
+        mirrors = tuple(text(each) for each in rows(value.get("mirrors") or []))
+        job, sent = text(value["job"]), text(environment.get(REQUEST_ID, ""))
+        return Claim(number, Kind(text(value["kind"])), job, sent, mirrors)
+    except (ValueError, KeyError) as error:
         jobs = in_job_name(f"{address.project}-{address.task}")
         raise UserError(
             uri,

@@ -6,6 +6,7 @@ import contextlib
 import json
 from dataclasses import dataclass
 
+from algorun.common.codec import loads
 from algorun.common.errors import UserError
 from algorun_client.common.errors import NotFound
 from algorun_client.request import fingerprint
@@ -68,7 +69,7 @@ def fingerprint_of(store: ObjectStore, address: TaskAddress, number: int) -> Fin
     """What decided the result of an execution; None if that is unknown. Raises UserError if it cannot be read."""
     uri = address.fingerprint(number)
     try:
-        return fingerprint.from_json(json.loads(store.get(uri)))
+        return fingerprint.from_json(loads(store.get(uri)))
     except NotFound:
         return None
     except (ValueError, KeyError, TypeError) as error:

@@ -12,7 +12,9 @@ import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from algorun.common.codec import loads
 from algorun_client.common.errors import NotFound
+from algorun_client.common.json_values import row, table, text, whole
 from algorun_client.request.model import Upload
 from algorun_client.target.api import ObjectStore, StoredObject
 
@@ -45,7 +47,7 @@ class Mirror:
             return
         try:
             self._stored = _read(self._store.get(self.manifest), self.prefix)
-        except (NotFound, ValueError, KeyError, TypeError, AttributeError):  # then each object is asked
+        except (NotFound, ValueError):  # then each object is asked
             return
         for uri, entry in self._stored.items():
             found = self._there.get(uri)
@@ -93,7 +95,7 @@ def origins(store: ObjectStore, prefixes: Iterable[str]) -> dict[str, Origin]:
     """What lies below these prefixes, by its SHA-256; of a prefix without a manifest nothing is known."""
     found: dict[str, Origin] = {}
     for prefix in prefixes:
-        with contextlib.suppress(NotFound, ValueError, KeyError, TypeError, AttributeError):
+        with contextlib.suppress(NotFound, ValueError):
             for uri, entry in _read(store.get(_manifest(prefix)), prefix).items():
                 found.setdefault(entry.sha256, Origin(uri, entry.size, entry.etag))
     return found
@@ -105,9 +107,12 @@ def _manifest(prefix: str) -> str:
 
 
 def _read(content: bytes, prefix: str) -> dict[str, Entry]:
-    """The entries by address. Raises ValueError, KeyError, TypeError or AttributeError if it is no manifest."""
-    value = json.loads(content)
-    if value["format"] != FORMAT:
-        raise ValueError(f"format {value['format']}")
-    rows = value["objects"].items()
-    return {f"{prefix}{name}": Entry(int(size), str(etag), str(sha256)) for name, (size, etag, sha256) in rows}
+    """The entries by address. Raises ValueError if it is no manifest."""
+    value = table(loads(content))
+    if value.get("format") != FORMAT:
+        raise ValueError("another format")
+    found = {}
+    for name, entry in table(value.get("objects")).items():
+        size, etag, sha256 = row(entry, 3)
+        found[f"{prefix}{name}"] = Entry(whole(size), text(etag), text(sha256))
+    return found

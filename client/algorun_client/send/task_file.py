@@ -10,12 +10,15 @@ import contextlib
 import json
 from dataclasses import dataclass
 
+from algorun.common.codec import loads
 from algorun.common.errors import UserError
 from algorun_client.common.errors import ApiError, NotFound
+from algorun_client.common.json_values import shown, table, text, whole
 from algorun_client.request.model import Kind, TaskAddress
 from algorun_client.target.api import ObjectStore
 
 FORMAT = 1
+LONGEST = 100  # characters of a name in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +50,21 @@ def read(store: ObjectStore, address: TaskAddress) -> TaskFile:
     except NotFound:
         return TaskFile()
     try:
-        value = json.loads(content)
-        found, names = value["format"], (value["project"], value["task"])
+        value = table(loads(content))
+        found, names = value["format"], (text(value["project"]), text(value["task"]))
         if found == FORMAT:
-            done = value["done"]
-            made = TaskFile(
-                settled=int(value["settled"]),
-                done=None if done is None else Done(int(done["number"]), Kind(done["kind"]), str(done["job"])),
-            )
-    except (ValueError, KeyError, TypeError) as error:
+            made = TaskFile(settled=whole(value["settled"]), done=_done(value["done"]))
+    except (ValueError, KeyError) as error:
         raise _damaged(address, f"is damaged ({type(error).__name__}: {error})") from None
     if found != FORMAT:
         raise UserError(
             uri(address),
-            f"has format {found!r}: another version of algorun has written it",
+            f"has format {shown(found)}: another version of algorun has written it",
             allowed=f"format {FORMAT}",
             fix="install the version that you used before, or name another --task",
         )
     if names != (address.project, address.task):
-        raise _damaged(address, f"is of task {names[0]}/{names[1]}")
+        raise _damaged(address, f"is of task {names[0][:LONGEST]}/{names[1][:LONGEST]}")
     return made
 
 
@@ -81,6 +80,14 @@ def write(store: ObjectStore, address: TaskAddress, known: TaskFile) -> None:
     }
     with contextlib.suppress(ApiError):
         store.put(uri(address), json.dumps(value, indent=1).encode())
+
+
+def _done(value: object) -> Done | None:
+    """Raises ValueError and KeyError."""
+    if value is None:
+        return None
+    found = table(value)
+    return Done(whole(found["number"], 1), Kind(text(found["kind"])), text(found["job"]))
 
 
 def _damaged(address: TaskAddress, what: str) -> UserError:

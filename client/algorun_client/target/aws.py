@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TypeVar
 
+from algorun.common.codec import loads
 from algorun.common.errors import UserError
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import ApiError
@@ -187,8 +188,6 @@ class AwsSession:
 
     def image_labels(self, image: str) -> dict[str, str]:
         """The labels of an image in ECR, {} for an image elsewhere."""
-        import json
-
         found = IMAGE.fullmatch(image)
         if found is None:
             return {}
@@ -199,18 +198,17 @@ class AwsSession:
         images = fields.tables(answer, "images")
         if not images:
             return {}
-        manifest = json.loads(fields.required(images[0], "imageManifest"))
+        manifest = _table(fields.required(images[0], "imageManifest"), "the image's manifest")
         if "config" not in manifest:  # an index of several platforms
             return {}
         layer = self._fact(
             client.get_download_url_for_layer,
             "GetDownloadUrlForLayer",
             **place,
-            layerDigest=manifest["config"]["digest"],
+            layerDigest=fields.required(fields.inner(manifest, "config"), "digest"),
         )
         content = self._fact(_download, "GetDownloadUrlForLayer", url=layer["downloadUrl"])
-        config = json.loads(content)
-        return dict((config.get("config") or {}).get("Labels") or {})
+        return fields.texts(fields.inner(_table(content, "the image's configuration"), "config"), "Labels")
 
     def target(self, bucket: str = "", kms_key: str = "", tries: int = 0) -> Target:
         """Where jobs run. Makes no call.
@@ -256,6 +254,17 @@ class AwsTarget:
 
         client, bucket = self._session.client("s3", self._tries), self._bucket or self._session.default_bucket()
         return S3Store(client, self._session.account(), self._kms_key, bucket)
+
+
+def _table(content: str | bytes, what: str) -> Answer:
+    """The JSON object in an answer. Raises UserError."""
+    try:
+        found = loads(content)
+    except ValueError as error:
+        raise explained(ApiError("InvalidAnswer", f"{what} is no JSON: {error}")) from None
+    if not isinstance(found, dict):
+        raise explained(ApiError("InvalidAnswer", f"{what} is no object"))
+    return found
 
 
 def _download(url: str) -> bytes:

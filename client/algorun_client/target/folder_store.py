@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from algorun.common.codec import loads
 from algorun_client.common.errors import ApiError, Changed, Exists, NotFound
+from algorun_client.common.json_values import table, text
 
 from .addresses import split
 from .api import KeptHash, StoredObject
@@ -157,11 +159,11 @@ class FolderStore:
         if not stat.S_ISREG(found.st_mode):
             return None
         try:
-            note = json.loads(self._note(uri).read_text())
-        except (OSError, ValueError):
+            note = table(loads(self._note(uri).read_bytes()))
+            same = (note.get("mtime_ns"), note.get("size")) == (found.st_mtime_ns, found.st_size)
+            return KeptHash(text(note.get("sha256", "")) if same else "", _etag(found))
+        except (OSError, ValueError):  # no hash, or a note that is damaged: nobody knows it
             return KeptHash("", _etag(found))
-        same = (note.get("mtime_ns"), note.get("size")) == (found.st_mtime_ns, found.st_size)
-        return KeptHash(str(note.get("sha256", "")) if same else "", _etag(found))
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         """As ObjectStore. A bucket without a folder has no objects."""

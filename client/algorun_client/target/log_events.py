@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import TypedDict
 
+from algorun.common.codec import loads
+
 
 class RawAnswer(TypedDict):
     """An answer before botocore parses it."""
@@ -25,7 +27,7 @@ def take_events(response_dict: RawAnswer, customized_response_dict: dict[str, ob
     if response_dict["status_code"] != 200:
         return
     try:
-        answer = json.loads(response_dict["body"])
+        answer = loads(response_dict["body"])
     except ValueError:
         return
     events = answer.pop("events", None) if isinstance(answer, dict) else None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 
+from .codec import loads
 from .secret_names import HIDDEN, is_secret, without_secrets
 
 KEY_ID = r"(?<![A-Za-z0-9/+=])(?:AKIA|ASIA)[A-Z2-7]{16}(?![A-Za-z0-9/+=])"
@@ -80,9 +81,11 @@ def hidden_json(value: object, name: str = "") -> object:
         return value
     if value[:1] in ("[", "{"):
         try:
-            inside = json.loads(value)
-        except (ValueError, RecursionError):
+            inside = loads(value)
+            clean = hidden_json(inside)
+        except ValueError:
             return hidden(value)
-        clean = hidden_json(inside)
+        except RecursionError:  # texts within texts, each of them deep
+            return HIDDEN
         return value if clean == inside else json.dumps(clean)
     return hidden(value)

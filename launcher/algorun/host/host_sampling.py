@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from typing import cast
 
 from algorun.common import codec
 from algorun.common.errors import UserError, exit_code
@@ -130,7 +131,7 @@ class HostSampling:
         except ValueError:
             text = line.decode("utf-8", "replace")
             try:
-                self._warn(str(json.loads(text)["warning"]))
+                self._warn(str(cast("dict[str, object]", codec.loads(text))["warning"]))
             except (ValueError, TypeError, KeyError):  # a traceback, or what a library prints
                 self._words = text.strip()[:LAST_WORDS] or self._words
 
