@@ -14,6 +14,7 @@ from pathlib import Path
 
 from .commands import command_line, overview
 from .common.errors import ExitCode, UserError
+from .common.process_limit import cannot_start, is_limit
 from .common.standard_streams import keep_open
 from .job import settings
 from .job.request import Request, request
@@ -213,6 +214,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         print(f"algorun: error: {plain(str(error))}", file=sys.stderr)
         return error.code
+    except RuntimeError as error:
+        if not is_limit(error):
+            raise
+        return _refused_process()
+    except BlockingIOError as error:
+        if not is_limit(error):
+            raise
+        return _refused_process()
     except BrokenPipeError:  # `algorun plan | head`
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  the interpreter flushes it when it exits
         return ExitCode.OK
@@ -222,6 +231,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  as above
         print(f"algorun: error: stdout: {error.strerror}; fix: write it where there is space", file=sys.stderr)
         return ExitCode.CONFIGURATION
+
+
+def _refused_process() -> int:
+    limit = cannot_start("algorun")
+    print(f"algorun: error: {limit}", file=sys.stderr)
+    return limit.code
 
 
 def _check_folder() -> None:

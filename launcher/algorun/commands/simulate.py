@@ -19,6 +19,7 @@ from algorun.common.errors import ExitCode, UserError, exit_code
 from algorun.common.event_loop import hold_signals
 from algorun.common.free_ports import free_ports
 from algorun.common.plain_text import plain
+from algorun.common.process_limit import cannot_start, is_limit
 from algorun.common.standard_streams import StandardStream
 from algorun.host.logs import Lines
 from algorun.host.processes import end_with_parent
@@ -120,11 +121,24 @@ def run(
             if visible is not None:
                 env["CUDA_VISIBLE_DEVICES"] = visible
             begin = _begins_with(tie, None if shared else own_opt_ml.mount(trees[host]))
-            children.append(_start(argv, env, begin, lock))
+            try:
+                children.append(_start(argv, env, begin, lock))
+            except OSError as error:
+                _end(children)
+                signal.pthread_sigmask(signal.SIG_SETMASK, held)
+                raise (cannot_start(f"simulated host {host}") if is_limit(error) else error) from None
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
         codes = _wait(children, stopped_at, patience_s)
         code = _close(hosts, trees, codes, time.monotonic() - started)
         return INTERRUPTED if code == ExitCode.OK and stopped_at and stopped_at[0][1] == signal.SIGINT else code
+
+
+def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Ends the hosts that have started. What they print is dropped: they were asked to do nothing yet."""
+    for child in children:
+        child.kill()
+    for child in children:
+        child.communicate()
 
 
 def _say(text: str) -> None:

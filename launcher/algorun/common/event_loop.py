@@ -99,7 +99,8 @@ class Loop:
 
     def in_thread(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         """Runs a blocking call (a name look-up) in a thread of its own. The loop then calls `done` with its result, or
-        with the exception that it raised."""
+        with the exception that it raised. Where no further thread can start, the loop waits for the call: a host that can tell
+        the others nothing would be worse."""
 
         def body() -> None:
             result: T | Exception
@@ -109,7 +110,10 @@ class Loop:
                 result = error
             self.post(lambda: done(result))
 
-        threading.Thread(target=body, daemon=True).start()
+        try:
+            threading.Thread(target=body, daemon=True).start()
+        except RuntimeError:
+            body()
 
     @contextlib.contextmanager
     def signals(self, handlers: dict[int, Callable[[], None]]) -> Iterator[None]:

@@ -13,6 +13,8 @@ import stat
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from .process_limit import cannot_start
+
 OPT, PLACE = "/opt", "/opt/ml"
 NEW_MOUNTS, NEW_USER = 0x00020000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
 BIND, RECURSIVE, FOLLOW = 4096, 16384, 1 << 19  # MS_BIND, MS_REC, MS_SLAVE: what the machine mounts later arrives
@@ -78,9 +80,14 @@ def why_shared(base: Path, used: Iterable[str]) -> str:
 
 
 def _tried(enter: Callable[[], None]) -> str:
-    """What the kernel says to it, in a process that ends at once."""
+    """What the kernel says to it, in a process that ends at once. Raises UserError where no further process can start."""
     reader, writer = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:
+        os.close(reader)
+        os.close(writer)
+        raise cannot_start("simulate") from None
     if not child:
         text = "it fails"
         try:

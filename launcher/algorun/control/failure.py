@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 
+from algorun.common.errors import ExitCode, UserError
 from algorun.common.fast_dataclasses import dataclass, replace
 
 from . import peer_errors
@@ -51,6 +52,11 @@ class Failure:
     place: str = ""  # the user's own line of an exception, as `train.py:6`
     explains_itself: bool = False  # the message says what to do, as a UserError of ours does
     only_stdout: bool = False  # the traceback is the end of stdout: stderr had nothing
+
+    @classmethod
+    def of(cls, error: UserError, host: str) -> Failure:
+        """The failure of a host that cannot run the job, or was given something wrong."""
+        return cls("preflight" if error.code == ExitCode.PREFLIGHT else "configuration", host, error.code, str(error))
 
     @property
     def distance(self) -> Distance:

@@ -184,7 +184,7 @@ class Attempt:
             return
         self._pipes.drain()
         if isinstance(trouble, UserError):
-            self._runner.broken(Failure("configuration", self._host.host, trouble.code, str(trouble)))
+            self._runner.broken(Failure.of(trouble, self._host.host))
         else:
             self._fail(Failure("engine", self._host.host, 1, trouble))
 

@@ -150,7 +150,7 @@ class AttemptRunner:
         self._look_whether_done()  # a host without ranks has nothing to wait for
 
     def _cannot_start(self, error: UserError) -> None:
-        self.broken(Failure("configuration", self._host, error.code, str(error)))
+        self.broken(Failure.of(error, self._host))
 
     # -- events ----------------------------------------------------------------------------------------------------
 

@@ -45,7 +45,10 @@ class GpuWatch:
         self._newest: list[GpuReading] = []
         self._answered = time.monotonic()
         self._warned = False
-        threading.Thread(target=self._run, daemon=True).start()
+        try:
+            threading.Thread(target=self._run, daemon=True).start()
+        except RuntimeError as error:
+            self._say(str(error))
 
     def read(self) -> list[GpuReading]:
         """The GPUs as NVML has shown them last, none where it does not answer. Warns once."""

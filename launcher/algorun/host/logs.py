@@ -97,8 +97,7 @@ class Console:
         self._closing = False
         self._streams = {fd: StandardStream(fd) for fd in (1, 2)}
         self._written = 1  # the stream that is written now, or was last
-        self._thread = threading.Thread(target=self._write, daemon=True)
-        self._started = False
+        self._thread: threading.Thread | None = None
 
     @property
     def full(self) -> bool:
@@ -110,12 +109,23 @@ class Console:
         if not data:
             return
         with self._ready:
-            if not self._started:
-                self._started = True
-                self._thread.start()
-            self._queue.append((fd, data))
-            self._waiting += len(data)
-            self._ready.notify()
+            if self._has_thread():
+                self._queue.append((fd, data))
+                self._waiting += len(data)
+                self._ready.notify()
+                return
+        self._streams[fd].write(data, lambda _: None)  # a slow reader is better than none
+
+    def _has_thread(self) -> bool:
+        """Starts the thread. False where this host allows no further one."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._write, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False
+            self._thread = thread
+        return True
 
     def say(self, text: str, fd: int = 1) -> None:
         """Lines of the launcher's own, which may quote a program."""
@@ -126,7 +136,7 @@ class Console:
         with self._ready:
             self._closing = True
             self._ready.notify()
-        while self._started and self._thread.is_alive():
+        while self._thread is not None and self._thread.is_alive():
             before = self._waiting
             self._thread.join(patience_s)
             if self._thread.is_alive() and self._waiting == before:

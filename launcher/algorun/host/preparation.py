@@ -59,7 +59,9 @@ class Preparation:
         self.pid = 0
         result = report.read_json(self._result)
         error = str(result.get("error", "")) or ("" if returncode == 0 else f"ended with {exit_code(returncode)}")
-        code = int(ExitCode.CONFIGURATION) if returncode >= 0 else exit_code(returncode)
+        code = int(ExitCode.CONFIGURATION)
+        if returncode < 0 or returncode == ExitCode.PREFLIGHT:
+            code = exit_code(returncode)
         return Prepared(str(result.get("source", "")), error, code, self._log.tail, _moments(result.get("moments")))
 
 

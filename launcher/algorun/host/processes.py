@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass
 from algorun.common.folders import remove_folder
+from algorun.common.process_limit import cannot_start
 
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -177,12 +178,19 @@ class Owner:
         self._guard_pid = 0
 
     def guard(self) -> None:
-        """Forks a watcher that kills all sessions if this process is killed. Call it before any thread runs.
+        """Forks a watcher that kills all sessions if this process is killed. Call it before any thread runs. Raises UserError
+        where no further process can start.
 
         The watcher reads the sessions from a pipe. When the pipe ends, this process has ended.
         """
         reader, self._guard = os.pipe()
-        self._guard_pid = os.fork()
+        try:
+            self._guard_pid = os.fork()
+        except OSError:
+            for end in (reader, self._guard):
+                os.close(end)
+            self._guard = None
+            raise cannot_start("the launcher's watcher") from None
         if self._guard_pid == 0:
             os.close(self._guard)
             _watch_over(reader)

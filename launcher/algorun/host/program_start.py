@@ -7,9 +7,10 @@ import os
 import shlex
 import shutil
 from collections.abc import Sequence
-from errno import EACCES, ENOENT, ENOEXEC
+from errno import EACCES, EAGAIN, ENOENT, ENOEXEC
 
 from algorun.common.errors import UserError
+from algorun.common.process_limit import cannot_start
 
 FIRST_LINE = 256  # bytes that the kernel reads from a script to find its interpreter
 # Machines of ELF files, by number (elf.h), as `uname -m` names them.
@@ -21,6 +22,8 @@ def explained(argv: Sequence[str], cwd: str, number: int, filename: str, what: s
     """The error of a program that could not be started with `argv` in `cwd`; `number` is the system's (errno), `filename` the
     file that it names, `what` the program for a reader."""
     reason = os.strerror(number)
+    if number == EAGAIN:
+        return cannot_start(f"{what} {argv[0]}")
     if filename == cwd and filename != argv[0]:
         return UserError(what, f"its folder {cwd}: {reason}", fix="name a folder that exists and can be entered")
     path = _found(argv[0], cwd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import json
 import marshal
@@ -28,6 +29,7 @@ RANKS = range(1 << 31)
 NUMBERS = {"rank": RANKS, "local_rank": RANKS, "pid": PIDS, "started": PIDS, "exited": range(-127, 256)}
 MARSHAL = 2  # its format, which every version of Python reads
 LONGEST_TEMPORARY = 70  # characters; a Unix socket's path has 107 in all
+ROOM = 64 * 1024  # bytes that the folder must have space for: the steps of 100 ranks take 26 KB
 # Ray's sockets lie in TMPDIR/algorun-123456789012/r999/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store,
 # which is a socket, too.
 LONGEST_FOR_RAY = 17  # characters of TMPDIR
@@ -77,16 +79,51 @@ def parse_message(line: bytes) -> Fields | None:
     return message
 
 
-def _run_folder(wish: str, longest: int) -> str:
-    """Makes a folder for this user alone; below /tmp where `wish` is unusable, or longer than `longest`."""
-    base = os.path.abspath(wish) if wish else DEFAULT_TEMPORARY
-    if len(base) > longest or not os.access(base, os.W_OK | os.X_OK):
-        base = DEFAULT_TEMPORARY
+def run_folder(wish: str, longest: int, default: str = DEFAULT_TEMPORARY) -> str:
+    """Makes a folder for this user alone, in which sockets and a few small files can be made. It is below `default` where `wish`
+    is unusable: absent, read-only, full, without inodes, over a quota, or longer than `longest` characters.
+
+    Raises UserError, which names both folders, where neither can be used.
+    """
+    base = os.path.abspath(wish) if wish else default
+    why = ""
+    if len(base) > longest:
+        why = f"{base}: more than {longest} characters, too many for a socket's path; "
+    else:
+        try:
+            return _made(base)
+        except OSError as error:
+            why = f"{base}: {error.strerror}; "
+    if base != default:
+        try:
+            return _made(default)
+        except OSError as error:
+            why += f"{default}: {error.strerror}; "
+    raise UserError(
+        "TMPDIR", why.removesuffix("; "), fix="name a folder that can be written, with some space and inodes"
+    )
+
+
+def _made(base: str) -> str:
+    """A folder below `base`, once a socket and ROOM bytes could be made in it. Raises OSError, and leaves nothing then."""
     folder = os.path.join(base, f"algorun-{os.urandom(6).hex()}")
+    os.mkdir(folder, 0o700)
     try:
-        os.mkdir(folder, 0o700)
-    except OSError as error:
-        raise UserError("TMPDIR", f"{folder}: {error.strerror}", fix="name a folder that can be written") from None
+        probe = os.path.join(folder, "room")
+        file = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            written = os.write(file, bytes(ROOM))
+        finally:
+            os.close(file)  # NFS refuses here what goes beyond a quota
+        if written < ROOM:  # a file system takes as much as there is space for
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.unlink(probe)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:  # some file systems take none
+            listener.bind(probe)
+        os.unlink(probe)
+    except OSError:
+        remove_folder(folder)
+        raise
     return folder
 
 
@@ -140,7 +177,7 @@ class RankPort:
         longest: int = LONGEST_TEMPORARY,
     ) -> None:
         self._loop, self._on_raised, self._on_message = loop, on_raised, on_message
-        self.folder = _run_folder(os.environ.get("TMPDIR", ""), longest)
+        self.folder = run_folder(os.environ.get("TMPDIR", ""), longest)
         self._peers: set[Peer] = set()
         self._raised = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._raised.bind(os.path.join(self.folder, "raised"))

@@ -110,7 +110,7 @@ class Readiness:
         self._options.when_right(ranks, start)
 
     def _cannot_start(self, error: UserError) -> None:
-        self._supervisor.cannot_start(Failure("configuration", self._host, error.code, str(error)))
+        self._supervisor.cannot_start(Failure.of(error, self._host))
 
     def prepared(self, returncode: int) -> None:
         """The preparation has ended: goes on to `ready`, or fails with the last lines that it printed."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from algorun.common.errors import ExitCode, UserError
 from algorun.common.fast_dataclasses import dataclass
+from algorun.common.process_limit import cannot_start, is_limit
 from algorun.control.failure import Failure
 from algorun.control.messages import Verdict
 from algorun.job.config import JobConfig
@@ -44,9 +45,12 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
             raise error  # no other host could be told, and it is still the cause here
         result = RunResult(verdict, report.closing_line(verdict, len(config.resources.hosts), size), size)
     except UserError as failed:
-        result = _failed_here(config, Failure("configuration", host, failed.code, str(failed)))
+        result = _failed_here(config, Failure.of(failed, host))
     except Exception as defect:
-        result = _failed_here(config, _defect(host, defect))
+        limit = is_limit(defect)
+        result = _failed_here(
+            config, Failure.of(cannot_start("the launcher"), host) if limit else _defect(host, defect)
+        )
     times = _times(config, clock, machine, result.world_size)
     report.write_result(config.paths, result.verdict, result.line, times.to_json())
     if clock.attempts and host == config.resources.hosts[0]:

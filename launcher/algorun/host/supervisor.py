@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from algorun.common.errors import UserError
 from algorun.common.event_loop import STOP_SIGNALS, Loop, Timer
 from algorun.common.fast_dataclasses import replace
 from algorun.control.actions import Action, Conclude, EndProcesses, Signal, Start, ToHub, Warn
@@ -88,7 +89,7 @@ class Supervisor:
         `error` is a configuration error of this host that the other hosts must hear.
         """
         report.begin(self._job.paths, self._host)
-        self.owner.guard()
+        unfit = self._guard()
         handlers: dict[int, Callable[[], None]] = {signal.SIGCHLD: self.owner.reap}
         for number, name in STOP_SIGNALS.items():
             if signal.getsignal(number) is signal.SIG_IGN:  # nohup
@@ -98,13 +99,23 @@ class Supervisor:
             closing.callback(self._loop.close)
             self._settle_in(closing)
             self._join(closing, error)
-            if not error and self._readiness.prepare():
+            if unfit is not None and not error:
+                self.cannot_start(unfit)
+            elif not error and self._readiness.prepare():
                 self._member.preparing(self._loop.now())
             self._arm()
             self._loop.run()
         verdict, cluster = self._member.verdict, self._runner.cluster
         assert verdict is not None
         return verdict, cluster.world_size if cluster else 0
+
+    def _guard(self) -> Failure | None:
+        """Starts the watcher. Returns why it cannot: the other hosts hear it, and nothing starts here."""
+        try:
+            self.owner.guard()
+        except UserError as error:
+            return Failure.of(error, self._host)
+        return None
 
     def _settle_in(self, closing: contextlib.ExitStack) -> None:
         """Makes the run folder, and the objects that work in it."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from algorun.common.fast_dataclasses import dataclass, field
+from algorun.common.process_limit import cannot_start, is_limit
 from algorun.job.values import Sourced
 
 from . import efa, nvidia
@@ -198,7 +199,9 @@ def _asked_major(mpirun: str) -> int:
         done = subprocess.run(
             [mpirun, "--version"], capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired) as error:
+        if is_limit(error):
+            raise cannot_start(f"{mpirun} --version") from None
         return 0
     match = re.search(r"\(Open ?(?:MPI|RTE)\) (\d+)\.", done.stdout)
     return int(match[1]) if match else 0

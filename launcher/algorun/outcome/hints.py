@@ -37,6 +37,11 @@ DISK_FULL = (
     r"\[Errno 28\]|No space left on device|database or disk is full|not enough free space to write|\d+ requested and \d+ written"
     r"|PytorchStreamWriter failed writing|enforce fail at inline_container\.cc|basic_ios::clear"
 )
+# Not `[Errno 11]` alone, which is also a lock that another process holds.
+NO_PROCESS = (
+    r"can't start new thread|\bfork: (retry: )?Resource temporarily unavailable|pthread_create\b[^\n]*(Resource temporarily|failed)"
+    r"|thread constructor failed|Failed to create thread|unable to create (new )?(native )?thread"
+)
 QUOTA = r"\[Errno 122\]|Disk quota exceeded"
 READ_ONLY = r"\[Errno 30\]|Read-only file system"
 
@@ -263,6 +268,12 @@ RULES = (
         "missing module",
         "name its package in requirements.txt beside the script; a module of your own must be in source_dir",
         pattern=r"ModuleNotFoundError: No module named",
+    ),
+    Rule(
+        "processes and threads",
+        "no further process or thread can start: docker run --pids-limit 4096 or ulimit -u, or fewer DataLoader workers and "
+        "threads (OMP_NUM_THREADS=1)",
+        pattern=NO_PROCESS,
     ),
     Rule(
         "open files",

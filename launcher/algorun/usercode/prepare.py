@@ -19,6 +19,7 @@ from pathlib import Path
 from algorun.common import codec
 from algorun.common.archives import finish
 from algorun.common.errors import ExitCode, UserError, exit_code
+from algorun.common.process_limit import cannot_start, is_limit
 from algorun.job.paths import write_aside
 from algorun.job.usercode import REQUIREMENTS, Setup, has_files, has_requirements, is_package
 
@@ -84,7 +85,12 @@ def _pip(words: list[str], code: Path, environ: Mapping[str, str], what: str) ->
     environ = dict(environ)
     if environ.get("CA_REPOSITORY_ARN"):  # a token in the environment; every process could read a command line
         environ["PIP_INDEX_URL"] = package_index(environ["CA_REPOSITORY_ARN"])
-    done = subprocess.run(argv, cwd=code, env=environ, stdin=subprocess.DEVNULL, check=False)
+    try:
+        done = subprocess.run(argv, cwd=code, env=environ, stdin=subprocess.DEVNULL, check=False)
+    except OSError as error:
+        if not is_limit(error):
+            raise
+        raise cannot_start("pip install") from None
     if done.returncode:
         raise UserError(
             f"pip install {' '.join(words)}",
@@ -123,14 +129,15 @@ def _prepare_code(setup: Setup, environ: Mapping[str, str]) -> str:
 
 
 def main() -> int:
-    """Returns the exit code: 0, or 64 with the error in RESULT."""
+    """Returns the exit code: 0, or the error's with the error in RESULT."""
+    code = int(ExitCode.OK)
     setup: Setup = codec.from_json(Setup, json.loads(sys.argv[1]))
     try:
         result: dict[str, object] = {"source": prepare(setup, os.environ), "error": ""}
     except UserError as error:
-        result = {"source": "", "error": str(error)}
+        result, code = {"source": "", "error": str(error)}, error.code
     write_aside(Path(sys.argv[2]), json.dumps({**result, "moments": MOMENTS}))
-    return int(ExitCode.CONFIGURATION) if result["error"] else int(ExitCode.OK)
+    return code
 
 
 if __name__ == "__main__":

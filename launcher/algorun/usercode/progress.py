@@ -25,14 +25,16 @@ class Progress:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Progress:
-        self._thread.start()
+        with contextlib.suppress(RuntimeError):  # no further thread can start: the lines are missing, and nothing else
+            self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._over.set()
-        self._thread.join(EVERY_S)
+        if self._thread.ident is not None:
+            self._thread.join(EVERY_S)
 
     def begins(self, name: str) -> None:
         """The next archive."""
