@@ -15,6 +15,7 @@ from algorun_client.common.refusals import Refusal, refusal
 from algorun_client.fetch import metrics_file
 from algorun_client.fetch.archives import fetch_archive
 from algorun_client.fetch.folders import fetch_folder
+from algorun_client.fetch.in_place import refuse_link
 from algorun_client.fetch.log_files import write_logs
 from algorun_client.fetch.metrics_file import HostUnits, write_metrics
 from algorun_client.fetch.progress import Progress, counted
@@ -70,18 +71,30 @@ def pieces(connection: Connection, state: JobState, folder: Path, progress: Prog
         # One output is `output`; several have a folder each.
         path = folder / "output" if len(state.left.outputs) == 1 else folder / "output" / output.name
         if output.uri.endswith("/"):
-            get = partial(fetch_folder, target.store, output.uri, path, progress, _warn)
+            get = partial(_fetch_folder, target, output.uri, folder, path, progress)
         else:
-            get = partial(
-                fetch_archive, target.store, output.uri, path, progress, home="/opt/ml/output/data", say=_warn
-            )
+            get = partial(_fetch_output, target, output.uri, folder, path, progress)
         yield Piece("output", path, get, output.uri)
     if state.left.checkpoints:
         uri = state.left.checkpoints
-        get = partial(fetch_folder, target.store, uri, folder / "state", progress, _warn)
+        get = partial(_fetch_folder, target, uri, folder, folder / "state", progress)
         yield Piece("state", folder / "state", get, uri)
     yield Piece("logs", folder / "logs", lambda: _fetch_logs(target, state, folder / "logs", progress))
     yield Piece("metrics", folder / metrics_file.FILE, lambda: _fetch_metrics(connection, state, folder))
+
+
+def _fetch_folder(target: Target, uri: str, top: Path, folder: Path, progress: Progress) -> int:
+    """Raises UserError for a link between `top` and the folder."""
+    for each in (folder, *folder.parents[: len(folder.parts) - len(top.parts) - 1]):
+        refuse_link(each)
+    return fetch_folder(target.store, uri, folder, progress, _warn)
+
+
+def _fetch_output(target: Target, uri: str, top: Path, folder: Path, progress: Progress) -> int:
+    """As _fetch_folder, of an archive; a link in the place of the folder itself is replaced."""
+    if folder.parent != top:
+        refuse_link(folder.parent)
+    return fetch_archive(target.store, uri, folder, progress, home="/opt/ml/output/data", say=_warn)
 
 
 def _fetch_logs(target: Target, state: JobState, folder: Path, progress: Progress) -> int:

@@ -34,7 +34,7 @@ def test_a_second_fetch_gets_only_what_has_changed(tmp_path, monkeypatch):
     assert sorted(each.name for each in home.iterdir()) == ["algo-1", "c", "mine"]
 
 
-@pytest.mark.parametrize("key", ["../x", "a/../../x", "/etc/x", "a//b", "./a", "a\0b", "c"])
+@pytest.mark.parametrize("key", ["../x", "a/../../x", "/etc/x", "a//b", "./a", "a\0b", "x" * 256, "c"])
 def test_a_key_that_is_no_path_is_left_out_and_the_others_come_home(tmp_path, key):
     """`c` is the folder of another object: S3 has no folders, so both may be there."""
     listed = [StoredObject(f"s3://b/p/{each}", 1, "", datetime.now(UTC)) for each in (key, "c/d")]
@@ -45,6 +45,65 @@ def test_a_key_that_is_no_path_is_left_out_and_the_others_come_home(tmp_path, ke
     assert said == [
         f"s3://b/p/{key}: this key cannot be a file's path here: left out; `aws s3 cp` fetches it under another name"
     ]
+
+
+def _brought(tmp_path, *keys, size=1):
+    """Brings objects home. Returns their number, and the lines about those that are left out."""
+    listed = [StoredObject(f"s3://b/p/{key}", size, "", datetime.now(UTC)) for key in keys]
+    said = []
+
+    def download(uri, path, moved):
+        aside = path.with_name(f".{path.name}.part")
+        aside.write_text("x")
+        aside.replace(path)
+
+    store = SimpleNamespace(list=lambda prefix: listed, download=download)
+    return fetch_folder(store, "s3://b/p/", tmp_path / "home", Silent(), said.append), said
+
+
+def test_a_key_whose_place_an_earlier_fetch_has_taken_is_left_out_and_nothing_is_lost(tmp_path):
+    assert _brought(tmp_path, "c", "d/e/f") == (2, [])
+    home = tmp_path / "home"
+    count, said = _brought(tmp_path, "c/x", "c/y/z", "d/e", "new")
+    assert count == 1
+    assert said == [
+        f"s3://b/p/c/x: {home}/c is a file: left out; remove it, or name another folder",
+        f"s3://b/p/c/y/z: {home}/c is a file: left out; remove it, or name another folder",
+        f"s3://b/p/d/e: {home}/d/e is a folder: left out; remove it, or name another folder",
+    ]
+    assert sorted(str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()) == ["c", "d/e/f", "new"]
+    count, said = _brought(tmp_path, *(f"c/{number}" for number in range(8)))
+    assert (count, len(said), said[-1]) == (0, 6, f"{home}: 3 more objects have no place there")
+
+
+def test_nothing_is_written_through_a_link(tmp_path):
+    home, outside = tmp_path / "home", tmp_path / "outside"
+    (home / "a").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
+    for name, target in (("away", outside), ("a/b", outside), ("gone", tmp_path / "absent"), ("inside", home / "a")):
+        (home / name).symlink_to(target)
+    (home / "file").symlink_to(outside / "kept")
+    (home / "dangling").symlink_to(outside / "made")
+    (home / "to a folder").symlink_to(outside)
+    names = ("away/x", "away/y/z", "a/b/x", "gone/x", "inside/x", "file", "dangling", "to a folder", "a/good")
+    count, said = _brought(tmp_path, *names)
+    assert count == 4
+    assert [line.split(": ")[1].removeprefix(f"{home}/") for line in said] == [
+        "away is a link", "away is a link", "a/b is a link", "gone is a link", "inside is a link",
+    ]  # fmt: skip
+    assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("kept", "kept")]
+    assert not (tmp_path / "absent").exists()
+    for name in ("file", "dangling", "to a folder", "a/good"):
+        assert (home / name).read_text() == "x"
+        assert not (home / name).is_symlink()
+
+
+def test_an_object_with_content_whose_key_ends_with_a_slash_is_not_lost_in_silence(tmp_path):
+    count, said = _brought(tmp_path, "c/")
+    assert (count, len(said)) == (0, 1)
+    assert said[0].startswith("s3://b/p/c/: this key cannot be a file's path here")
+    assert _brought(tmp_path, "c/", size=0) == (0, [])
 
 
 def test_each_stream_becomes_a_file(tmp_path):
