@@ -6,10 +6,12 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from algorun.common.bounded_search import BoundedSearch, compiled
 from algorun.common.codec import loads
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.common.json_values import row, table, text, whole
@@ -36,18 +38,31 @@ class Last:
         return float(self.text) if self.text else None
 
 
-def last_values(chunks: Iterable[Sequence[LogLine]], regexes: Iterable[str]) -> dict[str, Last]:
-    """By regular expression, what it found last; lines may come in any order. A text that is no number does not count."""
-    found = {regex: Last("") for regex in regexes}
-    compiled = {regex: re.compile(regex) for regex in found}
-    for line in (line for lines in chunks for line in lines):
-        for regex, pattern in compiled.items():
-            match = pattern.search(line.text)
-            if match is None or line.time_ms < found[regex].time_ms:
-                continue
-            text = (match[1] if pattern.groups else match[0]) or ""
-            if _is_number(text):
-                found[regex] = Last(text, line.time_ms)
+def last_values(
+    chunks: Iterable[Sequence[LogLine]], regexes: Iterable[str], warn: Callable[[str], None]
+) -> dict[str, Last]:
+    """By regular expression, what it found last; lines may come in any order. A text that is no number does not count. An expression
+    that Python cannot compile, or that takes too long, is missing: `warn` gets a sentence about it."""
+    found: dict[str, Last] = {}
+    for regex in dict.fromkeys(regexes):
+        try:
+            compiled(regex)
+            found[regex] = Last("")
+        except ValueError as error:  # SageMaker's expressions may know more than Python's
+            warn(f"the regular expression {regex!r} cannot be used here: {error}")
+    searched = list(found)
+
+    def slow(number: int, text: str) -> None:
+        del found[searched[number]]
+        warn(text)
+
+    with BoundedSearch(searched, slow) as search:
+        for lines in chunks:
+            values = search.search([line.text for line in lines]) if searched else []
+            for regex, matches in zip(searched, values, strict=bool(searched)):
+                for at, text in matches:
+                    if regex in found and lines[at].time_ms >= found[regex].time_ms and _is_number(text):
+                        found[regex] = Last(text, lines[at].time_ms)
     return found
 
 
@@ -63,17 +78,22 @@ def read(
 ) -> dict[str, Last]:
     """The last value of each metric of an execution that has ended; `metrics`: name and regular expression.
 
-    What is read once all lines are there is kept, and read no second time.
+    What is read once all lines are there is kept, and read no second time. A metric whose regular expression cannot be used, or
+    takes too long, has no value: stderr gets a line about it.
     """
     uri = address.values(number)
     kept = _kept(target.store, uri)
     missing = {regex for regex in metrics.values() if regex not in kept}
     if missing:
         is_settled = state.ended and not unsettled_s(state, grace_s)
-        kept |= last_values(_lines(target, state), missing)
+        kept |= last_values(_lines(target, state), missing, _warn)
         if is_settled:
             _keep(target.store, uri, kept)
-    return {name: kept[regex] for name, regex in metrics.items()}
+    return {name: kept.get(regex, Last("")) for name, regex in metrics.items()}
+
+
+def _warn(text: str) -> None:
+    print(f"algorun: warning: {text}", file=sys.stderr)
 
 
 def _lines(target: Target, state: JobState) -> Iterator[Sequence[LogLine]]:

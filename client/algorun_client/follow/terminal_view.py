@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -14,6 +15,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from algorun.common.bounded_search import BoundedSearch, compiled
 from algorun_client.target.job_state import JobState
 
 from .line_text import marked, shown
@@ -22,6 +24,7 @@ from .outcome import Ending, Outcome
 from .view import duration
 
 NEWEST = 200  # lines of a round that are searched for metrics: 40 expressions on every line would cost a core
+BUDGET_S = 0.5  # for one expression: lines wait for it, once
 MOST_METRICS = 6
 WIDEST_VALUE = 24  # characters of a metric
 JOIN = Text("  ", no_wrap=True)
@@ -30,29 +33,44 @@ COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 class MetricValues:
-    """The newest value of each metric that the job defines."""
+    """The newest value of each metric that the job defines. `note` gets a sentence about one that takes too long to search."""
 
-    def __init__(self) -> None:
-        self._patterns: dict[str, re.Pattern[str]] = {}
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._names: list[str] = []
+        self._search: BoundedSearch | None = None
         self.values: dict[str, str] = {}
 
     def define(self, metrics: Sequence[tuple[str, str]]) -> None:
         """Takes the job's metrics, the first time that it knows them."""
-        if self._patterns:
+        if self._search is not None or not metrics:
             return
+        regexes = []
         for name, expression in metrics:
-            try:
-                self._patterns[name] = re.compile(expression)
-            except re.error:  # SageMaker's expressions may know more than Python's
-                continue
+            with contextlib.suppress(ValueError):  # SageMaker's expressions may know more than Python's
+                if compiled(expression).groups:
+                    self._names.append(name)
+                    regexes.append(expression)
+        self._search = BoundedSearch(regexes, self._slow, BUDGET_S)
+
+    def _slow(self, number: int, text: str) -> None:
+        self.values.pop(self._names[number], None)
+        self._note(f"metric {self._names[number]} is not shown any more: {text}")
 
     def read(self, lines: Sequence[LogLine]) -> None:
         """Takes the values of the newest lines."""
-        for line in lines[-NEWEST:]:
-            for name, pattern in self._patterns.items():
-                found = pattern.search(line.text)
-                if found and found.groups():
-                    self.values[name] = shown(found[1] or "")[:WIDEST_VALUE]
+        if self._search is None:
+            return
+        found = self._search.search([line.text for line in lines[-NEWEST:]])
+        newest = {name: matches[-1] for name, matches in zip(self._names, found, strict=True) if matches}
+        for name, (_, text) in sorted(newest.items(), key=lambda each: each[1][0]):
+            if self._names.index(name) not in self._search.slow:
+                self.values[name] = shown(text)[:WIDEST_VALUE]
+
+    def close(self) -> None:
+        """Ends the process that searches."""
+        if self._search is not None:
+            self._search.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +92,7 @@ class TerminalView:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._state: JobState | None = None
-        self._metrics = MetricValues()
+        self._metrics = MetricValues(self.note)
         self._live = Live(
             get_renderable=self._below,
             console=self._console,
@@ -109,6 +127,7 @@ class TerminalView:
         self._console.print(Text(f"algorun: {outcome.line(job)}", style="bold green" if good else "bold red"))
 
     def close(self) -> None:
+        self._metrics.close()
         self._live.stop()
 
     def _below(self) -> RenderableType:

@@ -87,9 +87,10 @@ class JobRecord:
     def from_json(cls, value: Mapping[str, object]) -> JobRecord:
         """What `to_json` made, also that of another version: keys that this one does not know are left out. Raises ValueError for
         a value of another type."""
-        known: dict[str, Any] = {
-            each.name: _READERS[each.type](value[each.name]) for each in fields(cls) if each.name in value
-        }  # type: ignore[index]
+        known: dict[str, Any] = {}  # Any: the readers have checked each value
+        for each in fields(cls):
+            if each.name in value:
+                known[each.name] = _READERS[str(each.type)](value[each.name])
         if missing := {"created", "modified"} - known.keys():
             raise ValueError(f"no {min(missing)}")
         return cls(**known)

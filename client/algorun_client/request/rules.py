@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from algorun.common.bounded_search import compiled
 from algorun.common.errors import UserError
 
 from .facts import Facts
@@ -89,8 +90,8 @@ def _tables(spec: TaskSpec) -> None:
         )
     for name, regex in spec.metrics.items():
         try:
-            re.compile(regex)
-        except re.error as error:
+            compiled(regex)
+        except ValueError as error:
             raise UserError(
                 f"--metric {name}",
                 f"{regex!r} is not a regular expression: {error}",

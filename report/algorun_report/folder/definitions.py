@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from algorun.common.bounded_search import compiled
 from algorun.common.errors import UserError
 from algorun.job.metric_definitions import CLOSING, DEFINITIONS
 
@@ -26,12 +27,12 @@ class Definition:
 def definition(name: str, regex: str, origin: str, *, is_wished: bool = False) -> Definition:
     """Raises UserError if `regex` is not one with a group."""
     try:
-        compiled = re.compile(regex)
-    except re.error as error:
+        pattern = compiled(regex)
+    except ValueError as error:
         raise UserError(origin, f"metric {name!r}: {regex!r} is no regular expression: {error}", allowed=LIKE) from None
-    if not name or compiled.groups < 1:
+    if not name or pattern.groups < 1:
         raise UserError(origin, f"metric {name!r}: {regex!r} has no group for the number", allowed=LIKE)
-    return Definition(name, compiled, origin, is_wished)
+    return Definition(name, pattern, origin, is_wished)
 
 
 def from_option(text: str) -> Definition:

@@ -246,7 +246,7 @@ def _attempts(facts: RunReport, found: Scan, results: Sequence[ResultFolder]) ->
 
 
 def _notices(facts: RunReport, found: Scan) -> list[str]:
-    notices = []
+    notices = [shown(text) for text in found.slow]
     if not facts.phases:
         notices.append("Phases, billable time and status of the job are unknown: the folder has no job.json.")
     if found.hosts and found.axis is Axis.ORDER:

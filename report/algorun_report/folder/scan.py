@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from algorun.common.bounded_search import BoundedSearch
 from algorun_report.run_report import Axis, Excerpt, Host, Metric, Series
 
 from .attempts import Start
@@ -17,6 +18,7 @@ from .log_files import LogFile, lines, natural, shown, times
 
 LAST_LINES = 30  # of each host
 MOST_LINES = 3000  # of all hosts: with LONGEST_SHOWN 1.5 MB of the page's 5
+MOST_LINES_AT_ONCE, MOST_CHARACTERS_AT_ONCE = 10_000, 4 * 1024 * 1024  # that are searched at once
 LONGEST_SHOWN = 500  # characters of a line in an excerpt
 RANK = re.compile(r"\[(\d{1,9}) \S+\] ")  # what the launcher puts before each line of a rank
 
@@ -62,13 +64,52 @@ class Scan:
     hosts: tuple[Host, ...]
     starts: tuple[Start, ...]  # of the hosts, in their order; at least one
     excerpts: tuple[Excerpt, ...]
+    slow: tuple[str, ...] = ()  # notices about metrics that were left out
 
 
 def scan(logs: Sequence[LogFile], definitions: Sequence[Definition], begin: float | None) -> Scan:
     """Reads all logs. `begin`: the job's begin, in seconds since 1970, if it is known.
 
-    Series are drawn over time if the time of every line is known, else over the number of the value.
+    Series are drawn over time if the time of every line is known, else over the number of the value. A metric whose regular
+    expression takes too long is left out, and a notice says so.
     """
+    slow: dict[int, str] = {}
+    with BoundedSearch([each.regex.pattern for each in definitions], slow.__setitem__) as search:
+        found = _scan(logs, definitions, begin, search)
+    left_out = {definitions[number].name for number in slow}
+    return replace(
+        found,
+        metrics=tuple(each for each in found.metrics if each.name not in left_out),
+        silent=tuple(each for each in found.silent if each.name not in left_out),
+        slow=tuple(f"Metric {definitions[number].name} is left out: {text}." for number, text in slow.items()),
+    )
+
+
+def _batches(found: Iterable[str]) -> Iterator[list[str]]:
+    """The lines in pieces that are searched at once."""
+    batch: list[str] = []
+    size = 0
+    for line in found:
+        batch.append(line)
+        size += len(line)
+        if len(batch) == MOST_LINES_AT_ONCE or size > MOST_CHARACTERS_AT_ONCE:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _source(log: LogFile, line: str) -> tuple[str, int]:
+    """Host and rank of a line; rank -1 for the launcher's own."""
+    if log.rank is not None:
+        return log.host, log.rank
+    prefix = RANK.match(line)
+    return log.host, int(prefix[1]) if prefix else -1
+
+
+def _scan(
+    logs: Sequence[LogFile], definitions: Sequence[Definition], begin: float | None, search: BoundedSearch
+) -> Scan:
     clocks = {log.path: times(log) for log in logs}
     counts = {log.path: sum(1 for _ in lines(log)) for log in logs}
     timed = bool(logs) and all(len(clock or ()) == counts[path] for path, clock in clocks.items())
@@ -85,20 +126,17 @@ def scan(logs: Sequence[LogFile], definitions: Sequence[Definition], begin: floa
         start = _start_of(log, begun[log.host], starts)
         if clock and (start.begin is None or clock[0] < start.begin):
             start.begin = clock[0]
-        before = ""
-        for number, line in enumerate(lines(log)):
-            time = clock[number] if clock else None
-            rank = log.rank
-            prefix = RANK.match(line) if rank is None else None
-            source = (log.host, int(prefix[1]) if prefix else -1 if rank is None else rank)
-            for each in definitions:
-                match = each.regex.search(line)
-                if match:
-                    found[each.name].add(source, match[1] or "", time)
-            tails[log.host].append(line)
-            if line.startswith("algorun: "):
-                start.note(before, line, time)
-            before = line
+        before, number = "", 0
+        for batch in _batches(lines(log)):
+            for each, values in zip(definitions, search.search(batch), strict=True):
+                for at, text in values:
+                    found[each.name].add(_source(log, batch[at]), text, clock[number + at] if clock else None)
+            for at, line in enumerate(batch):
+                if line.startswith("algorun: "):
+                    start.note(before, line, clock[number + at] if clock else None)
+                before = line
+            tails[log.host].extend(batch)
+            number += len(batch)
     origin = begin if begin is not None else first
     hosts = _hosts(logs, counts)
     return Scan(

@@ -29,17 +29,29 @@ def state(ago_s: float = 3600.0) -> JobState:
 
 def test_the_last_one_in_time_counts_whatever_the_order_of_lines():
     chunks = [[line(3, "[0 algo-1] loss 0.25"), line(1, "loss 9")], [], [line(2, "loss 8", "algo-2")]]
-    assert last_values(chunks, [LOSS, "step"]) == {LOSS: Last("0.25", 3), "step": Last("")}
+    assert last_values(chunks, [LOSS, "step"], pytest.fail) == {LOSS: Last("0.25", 3), "step": Last("")}
+
+
+def test_an_expression_that_takes_too_long_or_is_none_has_no_value_and_is_named_once():
+    lines = [line(1, "aa loss 7"), line(2, "a" * 200 + "b"), line(3, "aa loss 6")]
+    said = []
+    found = last_values([lines, lines], ["(a+)+$", LOSS, "(", "a{99999999999999999999}"], said.append)
+    assert found == {LOSS: Last("6", 3)}
+    assert [text.partition(" takes ")[0].partition(" cannot ")[0] for text in said] == [
+        "the regular expression '('",
+        "the regular expression 'a{99999999999999999999}'",
+        "the regular expression '(a+)+$'",
+    ]
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "1e999", "$(reboot)", "0x1", "1_000", "", "1e", "١"])
 def test_what_is_no_number_is_no_value(text):
-    assert last_values([[line(1, "loss 7"), line(2, f"loss {text} .")]], [LOSS])[LOSS].text == "7"
+    assert last_values([[line(1, "loss 7"), line(2, f"loss {text} .")]], [LOSS], pytest.fail)[LOSS].text == "7"
 
 
 @pytest.mark.parametrize("text", ["1", "-0.5", "1e-05", ".5", "3.", "+2E3"])
 def test_numbers_stay_as_they_were_printed(text):
-    found = last_values([[line(1, f"loss {text} .")]], [LOSS])[LOSS]
+    found = last_values([[line(1, f"loss {text} .")]], [LOSS], pytest.fail)[LOSS]
     assert (found.text, found.number) == (text, float(text))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -164,3 +165,23 @@ def test_no_line_of_a_host_is_a_command_to_a_ci_system(text):
 
 def test_a_mark_keeps_a_line_as_it_is():
     assert marked("algo-1", "[3 algo-1] ::error::a") == ("[3 algo-1]", "::error::a")
+
+
+def test_a_metric_that_takes_too_long_is_named_once_and_lines_go_on():
+    out = io.StringIO()
+    view = TerminalView(Console(file=out, force_terminal=True, width=200, color_system=None))
+    metrics = (("slow", "(a+)+$"), ("loss", "(?:l)oss=([0-9.]+)"), ("none", "("), ("large", "a{99999999999999999999}"))
+    view.state(state(metrics=metrics))
+    began = time.monotonic()
+    for number in range(3):
+        view.lines(
+            [LogLine("algo-1", "algo-1-1", 1, "a" * 200 + "b"), LogLine("algo-1", "algo-1-1", 1, f"loss={number}")]
+        )
+    assert time.monotonic() - began < 10
+    assert view._metrics.values == {"loss": "2"}
+    view.close()
+    assert (
+        out.getvalue().count("metric slow is not shown any more: the regular expression '(a+)+$' takes more than 0.5 s")
+        == 1
+    )
+    assert out.getvalue().count("a" * 200) == 3

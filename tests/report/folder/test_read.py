@@ -43,6 +43,24 @@ def series(report: RunReport, name: str) -> dict[str, list[float]]:
     return {each.label: list(each.values) for each in found.series}
 
 
+def test_a_metric_that_takes_too_long_is_left_out_with_a_notice(tmp_path):
+    folder = logs(tmp_path, algo_1="loss=1\n" + "a" * 200 + "b\nloss=2\n", algo_2="loss=3\n")
+    report = read(folder, [from_option("slow=(a+)+$"), from_option("loss=loss=([0-9.]+)")])
+    assert [each.name for each in report.metrics] == ["loss"]
+    assert series(report, "loss") == {"algo": [1.0, 2.0, 3.0]}
+    (notice,) = [each for each in report.notices if "slow" in each]
+    assert notice.startswith(
+        "Metric slow is left out: the regular expression '(a+)+$' takes more than 2 s on a few lines"
+    )
+    assert "'a{99999999999999999999}' is no regular expression" in refused_option("a=a{99999999999999999999}")
+
+
+def refused_option(text: str) -> str:
+    with pytest.raises(UserError) as caught:
+        from_option(text)
+    return str(caught.value)
+
+
 def test_series_are_the_figures_of_the_logs(tmp_path):
     report = read(write_job(tmp_path / "job", hosts=3, steps=40))
     assert [each.name for each in report.metrics] == [
