@@ -18,18 +18,31 @@ class ExitCode(IntEnum):
     DEFECT = 70  # a defect of the launcher
 
 
+# Characters of what is wrong, and of its place: a value may have a million, and SageMaker shows 1,024 of an error.
+LONGEST, LONGEST_PLACE = 600, 250
+
+
+def shortened(text: str, longest: int) -> str:
+    """The text, without its middle if it has more characters than `longest`."""
+    if len(text) <= longest:
+        return text
+    kept = longest // 2
+    return f"{text[:kept]} ..({len(text) - 2 * kept} characters).. {text[-kept:]}"
+
+
 class UserError(Exception):
     """An error in something that the user gave. Its text is `where: what; allowed: ..; fix: ..`.
 
     `where`: the option, file or key. `what`: its value, and what is wrong with it. `allowed`: the values that are
-    allowed. `fix`: what to do. `code`: the exit code.
+    allowed. `fix`: what to do. `code`: the exit code. Long places and values lose their middles.
     """
 
     def __init__(
         self, where: str, what: str, *, allowed: str = "", fix: str = "", code: int = ExitCode.CONFIGURATION
     ) -> None:
-        self.where, self.what, self.allowed, self.fix, self.code = where, what, allowed, fix, int(code)
-        parts = [f"{where}: {what}"]
+        self.where, self.what = shortened(where, LONGEST_PLACE), shortened(what, LONGEST)
+        self.allowed, self.fix, self.code = allowed, fix, int(code)
+        parts = [f"{self.where}: {self.what}"]
         if allowed:
             parts.append(f"allowed: {allowed}")
         if fix:

@@ -29,6 +29,7 @@ def prepared(base, resources='{"hosts": ["algo-1"], "current_host": "algo-1"}', 
     return {"SAGEMAKER_BASE_DIR": str(base)}
 
 
+DEEP = '{"a": ' + "[" * 500 + "]" * 500 + "}"  # Python itself reads it
 BAD = [
     ({"resources": None}, "resourceconfig.json: the file is missing"),
     ({"resources": "{"}, "is not JSON: line 1 column 2"),
@@ -41,10 +42,20 @@ BAD = [
         "sagemaker_mpi_num_of_processes_per_host: 0 is not a whole number",
     ),
     ({"hyperparameters": '{"sagemaker_program": "gone.py"}'}, "'gone.py' does not exist"),
+    (
+        {"resources": DEEP},
+        "resourceconfig.json: is not usable JSON: nested deeper than 200 levels; allowed: a JSON object",
+    ),
+    ({"hyperparameters": DEEP}, "hyperparameters.json: is not usable JSON: nested deeper than 200 levels"),
+    ({"channels": DEEP}, "inputdataconfig.json: is not usable JSON: nested deeper than 200 levels"),
+    (
+        {"hyperparameters": json.dumps({"sagemaker_mpi_enabled": "x" * 200_000})},
+        "characters).. xxx",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("files", "says"), BAD, ids=[says for _, says in BAD])
+@pytest.mark.parametrize(("files", "says"), BAD, ids=[says[:60] for _, says in BAD])
 def test_bad_input_is_one_line_code_64_and_the_same_text_in_failure(files, says, tmp_path, nothing_left):
     environ = prepared(tmp_path / "ml", **files)
     done = algorun("train", cwd=tmp_path, ALGORUN_TEST=nothing_left, **environ)
@@ -52,6 +63,7 @@ def test_bad_input_is_one_line_code_64_and_the_same_text_in_failure(files, says,
     (line,) = [line for line in done.err.splitlines() if line]
     assert line.startswith("algorun: error: ")
     assert says in line
+    assert len(line) < 3000  # whatever a value holds
     failure = (tmp_path / "ml" / "output" / "failure").read_text()
     assert line.removeprefix("algorun: error: ") in failure
     assert not (tmp_path / "ml" / "output" / "success").exists()
