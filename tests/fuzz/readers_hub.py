@@ -8,7 +8,6 @@ import json
 import socket
 
 from algorun.common.free_ports import free_ports
-from algorun.control import seal
 from algorun.control.failure import RankLeft
 from algorun.control.handshake import Applicant, Handshake, introduced
 from algorun.control.hub import Hub, Sends
@@ -29,6 +28,7 @@ from algorun.control.seal import Seal
 from algorun.job.limits import ControlSettings, Limits
 from algorun.network.hub_server import HubServer
 from algorun.network.link import HubLink
+from algorun.network.nonces import fresh
 from algorun.network.rival_search import Lookout
 from algorun.network.spare_search import Route
 
@@ -97,7 +97,7 @@ class Impostor:
 
     def __init__(self, peer: socket.socket, loop: StepLoop) -> None:
         self._peer, self._loop, self._heard = peer, loop, b""
-        self._nonce, self._seal = seal.fresh(), None
+        self._nonce, self._seal = fresh(), None
         peer.settimeout(1)
 
     def say(self, data: bytes) -> None:

@@ -35,7 +35,7 @@ class Applicant:
     def answer(self, nonce: str, challenge: str, session: str, heard: int = 0) -> tuple[Hello, Seal]:
         """The hello for a connection that began with this nonce, and the connection's seal. The session's id is `session`.
 
-        `challenge` is new (seal.fresh). `heard` is how many messages of the hub this host has heard in the session.
+        `challenge` is new (network/nonces.py). `heard` is how many messages of the hub this host has heard in the session.
         """
         hello = replace(self.hello, challenge=challenge, session=session, heard=heard)
         return hello, Seal(self._token, nonce, challenge, hello.host, hub=False)

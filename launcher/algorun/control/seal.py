@@ -12,19 +12,12 @@ to 128 bits, which RFC 2104 (section 5) allows. The number is not sent: TCP keep
 
 from __future__ import annotations
 
-import os
-
 HEX = 32  # characters of a nonce, a challenge and a MAC: 128 bits
 LENGTH = HEX + 1  # what a seal adds to a line
 
 
-def fresh() -> str:
-    """A new nonce or challenge."""
-    return os.urandom(HEX // 2).hex()
-
-
-def is_fresh(text: str) -> bool:
-    """True for what `fresh` may have made."""
+def is_nonce(text: str) -> bool:
+    """True for a text that has the form of a nonce or challenge (network/nonces.py makes them)."""
     return len(text) == HEX and not text.strip("0123456789abcdef")
 
 

@@ -35,7 +35,7 @@ from .messages import (
     SaveFailed,
     Verdict,
 )
-from .seal import is_fresh
+from .seal import is_nonce
 
 LONGEST = 64 * 1024  # bytes of one message, newline included; `go` of 1,000 hosts is below 48 KiB
 # Characters of each text in a message that would be too long; one may take 12 bytes, and a verdict holds eleven texts.
@@ -127,10 +127,10 @@ def _check(message: Message) -> None:
         case Hello(session=session, challenge=challenge):
             if not session or not session.isascii():
                 raise ValueError("a hello without a session")
-            if not is_fresh(challenge):
+            if not is_nonce(challenge):
                 raise ValueError("a hello without a challenge")
         case Nonce(nonce):
-            if not is_fresh(nonce):
+            if not is_nonce(nonce):
                 raise ValueError("not a nonce")
         case Ready(slots=slots, tf_port=tf_port):
             _within(slots, "slots", 0, MOST_SLOTS)

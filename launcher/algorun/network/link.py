@@ -10,7 +10,7 @@ import functools
 import socket
 
 from algorun.common.event_loop import Loop, Timer
-from algorun.control import seal, wire
+from algorun.control import wire
 from algorun.control.handshake import Handshake, Phase, greeting, unheard
 from algorun.control.host_loss import RESET_S
 from algorun.control.messages import Heartbeat, Message, Welcome
@@ -18,6 +18,7 @@ from algorun.control.messages import Heartbeat, Message, Welcome
 from .channel_user import ChannelUser
 from .connection import Connection, Ending, How
 from .first_contact import FirstContact
+from .nonces import fresh
 from .spare_search import Route, SpareSearch
 
 
@@ -132,7 +133,7 @@ class HubLink:
     def _answer(self, connection: Connection, nonce: str) -> None:
         if connection is self._spares.spare:
             self._change_over()
-        hello, by = self._handshake.answer(nonce, seal.fresh())
+        hello, by = self._handshake.answer(nonce, fresh())
         connection.sealed(by, functools.partial(self._stranger, connection))
         connection.send(hello)
         if self._handshake.phase is Phase.REACHING:

@@ -21,11 +21,11 @@ from algorun.control.gate import Gate
 from algorun.control.handshake import introduced
 from algorun.control.messages import Heartbeat, Hello, Nonce, Refuse
 from algorun.control.refusals import Refusals, shown
-from algorun.control.seal import fresh
 from algorun.job.limits import ControlSettings
 
 from .addresses import Address, look_up
 from .connection import Connection
+from .nonces import fresh
 
 HELLO_TIMEOUT_S = 5.0  # a peer that has not said who it is by then is closed
 NAME_RETRY_S = 0.5  # until the next look-up of a name that does not resolve yet

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable
 
 from algorun.common.event_loop import Loop, Timer
-from algorun.control import seal, wire
+from algorun.control import wire
 from algorun.control.handshake import Applicant, greeting, refusal
 from algorun.control.hub import Hub, Sends
 from algorun.control.messages import Bye, End, Heartbeat, Notice, Refuse
@@ -19,6 +19,7 @@ from algorun.control.rivals import MOST_ASKED, Looks
 from algorun.job.limits import ControlSettings
 
 from .connection import Connection
+from .nonces import fresh
 
 CONNECT_S = 1.0
 LOOK_S = 2.5  # for one look: connections and answers
@@ -112,7 +113,7 @@ class Lookout:
             if connection.greeted:
                 self._hear(host, connection, line)
             else:
-                hello, by = self._own.answer(greeting(line), seal.fresh(), session=seal.fresh())
+                hello, by = self._own.answer(greeting(line), fresh(), session=fresh())
                 connection.sealed(by, functools.partial(self._stranger, host, connection))
                 connection.send(hello)
         except ValueError:  # whatever answers there is none of ours

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.seal import HEX, LENGTH, Seal, body, fresh, is_fresh, same
+from algorun.control.seal import HEX, LENGTH, Seal, body, is_nonce, same
+from algorun.network.nonces import fresh
 
 TOKEN, NONCE, CHALLENGE, HOST = "token", "0" * HEX, "1" * HEX, "algo-2"
 TEXTS = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=20)
@@ -98,7 +99,7 @@ def test_what_is_no_text_is_a_value_error():
 
 def test_nonces_are_new_and_known_by_their_form():
     assert len({fresh() for _ in range(100)}) == 100
-    assert is_fresh(fresh())
-    assert not any(map(is_fresh, ("", "0" * 31, "0" * 33, "g" * 32, " " * 32, "A" * 32)))
+    assert is_nonce(fresh())
+    assert not any(map(is_nonce, ("", "0" * 31, "0" * 33, "g" * 32, " " * 32, "A" * 32)))
     assert same("a", b"a")
     assert not same("a", "b")

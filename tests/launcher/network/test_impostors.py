@@ -29,7 +29,8 @@ from algorun.control.messages import (
     Verdict,
     Welcome,
 )
-from algorun.control.seal import Seal, fresh
+from algorun.control.seal import Seal
+from algorun.network.nonces import fresh
 
 from .pair import LIMIT_S, SESSION, TOKEN, Meddle, Pair
 

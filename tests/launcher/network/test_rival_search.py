@@ -13,8 +13,8 @@ from algorun.control import wire
 from algorun.control.handshake import Applicant, introduced
 from algorun.control.hub import Hub
 from algorun.control.messages import Heartbeat, Nonce
-from algorun.control.seal import fresh
 from algorun.job.limits import ControlSettings, Limits
+from algorun.network.nonces import fresh
 from algorun.network.rival_search import LOOK_S, Lookout
 from tests.launcher.jobs import hello
 
