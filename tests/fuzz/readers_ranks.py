@@ -21,6 +21,7 @@ from algorun.host.times_file import TimesFile
 from algorun.host.tools import Tools
 from algorun.job import config
 from algorun.job.request import Request
+from algorun.machine import openmpi_daemon
 from algorun.machine.openmpi import OpenMpi
 from algorun.plan import cluster, plan
 
@@ -30,6 +31,7 @@ from .readers_config import MACHINE, PROGRAMS, base
 from .readers_control import FROM_HUB, StepLoop, line
 
 OPEN_MPI = OpenMpi("/usr/bin/mpirun", True, 4, "orted")
+MPIRUN = ("mpirun", "--mca", "x", "1")
 
 
 class NoOwner:
@@ -74,7 +76,7 @@ def read_ranks(data: bytes) -> None:
         mock.patch.dict(os.environ, {"TMPDIR": str(scratch())}),
         mock.patch.object(ranks, "send"),
     ):
-        daemons = Daemons(OPEN_MPI, lambda argv: 1, lambda message: None)
+        daemons = Daemons(OPEN_MPI, MPIRUN, lambda argv: 1, lambda message: None)
 
         def heard(peer: Peer, message: dict[str, Any] | None) -> None:
             if message is not None and "daemon" in message:
@@ -115,11 +117,11 @@ def read_daemons(data: bytes) -> None:
         started.append(argv)
         return len(started)
 
-    daemons = Daemons(OPEN_MPI, start, lambda message: None)
+    daemons = Daemons(OPEN_MPI, MPIRUN, start, lambda message: None)
     near, far = socket.socketpair()
     with near, far:
         asked: list[StartDaemon] = []
-        asking = Daemons(OPEN_MPI, start, asked.append)
+        asking = Daemons(OPEN_MPI, MPIRUN, start, asked.append)
         asking.wanted(Peer(near), {"daemon": "algo-2", "command": "orted"})
         try:
             message = wire.decode(data.replace(b"@ID@", asked[0].id.encode()))
@@ -129,7 +131,8 @@ def read_daemons(data: bytes) -> None:
             daemons.start(message)
         if isinstance(message, DaemonEnded):
             asking.ended(message)
-        assert all(argv[0] == "orted" for argv in started)
+        own = openmpi_daemon.set_here(MPIRUN, {})
+        assert all(argv[0] == "orted" and openmpi_daemon.accepted(argv[1:], own) == argv[1:] for argv in started)
 
 
 RANK_MESSAGES = [
