@@ -10,7 +10,7 @@ ROOMS = {
     "readers_config": ("job-files", "hyperparameters", "command-line", "environment", "code-address"),
     "readers_files": ("archive", "fetched-file", "result-files", "output-of-ranks", "host-settings"),
     "readers_channels": ("channel-archive", "args-file", "processing-inputs"),
-    "readers_control": ("control-message", "connection"),
+    "readers_control": ("control-message", "sealed-lines", "connection"),
     "readers_hub": ("hub-stream", "link-stream", "lookout-stream"),
     "readers_ranks": ("exception-datagram", "rank-stream", "daemon-message"),
     "readers_train": ("checkpoint", "checkpoint-shard", "training-options"),

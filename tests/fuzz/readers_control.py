@@ -42,6 +42,7 @@ from algorun.control.messages import (
     Welcome,
     bye,
 )
+from algorun.control.seal import Seal
 from algorun.job.values import Sourced
 from algorun.network.connection import Connection
 from algorun.plan import cluster
@@ -57,7 +58,7 @@ FAILURE = Failure(
     "exception", "algo-2", 1, "ValueError: x", 1, "Traceback ..\nValueError: x", "a hint",
     note="no restart: algo-3 was lost", others="also: lost: algo-3, exit 66\nthen: exit: rank 2 ..",
 )  # fmt: skip
-CHALLENGE = "0" * 32
+CHALLENGE, TOKEN = "0" * 32, "token"
 TURNS = 3  # of the loop after each write: accept, read, answer
 
 
@@ -204,8 +205,27 @@ def read_connection(data: bytes) -> None:
     assert ended[0] == "line too long" or lines == whole
 
 
+def read_sealed(data: bytes) -> None:
+    """Lines of a hub as they may arrive: the next one in order opens, and nothing else does."""
+    hub, host = (Seal(TOKEN, CHALLENGE, CHALLENGE, "algo-2", hub=side) for side in (True, False))
+    said = [hub.close(line(message))[:-1] for message in FROM_HUB]
+    heard = 0
+    for each in data.split(b"\n"):
+        with contextlib.suppress(ValueError):
+            host.open(each)
+            assert each == said[heard]
+            heard += 1
+    assert heard <= len(said)
+
+
+def sealed_lines() -> list[bytes]:
+    hub = Seal(TOKEN, CHALLENGE, CHALLENGE, "algo-2", hub=True)
+    return [b"".join(hub.close(line(message)) for message in FROM_HUB)]
+
+
 EACH = [line(message) for message in (*FROM_HOSTS, *FROM_HUB)]
 READERS = [
     Reader("control-message", read_message, lambda: EACH, mutations.as_json, 3000),
+    Reader("sealed-lines", read_sealed, sealed_lines, mutations.raw, 1000),
     Reader("connection", read_connection, lambda: [PART.join(EACH), b"".join(EACH)], mutations.in_pieces(mutations.raw), 300),
 ]  # fmt: skip
