@@ -103,6 +103,10 @@ class Host:
         with open(self.base / "hosts", "a") as file:
             file.write(f"{self._network.addresses[name]} {name}\n")
 
+    def forget(self) -> None:
+        """From now on no name resolves here."""
+        (self.base / "hosts").write_text("127.0.0.1 localhost\n")
+
     def argv(self, command: Sequence[str]) -> list[str]:
         """The command line that runs a command as this host."""
         own = ["unshare", "--mount", "--uts", "--ipc", "--propagation", "private", sys.executable, "-I"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
+PROGRAMS = Path(__file__).parent / "programs"
 COMMAND_S = 30.0
 SUBNET = "10.77.0"
 _numbers = itertools.count()
@@ -65,6 +67,21 @@ class Network:
     def join(self, host: str) -> None:
         """Frames pass again."""
         ip("-n", self.switch, "link", "set", self.port(host), "master", "br0")
+
+    def move(self, host: str) -> None:
+        """This host gets another address. Connections from the old one hear nothing any more."""
+        old = self.addresses[host]
+        new = old.rpartition(".")[0] + ".2" + old.rpartition(".")[2]
+        ip("-n", self.namespace(host), "address", "delete", f"{old}/24", "dev", "eth0")  # first: it takes later ones along
+        ip("-n", self.namespace(host), "address", "add", f"{new}/24", "dev", "eth0")
+        self.addresses[host] = new
+
+    def bad_cable(self, job_helper: Callable[..., str], *words: str) -> None:
+        """The bridge becomes a cable of slow_cable.py. `job_helper` starts programs in a host's network."""
+        for host in self.addresses:
+            self.cut(host)
+            job_helper(host, str(PROGRAMS / "no_offload.py"), "eth0")
+        job_helper("switch", str(PROGRAMS / "slow_cable.py"), *map(self.port, self.addresses), *words)
 
     def narrow(self, host: str, mtu: int) -> None:
         """Larger packets of this host are lost without a word, as where path MTU discovery is filtered out; none is joined up."""

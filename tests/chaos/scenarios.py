@@ -13,6 +13,8 @@ from algorun.control.host_loss import RESET_S
 from .job import CONTROL_PORT, HOSTS, PROGRAMS, START_S, UP_S, Job
 
 LATE_S = 20.0
+CABLE_S = 0.005  # each way
+MOVED_S = 9.0
 UNREAD_S = 2.5  # heartbeats that a host does not read
 PAUSE_S = 60.0
 
@@ -48,13 +50,18 @@ def when_up(do: Callable[[Job], object]) -> Scenario:
     return run
 
 
-def gap(seconds: float) -> Scenario:
-    """The network of algo-2 is gone for so long; the leader tells of it, and then a stop must still reach all ranks."""
+def gap(seconds: float, *, names: bool = True) -> Scenario:
+    """The network of algo-2 is gone for so long; the leader tells of it, and then a stop must still reach all ranks.
+
+    Without `names` none resolves any more on algo-2.
+    """
 
     def run(job: Job) -> float:
         _up(job)
         at = time.monotonic()
         job.network.cut("algo-2")
+        if not names:
+            job.hosts["algo-2"].forget()
         time.sleep(max(0.0, at + seconds - time.monotonic()))
         job.network.join("algo-2")
         back = time.monotonic()
@@ -86,6 +93,55 @@ def killed_with_unread_bytes(host: str) -> Scenario:
     return run
 
 
+def _stopped(job: Job) -> None:
+    """A stop must still reach all ranks: how long that takes is what the case measures."""
+    process = job.hosts["algo-2"].process
+    assert process is not None
+    at = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    job.measured = job.end(at + START_S) - at
+
+
+def supervisor_paused(seconds: float) -> Scenario:
+    """The supervisor of algo-2 alone stands still for so long; its ranks go on."""
+
+    def run(job: Job) -> float:
+        at = signalled(signal.SIGSTOP, "algo-2")(job)
+        process = job.hosts["algo-2"].process
+        assert process is not None
+        time.sleep(seconds)
+        process.send_signal(signal.SIGCONT)
+        job.wait_for(r"no sign of life from algo-2 for [\d.]+ s; it is back", 1, START_S)
+        _stopped(job)
+        return at
+
+    return run
+
+
+def bad_network(lost: float, late: float, seconds: float) -> Scenario:
+    """From before the start packets are lost, and some overtake others."""
+
+    def run(job: Job) -> float:
+        job.network.bad_cable(job.helper, str(CABLE_S), str(lost), str(late))
+        _up(job)
+        at = time.monotonic()
+        time.sleep(seconds)
+        _stopped(job)
+        return at
+
+    return run
+
+
+def moved(job: Job) -> float:
+    """algo-2 gets another address, and must be there still after the time of a lost host."""
+    _up(job)
+    at = time.monotonic()
+    job.network.move("algo-2")
+    time.sleep(MOVED_S)
+    _stopped(job)
+    return at
+
+
 def reset(*hosts: str) -> Scenario:
     """The control connection is reset for each of these hosts in turn; a stop must still reach all ranks."""
 
@@ -98,11 +154,7 @@ def reset(*hosts: str) -> Scenario:
             assert said == "reset\n", said
             time.sleep(RESET_S + 0.5)  # a side that waits in vain has given up by then
         assert not any(host.joined(0) for host in job.hosts.values()), job.show()
-        process = job.hosts["algo-2"].process
-        assert process is not None
-        stopped = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        job.measured = job.end(stopped + START_S) - stopped
+        _stopped(job)
         return at
 
     return run

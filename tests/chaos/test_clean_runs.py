@@ -46,11 +46,7 @@ def load() -> Iterator[None]:
 
 def slow(job: Job) -> None:
     """The bridge becomes a long cable."""
-    for host in job.hosts:
-        job.network.cut(host)
-        job.helper(host, str(PROGRAMS / "no_offload.py"), "eth0")
-    ends = [job.network.port(host) for host in job.hosts]
-    job.helper("switch", str(PROGRAMS / "slow_cable.py"), *ends, str(DELAY_S))
+    job.network.bad_cable(job.helper, str(DELAY_S))
 
 
 def clean_run(base: Path, mode: str) -> str:

@@ -1,10 +1,13 @@
-"""`slow_cable.py ONE OTHER SECONDS`: joins two interfaces by a cable on which every frame takes so long, each way.
+"""`slow_cable.py ONE OTHER SECONDS [LOST LATE]`: joins two interfaces by a cable on which every frame takes so long, each way.
+
+Shares of the frames, from 0 to 1: LOST never arrive, LATE take four times as long, and others overtake them.
 
 For kernels without netem (tc-netem(8)). The interfaces' other ends must not offload checksums (no_offload.py).
 """
 
 import heapq
 import itertools
+import random
 import select
 import socket
 import sys
@@ -14,7 +17,8 @@ ETH_P_ALL, PACKET_OUTGOING, LONGEST = 0x0003, 4, 65536
 
 
 def main():
-    delay = float(sys.argv[3])
+    delay, lost, late = [*map(float, sys.argv[3:]), 0.0, 0.0][:3]
+    random.seed(1)
     ends = []
     for name in sys.argv[1:3]:
         end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
@@ -27,8 +31,10 @@ def main():
         wait = max(0.0, under_way[0][0] - time.monotonic()) if under_way else None
         for end in select.select(ends, [], [], wait)[0]:
             frame, (_, _, kind, *_) = end.recvfrom(LONGEST)
-            if kind != PACKET_OUTGOING:
-                heapq.heappush(under_way, (time.monotonic() + delay, next(order), other[end], frame))
+            if kind == PACKET_OUTGOING or random.random() < lost:
+                continue
+            due = time.monotonic() + delay * (4 if random.random() < late else 1)
+            heapq.heappush(under_way, (due, next(order), other[end], frame))
         while under_way and under_way[0][0] <= time.monotonic():
             _, _, end, frame = heapq.heappop(under_way)
             end.send(frame)
