@@ -245,7 +245,7 @@ CASES = [
          command=LIGHT, scenario=bad_network(0.1, 0.25, 20), code=0, waits=True),
     Case(id="F35", what="a host gets another address (ALGORUN_TOKEN): until a stop has ended the job", bound_s=3, command=LIGHT,
          scenario=moved, code=0, environ={**SHORT_HEARTBEAT, "ALGORUN_TOKEN": "chaos"}, waits=True),
-    Case(id="F35a", what="a host gets another address (no token)", bound_s=2 * HEARTBEAT_S + 5, command=LIGHT,
+    Case(id="F35a", what="a host gets another address (no token)", bound_s=2 * HEARTBEAT_S + 10, command=LIGHT,
          scenario=when_up(lambda job: job.network.move("algo-2")), code=66, says=(r"^lost: algo-[12], exit 66",), same=False,
          environ=SHORT_HEARTBEAT, waits=True),
     Case(id="F32", what="the network loses large packets, a rank raises", bound_s=2 * HEARTBEAT_S + 20, command=LIGHT,
