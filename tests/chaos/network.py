@@ -72,7 +72,9 @@ class Network:
         """This host gets another address. Connections from the old one hear nothing any more."""
         old = self.addresses[host]
         new = old.rpartition(".")[0] + ".2" + old.rpartition(".")[2]
-        ip("-n", self.namespace(host), "address", "delete", f"{old}/24", "dev", "eth0")  # first: it takes later ones along
+        ip(
+            "-n", self.namespace(host), "address", "delete", f"{old}/24", "dev", "eth0"
+        )  # first: it takes later ones along
         ip("-n", self.namespace(host), "address", "add", f"{new}/24", "dev", "eth0")
         self.addresses[host] = new
 
