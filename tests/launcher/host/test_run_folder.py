@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -16,6 +17,8 @@ from tests.conftest import algorun
 
 def _mounted(folder: Path, options: str) -> None:
     folder.mkdir()
+    if shutil.which("mount") is None:
+        pytest.skip("no mount (Debian's package mount)")
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", folder], capture_output=True, check=False)
     if done.returncode:
         pytest.skip(f"no file system can be mounted here: {done.stderr.decode().strip()}")
