@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 import functools
+import itertools
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -17,28 +19,25 @@ T = TypeVar("T")
 DEEPEST = 200  # levels of nesting; json.dumps() on more could reach the interpreter's limit of 1,000 nested calls
 
 
+# Strings, and all between brackets. An unterminated string is no JSON: only its quote goes.
+_NO_BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^]["{}]++|"', re.DOTALL)
+_STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
+
+
 def loads(text: str | bytes, constant: Callable[[str], object] | None = None) -> object:
     """The value of a JSON text. Raises ValueError on invalid JSON and on more than DEEPEST levels of nesting.
 
     `constant` is called for NaN and Infinity (parse_constant of json.loads).
     """
-    try:
-        value = json.loads(text, parse_constant=constant)
-    except RecursionError:
-        raise ValueError(f"nested deeper than {DEEPEST} levels") from None
     opening = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
-    level: list[object] = [value]
-    depth = 0
-    while opening > DEEPEST and level:
-        depth += 1
-        if depth > DEEPEST:
+    if opening > DEEPEST:
+        # Before it is parsed: how deep json.loads() goes differs from Python to Python (1,000 levels in 3.11, 10,000 in 3.13).
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        brackets = _NO_BRACKETS.sub("", text)
+        if max(itertools.accumulate(map(_STEPS.__getitem__, brackets)), default=0) > DEEPEST:
             raise ValueError(f"nested deeper than {DEEPEST} levels")
-        level = [
-            item
-            for each in level
-            if isinstance(each, (list, dict))
-            for item in (each.values() if isinstance(each, dict) else each)
-        ]
+    value: object = json.loads(text, parse_constant=constant)
     return value
 
 

@@ -98,7 +98,17 @@ def test_while_lines_may_still_come_nothing_is_kept(world):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b'{"format": 1}', b'{"format": 1, "values": {"loss ([^ ]+)": ["x", 1]}}', b'{"format": 9}']
+    "content",
+    [
+        b"",
+        b"[]",
+        b'{"format": 1}',
+        b'{"format": 1, "values": {"loss ([^ ]+)": ["x", 1]}}',
+        b'{"format": 1, "values": {"loss ([^ ]+)": ["1", Infinity]}}',
+        b'{"format": 9}',
+        b"[" * 100_000,
+    ],
+    ids=range(7),
 )
 def test_a_damaged_object_is_made_anew(world, content):
     world.objects[ADDRESS.values(1)] = (content, "")

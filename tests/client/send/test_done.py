@@ -131,6 +131,12 @@ def test_without_a_fingerprint_nobody_knows():
         (b"{", "task.json: is damaged .*; fix: remove this object"),
         (b"[]", "task.json: is damaged"),
         (b'{"format": 1, "project": "p", "task": "t", "settled": "x", "done": null}', "task.json: is damaged"),
+        (b'{"format": 1, "project": "p", "task": "t", "settled": Infinity, "done": null}', "task.json: is damaged"),
+        pytest.param(
+            b"[" * 100_000,
+            "task.json: is damaged .ValueError: nested deeper than 200 levels.; fix: remove this object",
+            id="deep",
+        ),
         (b'{"format": 2, "project": "p", "task": "t"}', "task.json: has format 2: another version.*; fix: install"),
         (b'{"format": 1, "project": "p", "task": "u", "settled": 0, "done": null}', "task.json: is of task p/u"),
     ],
@@ -142,10 +148,11 @@ def test_a_damaged_file_is_one_error(content, text):
         done.look(world.target, ADDRESS)
 
 
-def test_a_damaged_fingerprint_is_one_error():
+@pytest.mark.parametrize("content", [b"{}", b"[" * 100_000], ids=["empty", "deep"])
+def test_a_damaged_fingerprint_is_one_error(content):
     world = Account()
     sent(world)
-    world.objects[ADDRESS.fingerprint(1)] = (b"{}", "")
+    world.objects[ADDRESS.fingerprint(1)] = (content, "")
     with pytest.raises(UserError, match="fingerprint.json: is damaged .*; fix: remove this object"):
         done.fingerprint_of(world.target.store, ADDRESS, 1)
 

@@ -74,6 +74,8 @@ def test_a_lost_or_damaged_manifest_costs_calls_and_no_upload():
         b'{"format": 1}',
         b'{"format": 2, "objects": {}}',
         b'{"format": 1, "objects": {"a": [1]}}',
+        b'{"format": 1, "objects": {"a": [Infinity, "", ""]}}',
+        b"[" * 100_000,
     ):
         if damaged is None:
             del world.objects[HASHES]

@@ -180,9 +180,10 @@ def test_looking_writes_nothing():
     assert world.objects == {}
 
 
-def test_an_unreadable_claim_is_an_error_with_its_address():
+@pytest.mark.parametrize("content", [b"{}", b"[" * 100_000], ids=["empty", "deep"])
+def test_an_unreadable_claim_is_an_error_with_its_address(content):
     world = World()
-    world.objects[f"{ADDRESS.uri}/jobs/0001/request.json"] = (b"{}", "")
+    world.objects[f"{ADDRESS.uri}/jobs/0001/request.json"] = (content, "")
     with pytest.raises(UserError, match="jobs/0001/request.json: not a request of algorun"):
         choose(world.target, ADDRESS, maker())
 

@@ -38,6 +38,15 @@ def test_a_hash_does_not_outlive_its_file(tmp_path):
     assert store.hash_of("s3://b/x").sha256 == ""
 
 
+@pytest.mark.parametrize("note", [b"[]", b"[" * 100_000, b""], ids=["list", "deep", "empty"])
+def test_a_damaged_note_of_a_hash_is_no_note(tmp_path, note):
+    store = FolderStore(tmp_path)
+    store.put("s3://b/x", b"one", sha256="1")
+    (path,) = [each for each in tmp_path.rglob("*") if each.is_file() and b"sha256" in each.read_bytes()]
+    path.write_bytes(note)
+    assert store.hash_of("s3://b/x").sha256 == ""
+
+
 def test_an_object_of_a_folder_store_cannot_be_written_through_a_link(tmp_path):
     store = FolderStore(tmp_path)
     store.put("s3://b/x", b"one")

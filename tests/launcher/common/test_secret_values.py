@@ -25,6 +25,13 @@ TOKENS = (
 )
 
 
+@pytest.mark.parametrize("levels", [600, 5_000, 100_000])
+def test_a_text_that_is_nested_too_deep_to_be_looked_into_is_not_shown(levels):
+    shown = hidden_json('{"password": "hunter2", "a": ' + "[" * levels + "]" * levels + "}")
+    assert "hunter2" not in str(shown)
+    assert shown == "***" or levels == 600  # some interpreters go so deep
+
+
 @pytest.mark.parametrize("token", TOKENS, ids=[token[:6] for token in TOKENS])
 def test_a_token_is_a_secret_wherever_it_stands(token):
     assert hidden(token) == "***"
