@@ -242,12 +242,15 @@ def test_messages_without_content_are_rendered(tmp_path, content, message):
     assert labels(ours, tokens(ours, messages)) == 'weather({"city": "Köln"})</s>Sunny.</s>'
 
 
-def test_arguments_that_are_no_json_are_refused(tmp_path):
+@pytest.mark.parametrize(
+    ("given", "said"), [('{"city": ', '{"city": '), ("[" * 100_000, "[" * 60 + "..")], ids=["cut", "deep"]
+)
+def test_arguments_that_are_no_json_are_refused(tmp_path, given, said):
     ours = encoder(write_tokenizer(tmp_path, with_calls(CALLS["tojson"])))
-    call = {"function": {"name": "weather", "arguments": '{"city": '}}
+    call = {"function": {"name": "weather", "arguments": given}}
     found = tokens(ours, [*chat("rain?"), {"role": A, "tool_calls": [call]}])
     assert isinstance(found, BadDocument)
-    assert "a tool call has the arguments '{\"city\": ', which are no JSON" in found.error
+    assert f"a tool call has the arguments '{said}', which are no JSON" in found.error
 
 
 @pytest.mark.parametrize(

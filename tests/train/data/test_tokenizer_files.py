@@ -15,6 +15,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from algorun_train.common.errors import UserError
 from algorun_train.data import token_data, token_encoding
 from algorun_train.data.document import BadDocument, Document
+from algorun_train.data.tokenizer_files import read_files
 from algorun_train.options.folders import Folders
 from tests.train.data.chat_templates import CHATML, WORDS, library_tokenizer, plain, write_tokenizer
 from tests.train.data.test_tokens import ALONE
@@ -127,6 +128,13 @@ def test_the_config_chooses_the_tokenizer_s_class_as_in_transformers(tmp_path, m
         tempfile.tempdir = None
     said = "than tokenizer.json alone" in capsys.readouterr().out
     assert said == (tokens(ours, WORDS).tolist()[:-1] != alone) == (model_type not in ("llama", "mistral"))
+
+
+@pytest.mark.parametrize("config", [b"[" * 100_000, b"5", b"{"], ids=["deep", "number", "cut"])
+def test_a_damaged_config_is_left_to_whoever_needs_the_rest_of_it(tmp_path, config):
+    folder = write_tokenizer(tmp_path, kind="fallback")
+    (folder / "config.json").write_bytes(config)
+    assert "config.json" not in read_files(folder)
 
 
 def with_bos(folder):
