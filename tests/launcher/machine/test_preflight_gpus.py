@@ -216,8 +216,9 @@ def test_a_torch_that_cannot_be_imported_says_why(tmp_path):
 
 
 def test_a_program_s_failure_is_told_from_its_silence(monkeypatch):
-    monkeypatch.setattr(program_output, "TIMEOUT_S", 0.3)
-    assert program_output.ask(sys.executable, "-c", "import time; time.sleep(60)") == Answer(late=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(program_output, "TIMEOUT_S", 0.3)
+        assert program_output.ask(sys.executable, "-c", "import time; time.sleep(60)") == Answer(late=True)
     assert program_output.ask(sys.executable, "-c", "print(1); raise SystemExit(3)") == Answer(("1",), code=3)
     assert program_output.ask("no-such-program") == Answer(absent=True)
     assert program_output.lines(sys.executable, "-c", "print(1); raise SystemExit(3)") == []
