@@ -21,9 +21,10 @@ commands
 options
   --variant cuda|cpu     what to build for (default: cuda)
   --tag NAME[:TAG]       name of the image (default: algorun:VARIANT)
-  --base-image IMAGE     Ubuntu 24.04 or Debian 12, best as NAME:TAG@sha256:.. (default: algorun-base:bookworm if
+  --base-image IMAGE     Ubuntu 24.04, Debian 12 or 13, best as NAME:TAG@sha256:.. (default: algorun-base:bookworm if
                          `base` made it, otherwise nvidia/cuda:..-base-ubuntu24.04 for cuda, ubuntu:24.04 for cpu,
                          both by digest)
+  --suite NAME           base: bookworm (Debian 12, the default) or trixie (Debian 13), which makes algorun-base:trixie
   --build-arg NAME=VALUE a build argument of the Dockerfile, for example EFA_INSTALLER_VERSION (repeatable)
   --opt-ml FOLDER        run: the folder to mount as /opt/ml (default: a fresh one-host job in .build/run)
   --dry-run              print the commands, run none of them

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
 # The commands `build` and `base` of build.sh.
 
-readonly local_base=algorun-base:bookworm         # what `base` makes and `build` prefers
+readonly local_base=algorun-base:bookworm         # what `base` makes by default and `build` prefers
 # Its digest is that of the index of all platforms, of August 2026. docs/image.md says how to renew it.
 readonly cpu_base=ubuntu:24.04@sha256:33ceb71981b602c1a7443a53469e4dba065f7503eab3078a2d7a57a2ab987517
 readonly wheelhouse_tag=algorun-wheelhouse:build-$$ # of this process: two builds at once must not share it
 
-base_image='' network='' host_settings=yes
+base_image='' network='' host_settings=yes suite=bookworm
 build_args=()
 # The package settings that the build gets: NAME=PATH. The Dockerfile knows these names, except wheelhouse.
 declare -A setting=([ca]='' [pip_conf]='' [apt_conf]='' [apt_sources]='' [wheelhouse]='')
@@ -16,6 +16,12 @@ build_option() {
     local name
     case $1 in
         --base-image) need_value "$@"; base_image=$2 ;;
+        --suite)
+            need_value "$@"
+            case $2 in
+                bookworm | trixie) suite=$2 ;;
+                *) fail "--suite '$2'" 'allowed: bookworm (Debian 12), trixie (Debian 13)' 'Choose one of them' ;;
+            esac ;;
         --build-arg)
             need_value "$@"
             [[ $2 == ?*=* ]] || fail "--build-arg '$2'" 'allowed: NAME=VALUE' 'Write for example --build-arg EXTRA_PACKAGES=git'
@@ -95,10 +101,10 @@ make_base() {
     [[ -z ${setting[apt_conf]} ]] || env+=("APT_CONF=${setting[apt_conf]}")
     [[ -z ${setting[apt_sources]} ]] || env+=("APT_SOURCES=${setting[apt_sources]}")
     run mkdir -p "$root/.build"
-    run env "${env[@]}" bash -c "$(printf '%q > %q' "$root/docker/base.sh" "$root/.build/base.tar")"
+    run env "${env[@]}" bash -c "$(printf '%q %q > %q' "$root/docker/base.sh" "$suite" "$root/.build/base.tar")"
     run "$docker" import \
         --change 'ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin' \
         --change 'CMD ["/bin/bash"]' \
-        "$root/.build/base.tar" "$local_base"
+        "$root/.build/base.tar" "algorun-base:$suite"
     run rm "$root/.build/base.tar"
 }

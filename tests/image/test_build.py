@@ -112,3 +112,12 @@ def test_a_client_that_cannot_use_buildkit_is_passed_over(tmp_path: Path) -> Non
     alone = first.run("test")
     assert alone.returncode == 64
     assert "buildx" in alone.stderr
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+def test_base_is_made_of_a_suite_of_debian(tmp_path: Path, suite: str) -> None:
+    options = () if suite == "bookworm" else ("--suite", suite)
+    done = Programs(tmp_path).run("base", "--no-host-settings", "--dry-run", *options)
+    assert done.returncode == 0, done.stderr
+    assert f"docker/base.sh {suite} > " in done.stdout
+    assert f"algorun-base:{suite}\n" in done.stdout

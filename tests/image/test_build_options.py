@@ -18,6 +18,7 @@ from tests.image.programs import Programs
         (["build", "--ca", "/no/such"], ["--ca '/no/such'", "no such file"]),
         (["build", "--wheelhouse", "/no/such"], ["--wheelhouse '/no/such'", "no such folder"]),
         (["build", "--build-arg", "X"], ["--build-arg 'X'", "NAME=VALUE"]),
+        (["base", "--suite", "sid"], ["--suite 'sid'", "bookworm (Debian 12), trixie (Debian 13)"]),
         (["build", "--push"], ["'--push'", "-h"]),
         (["build", "--create"], ["'--create'", "not an option of 'build'", "push"]),
         (["push", "--opt-out"], ["'--opt-out'", "not an option of 'push'", "-h"]),
