@@ -15,7 +15,7 @@ export OMP_NUM_THREADS ?= 1
 # Each of the workers would compile every file of tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-lm demo-pipeline test test-all test-more test-rest test-tools test-ray test-frameworks fuzz compose-test compose-test-quick image-cpu sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
+.PHONY: help demo demo-lm demo-pipeline test test-light newcomer-trixie test-all test-more test-rest test-tools test-ray test-frameworks fuzz compose-test compose-test-quick image-cpu sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -34,6 +34,12 @@ $(VENV)/ready-test: $(VENV)/ready
 	$(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/vision -r tests/train/vision.txt
 	$(BIN)/pip install --quiet -e '.[oracle]' > $(VENV)/oracle.log 2>&1 || \
 		echo 'no sagemaker-training ($(VENV)/oracle.log): it needs gcc and the headers of Python; tests/contract will be skipped'
+	touch $@
+
+$(VENV)-light/ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-light
+	$(VENV)-light/bin/pip install --quiet --upgrade pip
+	$(VENV)-light/bin/pip install --quiet -e '.[test-light]'
 	touch $@
 
 $(VENV)/ready-lint: $(VENV)/ready
@@ -59,6 +65,15 @@ run_tests = status=0; \
 
 test: $(VENV)/ready-test  ## Run tests of everything that the project does (6 minutes; those with Docker are in compose-test)
 	$(call run_tests,--hypothesis-profile quick,and not thorough)
+
+test-light: $(VENV)-light/ready  ## Run the tests that need no torch, in an environment without it (4 minutes)
+	$(VENV)-light/bin/python -m pytest -p tests.without_torch --hypothesis-profile quick -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	    -m 'not docker and not timed and not frameworks and not thorough' --durations 30 --durations-min 2
+
+# A newcomer's Debian 13 has Python 3.13, and its torch is PyPI's, with CUDA: GB that CI does not download.
+newcomer-trixie:  ## Run `make demo` and `make test` on a bare Debian 13 (30 minutes; Docker, mmdebstrap; downloads 4 GB)
+	./build.sh base --suite trixie
+	NEWCOMER_BASE=algorun-base:trixie .ci/newcomer.sh demo test
 
 test-all: $(VENV)/ready-test  ## Run all tests that need no Docker: every engine, layout and model, every example (15 minutes)
 	$(call run_tests)
@@ -212,4 +227,4 @@ gpu-test:  ## Check this machine's GPUs and measure on them, and write docs/gpu.
 	$(GPU_PYTHON) -m tests.gpu $(GPU_OPTIONS)
 
 clean:  ## Remove what the targets made
-	rm -rf $(VENV) $(VENV)-sdk2 $(VENV)-sdk3 algorun-simulate
+	rm -rf $(VENV) $(VENV)-light $(VENV)-sdk2 $(VENV)-sdk3 algorun-simulate

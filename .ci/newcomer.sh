@@ -3,12 +3,14 @@
 # runs make's targets there (demo and test), as the README tells a newcomer to.
 #
 # The container gets this machine's package settings, found as build.sh finds them: certificates, pip's settings, and a
-# folder of wheels. It needs a Docker engine and the image of `./build.sh base`.
+# folder of wheels. It needs a Docker engine and the image of `./build.sh base`. NEWCOMER_BASE=algorun-base:trixie takes
+# Debian 13 (`./build.sh base --suite trixie`).
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 [[ $# -gt 0 ]] || set -- demo test
-image=algorun-newcomer name=algorun-newcomer-$$ limit_s=${NEWCOMER_LIMIT_S:-3000}
+base=${NEWCOMER_BASE:-algorun-base:bookworm}
+image=algorun-newcomer:${base##*:} name=algorun-newcomer-$$ limit_s=${NEWCOMER_LIMIT_S:-3000}
 
 settings=$(mktemp -d)
 trap 'docker rm --force "$name" > /dev/null 2>&1 || true; rm -rf "$settings"' EXIT
@@ -31,7 +33,7 @@ find "$settings" -type f -exec chmod a+r {} +
 
 docker=docker # the engine's own client where the first one on PATH cannot use BuildKit
 docker buildx version > /dev/null 2>&1 || docker=/usr/bin/docker
-DOCKER_BUILDKIT=1 "$docker" build --quiet "${secrets[@]}" --file "$root/.ci/bare.Dockerfile" --tag "$image" "$root"
+DOCKER_BUILDKIT=1 "$docker" build --quiet "${secrets[@]}" --build-arg "BASE_IMAGE=$base" --file "$root/.ci/bare.Dockerfile" --tag "$image" "$root"
 
 # shellcheck disable=SC2016  # the container's shell expands it
 timeout --foreground "$limit_s" docker run --rm --init --name "$name" --volume "$settings/clone:/clone:ro" \
