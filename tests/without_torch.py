@@ -46,6 +46,7 @@ NEED_TORCH: Mapping[str, str] = {
     "launcher/inside/test_rank_activities.py::test_torch_and_the_users_modules_stay_what_they_were": "imports torch",
     "launcher/inside/test_rank_activities.py::test_an_exception_is_shown_without_the_launchers_frames": "imports torch",
     "launcher/inside/test_rank_torch_steps.py::test_the_graphs_of_the_real_torch_show_life": "imports torch",
+    "launcher/whole/test_token.py::test_the_token_is_in_no_rank_s_daemon_s_or_helper_s_environment[torchrun]": "torchrun",
     "launcher/whole/test_simulate.py::test_every_engine_gives_the_environment_that_torchrun_gives*": "torchrun",
     "launcher/whole/test_hang.py::test_a_sleeping_rank_is_named_with_its_line_on_every_host*": "gloo",
     "launcher/whole/test_left.py::test_the_rank_that_left_is_named_on_every_host[collective-*]": "gloo",

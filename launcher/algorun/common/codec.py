@@ -19,6 +19,10 @@ T = TypeVar("T")
 DEEPEST = 200  # levels of nesting; json.dumps() on more could reach the interpreter's limit of 1,000 nested calls
 
 
+class TooDeepError(ValueError):
+    """A JSON text is nested deeper than DEEPEST levels."""
+
+
 # Strings, and all between brackets. An unterminated string is no JSON: only its quote goes.
 _NO_BRACKETS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[^]["{}]++|"', re.DOTALL)
 _STEPS = {"[": 1, "{": 1, "]": -1, "}": -1}
@@ -36,7 +40,7 @@ def loads(text: str | bytes, constant: Callable[[str], object] | None = None) ->
             text = text.decode(json.detect_encoding(text), "surrogatepass")
         brackets = _NO_BRACKETS.sub("", text)
         if max(itertools.accumulate(map(_STEPS.__getitem__, brackets)), default=0) > DEEPEST:
-            raise ValueError(f"nested deeper than {DEEPEST} levels")
+            raise TooDeepError(f"nested deeper than {DEEPEST} levels")
     value: object = json.loads(text, parse_constant=constant)
     return value
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from .codec import loads
+from .codec import TooDeepError, loads
 from .secret_names import HIDDEN, is_secret, without_secrets
 
 KEY_ID = r"(?<![A-Za-z0-9/+=])(?:AKIA|ASIA)[A-Z2-7]{16}(?![A-Za-z0-9/+=])"
@@ -68,7 +68,8 @@ def _named(found: re.Match[str]) -> str:
 
 def hidden_json(value: object, name: str = "") -> object:
     """A value of JSON with `***` for its secrets: below a secret's name everything, else what `hidden` and command lines show. A
-    text that holds a list or an object, as hyperparameters do, is looked into."""
+    text that holds a list or an object, as hyperparameters do, is looked into; where it is nested too deep for that, it is
+    `***` as a whole."""
     if name and is_secret(name) and value is not None:
         return HIDDEN
     if isinstance(value, dict):
@@ -83,9 +84,9 @@ def hidden_json(value: object, name: str = "") -> object:
         try:
             inside = loads(value)
             clean = hidden_json(inside)
+        except (TooDeepError, RecursionError):  # the latter: texts within texts, each of them deep
+            return HIDDEN
         except ValueError:
             return hidden(value)
-        except RecursionError:  # texts within texts, each of them deep
-            return HIDDEN
         return value if clean == inside else json.dumps(clean)
     return hidden(value)

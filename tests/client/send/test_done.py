@@ -134,7 +134,7 @@ def test_without_a_fingerprint_nobody_knows():
         (b'{"format": 1, "project": "p", "task": "t", "settled": Infinity, "done": null}', "task.json: is damaged"),
         pytest.param(
             b"[" * 100_000,
-            "task.json: is damaged .ValueError: nested deeper than 200 levels.; fix: remove this object",
+            "task.json: is damaged .TooDeepError: nested deeper than 200 levels.; fix: remove this object",
             id="deep",
         ),
         (b'{"format": 2, "project": "p", "task": "t"}', "task.json: has format 2: another version.*; fix: install"),

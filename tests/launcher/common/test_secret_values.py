@@ -29,7 +29,7 @@ TOKENS = (
 def test_a_text_that_is_nested_too_deep_to_be_looked_into_is_not_shown(levels):
     shown = hidden_json('{"password": "hunter2", "a": ' + "[" * levels + "]" * levels + "}")
     assert "hunter2" not in str(shown)
-    assert shown == "***" or levels == 600  # some interpreters go so deep
+    assert shown == "***"
 
 
 @pytest.mark.parametrize("token", TOKENS, ids=[token[:6] for token in TOKENS])
