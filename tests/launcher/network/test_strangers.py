@@ -15,7 +15,7 @@ from algorun.network import reception
 from .pair import Pair
 
 MANY = 3000
-JOIN_S = 5.0  # alone it takes 0.02 s; without the rule the gate ends first
+JOIN_S = 15.0  # alone it takes 0.02 s; without the rule the gate ends first
 
 
 @pytest.fixture
