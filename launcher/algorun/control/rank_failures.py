@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .child_errors import Cause
 
 FATAL_BY_HAND = {signal.SIGKILL: "not sent by the launcher: the kernel's out-of-memory killer, or somebody"}
+BY_ITSELF = (signal.SIGABRT, signal.SIGILL, signal.SIGTRAP)  # a process ends itself by these, and has said why
 MOST_REPORTS = 64  # exceptions of processes below a rank that are kept, the newest
 NO_MESSAGE = "no message on stderr"
 _KNOWN = frozenset(int(number) for number in signal.Signals)
@@ -112,8 +113,7 @@ class RankFailures:
 
         code, tail = exit_code(returncode), last_words.evidence(tail)
         if returncode < 0:
-            hint = FATAL_BY_HAND.get(signal.Signals(-returncode), "") if -returncode in _KNOWN else ""
-            return Failure("signal", self._host, code, hint or "ended by the signal", rank, tail[-LONGEST_TRACEBACK:])
+            return self._of_signal(rank, -returncode, tail)
         # A user's script may mean something else by 64; the kind tells the two apart.
         ours = self.bundled and code == ExitCode.CONFIGURATION
         words = last_words.last_words(tail)
@@ -133,6 +133,22 @@ class RankFailures:
             place=tracebacks.place(tail, self._code) if tracebacks.ends_with(tail, words) else "",
             explains_itself=ours,
             only_stdout=only_stdout,
+        )
+
+    def _of_signal(self, rank: int, number: int, tail: str) -> Failure:
+        from . import abort_words
+
+        why = FATAL_BY_HAND.get(signal.Signals(number), "") if number in _KNOWN else ""
+        if number in BY_ITSELF:
+            why = abort_words.words(tail)
+        return Failure(
+            "signal",
+            self._host,
+            exit_code(-number),
+            why or "ended by the signal",
+            rank,
+            tail[-LONGEST_TRACEBACK:],
+            place=abort_words.place(tail, self._code),
         )
 
 

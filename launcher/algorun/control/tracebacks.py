@@ -169,12 +169,10 @@ def place(traceback: str, code: str) -> str:
     for of_file in (True, False):  # code without a file, such as `<string>`, if nothing else is there
         for each in near:
             own = [frame for frame in each.frames if not frame.of_library and frame.file.startswith("<") is not of_file]
-            inside = [
-                frame for frame in own if _below(frame.file, code) != frame.file or not frame.file.startswith("/")
-            ]
+            inside = [frame for frame in own if below(frame.file, code) != frame.file or not frame.file.startswith("/")]
             if own:
                 frame = (inside or own)[-1]
-                return f"{_below(frame.file, code)}:{frame.line}"
+                return f"{below(frame.file, code)}:{frame.line}"
     return ""
 
 
@@ -188,7 +186,7 @@ def _nearest(lines: Sequence[str], found: Sequence[Block]) -> list[Block]:
     return [*leaves(lines, found)[:1], *twins, last]
 
 
-def _below(file: str, code: str) -> str:
+def below(file: str, code: str) -> str:
     folder = code.rstrip("/") + "/"
     return file.removeprefix(folder) if len(folder) > 1 else file
 

@@ -7,11 +7,12 @@ from collections import deque
 MOST_LINES = 40
 DUMP = b"Fatal Python error: "  # faulthandler's first line; the stacks of all threads follow
 BEFORE_DUMP = 12  # lines, which are the program's own last words
+STACK = b"frame #"  # a line of a C++ stack, of which torch's watchdog prints three after its words
 OF_DUMP = (b"  ", b"Thread ", b"Current thread ", b"Extension modules: ")
 
 
 class Tail:
-    """The newest lines. A dump of many stacks does not push out the lines before it, which say why it came."""
+    """The newest lines. Stacks do not push out the lines before them, which say why they came: a C++ stack is left out."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
@@ -31,6 +32,10 @@ class Tail:
     def _add(self, text: bytes) -> None:
         if not text:
             return
+        if STACK in text:
+            text = b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(STACK))
+            if not text:
+                return
         lines = text.removesuffix(b"\n").rsplit(b"\n", MOST_LINES)[-MOST_LINES:]
         self._lines.extend(lines)
         if self._words:

@@ -249,6 +249,12 @@ RULES = (
         pattern=r"no kernel image is available for execution",
     ),
     Rule(
+        "NCCL time-out",
+        "a rank did not come to this collective, or a GPU was busy with what stands before it for that long; the limit is the "
+        "timeout= of init_process_group",
+        pattern=peer_errors.TIMED_OUT,
+    ),
+    Rule(
         "NCCL",
         "set NCCL_DEBUG=INFO in the job's environment: NCCL then writes to the ranks' logs what it tried",
         pattern=r"NCCL (error|WARN)|nccl(System|Internal|UnhandledCuda|InvalidUsage)Error|ncclUnhandledCudaError",

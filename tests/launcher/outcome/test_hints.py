@@ -128,6 +128,7 @@ ROWS = [
         ("PermissionError: illegal memory access by the sandboxed plugin", CALM, ""),
         ("torch.AcceleratorError: CUDA error: system not yet initialized", CALM, "the GPUs of this host are not ready"),
         ("urllib.error.HTTPError: HTTP Error 802: refused", CALM, ""),
+        ("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE)", CALM, "a rank did not come"),
         ("mysql.Error: SQL Error 8025: no such table", CALM, ""),
         ("RuntimeError: payment system not yet initialized", CALM, ""),
         ("RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "

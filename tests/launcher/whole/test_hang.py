@@ -203,4 +203,5 @@ def test_a_time_out_of_nccl_names_the_rank_that_was_waited_for(begun):
     )
     assert lines[-1] == "hint: the stacks of the ranks that still lived are in output/data, stacks-rank-*.txt"
     whole = (done.folder / "algo-1" / "output" / "data" / "failure-full.txt").read_text()
-    assert "then: signal: rank 0 on algo-1, exit 134 (SIGABRT), attempt 1, step 3: ended by the signal" in whole
+    told = "then: signal: rank 0 on algo-1, exit 134 (SIGABRT), attempt 1, step 3: Watchdog caught collective operation timeout"
+    assert told in whole
