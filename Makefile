@@ -90,7 +90,7 @@ test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's too
 	$(BIN)/python -c 'import sagemaker_training'
 	mpirun --version | grep 'Open MPI) 4\.1'
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract tests/launcher/machine/test_port_owner.py tests/launcher/host/test_reused_pids.py \
-	    tests/launcher/host/test_run_folder.py tests/launcher/whole/test_process_limit.py tests/image/test_sdk_drivers.py tests/launcher/whole/test_failure_file.py tests/launcher/whole/test_openmpi.py
+	    tests/launcher/host/test_run_folder.py tests/launcher/whole/test_process_limit.py tests/launcher/whole/test_clock_jumps.py tests/image/test_sdk_drivers.py tests/launcher/whole/test_failure_file.py tests/launcher/whole/test_openmpi.py
 	rm -rf .build/openmpi-4
 	$(BIN)/python tests/layered.py .build/openmpi-4
 	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos and not timed and not combination' -n $(TEST_WORKERS) \

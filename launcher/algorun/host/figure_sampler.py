@@ -117,6 +117,7 @@ class Sampler:
         self._gpus = GpuWatch(setup, self._warn) if setup.gpus else None
         self._waiting: list[HostFigures] = []  # intervals that are not in the file yet
         self._began = time.monotonic()
+        self._wall = time.time() - self._began  # so that a clock that is set disturbs no order
 
     def run(self) -> None:
         """Measures until SIGTERM, which the caller has blocked."""
@@ -132,7 +133,8 @@ class Sampler:
 
     def _measured(self, before: Counters, after: Counters, began: float, now: float) -> HostFigures:
         readings = self._gpus.read() if self._gpus is not None else []
-        return figures(self._setup, (before, after), (began, now), folders(self._setup.folders), readings)
+        disks = folders(self._setup.folders)
+        return figures(self._setup, (before, after), (began, now), disks, readings, self._wall)
 
     def _take(self, sample: HostFigures) -> None:
         self._say(to_line(sample))
@@ -156,8 +158,10 @@ def figures(
     moments: tuple[float, float],
     disks: tuple[FolderFigures, ...],
     gpus: Sequence[GpuReading],
+    wall: float,
 ) -> HostFigures:
-    """The figures of the interval between two counts, each at its moment of the monotonic clock."""
+    """The figures of the interval between two counts, each at its moment of the monotonic clock, which the wall clock is
+    `wall` seconds ahead of."""
     (before, after), (began, now) = counted, moments
     span = max(now - began, 1e-9)
 
@@ -168,7 +172,7 @@ def figures(
     if before.cpu_s is not None and after.cpu_s is not None:
         cpu = min(1.0, max(0.0, (after.cpu_s - before.cpu_s) / span / after.cores))
     return HostFigures(
-        time=time.time(),
+        time=now + wall,
         start_s=now - setup.begin,
         interval_s=span,
         host=setup.host,

@@ -41,7 +41,7 @@ class GpuFigures:
 
 @dataclass(frozen=True, slots=True)
 class HostFigures:
-    """What a host did in the `interval_s` seconds before `time` (seconds since 1970, this host's clock); None: not known.
+    """What a host did in the `interval_s` seconds before `time` (seconds since 1970, by this host's clock at the start); None: not known.
 
     `start_s`: seconds from the start of the host's launcher. `cpu`: share of the host's cores, 0 to 1. `memory_bytes`: what
     the kernel cannot take back. Rates are bytes per second. `folders`: one for each file system.
