@@ -232,3 +232,14 @@ def test_memory_is_read_from_the_table_of_explain(tmp_path):
     assert "GPT of 1,007 M weights" in seen.figures[0].how
     with pytest.raises(Skip, match="needs 22 GiB free; this machine has 20"):
         figures.memory(Scripted(tmp_path, machine=replace(H100, free_bytes=20 * GIB)))
+
+
+def test_memory_ends_its_job_once_the_table_is_there_and_needs_no_disk(tmp_path):
+    session = Scripted(
+        tmp_path, (137, "bf16 on cuda\n[0 algo-1]    0      20480.0       18432.0                0.90\n")
+    )
+    assert "20.00 GiB planned" in figures.memory(session).note
+    words, environ = session.asked[0]
+    assert "--explain" in words
+    assert environ == {"ALGORUN_GRACE_S": "1"}
+    refused(figures.memory, Scripted(tmp_path, (1, "bf16 on cuda\nValueError: x\n")), "the last lines: bf16 on cuda")

@@ -28,5 +28,5 @@ ALL = (
     Check("stop", "stop, resume, stop again", training.stop_and_resume, 180, modules=DIGITS),
     Check("step", "ddp's step beside a bare loop", figures.step, 240, modules=("numpy",)),
     Check("gpt", "tokens per second of a GPT in bf16", figures.gpt, 240, modules=("numpy",)),
-    Check("memory", "memory of a GPT against the plan", figures.memory, 420, modules=("numpy",)),
+    Check("memory", "memory of a GPT against the plan", figures.memory, 180, modules=("numpy",)),
 )
