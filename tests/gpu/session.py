@@ -10,7 +10,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from algorun.common.errors import exit_code
@@ -95,7 +95,10 @@ class Outcome:
 
 @dataclass(slots=True)
 class Session:
-    """One run of the harness. `check` is the name of the check at work, `deadline` its end (time.monotonic)."""
+    """One run of the harness. `check` is the name of the check at work, `deadline` its end (time.monotonic).
+
+    `found`: what a check keeps for later ones to compare with, by the check's name.
+    """
 
     machine: Machine
     sizes: Sizes
@@ -103,6 +106,7 @@ class Session:
     folder: Path
     check: str = ""
     deadline: float = 0.0
+    found: dict[str, object] = field(default_factory=dict)
 
     def environ(self, **more: str) -> dict[str, str]:
         """This process's environment without what could steer a job. On the CPU no GPU shows.

@@ -63,6 +63,66 @@ class Gpt:
 
 
 @dataclass(frozen=True, slots=True)
+class Llama:
+    """A Llama of a Hugging Face folder, tied. `context` in tokens, `batch` in sequences per rank; `steps` of one job."""
+
+    width: int
+    inner: int
+    depth: int
+    heads: int
+    kv_heads: int
+    vocabulary: int
+    context: int
+    batch: int
+    steps: int
+    log_interval: int
+    rate: float
+
+    def argv(self) -> list[str]:
+        pairs = {
+            "--width": self.width,
+            "--inner": self.inner,
+            "--depth": self.depth,
+            "--heads": self.heads,
+            "--kv-heads": self.kv_heads,
+            "--vocabulary": self.vocabulary,
+            "--context": self.context,
+            "--batch": self.batch,
+            "--steps": self.steps,
+        }
+        return [word for name, value in pairs.items() for word in (name, str(value))]
+
+
+@dataclass(frozen=True, slots=True)
+class Vit:
+    """A ViT of a Hugging Face folder, and the JPEG files that it trains on, in two epochs."""
+
+    width: int
+    inner: int
+    depth: int
+    heads: int
+    side: int
+    patch: int
+    images: int
+    held_out: int
+    batch: int
+    rate: float
+
+    def argv(self) -> list[str]:
+        pairs = {
+            "--width": self.width,
+            "--inner": self.inner,
+            "--depth": self.depth,
+            "--heads": self.heads,
+            "--side": self.side,
+            "--patch": self.patch,
+            "--images": self.images,
+            "--held-out": self.held_out,
+        }
+        return [word for name, value in pairs.items() for word in (name, str(value))]
+
+
+@dataclass(frozen=True, slots=True)
 class Sizes:
     """Seconds, counts and models of all checks."""
 
@@ -76,6 +136,9 @@ class Sizes:
     images: Images
     gpt: Gpt
     large: Gpt  # a model whose memory is compared with the plan
+    llama: Llama  # of a Hugging Face folder, as is the next
+    vit: Vit
+    busy_s: float  # how long a GPU is kept busy for the figures of its host
 
 
 GPU = Sizes(
@@ -89,6 +152,25 @@ GPU = Sizes(
     images=Images(side=224, patch=16, width=384, depth=12, heads=6, batch=128, steps=50, rounds=7),
     gpt=Gpt(width=1024, depth=24, heads=16, context=1024, batch=16),
     large=Gpt(width=2048, depth=20, heads=16, context=1024, batch=8),
+    # 300 M weights: the shapes of Llama 3.2 1B with six of its sixteen layers and fewer words, so that a job that saves
+    # weights and moments writes 5 GB.
+    llama=Llama(
+        width=2048,
+        inner=5632,
+        depth=6,
+        heads=32,
+        kv_heads=8,
+        vocabulary=8192,
+        context=1024,
+        batch=16,
+        steps=40,
+        log_interval=5,
+        rate=0.0003,
+    ),
+    vit=Vit(
+        width=384, inner=1536, depth=12, heads=6, side=224, patch=16, images=512, held_out=64, batch=32, rate=0.0003
+    ),
+    busy_s=8.0,
 )
 CPU = Sizes(
     epochs=1,
@@ -101,4 +183,19 @@ CPU = Sizes(
     images=Images(side=8, patch=2, width=16, depth=1, heads=2, batch=4, steps=2, rounds=1),
     gpt=Gpt(width=16, depth=2, heads=2, context=32, batch=8, log_interval=2, text_bytes=4096),
     large=Gpt(width=16, depth=2, heads=2, context=32, batch=8, log_interval=2, text_bytes=4096),
+    llama=Llama(
+        width=32,
+        inner=48,
+        depth=1,
+        heads=4,
+        kv_heads=2,
+        vocabulary=300,
+        context=32,
+        batch=4,
+        steps=20,
+        log_interval=2,
+        rate=0.01,
+    ),
+    vit=Vit(width=16, inner=32, depth=1, heads=2, side=16, patch=8, images=64, held_out=16, batch=8, rate=0.01),
+    busy_s=5.0,
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu.checks import ALL, faults, figures, looking, training
+from tests.gpu.checks import ALL, faults, figures, folders, frameworks, looking, training
 from tests.gpu.machine import Machine
 from tests.gpu.session import Outcome, Session, Skip, Wrong
 from tests.gpu.sizes import CPU, GIB, GPU
@@ -243,3 +243,156 @@ def test_memory_ends_its_job_once_the_table_is_there_and_needs_no_disk(tmp_path)
     assert "--explain" in words
     assert environ == {"ALGORUN_GRACE_S": "1"}
     refused(figures.memory, Scripted(tmp_path, (1, "bf16 on cuda\nValueError: x\n")), "the last lines: bf16 on cuda")
+
+
+GPU_AT_WORK = {
+    "utilization": 0.98, "memory_bytes": 11 * GIB, "memory_size_bytes": 80 * GIB, "power_w": 512.5, "temperature_c": 54,
+    "throttled": ["power cap"],
+}  # fmt: skip
+
+
+def of_hosts(folder, *gpus):
+    lines = [{"format": 1, "cpu": 0.5}, *({"format": 1, "cpu": 0.5, "gpus": [gpu]} for gpu in gpus)]
+    report(folder, "output/data/host_figures-algo-1.jsonl", "\n".join(map(json.dumps, lines)))
+    return Scripted(folder, (0, "multiplied\n"))
+
+
+def test_the_figures_of_a_host_have_the_gpu_at_work(tmp_path):
+    idle = GPU_AT_WORK | {"utilization": 0.0, "memory_bytes": 0}
+    seen = figures.hosts(of_hosts(tmp_path, idle, GPU_AT_WORK))
+    assert seen.note == "2 readings of GPUs in 3 lines"
+    assert [figure.value for figure in seen.figures] == ["98%", "11.00 GiB", "54 C", "512 W"]
+    refused(figures.hosts, Scripted(tmp_path / "none", (0, "")), "no file host_figures-HOST.jsonl")
+    refused(figures.hosts, of_hosts(tmp_path), "1 lines, none with a GPU")
+    refused(figures.hosts, of_hosts(tmp_path, idle), "utilization is 0 at most, not 0.5 to 1")
+    little = GPU_AT_WORK | {"memory_bytes": GIB}
+    refused(figures.hosts, of_hosts(tmp_path, little), "memory_bytes is")
+    refused(figures.hosts, of_hosts(tmp_path, GPU_AT_WORK | {"temperature_c": 3000}), "temperature_c is 3000 at most")
+    blind = {key: value for key, value in GPU_AT_WORK.items() if key != "power_w"}
+    refused(figures.hosts, of_hosts(tmp_path, blind), "has no power_w")
+
+
+# Models of folders
+
+FALLING = (9.0, 6.0, 4.0, 3.0, 2.5)
+TRAINED = "[0 algo-1] model: x, 1 weights, bf16 on cuda\n[0 algo-1] epoch: 1/1 train_loss: 4.0 val_loss : 2.4000\n"
+CLOSING = "  trained 195.3 samples/s, 200000.4 tokens/s, MFU 41.2%\n"
+MADE = {"weights": 300_000_000, "kept_bytes": 12 * GIB}
+
+
+def llama(folder, *outcomes, losses=FALLING, peak_mib=16384.0, job="whole", machine=H100):
+    """A session whose folder is made already, and whose job `job` has reported these losses."""
+    made = folder / "made" / "llama"
+    made.mkdir(parents=True, exist_ok=True)
+    (made / "made.json").write_text(json.dumps(MADE))
+    base = folder / "check" / job
+    reports = [
+        {"kind": "step", "sequences_per_s": 190.0 + number, "train_loss": loss, "peak_memory_mib": peak_mib}
+        for number, loss in enumerate(losses)
+    ]
+    for name, text in (
+        ("output/data/metrics.jsonl", "\n".join(map(json.dumps, reports))),
+        ("model/model.safetensors", ""),
+    ):
+        (base / name).parent.mkdir(parents=True, exist_ok=True)
+        (base / name).write_text(text)
+    return Scripted(folder, *outcomes, machine=machine)
+
+
+def test_a_folder_trains_with_the_mfu_that_the_job_states_and_a_peak_near_the_formula(tmp_path):
+    session = llama(tmp_path, (0, TRAINED + CLOSING))
+    seen = folders.folder(session)
+    assert {figure.name: figure.value for figure in seen.figures} == {
+        "Llama folder, tokens/s": "197,120",  # the median of 191 to 194 sequences
+        "Llama folder, tokens/s of the closing table": "200,000",
+        "Llama folder, MFU of the closing table": "41.2%",
+        "Llama folder, peak memory": "16.00 GiB",
+        "Llama folder, 4 W + A": "16.47 GiB",
+        "Llama folder, peak over 4 W + A": "0.971",
+    }
+    assert "--batch-size 16" in " ".join(session.asked[0][0])
+    refused(
+        folders.folder, llama(tmp_path, (0, TRAINED + CLOSING), peak_mib=32768.0), "a peak of 32.00 GiB, 1.94 of 4 W"
+    )
+    refused(folders.folder, llama(tmp_path, (0, TRAINED + CLOSING.replace(", MFU 41.2%", ""))), "has no MFU")
+    refused(folders.folder, llama(tmp_path, (0, TRAINED.replace("cuda", "cpu") + CLOSING)), "on cuda")
+    refused(folders.folder, llama(tmp_path, (0, TRAINED + CLOSING), losses=(9.0,) * 5), "has to fall below 0.9")
+    refused(folders.folder, llama(tmp_path, (1, "Traceback ..")), "exit code 1, not 0")
+    unknown = replace(H100, names=("NVIDIA GeForce RTX 4090",), memory_bytes=24 * GIB)
+    small = llama(tmp_path, (0, TRAINED + CLOSING.replace(", MFU 41.2%", "")), machine=unknown)
+    assert folders.folder(small).figures[2].value == "-"
+    assert "--batch-size 4" in " ".join(small.asked[0][0])
+
+
+def test_a_compiled_folder_is_compared_with_the_plain_one_and_may_be_killed_after_its_epoch(tmp_path):
+    session = llama(tmp_path, (0, TRAINED + CLOSING), (137, TRAINED), job="compiled")
+    llama(tmp_path)
+    folders.folder(session)
+    seen = folders.compiled(session)
+    assert [figure.value for figure in seen.figures] == ["197,120", "1.000"]
+    assert session.asked[1][1] == {"ALGORUN_GRACE_S": "1"}
+    other = llama(tmp_path, (137, TRAINED), losses=(9.0, 6.5, 4.0, 3.0, 2.5), job="compiled")
+    other.found = session.found
+    refused(folders.compiled, other, "losses are up to 8.3% from those of the whole model, more than 5%")
+
+
+def test_a_folder_that_no_earlier_check_has_trained_is_trained_first(tmp_path):
+    session = llama(tmp_path, (137, TRAINED), (137, TRAINED), job="compiled")
+    llama(tmp_path)
+    folders.compiled(session)
+    assert ["--compile" in words for words, _ in session.asked] == [False, True]
+
+
+def test_a_sharded_model_has_the_losses_of_the_whole_one(tmp_path):
+    def said(**changes):
+        found = {"backend": "nccl", "device": "cuda", "whole": {"losses": [9.0, 3.0], "collectives": 0}}
+        found["sharded"] = {"losses": [9.0, 3.03], "collectives": 4}
+        return (0, f"[0 algo-1] measured: {json.dumps(found | changes)}\n")
+
+    note = folders.sharded(llama(tmp_path, said())).note
+    assert note.startswith("2 steps over nccl, loss 9.0000 to 3.0300, whole 3.0000, at most 1.00% apart")
+    refused(folders.sharded, llama(tmp_path, said(backend="gloo")), "gloo on cuda, not nccl on cuda")
+    far = {"losses": [9.0, 4.0], "collectives": 4}
+    refused(folders.sharded, llama(tmp_path, said(sharded=far)), "up to 33.3% from those of the whole model")
+    still = {"losses": [9.0, 9.0], "collectives": 4}
+    refused(folders.sharded, llama(tmp_path, said(sharded=still)), "the loss went from 9.0000 to 9.0000")
+    wild = {"losses": [9.0, float("nan")], "collectives": 4}
+    refused(folders.sharded, llama(tmp_path, said(sharded=wild)), "the loss went from 9.0000 to nan")
+
+
+def test_an_artifact_of_lora_is_the_adapter_alone(tmp_path):
+    text = TRAINED + "[0 algo-1] 12 of 24 weights train (LoRA of rank 8 on q_proj, v_proj)\n"
+    session = llama(tmp_path, (0, text), job="lora")
+    refused(folders.lora, session, "the artifact has the whole model: model.safetensors")
+    model = tmp_path / "check" / "lora" / "model"
+    (model / "model.safetensors").unlink()
+    (model / "adapter_config.json").write_text('{"r": 8}')
+    (model / "adapter_model.safetensors").write_bytes(bytes(2**20))
+    assert folders.lora(Scripted(tmp_path, (0, text))).note == "loss 9.0000 to 2.5000, an adapter of 1.0 MiB"
+
+
+def test_a_vit_has_to_tell_the_colours_apart(tmp_path):
+    (tmp_path / "made" / "vit").mkdir(parents=True)
+    (tmp_path / "made" / "vit" / "made.json").write_text('{"weights": 21700000}')
+    report(tmp_path, "model/preprocessor_config.json", "{}")
+    summary = {"accuracy": 1.0, "steps": 32, "images_per_s": 2345.6}
+    report(tmp_path, "output/data/summary.json", json.dumps(summary))
+    seen = folders.images(Scripted(tmp_path, (0, TRAINED)))
+    assert seen.figures[0].value == "2,346"
+    report(tmp_path, "output/data/summary.json", json.dumps(summary | {"accuracy": 0.25}))
+    refused(folders.images, Scripted(tmp_path, (0, TRAINED)), "accuracy 0.250 after 32 steps")
+
+
+# Other frameworks
+
+
+def test_frameworks_have_to_compute_on_the_gpu(tmp_path):
+    line = "[0 algo-1] jax 0.10.2 on gpu: product 1073741824, sum 1.0 of 1 processes, 1 devices\n"
+    assert frameworks.jax(Scripted(tmp_path, (0, line))).note.startswith("jax 0.10.2 on gpu")
+    refused(frameworks.jax, Scripted(tmp_path, (0, line.replace("on gpu", "on cpu"))), "JAX computed on cpu")
+    refused(frameworks.jax, Scripted(tmp_path, (0, line.replace("1073741824", "1073740000"))), "wrong results")
+    for name, check in (("accelerate", frameworks.accelerate), ("lightning", frameworks.lightning)):
+        line = f"[0 algo-1] {name} 1.0 on cuda: ddp, 1 processes, loss 4.000000 to 0.000100\n"
+        assert check(Scripted(tmp_path, (0, line))).note.startswith(f"{name} 1.0 on cuda")
+        refused(check, Scripted(tmp_path, (0, line.replace("cuda", "cpu"))), "it computed on cpu, not on cuda")
+        refused(check, Scripted(tmp_path, (0, line.replace("0.000100", "3.900000"))), "the loss has to fall below")

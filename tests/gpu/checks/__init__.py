@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tests.gpu.session import Check
 
-from . import faults, figures, looking, training
+from . import faults, figures, folders, frameworks, looking, training
 
 DIGITS = ("numpy", "sklearn")  # the embedded images come with scikit-learn
+MODELS = ("numpy", "transformers", "tokenizers", "safetensors")  # of Hugging Face folders
 
 ALL = (
     Check("doctor", "`algorun doctor` finds nothing wrong", looking.doctor, 60),
@@ -29,4 +30,14 @@ ALL = (
     Check("step", "ddp's step beside a bare loop", figures.step, 240, modules=("numpy",)),
     Check("gpt", "tokens per second of a GPT in bf16", figures.gpt, 240, modules=("numpy",)),
     Check("memory", "memory of a GPT against the plan", figures.memory, 180, modules=("numpy",)),
+    Check("figures-of-gpu", "the hosts' figures have the GPU at work", figures.hosts, 90, 1),
+    Check("folder", "ddp trains a Llama of a folder in bf16", folders.folder, 180, modules=MODELS),
+    Check("folder-compile", "the same with --compile", folders.compiled, 240, modules=MODELS),
+    Check("folder-shard", "FSDP2 on one rank gives its losses", folders.sharded, 180, modules=MODELS),
+    Check("folder-shard-2", "ddp --shard all on two ranks gives them", folders.sharded_over_two, 240, 2, MODELS),
+    Check("folder-lora", "--lora trains and writes an adapter", folders.lora, 120, modules=(*MODELS, "peft")),
+    Check("folder-image", "ddp trains a ViT of a folder on JPEG files", folders.images, 150, modules=(*MODELS, "PIL")),
+    Check("jax", "JAX finds the rank and its device", frameworks.jax, 90, modules=("jax",)),
+    Check("accelerate", "Accelerate finds the rank and its device", frameworks.accelerate, 90, modules=("accelerate",)),
+    Check("lightning", "Lightning finds the rank and its device", frameworks.lightning, 90, modules=("lightning",)),
 )

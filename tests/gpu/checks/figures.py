@@ -1,4 +1,5 @@
-"""Figures: how fast training is beside a bare loop, what share of the device's peak it reaches, what memory it needs."""
+"""Figures: how fast training is beside a bare loop, what share of the device's peak it reaches, what memory it needs, and
+what the host says of the device."""
 
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ BYTES_PER_WEIGHT = 16  # weight, gradient and two moments in fp32
 ACTIVATIONS = 1.5  # room beside them, as a factor
 MIB = 2**20
 MEASURED_S = 0.5  # from the heading of --explain's table of memory until its row is there
+EVERY_S = 2.0  # an interval of the hosts' figures (docs/time.md)
+HELD_SHARE = 8  # of the free memory, the program of `figures-of-gpu` holds one in so many
+NVML_SIZE = 1.15  # a GPU's size by NVML is at most this much more than torch's
 TABLE_ROW = (
     r"^\[0 [^\]]*\] +0 +([\d.]+) +([\d.]+) +[\d.]+$"  # rank 0 of "planned MiB, measured MiB, measured / planned"
 )
@@ -85,6 +89,48 @@ def memory(session: Session) -> Seen:
         Figure("memory, measured over planned", f"{measured / planned:.3f}", "the same"),
     )
     return Seen(f"{_bytes(planned)} planned, {_bytes(measured)} measured, after {done.seconds:.0f} s", figures)
+
+
+def hosts(session: Session) -> Seen:
+    """What NVML says of the GPU at work, in the file that each host keeps."""
+    machine, sizes = session.machine, session.sizes
+    held = machine.free_bytes // HELD_SHARE
+    done = session.run(
+        *("run", "--slots", "1", program("busy.py"), str(sizes.busy_s), str(held)), base=session.base()
+    ).must()
+    files = sorted((done.base / "output" / "data").glob("host_figures-*.jsonl"))
+    if not files:
+        raise Wrong("no file host_figures-HOST.jsonl")
+    lines = [json.loads(line) for line in files[0].read_text(encoding="utf-8").splitlines()]
+    if not (readings := [gpu for line in lines for gpu in line.get("gpus", ())]):
+        raise Wrong(f"{files[0].name} has {len(lines)} lines, none with a GPU")
+    most = {}
+    for key, least, limit in _plausible(machine.memory_bytes, held):
+        values = [reading[key] for reading in readings if key in reading]
+        if not values:
+            raise Wrong(f"{files[0].name} has no {key}: {readings[-1]}")
+        most[key] = max(values)
+        if not least <= most[key] <= limit:
+            raise Wrong(f"{key} is {most[key]:g} at most, not {least:g} to {limit:g}: {readings[-1]}")
+    how = f"largest of {len(lines)} intervals of {EVERY_S:g} s; matrix products for {sizes.busy_s:g} s, {_bytes(held)} held"
+    figures = (
+        Figure("NVML, utilisation", f"{most['utilization']:.0%}", how),
+        Figure("NVML, memory in use", _bytes(most["memory_bytes"]), f"of {_bytes(most['memory_size_bytes'])}"),
+        Figure("NVML, temperature", f"{most['temperature_c']:.0f} C", "the same"),
+        Figure("NVML, power", f"{most['power_w']:.0f} W", "the same"),
+    )
+    return Seen(f"{len(readings)} readings of GPUs in {len(lines)} lines", figures)
+
+
+def _plausible(size: int, held: int) -> list[tuple[str, float, float]]:
+    """The least and the most that the largest reading of a busy GPU of `size` bytes may be, by key."""
+    return [
+        ("utilization", 0.5, 1.0),
+        ("memory_bytes", held, size * NVML_SIZE),
+        ("memory_size_bytes", size, size * NVML_SIZE),  # torch's size is without what the driver keeps
+        ("temperature_c", 10.0, 110.0),
+        ("power_w", 10.0, 1500.0),
+    ]
 
 
 def _bytes(count: float) -> str:
