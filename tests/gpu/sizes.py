@@ -152,12 +152,12 @@ GPU = Sizes(
     images=Images(side=224, patch=16, width=384, depth=12, heads=6, batch=128, steps=50, rounds=7),
     gpt=Gpt(width=1024, depth=24, heads=16, context=1024, batch=16),
     large=Gpt(width=2048, depth=20, heads=16, context=1024, batch=8),
-    # 300 M weights: the shapes of Llama 3.2 1B with six of its sixteen layers and fewer words, so that a job that saves
-    # weights and moments writes 5 GB.
+    # 321 M weights: five of the sixteen layers of Llama 3.2 1B, and fewer words. A job that saves weights and moments
+    # writes 5 GB.
     llama=Llama(
         width=2048,
-        inner=5632,
-        depth=6,
+        inner=8192,
+        depth=5,
         heads=32,
         kv_heads=8,
         vocabulary=8192,
