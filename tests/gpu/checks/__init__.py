@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.gpu.session import Check
 
-from . import faults, figures, folders, frameworks, looking, training
+from . import faults, figures, folders, frameworks, looking, smdistributed, training
 
 DIGITS = ("numpy", "sklearn")  # the embedded images come with scikit-learn
 MODELS = ("numpy", "transformers", "tokenizers", "safetensors")  # of Hugging Face folders
@@ -37,6 +37,8 @@ ALL = (
     Check("folder-shard-2", "ddp --shard all on two ranks gives them", folders.sharded_over_two, 240, 2, MODELS),
     Check("folder-lora", "--lora trains and writes an adapter", folders.lora, 120, modules=(*MODELS, "peft")),
     Check("folder-image", "ddp trains a ViT of a folder on JPEG files", folders.images, 150, modules=(*MODELS, "PIL")),
+    Check("smp", "smdistributed.modelparallel trains as a plain model does", smdistributed.modelparallel, 120),
+    Check("smddp", "smdistributed.dataparallel with DDP and FSDP", smdistributed.dataparallel, 90),
     Check("jax", "JAX finds the rank and its device", frameworks.jax, 90, modules=("jax",)),
     Check("accelerate", "Accelerate finds the rank and its device", frameworks.accelerate, 90, modules=("accelerate",)),
     Check("lightning", "Lightning finds the rank and its device", frameworks.lightning, 90, modules=("lightning",)),
