@@ -263,8 +263,9 @@ class Attempt:
         found = [self._board.read(local_rank) for local_rank in range(len(self._host.ranks))]
         return [
             RankMoments(
-                *(each.count, each.torch_at, each.first_step_at, each.last_at, each.activities),
+                *(each.count, each.torch_at, each.first_step_at, each.step_at, each.activities),
                 work=(each.samples, each.tokens, each.flops),
+                beside=each.beside,
             )
             for each in found
         ]

@@ -79,6 +79,7 @@ def _times(config: JobConfig, clock: Clock, machine: Machine, world_size: int) -
         lost_steps=clock.lost_steps,
         hosts=len(config.resources.hosts),
         price=config.price,
+        beside=clock.beside,
         activities=clock.activities,
         work=clock.work,
         world_size=world_size,

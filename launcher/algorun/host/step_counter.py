@@ -13,21 +13,22 @@ from algorun.common.fast_dataclasses import dataclass
 from algorun.timing.activities import NAMES
 
 # As rank_steps writes it: six words and a spare one, the seconds of each activity, which one runs since when, the
-# group, the workers of its loader plus one, and what it has worked through.
-RECORD = struct.Struct(f"@QddQ d8xd {len(NAMES)}d QdQ Qddd")
+# group, the workers of its loader plus one, what it has worked through, the last step, and what was no training until then.
+RECORD = struct.Struct(f"@QddQ d8xd {len(NAMES)}d QdQ Qddd ddd")
 RECORD_BYTES = 256  # whole cache lines for each, so that ranks do not slow each other down
 LONGEST_FACTOR = 10  # times the longest pause so far: a shorter one may be the end of an epoch, or a checkpoint
 
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """One rank's progress: the optimizer steps, when it made the last one (this host's monotonic clock), the longest
-    time between two of them in seconds, the pid of the process that counts (0: none has made a step yet), and when torch was
+    """One rank's progress: the optimizer steps, its last step or sign of life (this host's monotonic clock), the longest
+    time between two steps in seconds, the pid of the process that counts (0: none has made a step yet), and when torch was
     imported and the first step was over (as last_at; 0.0: not yet).
 
     `activities`: the seconds of each activity (timing.activities.NAMES) so far, all 0 if the program does not say them.
     `group`: ranks of one number do the same work, as far as the program says so. `workers`: of its loader of batches, None
     if it is not seen. `samples`, `tokens`, `flops`: this rank's share of what the job has trained on; 0: not said.
+    `step_at`: the end of the last step, as last_at. `beside`: seconds of evaluations and saves between the first and the last step.
     """
 
     count: int = 0
@@ -42,6 +43,8 @@ class Steps:
     samples: float = 0.0
     tokens: float = 0.0
     flops: float = 0.0
+    step_at: float = 0.0
+    beside: float = 0.0
 
 
 def stalled(steps: Steps, now: float, limit_s: float) -> bool:
@@ -77,7 +80,7 @@ class StepBoard:
         count, last_at, longest_s, pid, torch_at, first_step_at, *times = RECORD.unpack_from(
             self._map, local_rank * RECORD_BYTES
         )
-        *seconds, runs, since, group, workers, samples, tokens, flops = times
+        *seconds, runs, since, group, workers, samples, tokens, flops, step_at, beside_first, beside = times
         if runs:
             seconds[runs - 1] += max(0.0, time.monotonic() - since)
         return Steps(
@@ -86,6 +89,8 @@ class StepBoard:
             samples=samples,
             tokens=tokens,
             flops=flops,
+            step_at=step_at,
+            beside=beside - beside_first,
         )
 
     def close(self) -> None:

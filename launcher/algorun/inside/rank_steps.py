@@ -37,6 +37,9 @@ COUNT, LAST_AT, LONGEST_S, OWNER, TORCH_AT, _, FIRST_STEP_AT = range(7)
 FIRST_ACTIVITY, ACTIVITIES = 7, ("data", "forward", "backward", "exchange", "optimizer", "saving", "evaluation")
 ACTIVITY, SINCE, GROUP = 14, 15, 16  # what runs now, from 1 (0: none of them), its begin; who does the same work
 WORKERS, SAMPLES, TOKENS, FLOPS = 17, 18, 19, 20  # of the loader, plus one (0: not seen); this rank's share of the work
+# The end of the last step (LAST_AT is a sign of life); seconds that were no training until the first step, and until then.
+STEP_AT, BESIDE_FIRST, BESIDE = 21, 22, 23
+SAVING, EVALUATION = FIRST_ACTIVITY + ACTIVITIES.index("saving"), FIRST_ACTIVITY + ACTIVITIES.index("evaluation")
 
 
 def _mmap() -> Any:  # the module, loaded by its path: mypy cannot know it
@@ -289,9 +292,11 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks, when_imported: WhenImpor
             now, last = monotonic(), times[LAST_AT]
             if last and now - last > times[LONGEST_S]:
                 times[LONGEST_S] = now - last
-            times[LAST_AT] = now
+            beside = times[SAVING] + times[EVALUATION]
             if not last:
-                times[FIRST_STEP_AT] = now
+                times[FIRST_STEP_AT], times[BESIDE_FIRST] = now, beside
+            times[LAST_AT] = times[STEP_AT] = now
+            times[BESIDE] = beside
             if owner:
                 counts[COUNT] += 1
                 if trace is not None:

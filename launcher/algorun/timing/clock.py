@@ -32,9 +32,10 @@ class RankMoments:
     steps: int
     torch_at: float  # torch's optimizer module was imported
     first_step_at: float  # the end of the first optimizer step
-    last_step_at: float
+    last_step_at: float  # the end of the last one
     activities: tuple[float, ...] = ()  # seconds by activity, see timing/activities.py
     work: tuple[float, float, float] = (0.0, 0.0, 0.0)  # its share of samples, tokens and operations; 0.0 not said
+    beside: float = 0.0  # seconds of evaluations and saves between the first and the last step
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class Clock:
         self.lost_steps = 0  # of the attempts that failed and were followed by another one
         self.attempts = 0  # that have started their ranks
         self.activities: dict[str, float] = {}  # of the last attempt, the mean over the ranks; {} if none are seen
+        self.beside = 0.0  # of the last attempt's training: seconds of evaluations and saves that are seen
         self.work = Work()  # of the last attempt's training, so without the first step
         self._marks: list[tuple[float, str]] = [(begin, LAUNCHER)]
         self._restarting = False
@@ -109,6 +111,7 @@ class Clock:
         after_first = (self.steps - 1) / self.steps
         done = [sum(amounts) * after_first for amounts in zip(*(each.work for each in records), strict=True)]
         self.work = Work(len(records), *done)
+        self.beside = mean([each.beside for each in records])
 
         torch_at = mean([each.torch_at for each in records]) if all(each.torch_at for each in records) else 0.0
         first, last = mean([each.first_step_at for each in records]), mean([each.last_step_at for each in records])

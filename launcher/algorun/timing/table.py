@@ -43,6 +43,7 @@ class Times:
     hosts: int
     price: float = 0.0  # of one host for one hour, 0.0 unknown
     activities: Mapping[str, float] = field(default_factory=dict)  # seconds of a rank, as far as they are seen
+    beside: float = 0.0  # seconds of evaluations and saves in training, as far as they are seen
     work: Work = field(default_factory=Work)  # of this host's ranks in training
     world_size: int = 0
     peak_flops: float = 0.0  # of the GPUs of this host's ranks, operations per second; 0.0 unknown
@@ -66,8 +67,7 @@ class Times:
     @property
     def steps_s(self) -> float:
         """Seconds of training, without the evaluations and saves that are seen."""
-        beside = self.activities.get("evaluation", 0.0) + self.activities.get("saving", 0.0)
-        return max(0.0, self.seconds.get(TRAINING, 0.0) - beside)
+        return max(0.0, self.seconds.get(TRAINING, 0.0) - self.beside)
 
     @property
     def samples_per_s(self) -> float | None:

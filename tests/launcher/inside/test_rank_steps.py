@@ -37,6 +37,21 @@ def test_a_script_may_say_what_it_has_trained_on(light):
     assert (steps.count, steps.samples, steps.tokens, steps.flops) == (4, 32.0, 2048.0, 0.0)
 
 
+def test_evaluations_and_saves_before_the_first_step_and_after_the_last_are_no_part_of_training(light):
+    code = (
+        "import time\n" + USER + "def spend(name, seconds):\n"
+        "    import sys\n"
+        "    said = sys.modules['algorun_rank_steps'].activities\n"
+        "    said.begin(name)\n    time.sleep(seconds)\n    said.end()\n"
+        "spend('evaluation', 0.3)\nstep()\nspend('evaluation', 0.1)\nspend('saving', 0.1)\nstep()\n"
+        "spend('saving', 0.3)\n"
+    )
+    ended(light.start(code))
+    steps = light.board.read(0)
+    assert 0.2 <= steps.beside < 0.3
+    assert steps.first_step_at + 0.2 <= steps.step_at <= time.monotonic() - 0.3
+
+
 def test_each_local_rank_has_a_record_of_its_own(tmp_path):
     ranks = RankProcesses(tmp_path, 3)
     write_light_torch(ranks.code)
@@ -169,10 +184,11 @@ def test_the_names_of_activities_are_those_of_the_launcher():
     assert rank_steps.RECORD == RECORD_BYTES
     assert (
         RECORD.size
-        == 8 * (rank_steps.FLOPS + 1)
-        == 8 * (rank_steps.GROUP + 5)
-        == 8 * (rank_steps.ACTIVITY + 7)
-        == 8 * (rank_steps.FIRST_ACTIVITY + len(NAMES) + 7)
+        == 8 * (rank_steps.BESIDE + 1)
+        == 8 * (rank_steps.FLOPS + 4)
+        == 8 * (rank_steps.GROUP + 8)
+        == 8 * (rank_steps.ACTIVITY + 10)
+        == 8 * (rank_steps.FIRST_ACTIVITY + len(NAMES) + 10)
     )
 
 

@@ -18,10 +18,10 @@ def test_the_table_names_causes_goodput_and_cost():
     ]
 
 
-def test_rates_and_mfu_are_those_of_training_without_evaluations():
+def test_rates_and_mfu_are_those_of_training_without_its_evaluations():
     work = Work(2, samples=1000.0, tokens=64000.0, flops=4e15)
-    spent = {"evaluation": 5.0}
-    times = Times({"training": 105.0}, 20, 0, 2, activities=spent, work=work, world_size=4, peak_flops=1e14)
+    spent = {"evaluation": 65.0}  # most of it after the last step
+    times = Times({"training": 105.0}, 20, 0, 2, activities=spent, beside=5.0, work=work, world_size=4, peak_flops=1e14)
     assert "  trained 20.0 samples/s, 1280.0 tokens/s, MFU 40.0%" in text(times, "algo-1").splitlines()
     found = times.to_json()
     assert (found["samples_per_s"], found["tokens_per_s"], found["mfu"]) == (20.0, 1280.0, 0.4)
@@ -56,7 +56,7 @@ def test_every_cause_has_a_label():
 
 def test_what_a_rank_says_is_named_and_its_evaluations_and_saves_are_no_goodput():
     said = {"data": 30.0, "forward": 40.0, "backward": 0.01, "saving": 5.0, "evaluation": 5.0}
-    times = Times({"launcher": 20.0, "training": 80.0}, 9, 0, 1, activities=said)
+    times = Times({"launcher": 20.0, "training": 80.0}, 9, 0, 1, activities=said, beside=10.0)
     rows = text(times, "algo-1").splitlines()
     assert "  a rank spent 40.0 s in forward, 30.0 s in data, 5.0 s in saving, 5.0 s in evaluation" in rows
     assert "  37% of that was waiting for batches; see docs/time.md" in rows
