@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -28,6 +29,12 @@ CONTRACT = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"
 
 class Skip(Exception):
     """A check cannot be made here. The text is the reason."""
+
+
+def needs_a_compiler() -> None:
+    """torch.compile calls it, on the CPU and by Triton on a GPU. Raises Skip where PATH has none."""
+    if not any(map(shutil.which, ("c++", "g++", "gcc", "clang"))):
+        raise Skip("needs a C++ compiler on PATH: torch.compile calls it")
 
 
 class Wrong(Exception):

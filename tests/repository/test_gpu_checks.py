@@ -314,6 +314,11 @@ def test_a_folder_trains_with_the_mfu_that_the_job_states_and_a_peak_near_the_fo
     refused(
         folders.folder, llama(tmp_path, (0, TRAINED + CLOSING), peak_mib=32768.0), "a peak of 32.00 GiB, 1.94 of 4 W"
     )
+    refused(
+        folders.folder,
+        llama(tmp_path, (0, TRAINED + CLOSING.replace("200000.4", "476000.4"))),
+        "the closing table has 476,000 tokens/s, the reports' median is 197,120",
+    )
     refused(folders.folder, llama(tmp_path, (0, TRAINED + CLOSING.replace(", MFU 41.2%", ""))), "has no MFU")
     refused(folders.folder, llama(tmp_path, (0, TRAINED.replace("cuda", "cpu") + CLOSING)), "on cuda")
     refused(folders.folder, llama(tmp_path, (0, TRAINED + CLOSING), losses=(9.0,) * 5), "has to fall below 0.9")
@@ -324,6 +329,23 @@ def test_a_folder_trains_with_the_mfu_that_the_job_states_and_a_peak_near_the_fo
     assert "--batch-size 4" in " ".join(small.asked[0][0])
 
 
+@pytest.fixture
+def a_compiler(tmp_path, monkeypatch):
+    """What `torch.compile` needs, as far as the checks ask for it: no job runs here."""
+    path = tmp_path / "bin" / "c++"
+    path.parent.mkdir()
+    path.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(path.parent))
+
+
+@pytest.mark.parametrize("check", [folders.compiled, training.compiled])
+def test_no_compiler_is_said_before_a_job_starts(check, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Skip, match=r"needs a C\+\+ compiler on PATH"):
+        check(llama(tmp_path))
+
+
+@pytest.mark.usefixtures("a_compiler")
 def test_a_compiled_folder_is_compared_with_the_plain_one_and_may_be_killed_after_its_epoch(tmp_path):
     session = llama(tmp_path, (0, TRAINED + CLOSING), (137, TRAINED), job="compiled")
     llama(tmp_path)
@@ -336,6 +358,7 @@ def test_a_compiled_folder_is_compared_with_the_plain_one_and_may_be_killed_afte
     refused(folders.compiled, other, "losses are up to 8.3% from those of the whole model, more than 5%")
 
 
+@pytest.mark.usefixtures("a_compiler")
 def test_a_folder_that_no_earlier_check_has_trained_is_trained_first(tmp_path):
     session = llama(tmp_path, (137, TRAINED), (137, TRAINED), job="compiled")
     llama(tmp_path)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 
-from tests.gpu.session import Outcome, Seen, Session, Skip, Stop, Wrong, program
+from tests.gpu.session import Outcome, Seen, Session, Stop, Wrong, needs_a_compiler, program
 
 ENDLESS = "1000000"  # epochs, of a job that is stopped
 BETTER_THAN_GUESSING = 0.3  # accuracy of ten classes after the few epochs of these checks
@@ -38,8 +37,7 @@ def bf16(session: Session) -> Seen:
 
 
 def compiled(session: Session) -> Seen:
-    if not any(shutil.which(name) for name in ("c++", "g++", "gcc", "clang")):
-        raise Skip("needs a C++ compiler on PATH: torch.compile calls it")
+    needs_a_compiler()
     return _option(session, "--compile")
 
 
