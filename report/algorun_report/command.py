@@ -140,7 +140,7 @@ def _counted(things: Sequence[object], word: str) -> str:
 def _parser() -> _Parser:
     parser = _Parser(
         prog="algorun report",
-        description="Draw a fetched job as one HTML page (pip install 'algorun[report]').",
+        description="Draw a fetched job as one HTML page.",
         allow_abbrev=False,
     )
     parser.add_argument("folder", metavar="FOLDER", help="what `algorun fetch` or `algorun simulate` has left")

@@ -101,5 +101,5 @@ def test_the_error_without_the_extra(monkeypatch, capsys):
     assert cli.main(["report", "x"]) == 64
     assert (
         capsys.readouterr().err
-        == "algorun: error: algorun report: jinja2 is not installed; fix: pip install 'algorun[report]'\n"
+        == f"algorun: error: algorun report: jinja2 is not installed; fix: {sys.executable} -m pip install 'jinja2>=3.1'\n"
     )

@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import errno
 import os
+import shlex
 import signal
 import sys
 import threading
@@ -14,10 +15,13 @@ from typing import NoReturn, Protocol
 
 from algorun.common.errors import UserError
 from algorun.common.plain_text import plain
+from algorun.common.secret_names import without_secrets
+from algorun.common.secret_values import hidden
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode, Source, kind_of
 from algorun_client.common.errors import ApiError, Interrupted
 from algorun_client.common.refusals import explained
+from algorun_client.request.ranks_per_host import CHOICES, Undecided
 
 from . import fetch, logs, ls, report, results, role, state, status, stop, submit
 
@@ -41,7 +45,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "logs": (logs, "Print the lines of all hosts of a job."),
     "stop": (stop, "Ask a job to end early."),
     "fetch": (fetch, "Bring home a job's model, outputs, state and logs."),
-    "report": (report, "Draw a job as one HTML page (pip install 'algorun[report]')."),
+    "report": (report, "Draw a job as one HTML page."),
     "results": (results, "Show the jobs of a sweep, the best one first."),
     "state": (state, "List or remove the checkpoints that a task keeps for its next job."),
     "role": (role, "Print a narrow policy for the job's role, or for yourself."),
@@ -78,6 +82,11 @@ def main(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
             sys.stdout.flush()
             os._exit(ClientCode.DETACHED)
         return ClientCode.DETACHED
+    except Undecided as error:
+        code = _refused(error, as_json=options.json)
+        for choice in CHOICES:
+            print(f"algorun:   {_line([words[0], choice, *words[1:]])}", file=sys.stderr)
+        return code
     except UserError as error:
         return _refused(error, as_json=options.json)
     except ApiError as error:
@@ -108,6 +117,12 @@ def _terminated() -> Iterator[None]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def _line(words: Sequence[str]) -> str:
+    """A command line to copy. Where it holds secrets, which reach no log, only its begin: `***` must not be sent."""
+    shown = [hidden(word) for word in without_secrets(words)]
+    return plain(f"algorun {shlex.join(words)}" if shown == list(words) else f"algorun {shlex.join(words[:2])} ..")
 
 
 def _interrupted(text: str, *, as_json: bool) -> None:

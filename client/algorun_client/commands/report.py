@@ -9,6 +9,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from algorun.common import extras
 from algorun.common.errors import UserError
 from algorun.common.sizes import size_text
 from algorun_client.common import json_lines
@@ -145,9 +146,7 @@ def _wishes(options: argparse.Namespace) -> Wishes:
     except ModuleNotFoundError as error:
         if error.name not in LIBRARIES:
             raise
-        raise UserError(
-            "algorun report", f"{error.name} is not installed", fix="pip install 'algorun[report]'"
-        ) from None
+        raise extras.missing("algorun report", error.name or "", "report") from None
     return checked(options)
 
 

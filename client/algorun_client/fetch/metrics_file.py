@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from algorun_client.target import instance_units
+from algorun_client.common import instance_units
 from algorun_client.target.host_figures import HostFigures
 from algorun_client.target.job_state import Hosts
 

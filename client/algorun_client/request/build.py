@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from algorun.common.errors import UserError
 from algorun.common.secret_names import is_secret
 
-from . import channels, fingerprint_parts, parts, processing, program, rules, training
+from . import channels, fingerprint_parts, parts, processing, program, ranks_per_host, rules, training
 from .codec import identity
 from .facts import UNKNOWN_BUCKET, UNKNOWN_ROLE, Facts
 from .material import Material, fingerprint
-from .model import FORMAT, Json, Kind, Request, TaskAddress, Upload
+from .model import FORMAT, FORMAT_PER_GPU, Json, Kind, Request, TaskAddress, Upload
 from .names import job_name
 from .parts import Execution
 from .program import Started
@@ -61,6 +61,7 @@ def build(spec: TaskSpec, facts: Facts, material: Material, number: int | None) 
         inputs=sources.inputs,
     )
     create = training.create(execution) if spec.kind is Kind.TRAINING else processing.create(execution)
+    ranks_per_host.check(execution, create)
     uploads = _uploads(address, material, folders)
     unknown = _unknown(execution, create, sources.assumed, number_is_known=number is not None)
     environment = create["Environment"]
@@ -102,15 +103,16 @@ def _uploads(address: TaskAddress, material: Material, folders: Mapping[str, str
 
 def _known_to_the_image(spec: TaskSpec, facts: Facts, material: Material) -> None:
     """Refuses what the image's launcher cannot read, if the image says what it can."""
-    if facts.image_format is None or facts.image_format >= FORMAT:
+    if facts.image_format is None:
         return
-    asked = {
-        "arguments of this length": program.ARGS_FILE in material.started.added,
-        "inputs with extract": any(each.extract for each in spec.inputs),
-        "--cwd state": spec.launch.cwd == STATE,
-        "processing jobs with code": spec.kind is Kind.PROCESSING and material.code is not None,
-    }
-    if newer := [name for name, is_asked in asked.items() if is_asked]:
+    asked = (
+        ("arguments of this length", program.ARGS_FILE in material.started.added, FORMAT),
+        ("inputs with extract", any(each.extract for each in spec.inputs), FORMAT),
+        ("--cwd state", spec.launch.cwd == STATE, FORMAT),
+        ("processing jobs with code", spec.kind is Kind.PROCESSING and material.code is not None, FORMAT),
+        ("--per-gpu", spec.launch.per_gpu, FORMAT_PER_GPU),
+    )
+    if newer := [name for name, is_asked, least in asked if is_asked and facts.image_format < least]:
         raise UserError(
             "--image",
             f"{spec.image} is too old for {', '.join(newer)}",

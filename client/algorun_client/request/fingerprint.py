@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from algorun.common.codec import loads
 from algorun.common.secret_names import without_secrets
 from algorun.common.secret_values import hidden
+from algorun.job.entry import BUNDLED
 
 FORMAT = 1
 MOST_ROWS = 20_000  # of a group: more are kept as one hash, so that the object stays below some MB
 ALL = "*"  # the row of such a group
 OPTIONS, IMAGE, ENVIRONMENT, CODE = "options", "image", "environment", "code"
 INPUT = "in."  # groups of inputs are called in.NAME
+STEERING = ("engine", "hyperparameters.sagemaker_", "hyperparameters.mp_", "ALGORUN_")  # options and variables
 JOB, UPSTREAM = "job", "fingerprint"  # the rows of an input that another task has left
 HASH = re.compile(r"[0-9a-f]{64}")  # of a value that is not shown; other values are JSON
 LONGEST = 120  # characters of a list of arguments in a difference
@@ -76,6 +78,7 @@ def rows(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
 def differences(before: Fingerprint, now: Fingerprint) -> tuple[str, ...]:
     """What has changed, one text for each option, variable, file or object; none if the fingerprints are equal."""
     found = [*before.unknown, *now.unknown]
+    before, now = _plain(before), _plain(now)
     for group in sorted(before.groups.keys() | now.groups.keys()):
         old, new = before.groups.get(group, {}), now.groups.get(group, {})
         if any(each.startswith(f"{group}: ") for each in found):  # then its rows say nothing
@@ -83,6 +86,19 @@ def differences(before: Fingerprint, now: Fingerprint) -> tuple[str, ...]:
         if before.groups.get(OPTIONS, {}).get(group) == now.groups.get(OPTIONS, {}).get(group):
             found += _of_group(group, old, new)  # else another source was asked for, which its option tells
     return tuple(dict.fromkeys(found))
+
+
+def _plain(found: Fingerprint) -> Fingerprint:
+    """Without options that say what the launcher does anyway: one rank per host, for a program of the user's that nothing has
+    given an engine. Whoever has to say so now has said nothing before, and gets the same ranks."""
+    options = dict(found.groups.get(OPTIONS, {}))
+    is_bundled = options.get("program") in {json.dumps(name) for name in BUNDLED}
+    if is_bundled or any(each.startswith(STEERING) for each in (*options, *found.groups.get(ENVIRONMENT, {}))):
+        return found
+    options.pop("per_host", None)
+    if options.get("slots") == "1":
+        del options["slots"]
+    return Fingerprint({**found.groups, OPTIONS: options}, found.unknown)
 
 
 def _of_group(group: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:

@@ -55,6 +55,7 @@ def _options(execution: Execution) -> dict[str, str]:
         "shell": program.shell,
         "engine": launch.engine,
         "slots": launch.slots,
+        "per_gpu": launch.per_gpu,
         "per_host": launch.per_host,
         "share_nothing": launch.share_nothing,
         "cwd": launch.cwd,

@@ -188,6 +188,7 @@ def _launch(options: _Options) -> Launch:
         engine=options.get("engine", lambda where, raw: Engine.of(where, values.text(where, raw)).value, ""),
         slots=layout[1] if layout else slots,
         per_host=options.get("per_host", values.flag, False),
+        per_gpu=options.get("per_gpu", values.flag, False),
         share_nothing=options.get("share_nothing", values.flag, False),
         restarts=options.get("restarts", lambda where, raw: values.count(where, raw, MOST_RESTARTS, 0), None),
         cwd=options.get("cwd", _cwd, ""),

@@ -8,13 +8,12 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
 
-from algorun.common import REQUEST_FORMAT
-
 from .fingerprint import Fingerprint
 
 # The version of what a request asks of the image's launcher; in the job's environment as ALGORUN_REQUEST_FORMAT. The
-# image names the highest one that it knows in its label org.algorun.request-format.
-FORMAT = REQUEST_FORMAT
+# image names the highest one that it knows in its label org.algorun.request-format. A request has the lowest one that it
+# needs: an older image runs whatever it can run.
+FORMAT, FORMAT_PER_GPU = 1, 2
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 

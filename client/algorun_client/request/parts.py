@@ -10,7 +10,7 @@ from algorun.job.metric_definitions import DEFINITIONS
 from . import rules
 from .facts import UNKNOWN_ROLE, Facts
 from .material import Material
-from .model import FORMAT, Json, Kind, TaskAddress
+from .model import FORMAT, FORMAT_PER_GPU, Json, Kind, TaskAddress
 from .spec import TaskSpec
 
 FORMAT_NAME, ID_NAME = "ALGORUN_REQUEST_FORMAT", "ALGORUN_REQUEST_ID"
@@ -68,7 +68,7 @@ class Execution:
 
 def environment(spec: TaskSpec) -> dict[str, Json]:
     """The variables of the job; build adds the request's identity."""
-    own = {FORMAT_NAME: str(FORMAT)}
+    own = {FORMAT_NAME: str(FORMAT_PER_GPU if spec.launch.per_gpu else FORMAT)}
     if spec.launch.share_nothing and spec.kind is Kind.TRAINING:
         own[SHARE_NOTHING_NAME] = "1"
     if INSTANCE_STATE in spec.program.shell and STATE_NAME not in spec.env:

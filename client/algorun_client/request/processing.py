@@ -77,6 +77,8 @@ def _entrypoint(execution: Execution) -> list[Json]:
         words += ["--engine", launch.engine]
     if launch.slots is not None:
         words += ["--slots", str(launch.slots)]
+    if launch.per_gpu:
+        words.append("--per-gpu")
     if launch.per_host:
         words.append("--per-host")
     if launch.share_nothing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from posixpath import normpath
 
@@ -31,6 +31,7 @@ class Started:
     args: tuple[str, ...]
     module: bool = False
     added: Mapping[str, bytes] = field(default_factory=dict)  # files that the code archive needs beside the user's
+    is_bundled: bool = False
 
     @property
     def args_json(self) -> str:
@@ -39,12 +40,7 @@ class Started:
 
     def with_args_file(self) -> Started:
         """The same program with its arguments in a file of the code."""
-        return Started(
-            program=self.program,
-            args=self.args,
-            module=self.module,
-            added={**self.added, ARGS_FILE: self.args_json.encode()},
-        )
+        return replace(self, added={**self.added, ARGS_FILE: self.args_json.encode()})
 
 
 def needs_folder(program: Program, names: Collection[str] | None = None) -> bool:
@@ -71,7 +67,7 @@ def started(program: Program, names: Collection[str]) -> Started:
     if plain in names:
         return Started(program=plain, args=program.args)
     if name in BUNDLED:
-        return Started(program=name, args=program.args)
+        return Started(program=name, args=program.args, is_bundled=True)
     near = get_close_matches(plain, [*names, *BUNDLED], n=1, cutoff=0.75)
     looks_like_a_file = not name.startswith("/") and ("/" in name or name.endswith(PATH_ENDS))
     if looks_like_a_file or near:

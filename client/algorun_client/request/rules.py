@@ -78,6 +78,14 @@ def _launch(spec: TaskSpec) -> None:
     for option, is_set in (("--per-host", launch.per_host), ("--share-nothing", launch.share_nothing)):
         if is_set and launch.slots not in (None, 1):
             raise UserError(option, f"contradicts {launch.slots} slots", fix="drop one of the two")
+    others = (
+        (launch.per_host, "--per-host", "--no-per-host"),
+        (launch.share_nothing, "--share-nothing", "--no-share-nothing"),
+        (launch.slots is not None, f"{launch.slots} slots", "--no-per-gpu"),
+    )
+    for is_set, other, without in others:
+        if launch.per_gpu and is_set:
+            raise UserError("--per-gpu", f"contradicts {other}", fix=f"drop one of the two, or {without}")
 
 
 def _tables(spec: TaskSpec) -> None:

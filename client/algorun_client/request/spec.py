@@ -75,6 +75,7 @@ class Launch:
     engine: str = ""
     slots: int | None = None
     per_host: bool = False
+    per_gpu: bool = False
     share_nothing: bool = False
     restarts: int | None = None
     cwd: str = ""  # relative to the code; "state" stands for the checkpoint folder

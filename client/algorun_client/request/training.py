@@ -79,6 +79,8 @@ def _hyperparameters(execution: Execution) -> dict[str, Json]:
         made["algorun_engine"] = launch.engine
     if launch.slots is not None:
         made["algorun_slots"] = str(launch.slots)
+    if launch.per_gpu:
+        made["algorun_per_gpu"] = "true"
     if launch.per_host:
         made["algorun_per_host"] = "true"
     if launch.restarts is not None:

@@ -14,7 +14,7 @@ from algorun.job.engine import Engine
 from . import overview
 
 WIDTH = 80  # columns of help that is not read on a terminal
-FLAGS = ("-h", "--help", "--per-host", "--share-nothing", "--json", "--resume")  # options without a value
+FLAGS = ("-h", "--help", "--per-gpu", "--per-host", "--share-nothing", "--json", "--resume")  # options without a value
 PROGRAM_HELP = (
     "a script (.py, .sh), an executable, or a bundled entrypoint (ddp, pipeline, mpi-basics), followed by its arguments"
 )
@@ -50,6 +50,7 @@ def _entry_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-j", dest="layout", metavar="HxS", help="number of hosts x ranks on each host, such as 2x4")
     parser.add_argument("--slots", metavar="N", help="number of ranks on each host")
     parser.add_argument("--restarts", metavar="N", help="restart a failed job up to N times")
+    parser.add_argument("--per-gpu", action="store_true", help="one rank per GPU of each host")
     parser.add_argument("--per-host", action="store_true", help="one rank per host: WORLD_SIZE is the number of hosts")
     parser.add_argument("--share-nothing", action="store_true", help="run the program once per host, without ranks")
     parser.add_argument("--cwd", metavar="DIR", default="", help="start the program in this folder")
@@ -92,6 +93,9 @@ def parser() -> _Parser:
     plan.add_argument("--hosts", metavar="N", help="plan for N hosts, algo-1 to algo-N, instead of the job's hosts")
     _entry_options(plan)
     simulate = command("simulate", "Run a program on several simulated hosts of this machine, without Docker.")
+    simulate.add_argument(
+        "--hosts", metavar="N", help="simulate N hosts, algo-1 to algo-N; -j 2x4 is --hosts 2 --slots 4"
+    )
     simulate.add_argument(
         "--channel",
         action="append",

@@ -12,9 +12,9 @@ At home:
   simulate            Run a program on several simulated hosts of this machine, without Docker.
   doctor              Check this machine; show what would make a job fail.
   metric-definitions  Print metric_definitions for a SageMaker estimator, as JSON.
-  report              Draw a job as one HTML page (pip install 'algorun[report]').
+  report              Draw a job as one HTML page.
 
-To SageMaker and back (pip install 'algorun[client]'):
+To SageMaker and back:
   submit              Send a program to SageMaker, or run it here as SageMaker would, and follow it.
   ls                  List jobs, the newest first.
   status              Show where a job is, or how it ended.

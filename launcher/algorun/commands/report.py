@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from algorun.common.errors import UserError
+from algorun.common import extras
 
 from . import client
 
@@ -21,9 +21,7 @@ def run(words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name not in PACKAGES:
             raise  # a defect, not a missing package
-        raise UserError(
-            "algorun report", f"{error.name} is not installed", fix="pip install 'algorun[report]'"
-        ) from None
+        raise extras.missing("algorun report", error.name or "", "report") from None
     if is_of_folder(words) or not client.is_installed():
         return main(words)
     return client.run(["report", *words])

@@ -78,8 +78,10 @@ def _command(wish: Request, python: str) -> list[str]:
         argv += ["--share-nothing"]
     elif wish.per_host:
         argv += ["--per-host"]
-    elif wish.layout is not None:
-        argv += ["--slots", str(wish.layout[1])]
+    elif wish.per_gpu:
+        argv += ["--per-gpu"]
+    elif (slots := _slots(wish)) is not None:
+        argv += ["--slots", str(slots)]
     if wish.restarts is not None:
         argv += ["--restarts", str(wish.restarts)]
     if wish.args_file:
@@ -91,7 +93,7 @@ def run(
     wish: Request, inputs: Mapping[str, Path], out: Path, environ: Mapping[str, str], python: str, *, resume: bool
 ) -> int:
     """Runs the program on the simulated hosts; returns the job's exit code. `python`: the interpreter to use."""
-    count, slots = _layout(wish)
+    count, slots = _checked(wish), _slots(wish)
     hosts = [f"algo-{number}" for number in range(1, count + 1)]
     patience_s = Limits.of(environ).grace_s + STOP_EXTRA_S
     out = out.absolute()
@@ -99,8 +101,8 @@ def run(
         trees, earlier = simulated_trees.prepare(out, hosts, inputs, resume=resume)
         if earlier:
             _say(f"the run before is now in {earlier}")
-        whole_hosts = wish.per_host or wish.share_nothing
-        gpus = simulated_gpus.give_out(environ, count, slots, whole_hosts=whole_hosts, cpu_torch=_cpu_torch(wish))
+        whole_hosts = wish.per_host or wish.share_nothing or slots is None
+        gpus = simulated_gpus.give_out(environ, count, slots or 1, whole_hosts=whole_hosts, cpu_torch=_cpu_torch(wish))
         shared = own_opt_ml.why_shared(trees[hosts[0]], [str(out), *_used(wish, inputs, python)])
         for line in (gpus.warning and f"warning: {gpus.warning}", gpus.why_cpu, shared and _shared(wish, shared)):
             if line:
@@ -147,22 +149,30 @@ def _say(text: str) -> None:
         print(f"algorun: {text}", flush=True)
 
 
-def _layout(wish: Request) -> tuple[int, int]:
-    """The number of hosts and of ranks on each. Raises UserError for a job that cannot be simulated."""
+def _slots(wish: Request) -> int | None:
+    """The ranks on each host. None: the launcher decides, from the program and the GPUs that a host gets."""
+    return wish.layout[1] if wish.layout is not None else wish.slots
+
+
+def _checked(wish: Request) -> int:
+    """The number of hosts. Raises UserError for a job that cannot be simulated."""
+    hosts, slots = wish.imagine_hosts, _slots(wish)
+    option = "--hosts" if wish.layout is None else "-j"
     if wish.from_job:
         raise UserError("simulate", "no program is named", allowed=f"a script, or one of {', '.join(BUNDLED)}")
     if wish.code:
         raise UserError(
             "--code", "is for hosts that have no code yet", fix="name the program by its path on this machine"
         )
-    if wish.layout is None:
-        raise UserError("simulate", "-j is missing", fix="add -j HOSTSxSLOTS, such as -j 2x2")
-    if (wish.per_host or wish.share_nothing) and wish.layout[1] != 1:
-        option = "--per-host" if wish.per_host else "--share-nothing"
-        raise UserError(option, f"contradicts {wish.layout[1]} slots from -j", fix=f"-j {wish.layout[0]}x1")
-    if wish.layout[0] > MOST_HOSTS:
-        raise UserError("-j", f"{wish.layout[0]} hosts are too many for one machine", allowed=f"up to {MOST_HOSTS}")
-    return wish.layout
+    if hosts is None:
+        raise UserError("simulate", "the number of hosts is missing", fix="add --hosts 2 --slots 2, or -j 2x2 in short")
+    if (wish.per_host or wish.share_nothing) and (slots or 1) != 1:
+        one_each = "--per-host" if wish.per_host else "--share-nothing"
+        where, fix = ("-j", f"-j {hosts}x1") if wish.layout is not None else ("--slots", "drop one of the two")
+        raise UserError(one_each, f"contradicts {slots} slots from {where}", fix=fix)
+    if hosts > MOST_HOSTS:
+        raise UserError(option, f"{hosts} hosts are too many for one machine", allowed=f"up to {MOST_HOSTS}")
+    return hosts
 
 
 def _start(

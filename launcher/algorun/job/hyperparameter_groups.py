@@ -42,7 +42,8 @@ LOG_LEVEL = "sagemaker_container_log_level"
 INFO = 20  # logging.INFO; importing logging would cost 4 ms at every start
 
 # algorun's own.
-ENGINE, SLOTS, RESTARTS, PER_HOST = "algorun_engine", "algorun_slots", "algorun_restarts", "algorun_per_host"
+ENGINE, SLOTS, RESTARTS = "algorun_engine", "algorun_slots", "algorun_restarts"
+PER_HOST, PER_GPU = "algorun_per_host", "algorun_per_gpu"
 ARGS, ARGS_FILE, CWD, EXTRACT = "algorun_args", "algorun_args_file", "algorun_cwd", "algorun_extract"
 
 
@@ -79,6 +80,7 @@ class OwnKeys:
     cwd: str
     args_file: str = ""  # a path inside the code folder: a JSON list of arguments
     extract: tuple[str, ...] | None = None  # channels whose archives are unpacked before the ranks start
+    per_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,9 @@ def _own(raw: Mapping[str, object]) -> OwnKeys:
     args, args_file = _args(hp.decode(raw.get(ARGS))), hp.text(raw, ARGS_FILE)
     if args is not None and args_file:
         raise UserError(_where(ARGS_FILE), f"{args_file!r} contradicts {ARGS}", fix="drop one of the two")
-    extract = hp.decode(raw.get(EXTRACT))
+    extract, per_gpu = hp.decode(raw.get(EXTRACT)), hp.flag(raw, PER_GPU)
+    if per_gpu and slots is not None:
+        raise UserError(_where(PER_GPU), f"contradicts {SLOTS}", fix="drop one of the two")
     return OwnKeys(
         engine=Engine.of(_where(ENGINE), engine) if engine else None,
         slots=None if slots is None else count(_where(SLOTS), slots),
@@ -142,6 +146,7 @@ def _own(raw: Mapping[str, object]) -> OwnKeys:
         args_file=args_file,
         cwd=hp.text(raw, CWD),
         extract=None if extract is None else names(_where(EXTRACT), extract),
+        per_gpu=per_gpu,
     )
 
 

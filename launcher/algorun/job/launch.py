@@ -31,21 +31,24 @@ class Launch:
     restarts: int  # at most this many after failures
     outside: frozenset[str] = frozenset()  # standalone hosts: each runs the program once, without ranks
     tf_config: str = ""  # who asks for TF_CONFIG, "" for nobody
+    is_default: bool = False  # one rank per host, because nobody has said how many a host gets
 
 
 def decide(given: JobInput, entry: Entry) -> Launch:
     """The launch that was asked for, with defaults. Raises UserError if two inputs contradict each other."""
-    engine, slots = _engine(given), _slots(given)
+    engine, asked = _engine(given), _slots(given)
     alone = given.request.share_nothing or settings.SHARE_NOTHING.read(given.environ)
     one_each = given.request.per_host or given.hyperparameters.own.per_host or alone
     has_driver = engine is not None and engine.value.has_driver and not alone
-    per_host = one_each or (entry.kind != "bundled" and engine is None and slots is None)
-    if per_host and slots is not None and slots.value != 1:
+    is_default = not one_each and entry.kind != "bundled" and engine is None and asked is None
+    if one_each and asked is not None and asked.value != 1:
         option = "--share-nothing" if alone else "--per-host" if given.request.per_host else groups.PER_HOST
-        raise UserError(option, f"contradicts {slots.value} slots from {slots.source}", fix="drop one of the two")
+        many = "one rank per GPU" if asked.value is None else f"{asked.value} slots"
+        raise UserError(option, f"contradicts {many} from {asked.source}", fix="drop one of the two")
+    per_host = one_each or is_default
     tf_config = _tf_config(given, alone=alone)
     if engine is not None and has_driver:
-        _check_driver(engine, entry, given, one_each=one_each)
+        _check_driver(engine, entry, given, one_each=one_each, asked=asked)
         if tf_config:
             raise UserError(
                 tf_config, f"contradicts engine {engine.value}: TensorFlow's workers are ranks", fix="drop one"
@@ -55,15 +58,18 @@ def decide(given: JobInput, entry: Entry) -> Launch:
         engine=Sourced(Engine.NATIVE, "--share-nothing") if alone else engine or _default_engine(entry),
         engine_options=given.trainer.mpi_options if given.trainer else given.hyperparameters.platform.mpi_options,
         compatibility=_compatibility(given.hyperparameters, entry),
-        slots=Sourced(1, "one rank per host") if per_host else slots,
+        slots=Sourced(1, "one rank per host") if per_host else _number(asked),
         per_host=per_host,
+        is_default=is_default,
         restarts=_restarts(given),
         outside=_outside(given, spread=spread and not has_driver, alone=alone),
         tf_config=tf_config,
     )
 
 
-def _check_driver(engine: Sourced[Engine], entry: Entry, given: JobInput, *, one_each: bool) -> None:
+def _check_driver(
+    engine: Sourced[Engine], entry: Entry, given: JobInput, *, one_each: bool, asked: Sourced[int | None] | None
+) -> None:
     """Raises UserError if the job's one driver contradicts what else was asked for."""
     if entry.kind == "bundled":
         raise UserError(
@@ -71,8 +77,10 @@ def _check_driver(engine: Sourced[Engine], entry: Entry, given: JobInput, *, one
             f"{engine.value} runs a program of yours as the driver of its cluster; {entry.target} runs as ranks",
             allowed=", ".join(each for each in Engine if not each.has_driver),
         )
-    if one_each:
+    per_gpu = asked is not None and asked.value is None
+    if one_each or per_gpu:
         option = "--per-host" if given.request.per_host else groups.PER_HOST
+        option = asked.source if asked is not None and per_gpu else option
         raise UserError(
             option, f"contradicts engine {engine.value}: its driver runs once, on the leader", fix=f"drop {option}"
         )
@@ -140,9 +148,11 @@ def _tf_config(given: JobInput, *, alone: bool) -> str:
     return source
 
 
-def _slots(given: JobInput) -> Sourced[int] | None:
-    """The ranks on each host that were asked for, or None."""
+def _slots(given: JobInput) -> Sourced[int | None] | None:
+    """The ranks on each host that were asked for: a number, or None for one per GPU. None if nobody has said anything."""
     request, own, platform = given.request, given.hyperparameters.own, given.hyperparameters.platform
+    if request.per_gpu:
+        return Sourced(None, "--per-gpu")
     if request.layout is not None:
         return Sourced(request.layout[1], "-j")
     if request.slots is not None:
@@ -151,9 +161,16 @@ def _slots(given: JobInput) -> Sourced[int] | None:
         return Sourced(wish, settings.SLOTS.name)
     if own.slots is not None:
         return Sourced(own.slots, f"hyperparameter {groups.SLOTS}")
+    if own.per_gpu:
+        return Sourced(None, f"hyperparameter {groups.PER_GPU}")
     if platform.processes_per_host is not None:
         return Sourced(platform.processes_per_host, f"hyperparameter {groups.PROCESSES}")
-    return given.trainer.slots if given.trainer else None
+    trainer = given.trainer.slots if given.trainer else None
+    return Sourced(trainer.value, trainer.source) if trainer else None
+
+
+def _number(asked: Sourced[int | None] | None) -> Sourced[int] | None:
+    return None if asked is None or asked.value is None else Sourced(asked.value, asked.source)
 
 
 def _restarts(given: JobInput) -> int:

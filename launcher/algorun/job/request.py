@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 
+MOST_PLANNED = 100_000  # hosts
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """The parsed command line. "" and None: the option is absent."""
@@ -27,11 +30,12 @@ class Request:
     slots: int | None = None
     restarts: int | None = None
     per_host: bool = False
+    per_gpu: bool = False
     share_nothing: bool = False
     cwd: str = ""
     code: str = ""  # --code: the user's code, as in the hyperparameter sagemaker_submit_directory
     args_file: str = ""  # --args-file: the program's arguments, a JSON list in a file
-    imagine_hosts: int | None = None  # plan --hosts
+    imagine_hosts: int | None = None  # --hosts of plan and simulate, or the hosts of their -j
 
 
 def layout(text: str) -> tuple[int, int]:
@@ -51,6 +55,9 @@ def request(options: Namespace) -> Request:
     if options.layout and slots is not None:
         raise UserError("--slots", f"{slots} cannot be combined with -j {options.layout}", fix="drop one of the two")
     chosen = layout(options.layout) if options.layout else None
+    if options.per_gpu and (chosen or slots is not None):
+        other = f"-j {options.layout}" if chosen else f"--slots {slots}"
+        raise UserError("--per-gpu", f"cannot be combined with {other}", fix="drop one of the two")
     from_job = not program and not options.module
     if options.code and (from_job or options.module):
         raise UserError("--code", "names code, but no program in it", fix="add PROGRAM, a file or a module of the code")
@@ -67,8 +74,18 @@ def request(options: Namespace) -> Request:
         slots=slots,
         restarts=None if options.restarts is None else count("--restarts", options.restarts, MOST_RESTARTS, least=0),
         per_host=options.per_host,
+        per_gpu=options.per_gpu,
         share_nothing=options.share_nothing,
         cwd=options.cwd,
         code=options.code,
         args_file=options.args_file,
+        imagine_hosts=None if options.command == "run" else _hosts(options, chosen),
     )
+
+
+def _hosts(options: Namespace, chosen: tuple[int, int] | None) -> int | None:
+    """The hosts of `plan` and `simulate` that were asked for. Raises UserError."""
+    hosts = count("--hosts", options.hosts, MOST_PLANNED) if options.hosts else None
+    if hosts is not None and chosen is not None and chosen[0] != hosts:
+        raise UserError("--hosts", f"{hosts} contradicts -j {options.layout}", fix="drop one of the two")
+    return chosen[0] if hosts is None and chosen is not None else hosts

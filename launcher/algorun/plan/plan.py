@@ -77,6 +77,8 @@ class Plan:
     ray: Ray | None  # Ray of the planning host, for the ray engine
     preparation: tuple[Sourced[str], ...]  # sentences: what each host does before the ranks start
     hosts: tuple[HostPlan, ...]
+    is_default: bool = False  # one rank per host, because nobody has said how many a host gets
+    warning: str = ""  # GPUs that no rank is for
 
     def host(self, name: str) -> HostPlan:
         return next(host for host in self.hosts if host.host == name)
@@ -245,6 +247,21 @@ def make(
         ray=machine.ray if launch.engine.value.has_driver else None,
         preparation=_preparation(config),
         hosts=tuple(_host(h, config, machine, sagemaker, pieces, nic) for h in cluster.hosts),
+        is_default=launch.is_default,
+        warning=_idle(config, cluster, machine),
+    )
+
+
+def _idle(config: JobConfig, cluster: Cluster, machine: Machine) -> str:
+    """A warning where one rank per host, which nobody has asked for, leaves GPUs without a rank; else ""."""
+    hosts, gpus = len(cluster.members), machine.gpus.value
+    if not config.launch.is_default or gpus < 2 or not hosts:
+        return ""
+    change = "--per-gpu" if not config.request.from_job else f"hyperparameter {groups.PER_GPU}=true, or a distribution,"
+    keep = "--per-host" if not config.request.from_job else f"{groups.PER_HOST}=true"
+    return (
+        f"{hosts} rank{'s'[: hosts != 1]}, one per host, on {hosts} of {hosts * gpus} GPUs: {change} starts {hosts * gpus}; "
+        f"{keep} says that the program itself uses all GPUs of its host"
     )
 
 

@@ -64,6 +64,7 @@ def rank_map(plan: Plan, most: int = 16) -> str:
     """The ranks of each host, a line per host; at most the first `most` hosts."""
     alone = not any(host.joined for host in plan.hosts)
     mode = "one rank per host" if plan.per_host else f"world_size {plan.world_size}"
+    mode += " (default; --slots and --per-gpu change it)" if plan.is_default else ""
     mode = "one process per host, without ranks" if alone else mode
     mode = "a node on each host, the driver on the leader" if plan.engine.value.has_driver else mode
     head = (
@@ -76,7 +77,8 @@ def rank_map(plan: Plan, most: int = 16) -> str:
         role += "" if host.joined else f"{', ' if role else ''}alone"
         rows.append([host.host, str(host.node_rank), str(host.slots.value), ranks(host), role])
     more = f"\n  and {plan.nnodes - most} more hosts" if plan.nnodes > most else ""
-    return f"{head}\n{table(rows)}{more}"
+    warning = f"\nalgorun: warning: {plan.warning}" if plan.warning else ""
+    return f"{head}\n{table(rows)}{more}{warning}"
 
 
 def _variables(variables: Sequence[Variable]) -> str:

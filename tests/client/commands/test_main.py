@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import signal
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from algorun_client.commands import ls
 from algorun_client.commands.main import _terminated, main
 from algorun_client.commands.where import local_root
+from tests.client.commands.test_submit import no_credentials
 
 
 @pytest.mark.parametrize("as_json", [False, True])
@@ -64,3 +66,33 @@ def test_a_signal_ends_a_command_as_ctrl_c_does(number):
             signal.raise_signal(number)
     finally:
         signal.signal(number, before)
+
+
+UNDECIDED = ["submit", "--dry-run", "--image", "i", "--role", "R", "--hosts", "3", "--instance", "ml.g5.12xlarge"]
+
+
+def lines_to_copy(monkeypatch, tmp_path, capsys, *words):
+    monkeypatch.chdir(tmp_path)
+    no_credentials(monkeypatch)
+    (tmp_path / "train.py").write_text("")
+    assert main([*UNDECIDED, *words], {}) == 64
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "ml.g5.12xlarge has 4 GPUs, and nothing says how many ranks a host gets" in said.err
+    return [line.removeprefix("algorun:   ") for line in said.err.splitlines() if line.startswith("algorun:   ")]
+
+
+def test_both_ways_to_use_the_gpus_of_a_host_are_lines_to_copy(monkeypatch, tmp_path, capsys):
+    lines = lines_to_copy(monkeypatch, tmp_path, capsys, "train.py", "--name", "a b", "$HOME")
+    assert [shlex.split(line) for line in lines] == [
+        ["algorun", "submit", option, *UNDECIDED[1:], "train.py", "--name", "a b", "$HOME"]
+        for option in ("--per-gpu", "--per-host")
+    ]
+    for line in lines:  # and they are taken
+        assert main(shlex.split(line)[1:], {}) == 0
+        assert f"algorun_{line.split()[2][2:].replace('-', '_')}" in capsys.readouterr().out
+
+
+def test_a_line_to_copy_holds_no_secret_and_no_stars_in_its_place(monkeypatch, tmp_path, capsys):
+    lines = lines_to_copy(monkeypatch, tmp_path, capsys, "--env", "API_KEY=hunter2222", "train.py")
+    assert lines == ["algorun submit --per-gpu ..", "algorun submit --per-host .."]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from algorun.common import REQUEST_FORMAT
 from algorun_client.request import jobfile, layers, make_spec
 from algorun_client.request.build import build, with_long_arguments
 from algorun_client.request.facts import Facts
@@ -19,7 +20,7 @@ FACTS = Facts(
     role_arn="arn:aws:iam::123456789012:role/service-role/SageMakerRole",
     bucket="sagemaker-eu-west-1-123456789012",
     image=f"{IMAGE.rsplit(':', 1)[0]}@sha256:{'0' * 64}",
-    image_format=1,
+    image_format=REQUEST_FORMAT,
 )
 NAMES = ("train.py", "package/__init__.py", "package/main.py", "download.sh")
 

@@ -30,7 +30,7 @@ FULL = dataclasses.replace(FACTS, sources=SOURCES, upstreams=UPSTREAM)
 NETWORK = {"subnets": "subnet-1,subnet-2", "security_groups": ["sg-1"], "kms_key": "key-1", "network_isolation": True}
 EXAMPLES = {
     "one-line": lambda: request(
-        spec("train.py", "--epochs", "10", hosts="3", instance="ml.g5.12xlarge", **{"in": ["train=s3://b-ucket/images,shard"]}), FULL
+        spec("train.py", "--epochs", "10", hosts="3", instance="ml.g5.12xlarge", per_gpu=True, **{"in": ["train=s3://b-ucket/images,shard"]}), FULL
     ),
     "job-file": lambda: request(spec(toml=CLIENT_MD, task="train"), FULL, 12, names=("main.py",)),
     "everything": lambda: request(

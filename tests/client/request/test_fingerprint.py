@@ -51,7 +51,7 @@ def test_executions_and_their_cost_do_not_count():
         (lambda: made("package/main.py", "--lr", "0.1"), 'program: was "train.py", is "package/main.py"'),
         (lambda: made(hosts="2"), "hosts: was 1, is 2"),
         (lambda: made(slots="2"), "slots: was absent, is 2"),
-        (lambda: made(instance="ml.p4d.24xlarge"), 'instance: was "ml.m5.xlarge", is "ml.p4d.24xlarge"'),
+        (lambda: made(instance="ml.p3.2xlarge"), 'instance: was "ml.m5.xlarge", is "ml.p3.2xlarge"'),
         (lambda: made(hyperparameters=["lr=0.1"]), 'hyperparameters.lr: was absent, is "0.1"'),
         (lambda: made(hyperparameters=["api_key=hunter2"]), "hyperparameters.api_key is new"),
         (lambda: made(env=["SEED=1"]), "environment: SEED is new"),

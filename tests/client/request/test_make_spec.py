@@ -24,6 +24,7 @@ run = ["bash", "download.sh"]
 instance = "ml.c5.4xlarge"
 [task.train]
 run = ["main.py", "--epochs", "10", "--resume", "checkpoint.pth.tar"]
+per_gpu = true
 cwd = "state"
 hosts = 3
 instance = "ml.g5.12xlarge"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from algorun_client.common.instance_units import cores, gpus
 from algorun_client.request.model import Kind
 from algorun_client.target.host_figures import HostFigures, read
-from algorun_client.target.instance_units import cores, gpus
 from algorun_client.target.job_state import Hosts, JobState, Times
 
 T0 = datetime(2026, 11, 1, 12, 0, 42, tzinfo=UTC)

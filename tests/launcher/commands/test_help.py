@@ -86,7 +86,8 @@ def test_without_the_client_installed_the_launcher_says_what_to_install(monkeypa
     for name in [name for name in sys.modules if name.split(".")[0] in ("algorun_client", "boto3")]:
         monkeypatch.delitem(sys.modules, name)
     assert cli.main(["ls", "--region", "eu-west-1"]) == 64
-    assert "pip install 'algorun[client]'" in capsys.readouterr().err
+    fix = f"fix: {sys.executable} -m pip install boto3 'rich>=13'"
+    assert capsys.readouterr().err == f"algorun: error: algorun ls: {missing} is not installed; {fix}\n"
 
 
 def test_the_help_and_a_plan_do_not_import_the_client():

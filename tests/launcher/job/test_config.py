@@ -100,6 +100,46 @@ def test_per_host_contradicts_slots():
         job("script", Request(from_job=True, per_host=True, slots=2))
 
 
+@pytest.mark.parametrize(
+    ("tree", "request_", "environ", "gpus", "expected"),
+    [
+        ("script-2-hosts", Request(from_job=True, per_gpu=True), {}, 4, (4, False, False)),
+        ("script-2-hosts", Request(from_job=True, per_gpu=True), {}, 0, (1, False, False)),  # no GPU: one rank per host
+        ("script-2-hosts", Request(from_job=True, per_gpu=True), {"ALGORUN_SLOTS": "2"}, 4, (4, False, False)),
+        ("script-2-hosts", Request(from_job=True, per_host=True), {}, 4, (1, True, False)),
+        ("script-2-hosts", Request(from_job=True, slots=1), {}, 4, (1, False, False)),
+        ("script-2-hosts", Request(from_job=True), {}, 4, (1, True, True)),
+        ("torch-distributed", Request(from_job=True), {}, 4, (4, False, False)),
+        ("book-chapter", Request(from_job=True), {}, 4, (4, False, False)),
+        ("mpi", Request(from_job=True, per_gpu=True), {}, 4, (4, False, False)),  # beats processes_per_host
+    ],
+)
+def test_one_rank_per_gpu_is_a_wish_like_a_number(tree, request_, environ, gpus, expected):
+    config = job(tree, request_, **environ)
+    assert (slots(config, gpus), config.launch.per_host, config.launch.is_default) == expected
+
+
+@pytest.mark.parametrize(
+    ("request_", "environ", "says"),
+    [
+        (
+            Request(from_job=True, per_gpu=True, per_host=True),
+            {},
+            "--per-host: contradicts one rank per GPU from --per-gpu",
+        ),
+        (Request(from_job=True, per_gpu=True, share_nothing=True), {}, "--share-nothing: contradicts one rank per GPU"),
+        (
+            Request(from_job=True, per_gpu=True),
+            {"ALGORUN_ENGINE": "ray"},
+            "--per-gpu: contradicts engine ray: its driver runs once",
+        ),
+    ],
+)
+def test_one_rank_per_gpu_contradicts_one_per_host(request_, environ, says):
+    with pytest.raises(UserError, match=says):
+        job("script", request_, **environ)
+
+
 def test_a_program_of_the_environment_beats_the_hyperparameter():
     config = job("script", SAGEMAKER_PROGRAM="ddp")
     assert (config.entry.kind, config.entry.source) == ("bundled", "SAGEMAKER_PROGRAM")

@@ -95,6 +95,30 @@ def test_a_plan_with_open_mpi_goes_to_json_and_comes_back(openmpi):
     assert made("script", openmpi=openmpi).openmpi is None
 
 
+WARNED = [
+    ("script-2-hosts", 4, True),
+    ("script", 2, True),
+    ("script-2-hosts", 1, False),
+    ("script-2-hosts", 0, False),
+    ("torch-distributed", 4, False),
+    ("book-chapter", 4, False),
+    ("mpi-false", 8, True),
+]
+
+
+@pytest.mark.parametrize(("tree", "gpus", "warned"), WARNED)
+def test_gpus_that_no_rank_is_for_are_counted_once(tree, gpus, warned):
+    planned = made(tree, gpus)
+    lines = [line for line in render.rank_map(planned).splitlines() if "warning" in line]
+    hosts = planned.nnodes
+    ranks = "1 rank" if hosts == 1 else f"{hosts} ranks"
+    expected = (
+        f"algorun: warning: {ranks}, one per host, on {hosts} of {hosts * gpus} GPUs: hyperparameter algorun_per_gpu=true, or a "
+        f"distribution, starts {hosts * gpus}; algorun_per_host=true says that the program itself uses all GPUs of its host"
+    )
+    assert lines == [expected] * warned
+
+
 def test_every_variable_has_a_source():
     before = made("heterogeneous", 4)
     for host in before.hosts:

@@ -62,6 +62,22 @@ def test_a_simulation_runs_on_any_number_of_gpus(gpus, expected, tmp_path):
     assert ("on the CPU" in done.stdout) == (gpus == 1)
 
 
+@pytest.mark.parametrize(
+    ("words", "expected", "is_default"),
+    [
+        ("--hosts 2 --per-gpu", ["0,1,2", "3,4,5"], False),  # one rank each: the hosts themselves find no GPU here
+        ("--hosts 2", ["0,1,2", "3,4,5"], True),
+        ("--hosts 2 --per-host", ["0,1,2", "3,4,5"], False),
+        ("--hosts 2 --slots 2", ["0,1", "0,1", "2,3", "2,3"], False),
+    ],
+)
+def test_hosts_share_all_gpus_evenly_where_nobody_counts_ranks(words, expected, is_default, tmp_path):
+    done = on_a_machine(tmp_path, 7, *words.split(), str(PROGRAMS / "environment.py"), str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert visible(tmp_path, len(expected)) == expected
+    assert ("one rank per host (default; --slots and --per-gpu change it)" in done.stdout) == is_default
+
+
 def test_names_of_gpus_that_are_not_there_are_one_warning(tmp_path):
     done = on_a_machine(tmp_path, 2, "-j", "1x1", str(PROGRAMS / "environment.py"), str(tmp_path), names="1,7,8")
     assert done.returncode == 0, done.stdout + done.stderr
