@@ -178,7 +178,9 @@ def _report(words: Sequence[str]) -> int:
 def _command(words: Sequence[str]) -> int:
     if words[:1] == [overview.REPORT]:
         return _report(words[1:])
-    return _client(words) if words[:1] and words[0] in overview.CLIENT else _run(command_line.parse(words))
+    of_account = words[:1] == ["doctor"] and "--aws" in words
+    of_client = of_account or (words[:1] and words[0] in overview.CLIENT)
+    return _client(words) if of_client else _run(command_line.parse(words))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

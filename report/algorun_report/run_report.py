@@ -193,6 +193,7 @@ class RunReport:
     results: tuple[tuple[str, str], ...] = ()  # names and figures that the program left in summary.json
     sweep: Sweep | None = None
     cost: Cost | None = None
+    links: tuple[tuple[str, str], ...] = ()  # pages of AWS's console: `console` and `logs`, and their addresses
     excerpts: tuple[Excerpt, ...] = ()
     notices: tuple[str, ...] = ()  # what the reader of the page should know about its sources
 

@@ -18,7 +18,7 @@ from algorun_client.local.platform import LocalPlatform
 from algorun_client.request.model import Kind
 from algorun_client.target.job_state import ENDED
 
-from . import registry
+from . import registry, service_quotas
 from .faults import CAPACITY, QUOTA, Faults
 from .host_figures import PublishedFigures
 from .late_logs import LateLogs
@@ -46,6 +46,9 @@ class App:
             "SageMaker.ListTrainingJobs": platform.list_training_jobs,
             "SageMaker.ListProcessingJobs": platform.list_processing_jobs,
             "SageMaker.ListTags": self._tags,
+            f"{service_quotas.TARGET}ListServiceQuotas": lambda **query: service_quotas.list_quotas(
+                faults.instances, **query
+            ),
             "Logs_20140328.DescribeLogStreams": logs.describe_log_streams,
             "Logs_20140328.GetLogEvents": logs.get_log_events,
         }
@@ -89,7 +92,7 @@ class App:
         target = request.headers.get("X-Amz-Target", "")
         if target not in self._calls:
             return _refused("UnknownOperationException", f"{target!r} is not served; known: {', '.join(self._calls)}")
-        if refusal := self._faults.refusal():
+        if refusal := self._faults.refusal(target.rpartition(".")[2]):
             return _refused(*refusal)
         answer = self._calls[target](**json.loads(request.get_data() or b"{}"))
         if ".Create" in target and self._faults.lose_answers > 0:

@@ -27,6 +27,7 @@ class Faults:
     lose_answers: int = 0  # so many CreateX are carried out, but their answer is a 500
     late_s: float = 0.0  # log events come up to this much later, and out of order
     streams: int = 1  # the lines of each host go to so many streams in turn
+    denied: str = ""  # the caller has no right to this call, such as ListServiceQuotas
     _throttle_until: float = field(default=0.0, repr=False)
 
     def set(self, values: dict[str, Any]) -> None:
@@ -46,8 +47,13 @@ class Faults:
         """All fields."""
         return {each.name: getattr(self, each.name) for each in fields(self) if not each.name.startswith("_")}
 
-    def refusal(self) -> tuple[str, str] | None:
-        """Code and message of the error that every call gets now."""
+    def refusal(self, operation: str) -> tuple[str, str] | None:
+        """Code and message of the error that a call gets now."""
+        if operation == self.denied:
+            return (
+                "AccessDeniedException",
+                f"User: arn:aws:iam::123456789012:user/x is not authorized to perform: {operation}",
+            )
         if self.expired:
             return "ExpiredTokenException", "The security token included in the request is expired"
         if time.monotonic() < self._throttle_until:

@@ -40,6 +40,7 @@ class ServerProcess:
             "AWS_ENDPOINT_URL_SAGEMAKER": self.url,
             "AWS_ENDPOINT_URL_CLOUDWATCH_LOGS": self.url,  # boto3 takes its name from the service id "CloudWatch Logs"
             "AWS_ENDPOINT_URL_ECR": self.url,
+            "AWS_ENDPOINT_URL_SERVICE_QUOTAS": self.url,
             "AWS_ENDPOINT_URL_S3": self.moto_url,
             "NO_PROXY": "127.0.0.1",
         }

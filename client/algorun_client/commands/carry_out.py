@@ -64,20 +64,23 @@ def create(
     how = How.JOINED if sent.joined else How.CREATED
     placed = Placed(sent.request.kind, sent.request.job, sent.request.number, how)
     try:
-        say_placed(placed, as_json=telling.as_json)
+        say_placed(connection, placed, as_json=telling.as_json)
     except KeyboardInterrupt:
         raise Interrupted(f"the job is created; come back with: {connection.follow_again(placed.job)}") from None
     return placed
 
 
-def say_placed(placed: Placed, *, as_json: bool) -> None:
-    """Says that there is a job, and whether it is a new one."""
-    is_joined = placed.how is How.JOINED
+def say_placed(connection: Connection, placed: Placed, *, as_json: bool) -> None:
+    """Says that there is a job, whether it is a new one, and where AWS's console shows it."""
+    is_joined, links = placed.how is How.JOINED, connection.links(placed.kind, placed.job)
     if as_json:
-        json_lines.write("sent", job=placed.job, number=placed.number, joined=is_joined)
-    else:
-        done = "runs already" if is_joined else "is created"
-        print(f"algorun: job {placed.job} (execution {placed.number}) {done}", file=sys.stderr, flush=True)
+        json_lines.write("sent", job=placed.job, number=placed.number, joined=is_joined, links=dict(links))
+        return
+    done = "runs already" if is_joined else "is created"
+    print(f"algorun: job {placed.job} (execution {placed.number}) {done}", file=sys.stderr)
+    for name, address in links.items():
+        print(f"algorun:   {name}: {address}", file=sys.stderr)
+    sys.stderr.flush()
 
 
 def follow_or_leave(connection: Connection, placed: Placed, *, as_json: bool, detach: bool) -> int:

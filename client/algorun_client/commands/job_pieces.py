@@ -54,6 +54,7 @@ def job_facts(state: JobState, connection: Connection, prices: Mapping[str, floa
         "metrics": metrics,
         "paid": is_paid,
         "rate": rate(state.hosts, prices) if is_paid else None,
+        "links": dict(connection.links(state.kind, state.job)),
     }
 
 

@@ -62,7 +62,7 @@ def look_up(
             role_arn=spec.role if spec.role.startswith("arn:") else LOCAL_ROLE,
             bucket=bucket,
             image=spec.image or LOCAL_IMAGE,
-            image_format=_read_format(own.labels) if own else REQUEST_FORMAT,
+            image_format=read_format(own.labels) if own else REQUEST_FORMAT,
             image_id=own.identity if own else "",
             sources=sources,
             upstreams=upstreams,
@@ -93,7 +93,7 @@ def _image_of(engine: DockerEngine, image: str) -> Image:
     return engine.image(image)
 
 
-def _read_format(labels: Mapping[str, str]) -> int:
+def read_format(labels: Mapping[str, str]) -> int:
     """The highest request format that an image reads, as its label says. 0 without a label."""
     label = labels.get(LABEL, "0")
     return int(label) if label.isdigit() else 0
@@ -108,7 +108,7 @@ def _image(session: AwsSession, image: str) -> tuple[str, int | None]:
         digest = session.image_digest(image)
         if digest is None:
             return image, None
-        image_format = _read_format(session.image_labels(image))
+        image_format = read_format(session.image_labels(image))
     except UserError as error:
         if error.code != ClientCode.CREDENTIALS or isinstance(error, Unanswered):
             raise

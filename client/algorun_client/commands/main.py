@@ -23,7 +23,7 @@ from algorun_client.common.errors import ApiError, Interrupted
 from algorun_client.common.refusals import explained
 from algorun_client.request.ranks_per_host import CHOICES, Undecided
 
-from . import fetch, logs, ls, report, results, role, state, status, stop, submit
+from . import doctor, fetch, logs, ls, report, results, role, state, status, stop, submit
 
 
 class Command(Protocol):
@@ -48,6 +48,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "report": (report, "Draw a job as one HTML page."),
     "results": (results, "Show the jobs of a sweep, the best one first."),
     "state": (state, "List or remove the checkpoints that a task keeps for its next job."),
+    "doctor": (doctor, "Look at an AWS account before its first job, and change nothing."),
     "role": (role, "Print a narrow policy for the job's role, or for yourself."),
 }
 
@@ -138,16 +139,17 @@ def _parsed(words: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     command, text = COMMANDS[words[0]]
     parser = _Parser(prog=f"algorun {words[0]}", description=text, allow_abbrev=False)
     command.add_options(parser)
-    own, program = submit.split(words[1:]) if command is submit else (list(words[1:]), [])
+    split = {"submit": submit.split, "doctor": doctor.split}.get(words[0])
+    own, program = split(words[1:]) if split else (list(words[1:]), [])
     options = parser.parse_args(own)
-    if command is submit:
+    if split:
         options.program = program
     return command, options
 
 
 def _wants_json(words: Sequence[str]) -> bool:
     """True if the options hold --json, whatever else is wrong with them."""
-    own = submit.split(words[1:])[0] if words[0] == "submit" else words
+    own = submit.split(words[1:])[0] if words[0] in ("submit", "doctor") else words
     return "--json" in own
 
 

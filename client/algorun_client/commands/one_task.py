@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from algorun.common.errors import UserError
 from algorun_client.common import json_lines
-from algorun_client.common.errors import ApiError, Interrupted
+from algorun_client.common.errors import ApiError, Interrupted, NotFound
+from algorun_client.common.refusals import Unanswered
 from algorun_client.follow.line_text import shown
 from algorun_client.request.facts import Facts
 from algorun_client.request.model import Request
@@ -68,7 +69,7 @@ def place_task(
             request = make(None)
             for warning in filter(telling.first, request.warnings):
                 print(f"algorun: warning: {warning}", file=sys.stderr)
-            placed = _created_by_lost_call(connection.target, make, telling) if wish.lost else None
+            placed = _created_by_lost_call(connection, make, telling) if wish.lost else None
             while placed is None:
                 with contextlib.suppress(EndedSince):  # look again
                     placed = _placed(connection, make, request, wish, telling)
@@ -93,6 +94,25 @@ def connect_for(spec: TaskSpec, environ: Mapping[str, str], *, patient: bool = T
         docker=spec.docker,
         patient=patient,
     )
+
+
+def make_bucket(spec: TaskSpec, connection: Connection, *, dry_run: bool = False) -> None:
+    """Makes the task's bucket if the account has none of this name, and says so. A dry run raises Unanswered in its place.
+
+    Raises UserError for a bucket of another account or region. This machine needs no bucket.
+    """
+    if connection.session is None:
+        return
+    from algorun_client.target import account
+
+    bucket = spec.bucket or connection.default_bucket()
+    if dry_run:
+        try:
+            account.check_bucket(connection.session, bucket, spec.folder)
+        except NotFound:
+            raise Unanswered(f"bucket {bucket}", "does not exist yet: submit would make it") from None
+    elif account.make_bucket(connection.session, bucket, spec.folder):
+        print(f"algorun: bucket {bucket} is made in {connection.session.region}", file=sys.stderr, flush=True)
 
 
 def look_up_facts(asked: Asked, connection: Connection, environ: Mapping[str, str]) -> Facts:
@@ -131,13 +151,14 @@ def text_of_done(execution: Done | Placed) -> str:
     return f"done already by {execution.job} (execution {execution.number}): nothing has changed"
 
 
-def _created_by_lost_call(target: Target, make: Maker, telling: Telling) -> Placed | None:
+def _created_by_lost_call(connection: Connection, make: Maker, telling: Telling) -> Placed | None:
     """The job that an earlier try has created without learning it. None if there is none: the newest claim tells."""
+    target = connection.target
     newest = next(claim.newest_first(target.store, make.address), None)
     if newest is None or not claim.is_of(newest, make(newest.number)) or claim.state_of(target, newest) is None:
         return None
     placed = Placed(newest.kind, newest.job, newest.number, How.JOINED)
-    say_placed(placed, as_json=telling.as_json)
+    say_placed(connection, placed, as_json=telling.as_json)
     return placed
 
 

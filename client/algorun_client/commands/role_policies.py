@@ -25,6 +25,7 @@ PARTITIONS = (
 ANY_RESOURCE = {
     "Metrics": "cloudwatch:PutMetricData has no resource; a condition narrows it to SageMaker's namespaces",
     "Figures": "cloudwatch:GetMetricData has no resource, and no condition either",
+    "Quotas": "servicequotas:ListServiceQuotas has no resource",
     "Registry": "ecr:GetAuthorizationToken has no resource",
     "Lists": "sagemaker:ListTrainingJobs and ListProcessingJobs have no resource",
     "VpcLook": "ec2:Describe* of networks has no resource",
@@ -136,7 +137,7 @@ def trust_policy(places: Places) -> Policy:
 
 
 def client_policy(places: Places) -> Policy:
-    """The rights that submit, follow, stop and fetch need."""
+    """The rights that submit, follow, stop, fetch and `doctor --aws` need. To make a bucket is not among them."""
     verbs = [f"sagemaker:{verb}{kind}Job" for kind in JOBS for verb in ("Create", "Describe", "Stop")]
     return _policy(
         _allow("Jobs", [*verbs, "sagemaker:AddTags"], places.jobs),
@@ -149,8 +150,10 @@ def client_policy(places: Places) -> Policy:
         *_folder(places),
         _allow("Logs", ["logs:DescribeLogStreams", "logs:GetLogEvents"], places.logs),
         _allow("Figures", ["cloudwatch:GetMetricData"], "*"),
+        _allow("Quotas", ["servicequotas:ListServiceQuotas"], "*"),
         _allow("Image", ["ecr:DescribeImages", *LAYERS], _repository(places)),
         *_key(places),
+        *([_allow("KeyState", ["kms:DescribeKey"], places.kms_key)] if places.kms_key else ()),
     )
 
 

@@ -33,7 +33,8 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     state = find_job(connection, options.job, known)
     costs = cost(state, known.prices if connection.session else {})
     if options.json:
-        json_lines.write("state", **state_of_job(state), cost=costs.amount)
+        links = dict(connection.links(state.kind, state.job))
+        json_lines.write("state", **state_of_job(state), cost=costs.amount, links=links)
         json_lines.write_end(json_lines.End(job=state.job))
     else:
         print(_text(state, costs, connection))
@@ -55,6 +56,7 @@ def _text(state: JobState, costs: JobCost, connection: Connection) -> str:
     price = cost_text.price(costs) if connection.session else ""  # this machine costs nothing
     about = (cost_text.history(state), cost_text.paid(state, costs), price)
     lines += [f"  {text}" for text in about if text]
+    lines += [f"  {name}: {address}" for name, address in connection.links(state.kind, state.job).items()]
     if not state.ended:
         return "\n".join([*lines, f"  follow it with: {connection.follow_again(state.job)}"])
     outcome = judge(state)

@@ -23,6 +23,7 @@ from .one_task import (
     created_before,
     look_up_facts,
     look_without_sending,
+    make_bucket,
     place_task,
     text_of_done,
 )
@@ -42,8 +43,10 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise UserError("--queue", "is for --all and for sweeps", fix="drop it")
     asked = submit_request.read(options, environ, folder)
     if options.dry_run:
-        return _print(asked, environ, _wish(options), as_json=options.json)
+        return _print(asked, environ, options)
     connection = connect_for(asked.spec, environ)
+    if options.create_bucket:
+        make_bucket(asked.spec, connection)
     placed = place_task(asked, connection, environ, wish=_wish(options), telling=Telling(options.json))
     del asked  # with its list of files: following may take days
     if placed.how is How.DONE and not options.json:
@@ -60,27 +63,29 @@ def _wish(options: argparse.Namespace) -> Wish:
     return Wish(force=options.force, clean_state=options.clean_state)
 
 
-def _print(asked: Asked, environ: Mapping[str, str], wish: Wish, *, as_json: bool) -> int:
+def _print(asked: Asked, environ: Mapping[str, str], options: argparse.Namespace) -> int:
     """The dry run. If AWS can be asked, it prints what submit would send, or the error that submit would end with.
 
     Without credentials or network it names what it cannot know.
     """
     try:
-        request = _looked_up(asked, environ, wish)
+        request = _looked_up(asked, environ, _wish(options), create_bucket=options.create_bucket)
     except Unanswered as error:
         with submit_request.prepared(asked, Facts()) as make:
             request = make(None)
         print(f"algorun: not looked up: {error}", file=sys.stderr)
-    print(dry_run.as_json(request) if as_json else dry_run.as_text(request))
+    print(dry_run.as_json(request) if options.json else dry_run.as_text(request))
     return ClientCode.OK
 
 
-def _looked_up(asked: Asked, environ: Mapping[str, str], wish: Wish) -> Request:
+def _looked_up(asked: Asked, environ: Mapping[str, str], wish: Wish, *, create_bucket: bool) -> Request:
     """The request that submit would send now; says so if it would send none.
 
     Raises UserError or ApiError, Unanswered if AWS cannot be asked.
     """
     connection = connect_for(asked.spec, environ, patient=False)
+    if create_bucket:
+        make_bucket(asked.spec, connection, dry_run=True)
     with submit_request.prepared(asked, look_up_facts(asked, connection, environ)) as make:
         target = connection.target
         try:

@@ -28,7 +28,7 @@ from .chain_plan import ChainPlan
 from .chain_run import ChainRun
 from .chain_view import ChainView, JsonChainView, PlainChainView
 from .next_jobs import Status
-from .one_task import Wish, connect_for, look_up_facts, look_without_sending, place_task
+from .one_task import Wish, connect_for, look_up_facts, look_without_sending, make_bucket, place_task
 from .submit_request import Asked
 from .telling import Telling
 from .where import Connection
@@ -49,6 +49,9 @@ def run(options: argparse.Namespace, environ: Mapping[str, str], folder: Path, w
     connections = _Connections(environ, patient=not options.dry_run)
     if options.dry_run:
         return _print(plan, connections, wish, as_json=options.json)
+    if options.create_bucket:
+        for asked in plan.asked.values():
+            make_bucket(asked.spec, connections.of(asked.spec))
     _check(plan, connections)
     view: ChainView = JsonChainView() if options.json else PlainChainView()
     with scratch.folder("algorun-chain-") as aside:

@@ -62,6 +62,7 @@ FLAGS = {
         Flag("instance_groups", (), "", ""),
         Flag("volume", ("--volume",), "GB", "disk of each host (default: 30)"),
         Flag("max_run", ("--max-run",), "TIME", "longest time of the job, such as 12h (default: 24h)"),
+        Flag("max_cost", ("--max-cost",), "AMOUNT", "refuse a job that could cost more: --max-run x hosts x `price` of the job file"),
         Flag("spot", ("--spot",), "", "take spot instances, which AWS may take back: the program must resume"),
         Flag("max_wait", ("--max-wait",), "TIME", "of spot: waiting and running together (default: twice --max-run)"),
         Flag("retries", ("--retries",), "N", "let SageMaker start the job again, up to N times, after an error of its own"),
@@ -126,6 +127,9 @@ def _add(parser: Parser, group_of: Callable[[str], Parser]) -> None:
     common_options.add_place_options(parser)
     common_options.add_follow_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="print the request; needs no credentials, sends nothing")
+    parser.add_argument(
+        "--create-bucket", action="store_true", help="make the bucket first, if the account has none of its name"
+    )
     parser.add_argument("--force", action="store_true", help="run the task again although nothing has changed")
     parser.add_argument(
         "--clean-state", action="store_true", help="remove the task's checkpoints first, and run it also if it is done"

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from algorun_client.common import settings
 from algorun_client.follow.follower import LOCAL, Pace
+from algorun_client.request.model import Kind
+from algorun_client.target import console_links
 from algorun_client.target.api import Target
 
 if TYPE_CHECKING:
@@ -34,6 +36,10 @@ class Connection:
     def default_bucket(self) -> str:
         """The bucket of tasks that name none."""
         return self.session.default_bucket() if self.session else LOCAL_BUCKET
+
+    def links(self, kind: Kind, job: str) -> Mapping[str, str]:
+        """Where AWS's console shows the job (`console`) and its lines (`logs`); {} on this machine."""
+        return console_links.links(kind, job, self.session.region) if self.session else {}
 
     def follow_again(self, job: str) -> str:
         """The command that goes on with a job, from any folder and machine."""

@@ -27,6 +27,14 @@ class NotFound(ApiError):
     """The job, log group, bucket or object does not exist."""
 
 
+class BucketMissing(NotFound):
+    """The bucket of a call does not exist."""
+
+    def __init__(self, refused: ApiError, bucket: str) -> None:
+        super().__init__(refused.code, refused.message, refused.operation)
+        self.bucket = bucket
+
+
 class Changed(Exception):
     """A file does not hold (any more) what its hash says."""
 

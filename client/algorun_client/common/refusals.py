@@ -7,7 +7,7 @@ from enum import StrEnum
 from algorun.common.errors import UserError
 
 from .codes import ClientCode
-from .errors import ApiError, BucketDenied
+from .errors import ApiError, BucketDenied, BucketMissing
 
 # AWS's names of errors. botocore's own exceptions keep the name of their class (target/aws.py).
 EXPIRED = (
@@ -104,6 +104,9 @@ def explained(error: ApiError) -> UserError:
             fix=f"ask for {error.right} ({role}), or name another --bucket",
             code=code,
         )
+    if isinstance(error, BucketMissing):
+        fix = "`algorun submit --create-bucket ..` makes it, or name another --bucket"
+        return UserError(f"bucket {error.bucket}", "does not exist", fix=fix, code=code)
     where = error.operation or "AWS"
     kind = Unanswered if refusal(error) in UNANSWERED else UserError
     return kind(where, f"{error.code}: {error.message}" if error.message else error.code, fix=fix, code=code)

@@ -27,7 +27,7 @@ SINGLE = (
         "share_nothing",
         "restarts",
     ),
-    *("instance", "hosts", "layout", "volume", "max_run", "max_wait", "spot", "retries", "keep_alive"),
+    *("instance", "hosts", "layout", "volume", "max_run", "max_wait", "max_cost", "spot", "retries", "keep_alive"),
     *("subnets", "security_groups", "network_isolation", "out"),
 )
 # Tables NAME = VALUE. The flag of each is `--FLAG NAME=VALUE`, and may be repeated.

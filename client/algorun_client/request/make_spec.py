@@ -88,8 +88,6 @@ def make(jobfile: JobFile, flags: Layer, words: Sequence[str], *, folder: str, e
         code = ""
     project = names.default_project(PurePosixPath(folder).name)
     where = options.get("where", _where, Where.AWS)
-    unpriced: dict[str, float] = {}
-    options.get(PRICE, values.prices, unpriced)  # only commands about costs use it, but a wrong one is refused here too
     return TaskSpec(
         kind=options.get("kind", _kind, Kind.TRAINING),
         project=names.checked(options.where("project"), options.text("project") or project),
@@ -228,6 +226,8 @@ def _resources(options: _Options) -> Resources:
         max_wait_s=(max_wait_s or max_run_s * WAIT_FACTOR) if spot else None,
         retries=options.get("retries", lambda where, raw: values.count(where, raw, MOST_RETRIES), None),
         keep_alive_s=keep_alive_s,
+        max_cost=options.get("max_cost", values.amount, None),
+        prices=options.get(PRICE, values.prices, {}),
     )
 
 

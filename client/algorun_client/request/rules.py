@@ -10,10 +10,12 @@ from algorun.common.errors import UserError
 
 from .facts import Facts
 from .model import Kind
-from .spec import Input, SourceKind, TaskSpec
+from .spec import Input, SourceKind, TaskSpec, Where
+from .values import duration_text
 
 CODE_CHANNEL = "code"  # the input that brings the code archive where the launcher cannot fetch it
 MOST_METRICS = 40
+HOUR_S = 3600
 OWN_VARIABLES = ("ALGORUN_REQUEST_FORMAT", "ALGORUN_REQUEST_ID", "ALGORUN_EXTRACT")
 # Families of instances with disks of their own: SageMaker attaches no volume. GPU and Trainium families, and those with
 # a `d` after the generation (m5d, r6gd). https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ResourceConfig.html
@@ -31,6 +33,7 @@ def check(spec: TaskSpec, facts: Facts, files: Mapping[str, int], *, has_code: b
     """Raises UserError for the first rule that is broken. `files`: the number of files of each local input."""
     _resources(spec, facts)
     _network(spec)
+    _cost(spec)
     _launch(spec)
     _tables(spec)
     if spec.kind is Kind.PROCESSING:
@@ -71,6 +74,35 @@ def _network(spec: TaskSpec) -> None:
     ):
         if other and not missing:
             raise UserError(given, "is absent, and a VPC needs subnets and security groups", fix=f"add {given}")
+
+
+def _cost(spec: TaskSpec) -> None:
+    """The most that the hosts may cost. --max-run bounds all attempts of a job together; spot instances cost less, never more."""
+    resources = spec.resources
+    if resources.max_cost is None or spec.where is not Where.AWS:
+        return
+    groups = [(each.instance, each.hosts) for each in resources.groups] or [(resources.instance, resources.hosts)]
+    if unpriced := [instance for instance, _ in groups if instance not in resources.prices]:
+        raise UserError(
+            "--max-cost", f"the price of {' and of '.join(unpriced)} is unknown",
+            fix=f'price = {{ "{unpriced[0]}" = AMOUNT }} at the top of the job file: of one host for one hour',
+        )  # fmt: skip
+    an_hour = sum(resources.prices[instance] * count for instance, count in groups)
+    kept_s = resources.keep_alive_s or 0
+    most = an_hour * (resources.max_run_s + kept_s) / HOUR_S
+    if most <= resources.max_cost:
+        return
+    fits_s = int(resources.max_cost / an_hour * HOUR_S) - kept_s
+    hosts = ", ".join(f"{count} x {instance}" for instance, count in groups)
+    kept = f" and --keep-alive {duration_text(kept_s)}" if kept_s else ""
+    raise UserError(
+        "--max-cost",
+        f"{hosts} for --max-run {duration_text(resources.max_run_s)}{kept} may cost {most:.2f} ({an_hour:.2f} an hour)",
+        allowed=f"up to {resources.max_cost:.2f}",
+        fix=f"--max-run {duration_text(fits_s)}, fewer hosts, or a higher --max-cost"
+        if fits_s > 0
+        else "fewer hosts, or a higher --max-cost",
+    )
 
 
 def _launch(spec: TaskSpec) -> None:

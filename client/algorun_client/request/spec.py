@@ -94,6 +94,8 @@ class Resources:
     max_wait_s: int | None = None  # of spot: waiting and running together
     retries: int | None = None  # of the whole job, after an error of SageMaker's own
     keep_alive_s: int | None = None
+    max_cost: float | None = None  # in the currency of `prices`
+    prices: Mapping[str, float] = field(default_factory=dict)  # of one host for one hour, by instance type
 
     @property
     def all_hosts(self) -> int:
@@ -145,3 +147,8 @@ class TaskSpec:
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
     unfilled: tuple[str, ...] = ()  # words such as {task:train/loss} whose values are not known yet
     sweep_of: str = ""  # of a point of a sweep: the swept task, whose code and inputs it uses
+
+    @property
+    def folder(self) -> str:
+        """The project's folder in the bucket, without slashes at its ends."""
+        return "/".join(part for part in (self.prefix, self.project) if part)

@@ -60,6 +60,15 @@ def duration_s(where: str, raw: object) -> int:
     return seconds
 
 
+def duration_text(seconds: int) -> str:
+    """What `duration_s` reads as this time."""
+    parts = []
+    for unit, unit_s in UNITS_S.items():
+        count_of, seconds = divmod(seconds, unit_s)
+        parts.append(f"{count_of}{unit}" if count_of else "")
+    return "".join(parts) or "0s"
+
+
 def prices(where: str, raw: object) -> dict[str, float]:
     """The price of one host for one hour, by instance type."""
     if not isinstance(raw, Mapping):
@@ -71,6 +80,17 @@ def prices(where: str, raw: object) -> dict[str, float]:
         if not instance.startswith("ml."):
             raise UserError(where, f"{instance!r} is not an instance type", allowed=PRICES)
     return {instance: float(price) for instance, price in raw.items()}
+
+
+def amount(where: str, raw: object) -> float:
+    """An amount of money, in the currency of the prices."""
+    try:
+        found = math.nan if isinstance(raw, bool) else float(raw)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise UserError(where, f"{raw!r} is not an amount", allowed="a number above 0, such as 50 or 12.5")
+    return found
 
 
 def words(where: str, raw: object) -> tuple[str, ...]:

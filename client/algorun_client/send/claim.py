@@ -160,7 +160,7 @@ def take(target: Target, address: TaskAddress, make: Callable[[int], Request], e
             raise UserError(
                 "--bucket",
                 f"{address.bucket}: {error.message or 'there is no such bucket'}",
-                fix=f"create it (`aws s3 mb s3://{address.bucket}`), or name another --bucket or --region",
+                fix=f"create it with --create-bucket (or `aws s3 mb s3://{address.bucket}`), or name another --bucket or --region",
             ) from None
         except Exists:  # another client was faster, or the answer to our own call was lost: look again
             continue

@@ -23,6 +23,10 @@ SERVICE = "sagemaker.amazonaws.com"
 FIX = "--role NAME or ARN of a role for SageMaker; `algorun role --for trust` and `algorun role` print what it needs"
 
 
+class UnfitRole(UserError):
+    """There is no role, or no job can have it."""
+
+
 def find(session: AwsSession, name: str) -> str:
     """The ARN of a role. `name`: an ARN, a role's name (its path is looked up), or "" for the role that the caller has
     assumed, as in a notebook of SageMaker.
@@ -82,5 +86,5 @@ def _assumed(session: AwsSession) -> str:
     return found[1]
 
 
-def _refused(problem: str) -> UserError:
-    return UserError("--role", problem, fix=FIX, code=ClientCode.CREDENTIALS)
+def _refused(problem: str) -> UnfitRole:
+    return UnfitRole("--role", problem, fix=FIX, code=ClientCode.CREDENTIALS)

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from algorun_client.common.errors import ApiError, BucketDenied, Changed, NotFound
+from algorun_client.common.errors import ApiError, BucketDenied, BucketMissing, Changed, NotFound
 from algorun_client.common.refusals import Refusal, refusal
 
 from . import fields
@@ -209,6 +209,10 @@ def _errors(operation: str, bucket: str) -> Iterator[None]:
     try:
         with as_api_errors(operation):
             yield
+    except NotFound as error:
+        if error.code != "NoSuchBucket":
+            raise
+        raise BucketMissing(error, bucket) from None
     except ApiError as error:
         if refusal(error) is not Refusal.DENIED:
             raise

@@ -113,8 +113,13 @@ def parser() -> _Parser:
         "--resume", action="store_true", help="keep the previous simulation's checkpoints, to resume from them"
     )
     _entry_options(simulate)
-    doctor = command("doctor", "Check this machine; show what would make a job fail.")
+    doctor = command("doctor", "Check this machine, or with --aws an account; show what would make a job fail.")
     doctor.add_argument("--json", action="store_true", help="print JSON")
+    doctor.add_argument(
+        "--aws",
+        action="store_true",
+        help="look at the AWS account instead; takes the options of `submit` (doctor --aws -h)",
+    )
     command("metric-definitions", "Print metric_definitions for a SageMaker estimator, as JSON.")
     return made
 

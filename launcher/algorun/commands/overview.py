@@ -10,7 +10,7 @@ In the container:
 
 At home:
   simulate            Run a program on several simulated hosts of this machine, without Docker.
-  doctor              Check this machine; show what would make a job fail.
+  doctor              Check this machine, or with --aws an account; show what would make a job fail.
   metric-definitions  Print metric_definitions for a SageMaker estimator, as JSON.
   report              Draw a job as one HTML page.
 

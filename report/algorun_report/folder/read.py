@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +24,8 @@ from .utilization_file import HostUse, read_utilization
 LONGEST_FAILURE = 8000  # characters of a failure with its traceback
 MOST_DIGITS = 4  # of an attempt's number, as in logs
 STATUS = {"ok": "Completed", "failed": "Failed", "stopped": "Stopped"}  # of the launcher's result.json
+LINKS = ("console", "logs")
+CONSOLE = re.compile(r"https://[a-z0-9-]+\.console\.(?:aws\.amazon\.com|amazonaws\.cn|amazonaws-us-gov\.com)/")
 FETCH = "fetch the job again: algorun fetch TASK"
 
 
@@ -168,7 +171,13 @@ def _facts(folder: Path, job: Fields | None, request: Fields | None, results: _R
         results=results.figures,
         notices=results.foreign,
         cost=_cost(job),
+        links=_links(job.table("links")) if job else (),
     )
+
+
+def _links(given: Fields) -> tuple[tuple[str, str], ...]:
+    """Pages of AWS's console. A folder may come from anybody: no other address becomes a link."""
+    return tuple((name, address) for name, address in given.plain() if name in LINKS and CONSOLE.match(address))
 
 
 def _cost(job: Fields | None) -> Cost | None:

@@ -14,7 +14,9 @@ import pytest
 from algorun import cli
 from algorun_client.commands import find_job, report
 from algorun_client.commands.sweep_results import Row, SweepResults
+from algorun_client.commands.where import Connection
 from algorun_client.common.errors import ApiError
+from algorun_client.follow.follower import Pace
 from algorun_client.request.metric_goal import Goal
 from algorun_client.target.folder_store import FolderStore
 from tests.report.job_folders import write_job
@@ -78,7 +80,7 @@ def open_cloud(tmp_path, monkeypatch):
         cloud = Cloud(tmp_path / "root", age_s)
         target = SimpleNamespace(sagemaker=cloud, logs=cloud, cloudwatch=cloud, store=cloud.store)
         session = SimpleNamespace(account=lambda: "123456789012", region="eu-west-1")
-        connection = SimpleNamespace(target=target, session=session)
+        connection = Connection(target=target, following=lambda: target, session=session, pace=Pace(), options="")
         monkeypatch.setattr(find_job, "connect", lambda *_, **__: connection)
         return cloud
 
@@ -98,6 +100,10 @@ def test_the_page_of_a_job_is_drawn_from_what_the_cloud_says(open_cloud, tmp_pat
     assert (chart(page, "CPU")["x"], chart(page, "CPU")["columns"]) == ([60.0, 120.0], [[5.0, 10.0]])  # of 48 cores
     assert chart(page, "GPU")["columns"] == [[60.0, 100.0 * 480 / 400]]  # of 4 GPUs
     assert "0.75 " in page  # 360 s at 7.5 an hour
+    assert (
+        f'<a href="https://eu-west-1.console.aws.amazon.com/sagemaker/home?region=eu-west-1#/jobs/{JOB}">console</a>'
+        in page
+    )
     assert [each["title"] for each in data(page)["charts"]] == ["loss", "CPU", "GPU"]
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from algorun_client.commands import find_job, ls
 from algorun_client.commands.main import main
+from algorun_client.commands.where import Connection
 from algorun_client.common.errors import NotFound
+from algorun_client.follow.follower import Pace
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = "images-train-0001-abcdef"
@@ -54,7 +56,8 @@ def place(tmp_path, monkeypatch):
         list_training_jobs=lambda **_: {"TrainingJobSummaries": [summary]},
         list_processing_jobs=lambda **_: {},
     )
-    connection = SimpleNamespace(target=SimpleNamespace(sagemaker=api), session=SimpleNamespace())
+    target, session = SimpleNamespace(sagemaker=api), SimpleNamespace(region="eu-west-1")
+    connection = Connection(target=target, following=lambda: target, session=session, pace=Pace(), options="")
     found.api, found.connection = api, connection
     for module in (find_job, ls):
         monkeypatch.setattr(module, "connect", lambda *_, **__: connection)
@@ -67,7 +70,10 @@ def test_status_tells_interruptions_saving_and_cost(place, capsys):
     assert main(["status", JOB], {}) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[1] == "training on 3 x ml.g5.12xlarge, spot"
-    assert lines[-4:-1] == [
+    console = "https://eu-west-1.console.aws.amazon.com"
+    assert lines[-3].startswith(f"console: {console}/sagemaker/home?region=eu-west-1#/jobs/{JOB}")
+    assert lines[-2].startswith(f"logs: {console}/cloudwatch/home?region=eu-west-1#logsV2:log-groups/log-group/")
+    assert lines[-6:-3] == [
         "interrupted once",
         "billable 20 min 0 s on each host; spot instances saved 60 %",
         "cost 5.67 (3 hosts at 5.67 an hour)",
@@ -131,11 +137,11 @@ def test_a_processing_job_is_paid_for_while_it_processes(place, capsys):
     }
     assert main(["status", JOB], {}) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[-3:-1] == ["billable 10 min 0 s on each host", "cost 0.20 (2 hosts at 0.6 an hour)"]
+    assert lines[-5:-3] == ["billable 10 min 0 s on each host", "cost 0.20 (2 hosts at 0.6 an hour)"]
 
 
 def test_this_machine_costs_nothing(place, capsys):
-    place.connection.session = None
+    object.__setattr__(place.connection, "session", None)
     assert main(["ls", "--cost"], {}) == 0
     assert main(["status", JOB], {}) == 0
     assert "price" not in capsys.readouterr().out

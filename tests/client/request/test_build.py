@@ -116,6 +116,9 @@ REFUSED = [
     ({"in": ["a=task:first/output/x"]}, "--in a: 'x' lies inside an archive: 'first' is a training task; fix: a=task:first/output,extract"),
     ({"in": ["a=task:data/model"]}, "--in a: task 'data' is a processing task: it leaves no model"),
     ({"per_host": True, "slots": "4"}, "--per-host: contradicts 4 slots"),
+    ({"max_cost": "0"}, "--max-cost: '0' is not an amount; allowed: a number above 0"),
+    ({"max_cost": "nan"}, "--max-cost: 'nan' is not an amount"),
+    ({"max_cost": "5", "instance": "ml.m5.large"}, "--max-cost: the price of ml.m5.large is unknown; fix: price = "),
     ({"role": "r", "max_run": "10000d", "kind": "processing"}, "--max-run: .* is out of range; allowed: 1 to 777600"),
 ]  # fmt: skip
 
@@ -255,3 +258,52 @@ def test_the_folder_of_an_input_stands_for_its_content():
 def test_a_key_that_s3_cannot_hold():
     with pytest.raises(UserError, match="--in t: .* is too long for a key in S3"):
         request(spec("train.py", **{"in": ["t=./data"]}), t=["x" * 1010])
+
+
+PRICED = """
+price = { "ml.g5.xlarge" = 2.0, "ml.m5.large" = 0.5 }
+instance = "ml.g5.xlarge"
+hosts = 3
+max_run = "10h"
+[task.train]
+run = ["train.py"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({}, 60.0),
+        ({"hosts": "1"}, 20.0),
+        ({"max_run": "90m"}, 9.0),
+        ({"spot": True}, 60.0),  # spot saves, but nobody promises how much
+        ({"retries": "5"}, 60.0),  # --max-run bounds all attempts together
+        ({"keep_alive": "30m"}, 63.0),
+        ({"instance": "ml.m5.large", "kind": "processing"}, 15.0),
+    ],
+    ids=str,
+)
+def test_max_cost_refuses_what_could_cost_more_and_nothing_else(options, most):
+    def sent(limit):
+        return request(spec(toml=PRICED, task="train", max_cost=limit, **options))
+
+    assert sent(str(most)).create
+    with pytest.raises(
+        UserError, match=rf"--max-cost: .* may cost {most:.2f} \(.* an hour\); allowed: up to {most - 0.01:.2f}; fix: "
+    ):
+        sent(str(most - 0.01))
+
+
+def test_the_time_that_fits_is_one_that_is_taken():
+    with pytest.raises(UserError) as error:
+        request(spec(toml=PRICED, task="train", max_cost="7"))
+    fits = re.search(r"fix: --max-run (\w+)", str(error.value))[1]
+    assert request(spec(toml=PRICED, task="train", max_cost="7", max_run=fits)).create
+
+
+def test_max_cost_counts_every_group_and_nothing_on_this_machine():
+    groups = {"instance_groups": ["a=ml.g5.xlargex1", "b=ml.m5.largex2"]}
+    toml = PRICED.replace('instance = "ml.g5.xlarge"', "").replace("hosts = 3", "")
+    with pytest.raises(UserError, match=r"1 x ml.g5.xlarge, 2 x ml.m5.large for --max-run .* may cost 30.00"):
+        request(spec(toml=toml, task="train", max_cost="29", **groups))
+    assert request(spec(toml=toml, task="train", max_cost="1", where="local")).create

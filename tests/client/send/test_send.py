@@ -136,7 +136,10 @@ def test_a_bucket_that_does_not_exist_is_named_with_its_fix():
         raise NotFound("NoSuchBucket", "The specified bucket does not exist", "PutObject")
 
     world.put = put  # type: ignore[method-assign]
-    with pytest.raises(UserError, match="--bucket: b: The specified bucket does not exist; fix: create it .`aws s3 mb"):
+    with pytest.raises(
+        UserError,
+        match="--bucket: b: The specified bucket does not exist; fix: create it with --create-bucket .or `aws s3 mb",
+    ):
         send(world.target, ADDRESS, maker(), Silent())
 
 

@@ -165,6 +165,25 @@ def test_definitions_of_the_request_hold_without_a_job_json(tmp_path):
     assert series(report, "psnr") == {"algo-1": [31.5]}
 
 
+def test_only_pages_of_aws_s_console_become_links(tmp_path):
+    folder = write_job(tmp_path / "job")
+    good = "https://eu-west-1.console.aws.amazon.com/sagemaker/home?region=eu-west-1#/jobs/j"
+    for bad in (
+        "javascript:alert(1)",
+        "https://evil.example/.console.aws.amazon.com/",
+        "http://x.console.aws.amazon.com/",
+    ):
+        (folder / "job.json").write_text(json.dumps(job_json(links={"console": good, "logs": bad, "other": good})))
+        report = read(folder)
+        assert report.links == (("console", good),)
+        page = render(report)
+        assert f'<a href="{good}">console</a>' in page
+        assert page.count("<a ") == 1
+    (folder / "job.json").write_text(json.dumps(job_json(links=[good])))
+    with pytest.raises(UserError, match="links is not an object: the file is damaged"):
+        read(folder)
+
+
 def test_a_metric_of_the_job_that_no_line_has_is_told(tmp_path):
     folder = write_job(tmp_path / "job")
     metrics = [{"Name": "psnr", "Regex": "psnr ([0-9.]+)"}]
