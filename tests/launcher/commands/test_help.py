@@ -17,6 +17,7 @@ PROGRAM = {
     "-j HxS": "number of hosts x ranks on each host, such as 2x4",
     "--slots N": "number of ranks on each host",
     "--restarts N": "restart a failed job up to N times",
+    "--per-gpu": "one rank per GPU of each host",
     "--per-host": "one rank per host: WORLD_SIZE is the number of hosts",
     "--share-nothing": "run the program once per host, without ranks",
     "--cwd DIR": "start the program in this folder",
@@ -30,12 +31,17 @@ HELP = {
         **PROGRAM,
     },
     "simulate": {
+        "--hosts N": "simulate N hosts, algo-1 to algo-N; -j 2x4 is --hosts 2 --slots 4",
         "--channel NAME=DIR": "use folder DIR as input channel NAME; may be repeated",
         "--out DIR": "folder for the hosts' /opt/ml trees (default: algorun-simulate)",
         "--resume": "keep the previous simulation's checkpoints, to resume from them",
         **PROGRAM,
     },
-    "doctor": {"Check this machine; show what would make a job fail.": "", "--json": "print JSON"},
+    "doctor": {
+        "Check this machine, or with --aws an account; show what would make a job fail.": "",
+        "--json": "print JSON",
+        "--aws": "look at the AWS account instead; takes the options of `submit` (doctor --aws -h)",
+    },
 }
 
 
