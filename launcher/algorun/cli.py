@@ -116,7 +116,12 @@ def _plan(options: argparse.Namespace) -> int:
     made = plan.make(job, hosts_with_ranks, machine, Programs(*_programs()))
     bundled.check(job.entry, sys.executable, made.world_size)
     sys.stdout.write(
-        (json.dumps(codec.to_json(render.redacted(made))) if options.json else render.plan_text(made)) + "\n"
+        (
+            json.dumps(codec.to_json(render.redacted(made)))
+            if options.json
+            else render.plan_text(made, whole=options.all)
+        )
+        + "\n"
     )
     return ExitCode.OK
 
@@ -158,6 +163,10 @@ def _run(options: argparse.Namespace) -> int:
 
             print(json.dumps(metric_definitions.DEFINITIONS, indent=2))
             return ExitCode.OK
+        case "completion":
+            folder = Path(__file__).parent / "commands" / "completions"  # made by docs/completions.py
+            print((folder / options.shell).read_text(encoding="utf-8"), end="")
+            return ExitCode.OK
         case _:
             command_line.parser().print_help()
             return ExitCode.OK
@@ -178,9 +187,24 @@ def _report(words: Sequence[str]) -> int:
 def _command(words: Sequence[str]) -> int:
     if words[:1] == [overview.REPORT]:
         return _report(words[1:])
+    if words[:1] and not words[0].startswith("-"):
+        _check_command(words[0])
     of_account = words[:1] == ["doctor"] and "--aws" in words
     of_client = of_account or (words[:1] and words[0] in overview.CLIENT)
     return _client(words) if of_client else _run(command_line.parse(words))
+
+
+def _check_command(word: str) -> None:
+    """Raises UserError for a word that is no command. argparse knows those of the launcher alone."""
+    known = (*overview.LAUNCHER, overview.REPORT, *overview.CLIENT)
+    if word in known:
+        return
+    from difflib import get_close_matches  # only an error needs it
+
+    near = [] if "." in word or os.path.isfile(word) else get_close_matches(word, known, n=1)
+    otherwise = f"algorun run {word} runs a program; algorun -h explains the commands"
+    fix = f"did you mean {near[0]!r}?" if near else otherwise
+    raise UserError("command line", f"{word!r} is no command", allowed=", ".join(known), fix=fix)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

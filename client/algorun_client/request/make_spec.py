@@ -129,10 +129,10 @@ def _task(jobfile: JobFile, flags: Layer, words: Sequence[str]) -> str:
     """The task's name: --task, that of the program, or the only one of the job file."""
     if given := flags.single.get("task"):
         return names.checked(given.where, values.text(given.where, given.raw))
+    if module := flags.single.get("module"):  # before its arguments. A point would make it look like one of a sweep
+        return names.suggested(values.text(module.where, module.raw).replace(".", "-"))
     if words:
         return names.suggested(PurePosixPath(words[0]).stem)
-    if module := flags.single.get("module"):
-        return names.suggested(values.text(module.where, module.raw))
     if "shell" in flags.single:
         return "shell"
     if len(jobfile.tasks) == 1:

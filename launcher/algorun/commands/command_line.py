@@ -13,8 +13,18 @@ from algorun.job.engine import Engine
 
 from . import overview
 
+SHELLS = ("bash", "zsh", "fish")
 WIDTH = 80  # columns of help that is not read on a terminal
-FLAGS = ("-h", "--help", "--per-gpu", "--per-host", "--share-nothing", "--json", "--resume")  # options without a value
+FLAGS = (
+    "-h",
+    "--help",
+    "--all",
+    "--per-gpu",
+    "--per-host",
+    "--share-nothing",
+    "--json",
+    "--resume",
+)  # options without a value
 PROGRAM_HELP = (
     "a script (.py, .sh), an executable, or a bundled entrypoint (ddp, pipeline, mpi-basics), followed by its arguments"
 )
@@ -90,6 +100,9 @@ def parser() -> _Parser:
     _entry_options(command("run", "Run a program on all hosts of this job."))
     plan = command("plan", "Print what would run on every host, without starting it.")
     plan.add_argument("--json", action="store_true", help="print JSON")
+    plan.add_argument(
+        "--all", action="store_true", help="show every host; without it of many hosts the first and the last"
+    )
     plan.add_argument("--hosts", metavar="N", help="plan for N hosts, algo-1 to algo-N, instead of the job's hosts")
     _entry_options(plan)
     simulate = command("simulate", "Run a program on several simulated hosts of this machine, without Docker.")
@@ -121,6 +134,13 @@ def parser() -> _Parser:
         help="look at the AWS account instead; takes the options of `submit` (doctor --aws -h)",
     )
     command("metric-definitions", "Print metric_definitions for a SageMaker estimator, as JSON.")
+    completion = command("completion", "Print what bash, zsh or fish needs to complete these commands.")
+    completion.add_argument(
+        "shell",
+        choices=SHELLS,
+        metavar="SHELL",
+        help=f"{', '.join(SHELLS)}; the first lines printed say where to keep it",
+    )
     return made
 
 

@@ -15,6 +15,7 @@ from algorun.machine import openmpi
 from .plan import HostPlan, Plan
 from .rank_env import Variable
 
+FEW_HOSTS = 4  # of which a plan shows everything
 SHOWN_VALUE = 100  # characters of a variable's value; `plan --json` has the whole value
 LONG = 8  # characters of a secret that is looked for everywhere; a shorter one occurs in harmless text
 SHOWN_CONFIG = 1000  # characters of TF_CONFIG
@@ -60,8 +61,33 @@ def ranks(host: HostPlan) -> str:
     return str(first) if first == last else f"{first}-{last}"
 
 
-def rank_map(plan: Plan, most: int = 16) -> str:
-    """The ranks of each host, a line per host; at most the first `most` hosts."""
+def _row(host: HostPlan) -> list[str]:
+    role = "leader" if host.node_rank == 0 else ""
+    role += "" if host.joined else f"{', ' if role else ''}alone"
+    return [host.host, str(host.node_rank), str(host.slots.value), ranks(host), role]
+
+
+def _folded(hosts: Sequence[HostPlan]) -> list[list[str]]:
+    """A row for the first and the last host, and for those between as few as their slots allow."""
+    rows, begin = [_row(hosts[0])], 1
+    while begin < len(hosts) - 1:
+        end = begin + 1
+        while end < len(hosts) - 1 and _alike(hosts[begin], hosts[end]):
+            end += 1
+        first, last = _row(hosts[begin]), _row(hosts[end - 1])
+        ends = [*(f"{a} to {b}" if a != b else a for a, b in zip(first[:2], last[:2], strict=True)), first[2]]
+        numbers = f"{first[3].partition('-')[0]}-{last[3].rpartition('-')[2]}" if hosts[begin].ranks else "-"
+        rows.append(first if end == begin + 1 else [*ends, numbers, first[4]])
+        begin = end
+    return [*rows, _row(hosts[-1])]
+
+
+def _alike(one: HostPlan, other: HostPlan) -> bool:
+    return (one.slots.value, one.joined, len(one.ranks)) == (other.slots.value, other.joined, len(other.ranks))
+
+
+def rank_map(plan: Plan, most: int = 16, *, folded: bool = False) -> str:
+    """The ranks of each host, a line per host; at most the first `most` hosts. `folded`: equal hosts share a line."""
     alone = not any(host.joined for host in plan.hosts)
     mode = "one rank per host" if plan.per_host else f"world_size {plan.world_size}"
     mode += " (default; --slots and --per-gpu change it)" if plan.is_default else ""
@@ -71,12 +97,10 @@ def rank_map(plan: Plan, most: int = 16) -> str:
         f"algorun {__version__}  engine {plan.engine.value} ({plan.engine.source})  "
         f"nnodes {plan.nnodes}  {mode}  interface {plan.interface.value}"
     )
-    rows = [["host", "node_rank", "slots", "ranks", ""]]
-    for host in plan.hosts[:most]:
-        role = "leader" if host.node_rank == 0 else ""
-        role += "" if host.joined else f"{', ' if role else ''}alone"
-        rows.append([host.host, str(host.node_rank), str(host.slots.value), ranks(host), role])
+    rows = [["host", "node_rank", "slots", "ranks", ""], *map(_row, plan.hosts[:most])]
     more = f"\n  and {plan.nnodes - most} more hosts" if plan.nnodes > most else ""
+    if folded:
+        rows, more = [rows[0], *_folded(plan.hosts)], ""
     warning = f"\nalgorun: warning: {plan.warning}" if plan.warning else ""
     return f"{head}\n{table(rows)}{more}{warning}"
 
@@ -90,11 +114,12 @@ def _variables(variables: Sequence[Variable]) -> str:
     return "\n".join(lines) or "    none"
 
 
-def plan_text(plan: Plan) -> str:
-    """The whole plan, each value with its source."""
+def plan_text(plan: Plan, *, whole: bool = True) -> str:
+    """The plan, each value with its source. Not `whole`: of many hosts the first and the last one."""
     plan = redacted(plan)
     shared = (*plan.env, *plan.contract)
-    parts = [rank_map(plan)]
+    whole = whole or plan.nnodes <= FEW_HOSTS
+    parts = [rank_map(plan, plan.nnodes if whole else 0, folded=not whole)]
     if plan.compatibility:
         name, source = plan.compatibility.value, plan.compatibility.source
         parts.append(f"\nimports of {name}: algorun's compatibility layer ({source})")
@@ -116,7 +141,10 @@ def plan_text(plan: Plan) -> str:
         parts.append(f"\nno mpirun here: the plan has options of Open MPI {openmpi.ASSUMED}")
     elif plan.engine.value.has_driver:
         parts.append(f"\n{plan.ray or 'no Ray here: every host looks for it once its requirements are installed'}")
-    for host in plan.hosts:
+    for host in plan.hosts if whole else (plan.hosts[0], plan.hosts[-1]):
+        if not whole and host is plan.hosts[-1]:
+            between = f"{plan.hosts[1].host} to {plan.hosts[-2].host}"
+            parts.append(f"\n{between}: left out here; --all shows every host")
         parts.append(f"\n{host.host}: slots {host.slots.value} ({host.slots.source})")
         if host.starter:
             parts.append(f"    {shlex.join(host.starter)}")

@@ -76,7 +76,9 @@ def test_without_a_job_file_names_come_from_folder_and_program():
         Where.AWS,
     )
     assert spec(shell="nvidia-smi").task == "shell"
-    assert spec(module="package.main").task == "package.main"
+    assert spec(module="package.main").task == "package-main"
+    assert spec("--epochs", "3", module="package.main").task == "package-main"
+    assert spec("--epochs", "3", module="package.main").program.args == ("--epochs", "3")
 
 
 def test_a_program_of_the_command_line_replaces_that_of_the_job_file():

@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from algorun.commands import overview
 from algorun.job import metric_definitions
 from tests.conftest import FAILS_ALONE, TREES, algorun, clean_environ
+
+EVERY_COMMAND = ", ".join((*overview.LAUNCHER, overview.REPORT, *overview.CLIENT))
 
 
 def prepared(base, resources='{"hosts": ["algo-1"], "current_host": "algo-1"}', hyperparameters="{}", channels="{}"):
@@ -85,7 +88,7 @@ def test_an_unknown_hyperparameter_of_a_bundled_entrypoint(tmp_path, nothing_lef
     [
         (["run", "--slots", "0", "ddp"], "--slots: '0' is not a whole number from 1"),
         (["run", "-j", "2", "ddp"], "-j: '2' is not HOSTSxSLOTS"),
-        (["simulate", "ddp"], "-j is missing"),
+        (["simulate", "ddp"], "the number of hosts is missing"),
         (["simulate", "-j", "2x2"], "no program is named"),
         (["simulate", "-j", "2x2", "--channel", "train", "ddp"], "is not NAME=DIR"),
         (
@@ -95,7 +98,7 @@ def test_an_unknown_hyperparameter_of_a_bundled_entrypoint(tmp_path, nothing_lef
         (["simulate", "-j", "999x1", "ddp"], "999 hosts are too many for one machine"),
         (["plan", "--engine", "slurm", "ddp"], "'slurm' is not an engine"),
         (["plan", "-j", "2x2", "--slots", "3", "ddp"], "--slots: 3 cannot be combined with -j 2x2"),
-        (["nonsense"], "invalid choice"),
+        (["nonsense"], "'nonsense' is no command"),
         (["plan", "--hots", "3", "ddp"], "unrecognized|does not exist|arguments"),
     ],
 )
@@ -318,3 +321,35 @@ def test_output_that_cannot_be_written_ends_a_plan_and_no_job(tmp_path):
                 "fix: write it where there is space"
             )
     assert codes == {"plan": 64, "job": 0}
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["sumbit", "train.py"], "did you mean 'submit'?"),
+        (["stauts"], "did you mean 'status'?"),
+        (["lgos", "-f", "x"], "did you mean 'logs'?"),
+        (["simulat", "-j", "2x2", "ddp"], "did you mean 'simulate'?"),
+        (["train.py", "--lr", "1"], "algorun run train.py runs a program; algorun -h explains the commands"),
+        (["zzz"], "algorun run zzz runs a program; algorun -h explains the commands"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_command_gets_all_commands_and_the_nearest_one(words, fix, tmp_path):
+    done = algorun(*words, cwd=tmp_path)
+    assert done.code == 64
+    assert (
+        done.err == f"algorun: error: command line: {words[0]!r} is no command; allowed: {EVERY_COMMAND}; fix: {fix}\n"
+    )
+
+
+def test_a_plan_of_many_hosts_is_a_summary_and_all_of_it_on_wish(tmp_path):
+    short = algorun("plan", "--hosts", "16", "--slots", "8", "ddp", cwd=tmp_path).out
+    assert "  algo-2 to algo-15  1 to 14    8      8-119\n" in short
+    assert "\nalgo-2 to algo-15: left out here; --all shows every host\n" in short
+    assert re.findall(r"^(algo-\d+): slots 8 \(--slots\)$", short, re.MULTILINE) == ["algo-1", "algo-16"]
+    assert len(short.splitlines()) < 120
+    whole = algorun("plan", "--all", "--hosts", "16", "--slots", "8", "ddp", cwd=tmp_path).out
+    assert len(re.findall(r"^algo-\d+: slots 8 \(--slots\)$", whole, re.MULTILINE)) == 16
+    assert "left out" not in whole
+    assert json.loads(algorun("plan", "--json", "--hosts", "16", "ddp", cwd=tmp_path).out)["nnodes"] == 16
