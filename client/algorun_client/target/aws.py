@@ -6,6 +6,7 @@ retries carry every call over throttling and short failures; what they cannot re
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable
@@ -30,6 +31,11 @@ T = TypeVar("T")
 SENDING = 16  # tries of a call while a job is made: 115 s of throttling on average, more than 60 s in 99.8 % of cases
 FOLLOWING = 3  # a follower asks again anyway, and should say soon that nobody answers
 CONNECT_S, READ_S = 10, 60
+# Until AWS has answered once: a laptop without a way to it should say so within 10 s. A name may have several addresses, and
+# each is tried for so long.
+FIRST_CONNECT_S, FIRST_READ_S = 2.5, 6
+NAME_LOOKUP = "timeout:2 attempts:2"  # seconds and tries of each server of names, for the C library
+NO_WAY = ("EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError", "ProxyConnectionError", "SSLError")
 LAST_TRY_S = 900.0  # after the first try of a call that creates a job: later this client is given up (send/decision.py)
 LARGEST_CONFIGURATION = 8 << 20  # bytes; that of an image has some 10,000
 CONNECTIONS = 32  # at once to one service: uploads and log streams come in parallel
@@ -119,6 +125,7 @@ class AwsSession:
         self.region = str(session.region_name)
         self._account = ""
         self._arn = ""
+        self._answered = False
 
     def client(self, service: str, tries: int = 0, region: str = "") -> Client:
         """A boto3 client with this session's time limits; `tries`, `region`: 0 and "" for the session's."""
@@ -126,12 +133,25 @@ class AwsSession:
 
         config = Config(
             retries={"mode": "adaptive", "total_max_attempts": tries or self._tries},
-            connect_timeout=CONNECT_S,
-            read_timeout=READ_S,
+            connect_timeout=CONNECT_S if self._answered else FIRST_CONNECT_S,
+            read_timeout=READ_S if self._answered else FIRST_READ_S,
             max_pool_connections=CONNECTIONS,
             user_agent_extra="algorun",
         )
-        return self._session.client(service, config=config, region_name=region or None)
+        made = self._session.client(service, config=config, region_name=region or None)
+        made.meta.events.register_first(
+            "needs-retry", self._end_without_a_way
+        )  # before botocore's own answer: to try again
+        return made
+
+    def _end_without_a_way(
+        self, response: object = None, caught_exception: Exception | None = None, event_name: str = "", **_: object
+    ) -> None:
+        """After each try. Where AWS has never answered, one try is enough to know that there is no way to it."""
+        if response is not None:
+            self._answered = True
+        elif not self._answered and type(caught_exception).__name__ in NO_WAY:
+            raise ApiError(type(caught_exception).__name__, str(caught_exception), event_name.rpartition(".")[2])
 
     def account(self) -> str:
         """The number of the account, of 12 digits."""
@@ -285,6 +305,7 @@ def open_session(profile: str = "", region: str = "", tries: int = SENDING) -> A
     import boto3
     from botocore.exceptions import BotoCoreError
 
+    os.environ.setdefault("RES_OPTIONS", NAME_LOOKUP)
     try:
         session = boto3.Session(profile_name=profile or None, region_name=region or None)
         credentials = session.get_credentials()

@@ -129,7 +129,9 @@ class Loop:
             signal.pthread_sigmask(signal.SIG_SETMASK, held)
             signal.set_wakeup_fd(wakeup)
             for number, handler in before.items():
-                signal.signal(number, handler)
+                # Held signals stay without effect. To block them here is not enough: a thread that has started meanwhile takes
+                # them, and the default action would end the process between a job's verdict and its exit code.
+                signal.signal(number, signal.SIG_IGN if number in held else handler)
 
     def stop(self) -> None:
         self._running = False

@@ -266,6 +266,7 @@ def test_an_answer_without_events_is_left_to_botocore(status, body):
 
 def test_a_call_that_creates_a_job_is_not_tried_again_after_a_laptop_has_slept(session, monkeypatch):
     """Other clients count this one as dead by then, and may have created their own job."""
+    monkeypatch.setattr(session, "_answered", True)  # by the calls before
     api, wall, tries = session.target("b").sagemaker, [1000.0], []
 
     def unavailable(request: AWSPreparedRequest, **_: object) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
+
+import pytest
 
 from algorun.common.event_loop import READ, Loop
 
@@ -45,3 +49,32 @@ def test_a_callback_that_another_one_of_the_same_round_replaces_is_not_called():
     for end in (*pairs[0], *pairs[1]):
         end.close()
     loop.close()
+
+
+AFTER_THE_LOOP = """
+import os, signal, sys, threading, time
+from algorun.common.event_loop import Loop, hold_signals
+
+hold_signals()
+loop = Loop()
+with loop.signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT, signal.SIGHUP), lambda: None)):
+    threading.Thread(target=time.sleep, args=(30,), daemon=True).start()  # a look-up that never ends: it takes signals
+    loop.after(0.05, loop.stop)
+    loop.run()
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)[: int(sys.argv[1])]:
+    os.kill(os.getpid(), number)
+print("the verdict", flush=True)
+os._exit(7)
+"""
+
+
+@pytest.mark.parametrize("signals", [1, 3])
+def test_a_stop_after_the_verdict_changes_no_exit_code(signals):
+    done = subprocess.run(
+        [sys.executable, "-c", AFTER_THE_LOOP, str(signals)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (7, "the verdict\n", "")
