@@ -37,6 +37,7 @@ FLAGS = {
     ),
     "the program": (
         Flag("code", ("--code",), "DIR", "folder of the code (default: that of the job file, else the current one)"),
+        Flag("max_code", ("--max-code",), "SIZE", "refuse code of more than this size, such as 10GB (default: 2GB)"),
         Flag("add", ("--add",), "PATH", "one more file or folder for the code; may be repeated", is_list=True),
         Flag("module", ("-m",), "MODULE", "run a module, as python -m does"),
         Flag("shell", ("--shell",), "CMD", "run a shell's command line on every host"),

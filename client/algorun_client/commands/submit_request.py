@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from algorun.common.errors import UserError
+from algorun.common.plain_text import plain
+from algorun.common.sizes import size_text
 from algorun_client.common import settings
 from algorun_client.files import archive, inputs, scan, scratch
 from algorun_client.files.scan import FoundFile, Scan
@@ -27,6 +30,8 @@ from .upstreams import Reading
 
 NO_HASH = "0" * 64  # of a file that is not read yet
 LARGE_CODE = 200 * 1024 * 1024  # bytes; more is data in most cases
+LARGEST_SHOWN = 3
+LARGE_DATA = 2_000_000_000  # bytes that are hashed in some 10 s
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +126,9 @@ def check(asked: Asked, facts: Facts) -> None:
 
 def hashed(asked: Asked) -> dict[str, Sequence[LocalFile]]:
     """The files of the local inputs. Raises UserError for one that cannot be read."""
+    for name, found in asked.data.items():
+        if found.size > LARGE_DATA:
+            print(f"algorun: reading --in {name}: {plain(_described(found.files))}", file=sys.stderr, flush=True)
     return {name: _hashed(found, name) for name, found in asked.data.items()}
 
 
@@ -163,7 +171,23 @@ def _code(spec: TaskSpec, job_file: str) -> tuple[tuple[FoundFile, ...], tuple[s
             raise UserError("--add", f"{path}: the code has {path.name!r} already", fix="rename one of the two")
         names.add(path.name)
         files += _added(path, notices)
+    size = sum(file.size for file in files)
+    if size > spec.max_code:
+        raise UserError(
+            "--code",
+            f"{spec.code or ', '.join(spec.add)}: {_described(files)}",
+            allowed=f"up to {size_text(spec.max_code)}",
+            fix=f".algorunignore keeps files out, --in takes data, --max-code {-(-size // 10**9)}GB sends all of it",
+        )
     return tuple(files), tuple(notices)
+
+
+def _described(files: Sequence[FoundFile]) -> str:
+    """`6.1 GB in 13 files, the largest: data/a.bin (6.0 GB), b.bin (84.0 MB)`."""
+    largest = sorted(files, key=lambda file: file.size, reverse=True)[:LARGEST_SHOWN]
+    named = ", ".join(f"{file.name} ({size_text(file.size)})" for file in largest)
+    count = f"{len(files)} file{'s'[: len(files) != 1]}"
+    return f"{size_text(sum(file.size for file in files))} in {count}, the largest: {named}"
 
 
 def _present(spec: TaskSpec) -> tuple[str, ...]:
@@ -185,6 +209,8 @@ def packed(asked: Asked, folder: Path) -> CodeArchive | None:
         return None
     if asked.archive is not None and not asked.started.added:
         return asked.archive
+    if sum(file.size for file in asked.code) > LARGE_CODE:  # packing and hashing may take minutes
+        print(f"algorun: packing {plain(_described(asked.code))}", file=sys.stderr, flush=True)
     made = archive.pack(asked.code, asked.started.added, folder, "--code")
     return CodeArchive(sha256=made.sha256, size=made.size, data=made.data, path=made.path, contents=made.contents)
 

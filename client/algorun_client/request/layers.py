@@ -13,20 +13,8 @@ from . import values
 SITE = ("region", "profile", "where")  # keys that hold for all tasks of a job file
 SINGLE = (
     *("project", "task", "bucket", "prefix", "image", "role", "kms_key", *SITE, "docker", "kind"),
-    *(
-        "run",
-        "module",
-        "shell",
-        "code",
-        "add",
-        "cwd",
-        "engine",
-        "slots",
-        "per_gpu",
-        "per_host",
-        "share_nothing",
-        "restarts",
-    ),
+    *("run", "module", "shell", "code", "max_code", "add", "cwd"),
+    *("engine", "slots", "per_gpu", "per_host", "share_nothing", "restarts"),
     *("instance", "hosts", "layout", "volume", "max_run", "max_wait", "max_cost", "spot", "retries", "keep_alive"),
     *("subnets", "security_groups", "network_isolation", "out"),
 )

@@ -20,6 +20,7 @@ from .spec import Input, InstanceGroup, Launch, Network, Program, Resources, Sou
 
 T = TypeVar("T")
 
+MAX_CODE = 2_000_000_000  # bytes
 MAX_RUN_S = 86_400  # SageMaker's own default
 WAIT_FACTOR = 2  # spot without --max-wait: as much time for waiting as for running
 MOST_VOLUME_GB = 65_536
@@ -104,6 +105,7 @@ def make(jobfile: JobFile, flags: Layer, words: Sequence[str], *, folder: str, e
         program=program,
         code=code,
         add=options.paths("add"),
+        max_code=options.get("max_code", values.size, MAX_CODE),
         launch=_launch(options),
         resources=_resources(options),
         network=Network(

@@ -136,6 +136,7 @@ class TaskSpec:
     program: Program
     code: str  # an absolute path; "": no folder
     add: tuple[str, ...]  # absolute paths of files and folders that are added to the code
+    max_code: int  # bytes: more files are no code, but data that somebody has forgotten there
     launch: Launch
     resources: Resources
     network: Network

@@ -16,6 +16,8 @@ from .spec import Input, InstanceGroup, SourceKind, TaskSource
 
 UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
+SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(kb|mb|gb|tb)", re.IGNORECASE)
+SIZE_UNITS = ("b", "kb", "mb", "gb", "tb")
 CHANNEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", re.DOTALL)
@@ -80,6 +82,14 @@ def prices(where: str, raw: object) -> dict[str, float]:
         if not instance.startswith("ml."):
             raise UserError(where, f"{instance!r} is not an instance type", allowed=PRICES)
     return {instance: float(price) for instance, price in raw.items()}
+
+
+def size(where: str, raw: object) -> int:
+    """Bytes, from `500MB` or `2.5GB`, in powers of 1,000."""
+    found = SIZE.fullmatch(raw) if isinstance(raw, str) else None
+    if found is None:
+        raise UserError(where, f"{raw!r} is not a size", allowed="such as 500MB or 2.5GB")
+    return int(float(found[1]) * 1000 ** SIZE_UNITS.index(found[2].lower()))
 
 
 def amount(where: str, raw: object) -> float:

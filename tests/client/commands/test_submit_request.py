@@ -11,7 +11,7 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.commands import submit_request
-from algorun_client.files import inputs
+from algorun_client.files import archive, inputs
 from algorun_client.request.program import ARGS_FILE, SCRIPT
 from tests.client.commands.test_submit_options import parsed
 from tests.client.request.specs import FACTS
@@ -141,6 +141,43 @@ def test_what_is_left_out_is_a_warning(here, monkeypatch):
     warnings = made(here, f"{LINE} train.py").warnings
     assert warnings[0] == "venv is a virtual environment: left out"
     assert "the code archive has 0 MiB; .algorunignore keeps files out" in warnings[1]
+
+
+def sparse(path, size):
+    with open(path, "wb") as file:
+        file.truncate(size)
+
+
+def test_a_forgotten_file_of_gigabytes_is_named_before_anything_is_packed(here, monkeypatch):
+    monkeypatch.setattr(archive, "pack", lambda *_: pytest.fail("it was packed"))
+    (here / "data").rename(here / "weights")
+    sparse(here / "weights" / "old.bin", 6_000_000_000)
+    sparse(here / "core.123", 84_000_000)
+    with pytest.raises(UserError) as error:
+        submit_request.read(parsed(f"{LINE} train.py"), {}, here)
+    assert str(error.value) == (
+        f"--code: {here}: 6.1 GB in 6 files, the largest: weights/old.bin (6.0 GB), core.123 (84.0 MB), src/deep.py (9 B); "
+        "allowed: up to 2.0 GB; fix: .algorunignore keeps files out, --in takes data, --max-code 7GB sends all of it"
+    )
+    assert submit_request.read(parsed(f"{LINE} --max-code 7GB train.py"), {}, here).code
+    (here / ".algorunignore").write_text("weights/\n")
+    assert submit_request.read(parsed(f"{LINE} train.py"), {}, here).code
+
+
+def test_large_code_and_data_are_said_first(here, monkeypatch, capsys):
+    monkeypatch.setattr(submit_request, "LARGE_CODE", 20)
+    monkeypatch.setattr(submit_request, "LARGE_DATA", 0)
+    made(here, f"{LINE} --in train=./data train.py")
+    assert capsys.readouterr().err.splitlines() == [
+        "algorun: packing 24 B in 3 files, the largest: src/deep.py (9 B), train.py (9 B), .gitignore (6 B)",
+        "algorun: reading --in train: 1 B in 1 file, the largest: cat/1.png (1 B)",
+    ]
+
+
+@pytest.mark.parametrize("wrong", ["2", "GB", "1e3GB", "2 GB", "2PB", ""])
+def test_a_size_needs_its_unit(here, wrong):
+    with pytest.raises(UserError, match="--max-code: .* is not a size; allowed: such as 500MB or 2.5GB"):
+        submit_request.read(parsed([*LINE.split(), "--max-code", wrong, "train.py"]), {}, here)
 
 
 def test_an_ignored_program_is_named(here):
