@@ -49,7 +49,7 @@ def test_the_files_are_what_the_program_makes(shell):
         (["submit", "--code", "do"], {"docker", "docs"}),
         (["run", "--per-gpu", "READ"], {"README.md"}),
     ],
-    ids=str,
+    ids=lambda value: "_".join(value) if isinstance(value, list) else "",
 )
 def test_bash_offers_commands_options_choices_and_files(typed, offered):
     words = ["bash", "-c", TYPE, "bash", str(FOLDER / "bash"), *typed]
