@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 # Each of the workers would compile every file of tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo demo-lm demo-pipeline test test-light newcomer-trixie test-all test-more test-rest test-tools test-ray test-frameworks fuzz compose-test compose-test-quick image-cpu sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
+.PHONY: help env demo demo-lm demo-pipeline test typed-lines test-light newcomer-trixie test-all test-more test-rest test-tools test-ray test-frameworks fuzz compose-test compose-test-quick image-cpu sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -69,6 +69,9 @@ run_tests = status=0; \
 
 test: $(VENV)/ready-test  ## Run tests of everything that the project does (6 minutes; those with Docker are in compose-test)
 	$(call run_tests,--hypothesis-profile quick,and not thorough)
+
+typed-lines: $(VENV)/ready  ## Type every line of the README and of the task pages; print the seconds of each (3 minutes)
+	$(BIN)/python tests/typed_lines.py README.md docs/first-job.md docs/chains.md
 
 test-light: $(VENV)-light/ready  ## Run the tests that need no torch, in an environment without it (4 minutes)
 	$(VENV)-light/bin/python -m pytest -p tests.without_torch --hypothesis-profile quick -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \

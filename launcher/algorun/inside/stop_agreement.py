@@ -10,7 +10,7 @@ from .stop_flag import StopFlag
 
 # Ranks learn of a stop within this time plus one step. Orchestrators grant at least ten times as much.
 AGREE_EVERY_S = 0.25
-MAX_STEPS_BETWEEN = 256
+MAX_STEPS_BETWEEN = 64  # where steps of a millisecond become steps of a second, a stop is still heard in a minute
 
 
 class Verdict(NamedTuple):
@@ -47,7 +47,8 @@ class Agreement:
 
     def __init__(self, peers: Exchange, flag: StopFlag) -> None:
         self._peers, self._flag = peers, flag
-        self._every, self._since, self._at = 1, 0, time.monotonic()
+        self._every, self._since = 1, 0
+        self._at: float | None = None  # of the last exchange; before it no step was measured
 
     def poll(self, save_due: bool = False) -> Verdict:
         """The common verdict. `save_due` counts on rank 0 only: its clock decides when a checkpoint is due."""
@@ -56,8 +57,15 @@ class Agreement:
         if self._since < self._every:
             return NOTHING
         now = time.monotonic()
-        step_s = max((now - self._at) / self._since, 1e-6)
-        every = min(max(int(AGREE_EVERY_S / step_s), 1), MAX_STEPS_BETWEEN)
+        every = self._wished(now)
         rows = self._peers.exchange([float(self._flag.wanted), float(save_due), float(every)])
         self._every, self._since, self._at = int(min(row[2] for row in rows)), 0, now
         return Verdict(stop=any(row[0] for row in rows), save=bool(rows[0][1]))
+
+    def _wished(self, now: float) -> int:
+        """Steps until the next exchange, by this rank's clock: at most twice as many as the last time, so that a few quick steps
+        among slow ones mean little."""
+        if self._at is None:
+            return 1
+        step_s = max((now - self._at) / self._since, 1e-6)
+        return min(max(int(AGREE_EVERY_S / step_s), 1), 2 * self._every, MAX_STEPS_BETWEEN)

@@ -14,10 +14,9 @@ from tests.conftest import algorun, clean_environ
 PROGRAMS = Path(__file__).parents[1] / "programs"
 
 
-def simulate(engine, *program, folder, marker, layout="2x2", **environ):
-    return algorun(
-        "simulate", "-j", layout, "--engine", engine, *map(str, program), cwd=folder, ALGORUN_TEST=marker, **environ
-    )
+def simulate(engine, *program, folder, marker, layout="2x2", resume=False, **environ):
+    words = ["simulate", *["--resume"] * resume, "-j", layout, "--engine", engine, *map(str, program)]
+    return algorun(*words, cwd=folder, ALGORUN_TEST=marker, **environ)
 
 
 class Running:
