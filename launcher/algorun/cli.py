@@ -16,6 +16,7 @@ from .commands import command_line, overview
 from .common.errors import ExitCode, UserError
 from .common.process_limit import cannot_start, is_limit
 from .common.standard_streams import keep_open
+from .common.systems import need_linux, refuse_windows
 from .job import settings
 from .job.request import Request, request
 
@@ -31,6 +32,7 @@ def _execute(wish: Request) -> int:
     """`train` and `run`. If this host's configuration is wrong but the hosts are known, all hosts report the error."""
     from .common.event_loop import hold_signals
 
+    need_linux("algorun run")
     hold_signals()  # a stop that arrives now must not end this process: it has to tell the other hosts
     from .host import run
     from .job import config, job_input
@@ -215,6 +217,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")  # a folder's name may not be UTF-8
     words = list(sys.argv[1:] if argv is None else argv)
     try:
+        refuse_windows()
         if words[:1] != ["train"]:  # its folders have names of their own
             _check_folder()
         if words[:1] not in (["train"], ["run"]):  # these two call it once they have started

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from algorun.common.systems import need_linux
 from algorun_client.common import settings
 from algorun_client.follow.follower import LOCAL, Pace
 from algorun_client.request.model import Kind
@@ -69,6 +70,7 @@ def connect(
     Raises UserError: with code 71 without credentials or a region; if there is no Docker engine.
     """
     if where == "local":
+        need_linux("--where local")
         from algorun_client.local import DockerEngine
         from algorun_client.local import connect as connect_local
 

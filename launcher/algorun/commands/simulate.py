@@ -21,6 +21,7 @@ from algorun.common.free_ports import free_ports
 from algorun.common.plain_text import plain
 from algorun.common.process_limit import cannot_start, is_limit
 from algorun.common.standard_streams import StandardStream
+from algorun.common.systems import need_linux
 from algorun.host.logs import Lines
 from algorun.host.processes import end_with_parent
 from algorun.job import settings
@@ -93,6 +94,7 @@ def run(
     wish: Request, inputs: Mapping[str, Path], out: Path, environ: Mapping[str, str], python: str, *, resume: bool
 ) -> int:
     """Runs the program on the simulated hosts; returns the job's exit code. `python`: the interpreter to use."""
+    need_linux("simulate")
     count, slots = _checked(wish), _slots(wish)
     hosts = [f"algo-{number}" for number in range(1, count + 1)]
     patience_s = Limits.of(environ).grace_s + STOP_EXTRA_S
