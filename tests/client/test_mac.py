@@ -67,7 +67,9 @@ def test_from_a_mac_to_a_job_and_back(on_a_mac, tmp_path, monkeypatch):
         assert (on_a_mac.folder / "home" / "model" / "model.txt").read_text() == "trained"
         on_a_mac("report", "home")
         assert "train:loss" in (on_a_mac.folder / "home" / "report.html").read_text()
-        assert "ok    bucket        b-ucket" in on_a_mac("doctor", "--aws", *place, *line, "train.py", code=71)  # there is no such role
+        assert "ok    bucket        b-ucket" in on_a_mac(
+            "doctor", "--aws", *place, *line, "train.py", code=71
+        )  # there is no such role
 
 
 def test_what_needs_no_account(on_a_mac):
