@@ -40,12 +40,12 @@ def decide(given: JobInput, entry: Entry) -> Launch:
     alone = given.request.share_nothing or settings.SHARE_NOTHING.read(given.environ)
     one_each = given.request.per_host or given.hyperparameters.own.per_host or alone
     has_driver = engine is not None and engine.value.has_driver and not alone
-    is_default = not one_each and entry.kind != "bundled" and engine is None and asked is None
+    is_unsaid = not one_each and entry.kind != "bundled" and engine is None and asked is None
     if one_each and asked is not None and asked.value != 1:
         option = "--share-nothing" if alone else "--per-host" if given.request.per_host else groups.PER_HOST
         many = "one rank per GPU" if asked.value is None else f"{asked.value} slots"
         raise UserError(option, f"contradicts {many} from {asked.source}", fix="drop one of the two")
-    per_host = one_each or is_default
+    per_host = one_each or is_unsaid
     tf_config = _tf_config(given, alone=alone)
     if engine is not None and has_driver:
         _check_driver(engine, entry, given, one_each=one_each, asked=asked)
@@ -60,7 +60,7 @@ def decide(given: JobInput, entry: Entry) -> Launch:
         compatibility=_compatibility(given.hyperparameters, entry),
         slots=Sourced(1, "one rank per host") if per_host else _number(asked),
         per_host=per_host,
-        is_default=is_default,
+        is_default=is_unsaid and not tf_config,  # TensorFlow's worker takes all GPUs of its host
         restarts=_restarts(given),
         outside=_outside(given, spread=spread and not has_driver, alone=alone),
         tf_config=tf_config,

@@ -64,6 +64,8 @@ def test_a_module_and_a_shell_line_as_well():
         ({"env": ["ALGORUN_SLOTS=4"]}, {}),
         ({"env": ["ALGORUN_ENGINE=mpirun"]}, {}),
         ({"env": ["ALGORUN_SHARE_NOTHING=1"]}, {}),
+        ({"env": ["ALGORUN_TF_CONFIG=1"]}, {}),  # TensorFlow's worker takes all GPUs of its host
+        ({"hyperparameters": ["sagemaker_multi_worker_mirrored_strategy_enabled=true"]}, {}),
         *(({"hyperparameters": [f"sagemaker_{each}_enabled=true"]}, {}) for each in DISTRIBUTIONS),
     ],
 )
