@@ -30,6 +30,7 @@ LEFT_OUT: Mapping[str, str] = {
 # Files, tests, and cases of tests (`*` stands for anything).
 FUZZ = "fuzz/test_fuzz.py::test_whatever_comes_is_taken_or_refused_cleanly"
 NEED_TORCH: Mapping[str, str] = {
+    "launcher/whole/test_first_job.py": "the script trains with torch",
     "launcher/whole/test_note_scripts.py": "reads checkpoints",
     "launcher/whole/test_restart.py": "reads checkpoints",
     "repository/test_gpu_synchronisations.py": "imports algorun_train",
