@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from algorun.common.errors import UserError
 from algorun_client.common.codes import ClientCode
-from algorun_client.common.errors import ApiError, Exists, NotFound
+from algorun_client.common.errors import ApiError, BucketDenied, Exists, NotFound
 from algorun_client.common.refusals import Refusal, explained, refusal
 
 from . import fields
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .aws import AwsSession
 
 FIRST_REGION = "us-east-1"  # the only one that CreateBucket takes without a LocationConstraint, and refuses with it
-WRONG_REGION = ("301", "PermanentRedirect", "AuthorizationHeaderMalformed", "400")
+WRONG_REGION = ("PermanentRedirect", "AuthorizationHeaderMalformed")
 QUOTAS_PER_PAGE = 100  # the most that ListServiceQuotas gives
 
 
@@ -45,25 +45,20 @@ def check_bucket(session: AwsSession, bucket: str, folder: str) -> None:
         raise
     except ApiError as error:
         if error.code in WRONG_REGION:
-            raise _elsewhere(session, bucket, "another region") from None
-        if refusal(error) is Refusal.DENIED:
-            raise UserError(
-                f"bucket {bucket}",
-                "you have no right to s3:ListBucket, or the bucket is another account's",
-                fix="ask for the right (`algorun role --for client --role ROLE` prints all that is needed), or --bucket NAME",
-                code=ClientCode.CREDENTIALS,
-            ) from None
-        raise explained(error) from None
+            raise _elsewhere(session, bucket, "") from None
+        denied = refusal(error) is Refusal.DENIED
+        raise explained(BucketDenied(error, "s3:ListBucket", bucket) if denied else error) from None
     region = fields.text(fields.inner(fields.inner(answer, "ResponseMetadata"), "HTTPHeaders"), "x-amz-bucket-region")
     if region and region != session.region:
         raise _elsewhere(session, bucket, region)
 
 
 def _elsewhere(session: AwsSession, bucket: str, region: str) -> UserError:
+    """`region`: the bucket's, "" if it is unknown."""
     return UserError(
         f"bucket {bucket}",
-        f"lies in {region}, and the job runs in {session.region}: SageMaker wants both in one region",
-        fix=f"--bucket NAME of one in {session.region}, or --region {region}",
+        f"lies in {region or 'another region'}, and the job runs in {session.region}: SageMaker wants both in one region",
+        fix=f"--bucket NAME of one in {session.region}, or --region {region or 'NAME'}",
     )
 
 
