@@ -315,6 +315,11 @@ LATER = (
             f"{WHOLE}/test_cli.py::test_help_of_a_bundled_entrypoint_is_only_that": ("ddp",),
             f"{WHOLE}/test_stops.py::test_a_stop_while_the_hosts_start_reaches_all_of_them": ("0.01", "0.1"),
             f"{WHOLE}/test_requirements.py::test_a_package_is_installed_and_run_as_a_module": ("pyproject.toml",),
+            f"{WHOLE}/test_job_environment.py::test_ranks_see_the_requirements_and_the_user_s_environment_stays_as_it_is": (
+                "native",
+            ),
+            f"{WHOLE}/test_job_environment.py::test_an_environment_without_pip_gets_python_s_own": (),
+            f"{WHOLE}/test_job_environment.py::test_a_link_to_the_code_is_bound_to_its_folder": (),
         },
     ),
     Later(

@@ -13,7 +13,8 @@ from .job_description import JobDescription
 KEPT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LANGUAGE", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES",
     "OMP_NUM_THREADS", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy",
-    "https_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX", "VIRTUAL_ENV",
+    "https_proxy", "no_proxy", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_NO_INDEX",
+    "PIP_CONFIG_FILE", "PIP_CERT", "PIP_TRUSTED_HOST", "PIP_CACHE_DIR", "VIRTUAL_ENV",
 )  # fmt: skip
 
 

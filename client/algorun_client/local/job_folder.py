@@ -67,6 +67,11 @@ class JobFolder:
         return self.path.parents[2]
 
     @property
+    def environments(self) -> Path:
+        """A folder for each environment that jobs have made for their requirements; all jobs share them."""
+        return self.root / "environments"
+
+    @property
     def logs(self) -> Path:
         """A file for each log stream."""
         return self.path / "logs"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from algorun.common import own_opt_ml
+from algorun.common import own_opt_ml, own_python
 from algorun.common.free_ports import free_ports
 
 from . import gpus
@@ -22,8 +22,9 @@ class SimulatedHosts:
     interface = "lo"
     can_follow_links = True
 
-    def __init__(self, job: JobDescription) -> None:
+    def __init__(self, job: JobDescription, environments: Path) -> None:
         self._job = job
+        self._environments = environments  # for the requirements of jobs
         self._processes = HostProcesses()
 
     @property
@@ -41,7 +42,12 @@ class SimulatedHosts:
         return folder
 
     def start(self, trees: Mapping[str, Path], streams: Mapping[str, Path]) -> None:
-        meeting = {**addresses(self._job.cluster.hosts), **of_job(self._job)}
+        meeting = {
+            **addresses(self._job.cluster.hosts),
+            **of_job(self._job),
+            "ALGORUN_ENVIRONMENTS": str(self._environments),
+            "PATH": own_python.path(sys.executable, os.environ.get("PATH", os.defpath)),
+        }
         shares = gpus.divided(gpus.visible(os.environ), len(trees))
         shared = own_opt_ml.why_shared(next(iter(trees.values())), [*map(str, trees.values()), sys.prefix])
         for (host, base), share in zip(trees.items(), shares, strict=True):

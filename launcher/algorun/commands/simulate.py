@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from algorun.common import own_opt_ml
+from algorun.common import own_opt_ml, own_python
 from algorun.common.errors import ExitCode, UserError, exit_code
 from algorun.common.event_loop import hold_signals
 from algorun.common.free_ports import free_ports
@@ -30,12 +30,14 @@ from algorun.job.entry import BUNDLED
 from algorun.job.limits import Limits
 from algorun.job.paths import Paths
 from algorun.job.request import Request
+from algorun.job.usercode import has_requirements
 from algorun.machine import probe
 from algorun.outcome import report
 
 from . import simulated_gpus, simulated_trees
 
 MOST_HOSTS = 64
+ENVIRONMENTS = "~/.algorun/environments"  # beside the jobs of `submit --where local`
 FIRST_FOR_RAY = 2  # the last number of the first host's address: Ray replaces 127.0.0.1
 INTERRUPTED = 128 + signal.SIGINT  # Ctrl-C: a script that goes on after `simulate` must not take the job for done
 LONGEST_LINE = 1024 * 1024  # bytes; a supervisor's lines are shorter: it has broken them, each piece with its prefix
@@ -58,6 +60,15 @@ def channels(pairs: Sequence[str]) -> dict[str, Path]:
 def _has_driver(wish: Request, environ: Mapping[str, str]) -> bool:
     engine = Engine.of("--engine", wish.engine) if wish.engine else settings.ENGINE.read(environ)
     return engine is not None and engine.has_driver
+
+
+def _environments(wish: Request, environ: Mapping[str, str]) -> dict[str, str]:
+    """Where the hosts make the environment for the program's requirements.txt; {} without one. Raises UserError."""
+    folder = Path(wish.cwd or os.getcwd())
+    if (wish.target in BUNDLED and not wish.module) or not has_requirements(folder):
+        return {}
+    named = settings.ENVIRONMENTS.read(environ) or os.path.expanduser(ENVIRONMENTS)
+    return {settings.ENVIRONMENTS.name: os.path.abspath(named)}
 
 
 def _free_port() -> int:
@@ -112,6 +123,7 @@ def run(
         first = FIRST_FOR_RAY if _has_driver(wish, environ) else 1
         addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, first))
         common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(_free_port())}
+        common |= {"PATH": own_python.path(python, environ.get("PATH", os.defpath)), **_environments(wish, environ)}
         argv = _command(wish, python)
         started = time.monotonic()
         children: list[subprocess.Popen[bytes]] = []

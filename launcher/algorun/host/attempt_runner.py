@@ -106,7 +106,7 @@ class AttemptRunner:
         self._supervisor.do(self._member.go(self._now, go, ranks, bundled=bundled, code=self._plan.cwd))
 
     def _planned(self, go: Go) -> tuple[Cluster, Plan]:
-        return planning.planned(self._config, self._readiness.machine, self._tools.programs, go)
+        return planning.planned(self._config, self._readiness.machine, self._readiness.programs, go)
 
     def start_head(self, ready: Ready) -> None:
         """Starts the head of an engine with a driver while this host, the leader, waits for others at the gate. In a

@@ -64,14 +64,14 @@ class OptionCheck:
         self._wrong = False
         self.pid = 0
 
-    def start(self, entry: Entry) -> None:
+    def start(self, entry: Entry, python: str) -> None:
         """Starts the check once, where the entrypoint is a bundled one."""
         if self._begun or entry.kind != "bundled":
             return
         self._begun = True
         reader, self._stdin = os.pipe()
         said = os.open(self._said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        argv = _argv(entry, self._tools.programs.python)
+        argv = _argv(entry, python)
         try:
             self.pid = self._tools.owner.start(argv, os.environ, entry.cwd, said, said, what="options", stdin=reader)
         except UserError:

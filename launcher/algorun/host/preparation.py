@@ -20,13 +20,14 @@ from .processes import Owner, kill_sessions
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """How a preparation ended. `source` is the checksum of the fetched code; `error` is empty where all went well; `moments`
-    say from when on it did what (timing/clock.py)."""
+    say from when on it did what (timing/clock.py); `environment` is the folder of the job's own environment, "" if it has none."""
 
     source: str
     error: str
     code: int
     tail: str
     moments: tuple[tuple[float, str], ...] = ()
+    environment: str = ""
 
 
 class Preparation:
@@ -62,7 +63,9 @@ class Preparation:
         code = int(ExitCode.CONFIGURATION)
         if returncode < 0 or returncode == ExitCode.PREFLIGHT:
             code = exit_code(returncode)
-        return Prepared(str(result.get("source", "")), error, code, self._log.tail, _moments(result.get("moments")))
+        moments = _moments(result.get("moments"))
+        environment = str(result.get("environment", ""))
+        return Prepared(str(result.get("source", "")), error, code, self._log.tail, moments, environment)
 
 
 def _moments(found: object) -> tuple[tuple[float, str], ...]:

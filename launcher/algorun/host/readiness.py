@@ -55,12 +55,12 @@ class Hosting(Protocol):
 class Readiness:
     """Every call of `prepare` and `ready` ends in a `Ready` to the hub, or in `supervisor.cannot_start`.
 
-    `config` is the job as far as it is known: the program only once its code is here. `machine` may change as well: the
-    job may install another mpirun.
+    `config` is the job as far as it is known: the program only once its code is here. `machine` and `programs` may change as
+    well: the job may install another mpirun, or have an environment of its own.
     """
 
     def __init__(self, tools: Tools, config: JobConfig, machine: Machine, supervisor: Hosting) -> None:
-        self.config, self.machine = config, machine
+        self.config, self.machine, self.programs = config, machine, tools.programs
         self._tools, self._supervisor = tools, supervisor
         self._host = config.resources.current_host
         self._pipes = Pipes(tools.loop, tools.console)
@@ -68,6 +68,7 @@ class Readiness:
         self._options = OptionCheck(tools, self._cannot_start)
         self._source = ""  # checksum of the fetched code
         self._warned = False
+        self._held: int | None = None  # the descriptor that keeps the job's own environment
 
     def prepare(self) -> bool:
         """Starts the process that fetches code, installs it and unpacks channels. False if there is nothing to do."""
@@ -122,7 +123,17 @@ class Readiness:
             self._supervisor.cannot_start(Failure("setup", self._host, found.code, found.error, traceback=found.tail))
         else:
             self._source = found.source
+            if found.environment:
+                self._work_in(found.environment)
             self.ready()
+
+    def _work_in(self, environment: str) -> None:
+        """From now on everything that this host starts belongs to the job's own environment."""
+        from algorun.job import own_environment  # few jobs have one
+
+        self._held = own_environment.hold(environment)
+        self.programs = replace(self.programs, python=own_environment.python_of(environment))
+        os.environ.update(own_environment.variables(environment, os.environ))
 
     def ready(self) -> None:
         """Tells the hub what this host carries, or why it cannot run the job."""
@@ -130,7 +141,7 @@ class Readiness:
             if self.config.setup is not None:
                 self.config = configs.prepared(self.config)
             self._make_state_folder()
-            self._options.start(self.config.entry)
+            self._options.start(self.config.entry, self.programs.python)
             if self.config.launch.engine.value.needs_openmpi and self.machine.openmpi is None:
                 self.machine = replace(self.machine, openmpi=openmpi.usable(probe.openmpi(os.environ)))
             if self.config.launch.engine.value.has_driver:
@@ -178,7 +189,7 @@ class Readiness:
         from algorun.machine import ray, ray_installation  # only this engine needs these
         from algorun.plan import ray_cluster
 
-        self.machine = replace(self.machine, ray=ray.usable(ray_installation.look(os.environ)))
+        self.machine = replace(self.machine, ray=ray.usable(ray_installation.look(os.environ, self.programs.python)))
         ray_cluster.offer(self.config, self.machine)
 
     def _for_ray(self, ready: Ready) -> Ready:
@@ -212,6 +223,9 @@ class Readiness:
     def close(self) -> None:
         self._options.close()
         self._pipes.close()
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     def _unfit(self, slots: Sourced[int]) -> str:
         """Why this machine cannot run the job, "" if it can. Prints other findings as warnings, once."""

@@ -22,7 +22,7 @@ from .launch import Launch
 from .limits import ControlSettings, Limits
 from .paths import Paths
 from .request import Request
-from .usercode import Setup
+from .usercode import Environments, Setup
 from .values import Sourced
 
 STATE = "state"  # algorun_cwd: the folder for the state of this host
@@ -169,7 +169,8 @@ def _entry(given: JobInput, program: str, source: str, *, prepared: bool) -> tup
     if not request.from_job and not request.code:
         cwd = os.path.abspath(request.cwd or os.getcwd())
         args = _args(given, Path(cwd), pending=False)
-        return entries.of_command_line(request.target, args, module=request.module, cwd=cwd), None
+        entry = entries.of_command_line(request.target, args, module=request.module, cwd=cwd)
+        return entry, None if prepared or entry.kind == "bundled" else _requirements(given, cwd)
     code = given.trainer.code if given.trainer else given.paths.code
     setup = None if prepared or given.trainer else usercode.wished(_source(given, program))
     args = _args(given, code, pending=setup is not None)
@@ -180,7 +181,26 @@ def _entry(given: JobInput, program: str, source: str, *, prepared: bool) -> tup
 
 def _source(given: JobInput, program: str) -> Setup:
     platform = given.hyperparameters.platform
-    return usercode.named_source(platform, given.environ, given.paths, program, named=given.request.code)
+    found = usercode.named_source(platform, given.environ, given.paths, program, named=given.request.code)
+    return replace(found, environments=_environments(given))
+
+
+def _requirements(given: JobInput, cwd: str) -> Setup | None:
+    """The preparation of a program that lies here already: its requirements, if the job may have an environment of its own."""
+    environments = _environments(given)
+    if environments is None or not usercode.has_requirements(Path(cwd)):
+        return None
+    return Setup("", cwd, "", environments=environments)
+
+
+def _environments(given: JobInput) -> Environments | None:
+    """Where this job's own environment may lie; None where the launcher's is the job's own."""
+    folder = settings.ENVIRONMENTS.read(given.environ)
+    if not folder:
+        return None
+    # Simulated hosts of one job share a free port of this machine, which another job hardly gets.
+    job = f"{settings.PORT.read(given.environ)} {given.environ.get('TRAINING_JOB_NAME', '')}"
+    return Environments(os.path.abspath(folder), job, settings.ENVIRONMENTS.name)
 
 
 def _folder(given: JobInput, code: Path) -> str:

@@ -114,6 +114,12 @@ PRICE = Setting(
     "ALGORUN_PRICE", 0.0, price, "a number above 0",
     "Price of one host for one hour, in your currency: the closing table then says what the job cost. Unset: no cost",
 )  # fmt: skip
+ENVIRONMENTS = Setting(
+    "ALGORUN_ENVIRONMENTS", "", text_of, "a folder",
+    "Where jobs on a machine of yours keep environments for their requirements: pip then installs nothing into the environment "
+    "of the launcher. `algorun simulate` (default `~/.algorun/environments`) and `submit --where local` (default: in the folder "
+    "of the jobs) set it for their hosts. Unset: the launcher's environment is the job's own, as in a container",
+)  # fmt: skip
 FIGURES = Setting(
     "ALGORUN_FIGURES", True, unless_off, "off",
     "off: do not measure how busy the hosts are, CPUs, memory, disks, network and GPUs. Unset: measure them",
@@ -243,7 +249,7 @@ WAITS = (
 GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
     "The launcher": (
         *(ENGINE, SLOTS, RESTARTS, SHARE_NOTHING, EQUAL_SLOTS, PORT, ADDRESSES, TOKEN, EXTRACT, TF_CONFIG),
-        *(REQUEST_FORMAT, QUIET, PRICE, FIGURES, TRACE_STEPS, RAY_OBJECT_STORE_MB),
+        *(REQUEST_FORMAT, QUIET, PRICE, ENVIRONMENTS, FIGURES, TRACE_STEPS, RAY_OBJECT_STORE_MB),
     ),
     "Waits of the launcher": WAITS,
     "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, CHECKPOINT_DIR, RUN_DIR, SHIM, RANK, LOCAL_RANK, HOOKS),

@@ -24,6 +24,16 @@ OPTION, CODE_OPTION = SUBMIT_DIRECTORY, "--code"
 
 
 @dataclass(frozen=True, slots=True)
+class Environments:
+    """Where environments of jobs lie, for a job whose interpreter is not its own. `job` differs between two jobs, not between
+    the hosts of one; `option` names the folder in errors."""
+
+    folder: str
+    job: str
+    option: str
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """The preparation of a host, as in AWS's sagemaker-training.
 
@@ -37,6 +47,7 @@ class Setup:
     region: str = ""  # of S3
     extract: tuple[Channel, ...] = ()
     option: str = OPTION  # what names `uri`, for errors
+    environments: Environments | None = None  # None: into this interpreter's own environment, as in a container
 
 
 def named_source(

@@ -13,9 +13,9 @@ from .system_files import listing
 DISTRIBUTIONS = frozenset({"ray", "grpcio"})
 
 
-def look(environ: Mapping[str, str]) -> Ray | None:
-    """Ray of the program `ray` beside the Python interpreter, which also runs the driver; else of the one on PATH."""
-    beside = os.path.dirname(sys.executable)
+def look(environ: Mapping[str, str], python: str = "") -> Ray | None:
+    """Ray of the program `ray` beside `python`, the interpreter that runs the driver, or this one; else of the one on PATH."""
+    beside = os.path.dirname(python or sys.executable)
     command = shutil.which("ray", path=beside) or shutil.which("ray", path=environ.get("PATH", os.defpath))
     if command is None:
         return None

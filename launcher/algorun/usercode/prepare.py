@@ -2,7 +2,8 @@
 
 The supervisor runs it as a process, so that it can end a slow download with the job and log pip's output. SETUP is a
 `Setup` as JSON. The file RESULT gets {"source": SHA-256 of the archive or "",
-"error": message or "", "moments": [[seconds of the monotonic clock, what began then], ..]}.
+"error": message or "", "environment": the folder of the job's own environment or "", "moments": [[seconds of the monotonic
+clock, what began then], ..]}.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 from algorun.common import codec
 from algorun.common.archives import finish
 from algorun.common.errors import ExitCode, UserError, exit_code
+from algorun.common.fast_dataclasses import dataclass
 from algorun.common.process_limit import cannot_start, is_limit
 from algorun.job.paths import write_aside
 from algorun.job.usercode import REQUIREMENTS, Setup, has_files, has_requirements, is_package
@@ -74,14 +76,21 @@ def package_index(arn: str) -> str:
     return re.sub(r"^(https?://)", rf"\1aws:{token}@", address.rstrip("/") + "/simple/")
 
 
-def _pip(words: list[str], code: Path, environ: Mapping[str, str], what: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Pip:
+    """What pip is to install. `what` is shown in the log."""
+
+    words: tuple[str, ...]
+    what: str
+
+
+def _pip(wish: Pip, python: str, code: Path, environ: Mapping[str, str]) -> None:
     """Runs `pip install` in the code folder: requirements may be relative paths. Raises UserError if pip fails.
 
-    -I: pip must not import a json.py of the user's folder. `what` is shown in the log.
+    -I: pip must not import a json.py of the user's folder.
     """
-    argv = [sys.executable, "-I", "-m", "pip", "install", "--disable-pip-version-check", *words]
-    _begin("install")
-    _say(f"installing {what}")
+    argv = [python, "-I", "-m", "pip", "install", "--disable-pip-version-check", *wish.words]
+    _say(f"installing {wish.what}")
     environ = dict(environ)
     if environ.get("CA_REPOSITORY_ARN"):  # a token in the environment; every process could read a command line
         environ["PIP_INDEX_URL"] = package_index(environ["CA_REPOSITORY_ARN"])
@@ -93,25 +102,33 @@ def _pip(words: list[str], code: Path, environ: Mapping[str, str], what: str) ->
         raise cannot_start("pip install") from None
     if done.returncode:
         raise UserError(
-            f"pip install {' '.join(words)}",
+            f"pip install {' '.join(wish.words)}",
             f"failed with exit code {exit_code(done.returncode)}",
             fix="see pip's lines in the log",
         )
 
 
-def prepare(setup: Setup, environ: Mapping[str, str]) -> str:
-    """Fetches, installs, then unpacks. Returns the SHA-256 of fetched code, "" if none was fetched. Raises UserError."""
-    source = _prepare_code(setup, environ) if setup.code else ""
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What was prepared: the SHA-256 of fetched code, and the folder of the job's own environment, "" if there is none."""
+
+    source: str = ""
+    environment: str = ""
+
+
+def prepare(setup: Setup, environ: Mapping[str, str]) -> Done:
+    """Fetches, installs, then unpacks. Raises UserError."""
+    done = _prepare_code(setup, environ) if setup.code else Done()
     if setup.extract:
         _begin("unpack")
         from .extract import extract  # few jobs need it
 
         for channel in setup.extract:
             extract(channel, _say)
-    return source
+    return done
 
 
-def _prepare_code(setup: Setup, environ: Mapping[str, str]) -> str:
+def _prepare_code(setup: Setup, environ: Mapping[str, str]) -> Done:
     code, source = Path(setup.code), ""
     make_folder(code)
     with alone(code):  # whoever waited here finds all files of the other one
@@ -120,12 +137,28 @@ def _prepare_code(setup: Setup, environ: Mapping[str, str]) -> str:
             _begin("fetch")
             _say(f"fetching {setup.uri}")
             source = fetch(setup, environ)
-        requirements = ["-r", REQUIREMENTS] if has_requirements(code) else []
-        if is_package(code, setup.program):
-            _pip([".", *requirements], code, environ, f"the package in {code}")
-        elif requirements:
-            _pip(requirements, code, environ, REQUIREMENTS)
-    return source
+        return Done(source, _install(setup, code, environ))
+
+
+def _install(setup: Setup, code: Path, environ: Mapping[str, str]) -> str:
+    """Installs what the code requires. Returns the folder of the job's own environment, "" if the interpreter's is used."""
+    package, requirements = is_package(code, setup.program), has_requirements(code)
+    if not package and not requirements:
+        return ""
+    words = (*(["."] if package else []), *(["-r", REQUIREMENTS] if requirements else []))
+    wish = Pip(words, f"the package in {code}" if package else REQUIREMENTS)
+    _begin("install")
+    if setup.environments is None:
+        _pip(wish, sys.executable, code, environ)
+        return ""
+    from . import job_environment  # only jobs on a machine of the user's have one
+
+    def install(python: str, own: Mapping[str, str]) -> None:
+        _pip(wish, python, code, own)
+
+    return job_environment.environment_of(
+        job_environment.Code(code, package), setup.environments, environ, install, _say
+    )
 
 
 def main() -> int:
@@ -133,9 +166,10 @@ def main() -> int:
     code = int(ExitCode.OK)
     setup: Setup = codec.from_json(Setup, json.loads(sys.argv[1]))
     try:
-        result: dict[str, object] = {"source": prepare(setup, os.environ), "error": ""}
+        done, text = prepare(setup, os.environ), ""
     except UserError as error:
-        result, code = {"source": "", "error": str(error)}, error.code
+        done, text, code = Done(), str(error), error.code
+    result = {"source": done.source, "environment": done.environment, "error": text}
     write_aside(Path(sys.argv[2]), json.dumps({**result, "moments": MOMENTS}))
     return code
 

@@ -108,7 +108,10 @@ def test_hosts_of_groups_find_their_own_in_resourceconfig(store, tmp_path):
     job = described(Kind.TRAINING, request)
     assert job.inputs[0].hosts == ("algo-2", "algo-3")
     trees = HostTrees(
-        job=job, request=request, hyperparameters={"data": "/opt/ml/input/data"}, hosts=SimulatedHosts(job)
+        job=job,
+        request=request,
+        hyperparameters={"data": "/opt/ml/input/data"},
+        hosts=SimulatedHosts(job, tmp_path / "environments"),
     )
     trees.make(tmp_path / "algo-2", "algo-2")
     config = tmp_path / "algo-2" / "input" / "config"

@@ -41,7 +41,9 @@ def tree(base: Path, host: str, hosts: tuple[str, ...], **hyperparameters: objec
 class Cluster:
     """`algorun train` on several hosts of this machine, each with its own /opt/ml."""
 
-    def __init__(self, base: Path, marker: str, hosts: tuple[str, ...] = HOSTS, **environ: str) -> None:
+    def __init__(
+        self, base: Path, marker: str, hosts: tuple[str, ...] = HOSTS, *, python: str = sys.executable, **environ: str
+    ) -> None:
         self.base, self.hosts, port = base, hosts, str(_free_port())
         addresses = ",".join(f"{host}=127.0.0.{index}" for index, host in enumerate(hosts, 1))
         self.children = {}
@@ -50,7 +52,7 @@ class Cluster:
                 ALGORUN_TEST=marker, ALGORUN_ADDRESSES=addresses, ALGORUN_CONTROL_PORT=port,
                 SAGEMAKER_BASE_DIR=str(base / host), **environ,
             )  # fmt: skip
-            argv = [sys.executable, "-I", "-m", "algorun", "train"]
+            argv = [python, "-I", "-m", "algorun", "train"]
             self.children[host] = subprocess.Popen(
                 argv, env=env, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
