@@ -176,6 +176,7 @@ class RunReport:
     status: str = ""  # Completed, Failed, Stopped, InProgress, .. as SageMaker calls them
     kind: str = ""  # training or processing
     instance: str = ""
+    host_kind: str = "instances"  # or what a job on the user's machine runs on, such as `simulated hosts`
     closing_line: str = ""  # the launcher's last line
     root_cause: str = ""
     created: float | None = None

@@ -9,14 +9,16 @@ from pathlib import Path
 
 from algorun.common.errors import UserError
 from algorun_client.common.errors import NotFound
-from algorun_client.request import names
+from algorun_client.request import names, sweep
 from algorun_client.request.model import TaskAddress
+from algorun_client.request.sweep import TaskSweep
 from algorun_client.send import claim
 from algorun_client.target.job_state import JobState, describe, find
 
 from . import place
 from .where import Connection, connect
 
+SHOWN = 5  # points of a sweep
 JOB = re.compile(r".+-\d{4,}-[0-9a-f]{6}")  # as request.names.job_name makes them
 
 
@@ -33,7 +35,10 @@ def connected(known: place.Place, environ: Mapping[str, str]) -> Connection:
 
 
 def find_job(connection: Connection, text: str, known: place.Place) -> JobState:
-    """The job that `text` names. A task stands for its newest job. Raises UserError."""
+    """The job that `text` names. A task stands for its newest job. Raises UserError, also for a sweep, which has several."""
+    swept = place.sweep_of(known, text)
+    if swept is not None:
+        raise _has_points(text, swept, connection.options)
     slash = "/" in text
     if not slash and JOB.fullmatch(text):
         state = find(connection.target.sagemaker, text)
@@ -55,6 +60,16 @@ def find_job(connection: Connection, text: str, known: place.Place) -> JobState:
         text,
         f"no job is found{region}; looked in {' and '.join(looked)}",
         fix="PROJECT/TASK, --bucket, --prefix, --region or --where as the job was submitted; `algorun ls` lists jobs",
+    )
+
+
+def _has_points(text: str, swept: TaskSweep, options: str) -> UserError:
+    points = [sweep.point_task(text.rpartition("/")[2], point) for point in swept.points]
+    more = f" and {len(points) - SHOWN} more" if len(points) > SHOWN else ""
+    return UserError(
+        text,
+        f"is a sweep of {len(points)} points, each a task of its own: {', '.join(points[:SHOWN])}{more}",
+        fix=f"name a point, such as `{points[0]}{options}`; `algorun status {text}{options}` shows all of them",
     )
 
 

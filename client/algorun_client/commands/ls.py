@@ -13,6 +13,7 @@ from pathlib import Path
 from algorun.common.errors import UserError
 from algorun_client.common import at_once, json_lines
 from algorun_client.common.codes import ClientCode
+from algorun_client.common.refusals import Unanswered
 from algorun_client.follow.view import duration
 from algorun_client.request.model import Kind
 from algorun_client.request.names import in_job_name
@@ -23,7 +24,7 @@ from algorun_client.target.job_state import JobState, describe
 
 from . import cost_text, place
 from .common_options import add_place_options, add_where_options
-from .where import connect
+from .where import Connection, connect, local_root
 
 MOST = 1000
 PAGE = 100  # the most that SageMaker lists at once
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if not 1 <= most <= MOST:
         raise UserError("--max", f"{options.max!r} is not a number of jobs", allowed=f"1 to {MOST}", fix="--max 20")
     known = place.read(options, environ, Path.cwd())
-    connection = connect(known.where, profile=known.profile, region=known.region, environ=environ)
+    connection = _connected(known, environ, as_json=options.json)
     api = connection.target.sagemaker
     text = in_job_name(options.text)  # PROJECT/TASK: as job names begin
     jobs = [job for kind in Kind for job in _listed(api, kind, text, most)]
@@ -71,8 +72,25 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         json_lines.write_end(json_lines.End())
     else:
         amounts = map(cost_text.amount, costs) if connection.session else repeat("")  # this machine costs nothing
-        _print_table(jobs, [_cells(*each) for each in zip(states, costs, amounts, strict=False)])
+        cells = [_cells(*each) for each in zip(states, costs, amounts, strict=False)]
+        _print_table(
+            jobs, cells if connection.session else [each[:1] for each in cells]
+        )  # nobody pays for this machine
     return ClientCode.OK
+
+
+def _connected(known: place.Place, environ: Mapping[str, str], *, as_json: bool) -> Connection:
+    """Connects with the place. Where nothing says which, and AWS cannot be asked, it is this machine if that has had jobs."""
+    try:
+        return connect(known.where, profile=known.profile, region=known.region, environ=environ)
+    except Unanswered as error:
+        if known.where is not None or as_json or not (local_root(environ) / "jobs").is_dir():
+            raise
+        print(
+            f"algorun: jobs of this machine (--where local). AWS is not asked: {error.where}: {error.what}",
+            file=sys.stderr,
+        )
+        return connect("local", profile="", region="", environ=environ)
 
 
 def _states(api: SageMakerApi, jobs: Iterable[ListedJob]) -> list[JobState]:
@@ -131,7 +149,7 @@ def _print_table(jobs: Sequence[ListedJob], costs: Sequence[tuple[str, ...]]) ->
     if not jobs:
         print("no jobs")
         return
-    more = ("interrupted", "billable", "saved", "cost") if costs else ()
+    more = ("interrupted", "billable", "saved", "cost")[: len(costs[0])] if costs else ()
     table = Table("job", "kind", "status", "created", "took", *more, box=None, pad_edge=False)
     now = datetime.now(UTC).timestamp()
     for number, job in enumerate(jobs):

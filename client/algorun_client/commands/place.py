@@ -12,6 +12,7 @@ from algorun_client.request import names, values
 from algorun_client.request.layers import PRICE, merged
 from algorun_client.request.model import TaskAddress
 from algorun_client.request.spec import Where
+from algorun_client.request.sweep import TaskSweep
 
 from . import job_file
 
@@ -27,6 +28,7 @@ class Place:
     bucket: str
     prefix: str
     prices: Mapping[str, float] = field(default_factory=dict)  # of one host for one hour, by instance type
+    sweeps: Mapping[str, TaskSweep] = field(default_factory=dict)  # of the job file, by the task that is swept
 
 
 def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> Place:
@@ -40,18 +42,25 @@ def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) 
             return str(own or "")
         return values.text(given[key].where, given[key].raw)
 
-    where = value("where")
+    where, project = value("where"), value("project") or names.default_project(folder.resolve().name)
     return Place(
         where=values.one_of(given["where"].where if "where" in given else "--where", where, tuple(Where))
         if where
         else None,
         profile=value("profile"),
         region=value("region"),
-        project=value("project") or names.default_project(folder.resolve().name),
+        project=project,
         bucket=value("bucket").removeprefix("s3://").rstrip("/") or settings.BUCKET.read(environ),
         prefix=value("prefix").strip("/"),
         prices=values.prices(given[PRICE].where, given[PRICE].raw) if PRICE in given else {},
+        sweeps=file.sweeps,
     )
+
+
+def sweep_of(known: Place, text: str) -> TaskSweep | None:
+    """The sweep of the job file that `text` names: TASK or PROJECT/TASK; None if it is none."""
+    project, _, task = text.rpartition("/")
+    return known.sweeps.get(task) if project in ("", known.project) else None
 
 
 def task_address(known: Place, text: str, bucket: str) -> TaskAddress:

@@ -1,8 +1,9 @@
-"""`algorun status`: where a job is, or how it ended."""
+"""`algorun status`: where a job is, or how it ended; of a sweep, all of its points."""
 
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +13,11 @@ from algorun_client.common.codes import ClientCode
 from algorun_client.follow.line_text import shown
 from algorun_client.follow.outcome import judge
 from algorun_client.follow.view import duration, state_of_job
+from algorun_client.request.sweep import TaskSweep
 from algorun_client.target.job_cost import JobCost, cost
 from algorun_client.target.job_state import JobState
 
-from . import cost_text, place
+from . import cost_text, place, sweep_results
 from .common_options import add_job_argument
 from .find_job import connected, find_job
 from .where import Connection
@@ -30,6 +32,8 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Returns 0 whatever the job's state is."""
     known = place.read(options, environ, Path.cwd())
     connection = connected(known, environ)
+    if (swept := place.sweep_of(known, options.job)) is not None:
+        return _sweep(options, known, swept, connection)
     state = find_job(connection, options.job, known)
     costs = cost(state, known.prices if connection.session else {})
     if options.json:
@@ -41,13 +45,33 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return ClientCode.OK
 
 
+def _sweep(options: argparse.Namespace, known: place.Place, swept: TaskSweep, connection: Connection) -> int:
+    """The points of a sweep, each a task of its own. Their metrics take longer: `algorun results` reads them."""
+    address = place.task_address(known, options.job, connection.default_bucket())
+    found = sweep_results.read(connection.target, address, swept, {}, None, connection.pace)
+    if not options.json:
+        counts = Counter(row.status for row in found.rows)
+        points = cost_text.counted(len(found.rows), "point")
+        print(f"sweep {options.job}: {points}; {', '.join(f'{number} {status}' for status, number in counts.items())}")
+    sweep_results.write(found, as_json=options.json)
+    if options.json:
+        json_lines.write_end(json_lines.End())
+        return ClientCode.OK
+    point = next((row.task for row in found.rows if row.job), "")
+    if point:
+        print(f"see one with: algorun status {point}{connection.options}, or algorun logs {point}{connection.options}")
+    else:
+        print(f"start them with: algorun submit {options.job}{connection.options}")
+    return ClientCode.OK
+
+
 def _text(state: JobState, costs: JobCost, connection: Connection) -> str:
     now = datetime.now(UTC)
     detail = f" ({state.detail})" if state.detail and state.detail != state.status else ""
     spot = ", spot" if state.is_spot else ""
     lines = [
         f"{state.job}: {state.status}{detail}",
-        f"  {state.kind} on {state.hosts.count} x {state.hosts.instance}{spot}",
+        f"  {state.kind} on {state.hosts.text}{spot}",
     ]
     times = state.times
     if times.created:

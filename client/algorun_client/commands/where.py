@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from algorun.common.systems import need_linux
 from algorun_client.common import settings
+from algorun_client.common.refusals import Unanswered
 from algorun_client.follow.follower import LOCAL, Pace
 from algorun_client.request.model import Kind
 from algorun_client.target import console_links
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from algorun_client.local import DockerEngine
     from algorun_client.target.aws import AwsSession
 
+HERE = "--where local for jobs on this machine"
 LOCAL_BUCKET = "local"  # of jobs on this machine, if the user names none
 
 
@@ -87,7 +89,13 @@ def connect(
     from algorun_client.target import aws
 
     tries = aws.SENDING if patient else aws.FOLLOWING
-    session = aws.open_session(profile, region or environ.get("AWS_REGION", ""), tries)
+    try:
+        session = aws.open_session(profile, region or environ.get("AWS_REGION", ""), tries)
+    except Unanswered as error:
+        if where is not None:
+            raise
+        fix = f"{error.fix}; or {HERE}"
+        raise Unanswered(error.where, error.what, fix=fix, code=error.code) from None
     options = f" --region {shlex.quote(session.region)}" + (f" --profile {shlex.quote(profile)}" if profile else "")
     return Connection(
         target=session.target(bucket, kms_key),

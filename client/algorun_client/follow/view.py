@@ -131,6 +131,7 @@ def state_json(state: JobState) -> dict[str, object]:
         "status": state.status,
         "detail": state.detail,
         "hosts": state.hosts.count,
+        "host_kind": state.hosts.kind,
         "instance": state.hosts.instance,
         "created": created.timestamp() if created else None,
         "ended": ended.timestamp() if ended else None,

@@ -16,6 +16,7 @@ from algorun_client.request.model import Kind
 from algorun_client.target import fields, service_model
 from algorun_client.target.api import Answer, ObjectStore
 from algorun_client.target.fields import Table
+from algorun_client.target.job_state import HOST_KIND
 from algorun_client.target.stores import described
 
 from . import answers, job_description, refusals
@@ -110,12 +111,12 @@ class LocalPlatform:
     def describe_training_job(self, *, TrainingJobName: str) -> Answer:
         """As SageMakerApi."""
         folder, record = self._look(Kind.TRAINING, TrainingJobName, "DescribeTrainingJob")
-        return answers.training(folder.read("request.json"), record)
+        return {**answers.training(folder.read("request.json"), record), HOST_KIND: _host_kind(folder)}
 
     def describe_processing_job(self, *, ProcessingJobName: str) -> Answer:
         """As SageMakerApi."""
         folder, record = self._look(Kind.PROCESSING, ProcessingJobName, "DescribeProcessingJob")
-        return answers.processing(folder.read("request.json"), record)
+        return {**answers.processing(folder.read("request.json"), record), HOST_KIND: _host_kind(folder)}
 
     def _look(self, kind: Kind, job: str, operation: str) -> tuple[JobFolder, JobRecord]:
         folder = JobFolder.of(self.root, kind, job)
@@ -197,6 +198,11 @@ class LocalPlatform:
         if at + len(page) < len(found):
             answer["NextToken"] = page[-1][0]
         return answer
+
+
+def _host_kind(folder: JobFolder) -> str:
+    """What the hosts of a job are."""
+    return "simulated hosts" if Containers.of(folder) is None else "containers"
 
 
 def _by_time(pair: tuple[str, JobRecord]) -> tuple[str | float, str]:

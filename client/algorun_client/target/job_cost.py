@@ -40,7 +40,9 @@ def cost(state: JobState, prices: Mapping[str, float]) -> JobCost:
 
 
 def paid_s(state: JobState) -> float | None:
-    """The seconds that are paid for on each host. None while the job runs."""
+    """The seconds that are paid for on each host. None while the job runs, and for a job on this machine."""
+    if not state.hosts.are_paid:
+        return None
     if state.kind is Kind.TRAINING or not state.ended:
         billable_s, kept_s = state.times.billable_s, state.times.kept_s
         return None if billable_s is None else billable_s + (kept_s or 0)

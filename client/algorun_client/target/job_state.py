@@ -17,6 +17,8 @@ ENDED = ("Completed", "Failed", "Stopped")
 GROUPS = {Kind.TRAINING: "/aws/sagemaker/TrainingJobs", Kind.PROCESSING: "/aws/sagemaker/ProcessingJobs"}
 INTERRUPTED = "Interrupted"  # the phase in which AWS has taken spot instances back
 WAITS = ("Starting", "Pending", INTERRUPTED)  # phases without hosts
+INSTANCES = "instances"
+HOST_KIND = "AlgorunHosts"  # in the answers of the local target: what its hosts are
 REQUEST_ID = "ALGORUN_REQUEST_ID"  # in the environment of a job that this client has made
 
 
@@ -46,9 +48,14 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """The hosts of a job: instance type and number of each instance group, one group if the job has none."""
+    """The hosts of a job: instance type and number of each instance group, one group if the job has none.
+
+    `kind`: what they are, INSTANCES or what carries out a job on this machine. Whatever instance type its request names, nobody
+    pays for those.
+    """
 
     groups: tuple[tuple[str, int], ...] = ()
+    kind: str = INSTANCES
 
     @property
     def count(self) -> int:
@@ -57,8 +64,20 @@ class Hosts:
 
     @property
     def instance(self) -> str:
-        """The types: `ml.g5.12xlarge`, or `ml.p4d.24xlarge + ml.m5.large` of instance groups."""
-        return " + ".join(instance for instance, _ in self.groups)
+        """The types: `ml.g5.12xlarge`, or `ml.p4d.24xlarge + ml.m5.large` of instance groups; "" on this machine."""
+        return " + ".join(instance for instance, _ in self.groups) if self.are_paid else ""
+
+    @property
+    def are_paid(self) -> bool:
+        """False for those of this machine."""
+        return self.kind == INSTANCES
+
+    @property
+    def text(self) -> str:
+        """`2 x ml.g5.12xlarge`, or `2 simulated hosts of this machine`."""
+        if self.are_paid:
+            return f"{self.count} x {self.instance}"
+        return f"{self.count} {self.kind if self.count != 1 else self.kind.removesuffix('s')} of this machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +178,7 @@ def read_training(answer: Table) -> JobState:
             training_s=number(answer, "TrainingTimeInSeconds"),
             kept_s=number(inner(answer, "WarmPoolStatus"), "ResourceRetainedBillableTimeInSeconds"),
         ),
-        hosts=_hosts(inner(answer, "ResourceConfig")),
+        hosts=_hosts(inner(answer, "ResourceConfig"), answer),
         is_spot=answer.get("EnableManagedSpotTraining") is True,
         request_id=text(inner(answer, "Environment"), REQUEST_ID),
         left=Left(
@@ -190,7 +209,7 @@ def read_processing(answer: Table) -> JobState:
         exit_message=text(answer, "ExitMessage"),
         phases=tuple(phases),
         times=Times(created=created, ended=ended),
-        hosts=_hosts(inner(inner(answer, "ProcessingResources"), "ClusterConfig")),
+        hosts=_hosts(inner(inner(answer, "ProcessingResources"), "ClusterConfig"), answer),
         request_id=text(inner(answer, "Environment"), REQUEST_ID),
         left=Left(outputs=_processing_outputs(tables(inner(answer, "ProcessingOutputConfig"), "Outputs"))),
     )
@@ -215,10 +234,11 @@ def _phases(transitions: Sequence[Table]) -> tuple[Phase, ...]:
     return tuple(found)
 
 
-def _hosts(resources: Table) -> Hosts:
+def _hosts(resources: Table, answer: Table) -> Hosts:
     groups = tables(resources, "InstanceGroups") or (resources,)
     found = ((text(each, "InstanceType"), number(each, "InstanceCount") or 0) for each in groups)
-    return Hosts(tuple((instance, count) for instance, count in found if instance or count))
+    named = tuple((instance, count) for instance, count in found if instance or count)
+    return Hosts(named, text(answer, HOST_KIND) or INSTANCES)
 
 
 def _folder(uri: str) -> str:

@@ -157,11 +157,14 @@ def _facts(folder: Path, job: Fields | None, request: Fields | None, results: _R
     """What needs no log."""
     status = (job.text("status") if job else "") or STATUS.get(results.kind, "")
     resources = request.table("create").table("ResourceConfig") if request else None
+    kind = (job.text("host_kind") if job else "") or "instances"
+    named = (job.text("instance") if job else "") or (resources.text("InstanceType") if resources else "")
     return RunReport(
         job=(job.text("job") if job else "") or (request.text("job") if request else "") or folder.resolve().name,
         status=status,
         kind=(job.text("kind") if job else "") or (request.text("kind") if request else ""),
-        instance=(job.text("instance") if job else "") or (resources.text("InstanceType") if resources else ""),
+        instance=named if kind == "instances" else "",
+        host_kind=kind,
         closing_line=shown(results.line),
         root_cause=_root_cause(folder, job, results),
         created=job.number("created") if job else None,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from algorun.common.errors import UserError
-from algorun_client.commands import results, sweep_results
+from algorun_client.commands import find_job, results, sweep_results
 from algorun_client.commands.main import main
 from algorun_client.commands.where import Connection
 from algorun_client.follow import metric_values
@@ -111,3 +111,48 @@ def test_what_is_no_project_is_one_error(world, tmp_path, monkeypatch, capsys, c
     assert main([*words, "--where", "local", name], environ) == 64
     (said,) = capsys.readouterr().err.splitlines()
     assert "is not a name; allowed: letters" in said
+
+
+@pytest.fixture
+def folder(world, tmp_path, monkeypatch):
+    """A folder with a job file of a sweep. Its jobs are those of `world`."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "algorun.toml").write_text(f'project = "vision"\nbucket = "b"\n{FILE}')
+    place = Connection(
+        target=world.target, following=lambda: world.target, session=None, pace=LOCAL, options=" --where local"
+    )
+    monkeypatch.setattr(find_job, "connect", lambda *_, **__: place)
+    return tmp_path
+
+
+def test_the_status_of_a_sweep_is_that_of_all_its_points(world, folder, capsys):
+    world.add("train.lr-1", ("Completed", "0.9"))
+    assert main(["status", "train"], {}) == 0
+    first, *table, last = capsys.readouterr().out.splitlines()
+    assert first == "sweep train: 2 points; 1 Completed, 1 not submitted"
+    assert [line.split()[:2] for line in table] == [["lr", "status"], ["1", "Completed"], ["2", "not"]]
+    assert last == "see one with: algorun status train.lr-1 --where local, or algorun logs train.lr-1 --where local"
+    assert main(["status", "--json", "vision/train"], {}) == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["event"], each.get("status")) for each in events] == [
+        ("point", "Completed"), ("point", "not submitted"), ("end", None),
+    ]  # fmt: skip
+
+
+def test_a_sweep_of_which_nothing_is_sent_says_what_starts_it(folder, capsys):
+    assert main(["status", "train"], {}) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "start them with: algorun submit train --where local"
+
+
+@pytest.mark.parametrize("command", ["logs", "stop", "fetch"])
+def test_a_command_for_one_job_names_the_points_of_a_sweep(folder, capsys, command):
+    assert main([command, "train"], {}) == 64
+    assert capsys.readouterr().err == (
+        "algorun: error: train: is a sweep of 2 points, each a task of its own: train.lr-1, train.lr-2; fix: name a point, such "
+        "as `train.lr-1 --where local`; `algorun status train --where local` shows all of them\n"
+    )
+
+
+def test_a_task_of_another_project_is_no_sweep_of_this_file(folder, capsys):
+    assert main(["logs", "other/train"], {}) == 64
+    assert "no job is found" in capsys.readouterr().err

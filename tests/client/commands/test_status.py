@@ -147,6 +147,32 @@ def test_this_machine_costs_nothing(place, capsys):
     assert "price" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("kind", "count", "words"),
+    [
+        ("simulated hosts", 2, "2 simulated hosts of this machine"),
+        ("simulated hosts", 1, "1 simulated host of this machine"),
+        ("containers", 3, "3 containers of this machine"),
+    ],
+)
+def test_a_job_of_this_machine_has_no_instances_and_nothing_billable(place, capsys, kind, count, words):
+    place.connection.session, place.connection.follow_again = None, lambda job: job
+    place.answer |= {
+        "AlgorunHosts": kind,
+        "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": count},
+        "BillableTimeInSeconds": 60,
+    }
+    assert main(["status", JOB], {}) == 0
+    assert main(["ls", "--cost"], {}) == 0
+    out = capsys.readouterr().out
+    assert f"training on {words}" in out
+    assert "ml.m5" not in out
+    assert "billable" not in out
+    assert main(["status", "--json", JOB], {}) == 0
+    state = json.loads(capsys.readouterr().out.splitlines()[0])
+    assert [state[key] for key in ("hosts", "host_kind", "instance", "billable_s")] == [count, kind, "", None]
+
+
 def test_ls_has_the_cost_of_each_job_on_request(place, capsys):
     place.file.write_text('price = { "ml.g5.12xlarge" = 5.67 }')
     assert main(["ls", "--cost"], {}) == 0
