@@ -109,7 +109,7 @@ FROM_HOSTS = [
         2,
         "algo-2",
         20,
-        calls=(Call("gloo:0", 3, "all_reduce", "0-3", "[[3, 4]]", "Float", "/opt/ml/code/train.py", 3),),
+        calls=(Call("gloo:0", 3, "all_reduce", "0-3", "[[3, 4]]", "Float", "/opt/ml/code/train.py", 3, "started"),),
     ),
     ClockAsked(12.5),
     StacksSent(),

@@ -9,10 +9,8 @@ import sysconfig
 import venv
 from pathlib import Path
 
+from . import PACKAGES
 from .machine import ROOT
-
-# What each of the repository's packages is imported from.
-PACKAGES = [ROOT / "launcher", ROOT / "train", ROOT / "compat"]
 
 
 def package_folders() -> list[str]:

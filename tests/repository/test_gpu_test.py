@@ -56,6 +56,20 @@ def test_a_stop_while_a_job_starts_takes_it_along(tmp_path, monkeypatch):
 # Machines without a GPU
 
 
+def test_a_python_without_algorun_lists_the_checks():
+    """-S: without the packages of this environment."""
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "tests.gpu", "--list"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == len(ALL)
+
+
 @pytest.mark.skipif(os.path.exists("/dev/nvidia0"), reason="this machine has a GPU")
 def test_a_machine_without_a_gpu_ends_it_at_once_with_one_line():
     code = "import sys; from tests.gpu.__main__ import main\ntry:\n    main([])\nfinally:\n    sys.stdout.write(str('torch' in sys.modules))"

@@ -1,8 +1,11 @@
 """Which rank called another collective than the others, judged by the last calls of all ranks. Pure.
 
 Calls of one process group are numbered on each rank. Calls of one number belong together, so they must be the same
-operation, and for most operations of the same size and type. The recorder's own state of a call is not used: with gloo
-every call stays `scheduled`.
+operation, and for most operations of the same size and type.
+
+A program on a GPU queues calls long before they run, and how far ahead it is says nothing: a rank that prints its loss
+queues fewer than the others. So there the group's first call that has not completed on all ranks counts, and who has
+queued it.
 """
 
 from __future__ import annotations
@@ -35,10 +38,7 @@ def mismatch(calls: Mapping[int, Sequence[Call]]) -> Mismatch | None:
 
     A rank without calls is left out: it does not record. Calls that differ go before a rank that has not called.
     """
-    groups: dict[tuple[str, str], dict[int, dict[int, Call]]] = {}  # groups of other ranks may have the same name
-    for rank, own in calls.items():
-        for call in own:
-            groups.setdefault((call.group, call.members), {}).setdefault(rank, {})[call.number] = call
+    groups = _by_group(calls)
     for of_group in groups.values():
         if found := _different(of_group, calls):
             return found
@@ -52,6 +52,34 @@ def mismatch(calls: Mapping[int, Sequence[Call]]) -> Mismatch | None:
         return best
     of_group = next(group for group in groups.values() if _absent(group, calls) == best)
     return _absent(of_group, calls, free[0])
+
+
+def _by_group(calls: Mapping[int, Sequence[Call]]) -> dict[tuple[str, str], dict[int, dict[int, Call]]]:
+    """Each group's calls, by rank and number. Groups of other ranks may have the same name."""
+    groups: dict[tuple[str, str], dict[int, dict[int, Call]]] = {}
+    for rank, own in calls.items():
+        for call in own:
+            groups.setdefault((call.group, call.members), {}).setdefault(rank, {})[call.number] = call
+    return groups
+
+
+def stuck(calls: Mapping[int, Sequence[Call]]) -> str:
+    """The call that all ranks of a group have made and that has not completed on a GPU, in words; "" where there is none.
+
+    Of several groups the one with the most ranks."""
+    best: tuple[int, ...] = ()
+    text = ""
+    for of_group in _by_group(calls).values():
+        number = _waited_for(of_group)
+        ranks = tuple(rank for rank, own in of_group.items() if number in own and own[number].state)
+        if ranks and len(ranks) == len(of_group) > len(best):
+            call = of_group[ranks[0]][number]
+            best, text = ranks, f"{_all(ranks)} made {call} ({call.place}), which has not completed"
+    return text
+
+
+def _all(ranks: Sequence[int]) -> str:
+    return f"rank {ranks[0]} has" if len(ranks) == 1 else f"all its {len(ranks)} ranks have"
 
 
 def _different(of_group: Mapping[int, Mapping[int, Call]], calls: Mapping[int, Sequence[Call]]) -> Mismatch | None:
@@ -73,11 +101,15 @@ def _different(of_group: Mapping[int, Mapping[int, Call]], calls: Mapping[int, S
 def _absent(
     of_group: Mapping[int, Mapping[int, Call]], calls: Mapping[int, Sequence[Call]], blamed: int | None = None
 ) -> Mismatch | None:
-    """Members that have not made the group's newest call; those with the fewest calls first, or `blamed`."""
+    """Members that have not made the call that the others wait in; those with the fewest calls first, or `blamed`."""
     last = {rank: max(own) for rank, own in of_group.items()}
-    newest = max(last.values())
-    others = tuple(sorted(rank for rank in last if last[rank] == newest))
-    call = of_group[others[0]][newest]
+    number = _waited_for(of_group)
+    others = tuple(sorted(rank for rank in last if last[rank] >= number))
+    if not others:
+        return None
+    call = next(
+        (of_group[rank][number] for rank in others if number in of_group[rank]), of_group[others[0]][last[others[0]]]
+    )
     named = parse(call.members)
     known = named if len(named) < len(calls) else calls  # a range of millions costs no time
     members = {rank for rank in known if rank in named and calls.get(rank)} | set(last)
@@ -87,6 +119,16 @@ def _absent(
     own = calls[ranks[0]][-1]
     text = f"{_count(others, calls)} called {call} ({call.place}), rank {ranks[0]} did not: its last call is {own}"
     return Mismatch(tuple(ranks), others, True, f"{text} ({own.place})")
+
+
+def _waited_for(of_group: Mapping[int, Mapping[int, Call]]) -> int:
+    """The number of the call that the group is in: the newest, or on GPUs the first that has not completed on all ranks."""
+    if not any(call.state for own in of_group.values() for call in own.values()):
+        return max(max(own) for own in of_group.values())
+    open_calls = (
+        min((n for n, call in own.items() if not call.is_over), default=max(own) + 1) for own in of_group.values()
+    )
+    return min(open_calls)
 
 
 def _count(ranks: Sequence[int], calls: Mapping[int, Sequence[Call]]) -> str:

@@ -47,6 +47,7 @@ OUTSIDE = r"\b(input|open|\w*read\w*|recv\w*|fromfile|sleep|acquire|accept|conne
 # A process that only looks after its children: the parent of mp.spawn, a launcher below the rank.
 PARENT = r"/(multiprocessing/(popen_\w+|connection|process|spawn)|subprocess|elastic/.*)\.py$"
 LONGEST_SOURCE = 60  # characters of a line of source in the message
+MOST_PLACES = 3  # where ranks wait, in the message
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +117,25 @@ class Stack:
         return innermost and only_tensors and re.search(TRUTH, self.source) is not None
 
     @property
+    def on_gpu(self) -> bool:
+        """True where the rank's calls run on a GPU, or, where none are known, it waits for one at its own line."""
+        if self.calls:
+            return any(call.state for call in self.calls)
+        return bool(self.wait) and self.own == self.frames[0] and not re.search(COLLECTIVE_CALL, self.source)
+
+    @property
     def outside(self) -> bool:
         """True where the rank waits for something that is neither a rank nor a GPU: time, a file, a child."""
         if not self.frames or self.wait:
             return False
         inside = self.frames[0]
         return bool(re.search(STANDARD, inside.file) or (self.own == inside and re.search(OUTSIDE, self.source)))
+
+
+def only_wait_for_gpus(stacks: Sequence[Stack]) -> bool:
+    """True where each rank waits, and on GPUs: programs run ahead of them, so a rank with fewer steps is no suspect."""
+    on_gpus = any(stack.on_gpu for stack in stacks)
+    return on_gpus and all(stack.wait or stack.asks_value for stack in stacks)
 
 
 def odd(stacks: Sequence[Stack]) -> Stack:
@@ -167,6 +181,21 @@ def message(blamed: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: st
     more = f" of {len(others)}" if count < len(others) else ""
     who = f"{count}{more} {'other waits' if count == 1 and not more else 'others wait'}"
     return f"{text} {'and' if timed_out else 'while'} {who} in {label}"
+
+
+def nobody(stacks: Sequence[Stack], idle_s: float) -> str:
+    """One line where no rank is to blame: for how long, and where all wait."""
+    waits = Counter(_waits_at(stack) for stack in stacks)
+    where = ", ".join(f"{count} in {label}" for label, count in waits.most_common(MOST_PLACES))
+    more = sum(count for _, count in waits.most_common()[MOST_PLACES:])
+    left = f", {more} elsewhere" if more else ""
+    ranks = f"all {len(stacks)} ranks wait" if len(stacks) > 1 else "its only rank waits"
+    return f"no step for {idle_s:.0f} s: {ranks} for their GPUs or for each other: {where}{left}"
+
+
+def _waits_at(stack: Stack) -> str:
+    where = stack.own.where if stack.own else ""
+    return stack.wait if where in stack.wait else f"{stack.wait or 'a value'} at {where}"
 
 
 def at_one_line(stacks: Sequence[Stack]) -> bool:

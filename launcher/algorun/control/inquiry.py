@@ -14,6 +14,7 @@ from .hang import Stack
 from .messages import ANSWER_S
 
 KEPT = "the stacks of all ranks are in output/data, stacks-rank-*.txt"
+NETWORK = "look at the network between hosts and at the GPUs: NCCL_DEBUG=INFO prints NCCL's routes, nvidia-smi -q a GPU's errors"
 KEPT_OF_LIVING = "the stacks of the ranks that still lived are in output/data, stacks-rank-*.txt"
 
 
@@ -44,6 +45,8 @@ class Inquiry:
         found = calls.mismatch({stack.rank: stack.calls for stack in self.stacks if stack.calls})
         if not suspects and (found is None or found.absent):
             return None
+        if found is None and not left and not self._in_vain and hang.only_wait_for_gpus(self.stacks):
+            return self._nobody(now, leader, attempt)
         blamed = self._blamed(suspects, found)
         text = hang.message(blamed, self.stacks, self._idle_s, self._timed_out)
         if found is not None and blamed.rank in found.ranks:
@@ -64,6 +67,14 @@ class Inquiry:
             age_s=now - self.since,
         )
         return blame_left_rank(left, ranks, failure) if missed else failure
+
+    def _nobody(self, now: float, leader: str, attempt: int) -> Failure:
+        """The network or a GPU holds all ranks up, and nothing tells which."""
+        text = hang.nobody(self.stacks, self._idle_s)
+        if stuck := calls.stuck({stack.rank: stack.calls for stack in self.stacks if stack.calls}):
+            text = f"{text}; {stuck}"
+        hint = f"{NETWORK}; {KEPT}"
+        return Failure("hang", leader, ExitCode.HANG, text, hint=hint, attempt=attempt, age_s=now - self.since)
 
     def _blamed(self, suspects: Sequence[Stack], found: calls.Mismatch | None) -> Stack:
         """The rank that the stacks blame, unless it only waits, or works and the calls of ranks differ."""

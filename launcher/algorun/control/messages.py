@@ -13,12 +13,12 @@ from algorun.common.fast_dataclasses import dataclass, field, replace
 from algorun.timing.host_load import HostLoad
 from algorun.timing.rank_times import RankTimes
 
-from .call import LONGEST_MEMBERS
+from .call import LONGEST_MEMBERS, nearest
 from .failure import Failure, RankLeft
 from .hang import Stack
 
 MOST_FRAMES = 60  # of a stack in a message, innermost first
-MOST_CALLS = 16  # collective calls of a rank in a message, the newest
+MOST_CALLS = 16  # collective calls of a rank in a message
 MOST_PACES = 256  # ranks of a host in a message
 ANSWER_S = 3.0  # for all hosts to send the stacks of their ranks
 MOST_NAME = 150  # characters of a file or a function there
@@ -321,9 +321,10 @@ def short(found: Stack) -> Stack:
             operation=call.operation[:MOST_NAME],
             shapes=call.shapes[:MOST_NAME],
             dtypes=call.dtypes[:MOST_NAME],
+            state=call.state[:MOST_NAME],
             file=call.file[-MOST_NAME:],
         )
-        for call in found.calls[-MOST_CALLS:]
+        for call in nearest(found.calls, MOST_CALLS)
     )
     return replace(found, frames=frames[:MOST_FRAMES], text="", source=found.source[:MOST_NAME], calls=calls)
 

@@ -53,5 +53,5 @@ def _call(each: dict[str, object]) -> Call:
         if not re.search(LIBRARY, str(frame[0])):
             file, line = str(frame[0]), int(frame[1])
             break
-    texts = {name: str(each[name]) for name in ("group", "operation", "members", "shapes", "dtypes")}
+    texts = {name: str(each[name]) for name in ("group", "operation", "members", "shapes", "dtypes", "state")}
     return Call(number=int(str(each["number"])), file=file, line=line, **texts)

@@ -17,8 +17,10 @@ TYPE_CHECKING = False  # typing itself must not be imported here
 if TYPE_CHECKING:
     from typing import Any
 
-MOST_CALLS = 128  # newest, of all groups
-MOST_OF_GROUP = 32
+    Entry = dict[str, Any]  # of torch's recorder, which has no types
+
+MOST_CALLS = 128  # of all groups
+BEFORE, AFTER = 8, 8  # of each group: calls before the first one that has not completed, and from it on
 MOST_FRAMES = 16  # of one call, innermost first
 MOST_MEMBERS = 64  # of a group whose ranks are not evenly spaced
 LONGEST = 300  # characters of one text
@@ -57,35 +59,51 @@ def _answer(pipe: int, path: str) -> None:
 
 
 def _calls() -> list[dict[str, object]]:
-    """The newest collective calls, oldest first; each as host/rank_calls.py reads it."""
+    """The last collective calls, oldest first; each as host/rank_calls.py reads it.
+
+    A program on a GPU queues calls long before they run, so those of a group lie around the first that has not completed.
+    """
     loads, members = sys.modules["_pickle"].loads, _members()
     kept: list[dict[str, object]] = []
     for dump in _recorders():
-        entries = loads(dump()).get("entries", [])
-        of_group: dict[str, int] = {}
-        for entry in sorted(entries, key=lambda each: -each["record_id"]):
-            backend, _, operation = str(entry["profiling_name"]).rpartition(":")
-            name = str(entry["process_group"][0])
-            group = f"{backend}:{name}"  # a group of CPUs and GPUs has two backends, which count on their own
-            if entry["is_p2p"] or len(kept) >= MOST_CALLS or of_group.get(group, 0) >= MOST_OF_GROUP:
-                continue
-            of_group[group] = of_group.get(group, 0) + 1
-            kept.append(
-                {
-                    "group": group[:LONGEST],
-                    "members": members.get(name, ""),
-                    "number": entry["collective_seq_id"],
-                    "operation": operation[:LONGEST],
-                    "at": entry["time_created_ns"],
-                    "shapes": str(entry["input_sizes"])[:LONGEST],
-                    "dtypes": " ".join(map(str, entry["input_dtypes"][:8]))[:LONGEST],
-                    "frames": [
-                        [str(f["filename"])[-LONGEST:], f["line"], str(f["name"])[-LONGEST:]]
-                        for f in (entry.get("frames") or [])[:MOST_FRAMES]
-                    ],
-                }
-            )
-    return sorted(kept, key=lambda each: int(str(each["at"])))
+        of_group: dict[str, list[Entry]] = {}
+        for entry in sorted(loads(dump()).get("entries", []), key=lambda each: each["record_id"]):
+            if not entry["is_p2p"]:
+                backend = str(entry["profiling_name"]).rpartition(":")[0]
+                # A group of CPUs and GPUs has two backends, which count on their own.
+                of_group.setdefault(f"{backend}:{entry['process_group'][0]}", []).append(entry)
+        for group, entries in of_group.items():
+            kept += [_call(group, entry, members) for entry in _last(group, entries)]
+    return sorted(kept, key=lambda each: int(str(each["at"])))[-MOST_CALLS:]
+
+
+def _last(group: str, entries: list[Entry]) -> list[Entry]:
+    states = [_state(group, entry) for entry in entries]
+    waiting = next((n for n, state in enumerate(states) if state and state != "completed"), len(entries))
+    first = max(0, waiting - BEFORE)
+    return entries[first : first + BEFORE + AFTER] if any(states) else entries[-BEFORE - AFTER :]
+
+
+def _state(group: str, entry: Entry) -> str:
+    """scheduled, started or completed; "" of gloo, whose calls stay `scheduled` for ever."""
+    return "" if group.startswith("gloo:") else str(entry.get("state") or "")
+
+
+def _call(group: str, entry: Entry, members: dict[str, str]) -> dict[str, object]:
+    return {
+        "group": group[:LONGEST],
+        "members": members.get(str(entry["process_group"][0]), ""),
+        "number": entry["collective_seq_id"],
+        "operation": str(entry["profiling_name"]).rpartition(":")[2][:LONGEST],
+        "state": _state(group, entry)[:LONGEST],
+        "at": entry["time_created_ns"],
+        "shapes": str(entry["input_sizes"])[:LONGEST],
+        "dtypes": " ".join(map(str, entry["input_dtypes"][:8]))[:LONGEST],
+        "frames": [
+            [str(f["filename"])[-LONGEST:], f["line"], str(f["name"])[-LONGEST:]]
+            for f in (entry.get("frames") or [])[:MOST_FRAMES]
+        ],
+    }
 
 
 def _members() -> dict[str, str]:

@@ -32,6 +32,11 @@ class Plugin:
     elsewhere: str = ""  # a plugin in a folder that NCCL does not search
     wish: str = ""  # the value of NCCL_NET_PLUGIN
 
+    @property
+    def left_aside(self) -> str:
+        """The plugin that NCCL loads only if NCCL_NET_PLUGIN names it; "" where it finds one, or somebody has set the variable."""
+        return "" if self.path or self.wish else self.elsewhere
+
 
 def devices(root: str = "") -> tuple[str, ...]:
     """The names of the EFA devices that programs here can open.

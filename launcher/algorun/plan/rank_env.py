@@ -71,6 +71,7 @@ def rank_contract(rank: int, local_rank: int) -> list[Variable]:
 
 
 KEPT = "set in the environment: kept"
+RECORDED_CALLS = "2000"  # of a rank, in all groups: enough for the calls that a GPU's queue holds
 OURS = frozenset({"RAY_ADDRESS"})  # of the engine's variables: without them it is another engine
 
 
@@ -99,6 +100,11 @@ def defaults(
     if machine.efa_devices:  # AWS's launchers decide by the name of the instance type instead
         source = f"EFA device {machine.efa_devices[0]}"
         wishes = (*wishes, Variable("FI_PROVIDER", "efa", source), Variable("RDMAV_FORK_SAFE", "1", source))
+        if plugin := machine.nccl_plugin.left_aside:
+            wishes = (*wishes, Variable("NCCL_NET_PLUGIN", plugin, "NCCL finds none by itself"))
+    # torch 2.10 records nothing by default; then a hang is judged by stacks alone. The older name holds too.
+    if machine.gpus.value and not environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE"):
+        wishes = (*wishes, Variable("TORCH_FR_BUFFER_SIZE", RECORDED_CALLS, "torch's flight recorder"))
     own = [Variable(w.name, environ[w.name], KEPT) if environ.get(w.name) else w for w in wishes]
     return own + _driver(machine, environ)
 

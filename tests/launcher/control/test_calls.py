@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.call import Call
+from algorun.control.call import Call, nearest
 from algorun.control.calls import mismatch, parse
 from algorun.control.hang import Frame, Stack
 from algorun.control.inquiry import Inquiry
@@ -115,3 +116,63 @@ def test_a_message_holds_the_newest_calls_and_no_long_text():
     assert [each.number for each in found.calls] == list(range(99 - MOST_CALLS, 99))
     assert found.calls[0].members == ""
     assert len(found.calls[0].operation) < 999
+
+
+def queued(last, hangs_in=100, odd_at=0):
+    """The calls of a rank that has queued `last` on its GPU, of which those before `hangs_in` have completed."""
+    states = [(n, "completed" if n < hangs_in else "scheduled") for n in range(1, last + 1)]
+    made = [
+        Call("nccl:0", n, "broadcast" if n == odd_at else "all_reduce", "0-7", "[[9]]", "Float", "/c/t.py", 4, state)
+        for n, state in states
+    ]
+    return nearest(made, MOST_CALLS)
+
+
+def test_a_rank_that_queues_less_on_its_gpu_is_not_blamed():
+    """It reads its loss; the network hangs in call 100 of all."""
+    assert mismatch({rank: queued(100 if rank == 0 else 131 + rank % 3) for rank in range(8)}) is None
+
+
+def test_a_rank_that_has_not_made_the_call_that_hangs_is_absent_whatever_the_others_queue():
+    found = mismatch({rank: queued(99 if rank == 3 else 160 + rank) for rank in range(8)})
+    assert (found.ranks, found.absent) == ((3,), True)
+    assert "(call 100 of the default group), rank 3 did not: its last call is all_reduce" in found.text
+
+
+def test_another_operation_is_found_60_calls_after_it():
+    found = mismatch({rank: queued(100 if rank == 3 else 160, odd_at=100 if rank == 3 else 0) for rank in range(8)})
+    assert (found.ranks, found.absent) == ((3,), False)
+    assert "(call 100 of the default group)" in found.text
+
+
+BACKWARD = tuple(
+    Frame(f"/venv/lib/python3.12/site-packages/torch/autograd/{file}", 9, name)
+    for file, name in (("graph.py", "_engine_run_backward"), ("__init__.py", "backward"))
+)
+
+
+def on_gpu(rank, calls=()):
+    reads = rank == 0
+    frames = (Frame("/c/t.py", 55 if reads else 41, "main"),)
+    source = "print(step, loss.item())" if reads else "loss.backward()"
+    return Stack(
+        rank, "algo-1", 50 if reads else 51, frames if reads else BACKWARD + frames, source=source, calls=calls
+    )
+
+
+@pytest.mark.parametrize("recorder", [True, False])
+def test_nobody_is_blamed_by_steps_where_all_wait_for_gpus(recorder):
+    failure = asked(*(on_gpu(rank, queued(100 if rank == 0 else 130) if recorder else ()) for rank in range(8)))
+    assert (failure.rank, failure.code) == (None, 67)
+    assert (
+        "all 8 ranks wait for their GPUs or for each other: 7 in backward (__init__.py:9) at t.py:41, 1 in item (t.py:55)"
+        in (failure.message)
+    )
+    said = "; all its 8 ranks have made all_reduce [9] Float at t.py:4 (call 100 of the default group), which has not completed"
+    assert failure.message.endswith(said) is recorder
+
+
+def test_on_cpus_the_rank_with_fewer_steps_is_blamed_as_before():
+    calls = (call(1), call(2))
+    failure = asked(*(on_gpu(rank, calls) for rank in range(4)))
+    assert failure.rank == 0

@@ -37,6 +37,9 @@ def test_a_good_machine_has_nothing_to_say():
     assert examine(P5) == []  # one host uses no network
     assert examine(replace(P5, nccl_plugin=Plugin("/opt/amazon/ofi-nccl/lib/libnccl-net.so")), hosts=2) == []
     assert examine(replace(P5, nccl_plugin=Plugin(wish="none")), hosts=2) == []
+    assert (
+        examine(replace(P5, nccl_plugin=Plugin("", "/opt/x/libnccl-net-ofi.so")), hosts=2) == []
+    )  # ranks are told of it
     assert examine(chosen(""), slots=8, hosts=2) == []  # the CPU by choice
     assert examine(replace(machine(), torch_cuda="none"), slots=8) == []
 

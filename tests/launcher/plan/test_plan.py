@@ -19,6 +19,7 @@ from algorun.job.config import Request
 from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.paths import Paths
 from algorun.job.values import Sourced
+from algorun.machine.efa import Plugin
 from algorun.machine.openmpi import OpenMpi
 from algorun.plan import cluster, plan, render
 from algorun.plan.plan import Plan
@@ -266,3 +267,40 @@ def test_an_efa_device_is_used_where_there_is_one_and_the_user_can_say_otherwise
     own = replace(config, input=replace(config.input, environ={"FI_PROVIDER": "tcp"}))
     found = plan.make(own, ranks, replace(machine(), efa_devices=("efa_0",)), PROGRAMS)
     assert found.environ(found.hosts[0], found.hosts[0].ranks[0])["FI_PROVIDER"] == "tcp"
+
+
+@pytest.mark.parametrize(
+    ("plugin", "expected"),
+    [
+        (
+            Plugin("", "/opt/x/libnccl-net-ofi.so"),
+            "/opt/x/libnccl-net-ofi.so",
+        ),  # NCCL looks for another name, or not there
+        (Plugin("/usr/lib/libnccl-net.so"), None),
+        (Plugin("", "/opt/x/libnccl-net-ofi.so", "none"), None),
+        (Plugin(), None),
+    ],
+)
+def test_nccl_is_told_of_a_plugin_that_it_does_not_find(plugin, expected):
+    config = job("script")
+    ranks = cluster.resolve(config.resources.hosts, cluster.assumed_slots(config, cluster.own_slots(config, machine())))
+    found = plan.make(config, ranks, replace(machine(), efa_devices=("efa_0",), nccl_plugin=plugin), PROGRAMS)
+    assert found.environ(found.hosts[0], found.hosts[0].ranks[0]).get("NCCL_NET_PLUGIN") == expected
+
+
+@pytest.mark.parametrize(
+    ("gpus", "own", "expected"),
+    [
+        (4, {}, "2000"),
+        (0, {}, None),
+        (4, {"TORCH_FR_BUFFER_SIZE": "0"}, "0"),
+        (4, {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, None),  # the older name of the same setting
+    ],
+)
+def test_ranks_with_gpus_record_their_collective_calls(gpus, own, expected):
+    config = job("script")
+    config = replace(config, input=replace(config.input, environ=own))
+    host = replace(machine(), gpus=Sourced(gpus, "test"))
+    ranks = cluster.resolve(config.resources.hosts, cluster.assumed_slots(config, cluster.own_slots(config, host)))
+    found = plan.make(config, ranks, host, PROGRAMS)
+    assert found.environ(found.hosts[0], found.hosts[0].ranks[0]).get("TORCH_FR_BUFFER_SIZE") == expected
