@@ -97,6 +97,9 @@ def test_a_synchronisation_in_a_step_is_named(tmp_path):
     refused(training.synchronisation, copies, "4 copies from pageable memory in two steps")
     blind = Scripted(tmp_path, said(in_steps=0, elsewhere=12, copies=0))
     refused(training.synchronisation, blind, "the profiler saw no copy in two steps")
+    where = ["transformers/masking_utils.py:761 (88 times)"]
+    of_folder = llama(tmp_path, said(in_steps=88, elsewhere=12, places=where))
+    refused(folders.synchronisation, of_folder, f"88 in 90 steps: {where[0]}")
 
 
 def test_deterministic_runs_have_to_leave_equal_weights(tmp_path):

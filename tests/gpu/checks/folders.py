@@ -13,6 +13,8 @@ from algorun.machine.gpu_peaks import peak
 from tests.gpu.session import Figure, Outcome, Seen, Session, Stop, Wrong, needs_a_compiler, program
 from tests.gpu.sizes import GIB, Llama
 
+from . import training
+
 ROOMY = 40 * GIB  # bytes of a GPU: below it a batch is a quarter
 LEAST_READINGS = 3  # progress reports after the first one
 MIB = 2**20
@@ -112,6 +114,20 @@ def sharded_over_two(session: Session) -> Seen:
     off = _same_losses(trained.losses, plain.losses)
     figure = Figure("Llama folder, --shard all on 2 ranks, tokens/s", f"{trained.tokens_per_s:,.0f}", "the same batch")
     return Seen(f"loss {_curve(trained)}, at most {off:.2%} from one rank's", (figure,))
+
+
+def synchronisation(session: Session) -> Seen:
+    """A language model of transformers does not look at values in its forward pass."""
+    sizes, where = _sizes(session), _made(session, "llama")
+    _llama(session)
+    return training.without_waits(
+        session.run(
+            *("run", "--slots", "1", program(training.WAITS), "--model", str(where / "model")),
+            *("--train", str(where / "train"), "--validation", str(where / "val"), "--context", str(sizes.context)),
+            *("--precision", "bf16", "--epochs", "1", "--batch-size", str(sizes.batch), "--checkpoint-interval-s", "0"),
+            base=session.base(),
+        ).must()
+    )
 
 
 def lora(session: Session) -> Seen:

@@ -8,6 +8,7 @@ import json
 from tests.gpu.session import Outcome, Seen, Session, Stop, Wrong, needs_a_compiler, program
 
 ENDLESS = "1000000"  # epochs, of a job that is stopped
+WAITS = "count_synchronisations.py"
 BETTER_THAN_GUESSING = 0.3  # accuracy of ten classes after the few epochs of these checks
 
 
@@ -62,8 +63,12 @@ def deterministic(session: Session) -> Seen:
 
 def synchronisation(session: Session) -> Seen:
     """torch warns of each operation that makes the CPU wait for the GPU; in a step of the loop there is none."""
-    words = ["run", *session.every_gpu, program("count_synchronisations.py"), "--epochs", "4"]
-    done = session.run(*words, base=session.base()).must()
+    words = ["run", *session.every_gpu, program(WAITS), "--epochs", "4"]
+    return without_waits(session.run(*words, base=session.base()).must())
+
+
+def without_waits(done: Outcome) -> Seen:
+    """What the program WAITS has counted. Raises Wrong where a step waits, or where nothing was counted at all."""
     found = json.loads(done.find(r"synchronisations: (\{.*\})")[1])
     if not found["elsewhere"]:
         raise Wrong(

@@ -23,6 +23,7 @@ from .folder_config import ModelFolder
 from .folder_files import refused
 from .folder_weights import TensorPlan, draw_tensors, plan_tensors, read_tensors
 from .image_processor import PROCESSOR, PROCESSORS, RGB, ImageInput
+from .one_sequence import one_sequence_a_row
 from .small_copy import SMALL, count
 from .used_weights import used_by, used_on_meta
 from .weight_files import beside
@@ -86,7 +87,8 @@ class LanguageModel(nn.Module):
         self.model = model
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return cast(torch.Tensor, self.model(input_ids=tokens, use_cache=False).logits)
+        with one_sequence_a_row():
+            return cast(torch.Tensor, self.model(input_ids=tokens, use_cache=False).logits)
 
 
 FolderModule = ImageClassifier | LanguageModel
