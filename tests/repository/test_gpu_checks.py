@@ -207,7 +207,9 @@ def test_the_step_beside_a_bare_loop_is_a_ratio_of_medians(tmp_path):
         "ddp's throughput over the bare loop's": "1.000",
         "ddp, MFU": "40.0%",
     }
-    unknown = Scripted(tmp_path, (0, f"measured: {json.dumps(found)}\n"), machine=replace(H100, names=("Tesla T4",)))
+    unknown = Scripted(
+        tmp_path, (0, f"measured: {json.dumps(found)}\n"), machine=replace(H100, names=("NVIDIA RTX 4090",))
+    )
     assert figures.step(unknown).figures[-1].value == "-"
     assert "--batch-size 128" in " ".join(unknown.asked[0][0])
     small = Scripted(tmp_path, (0, f"measured: {json.dumps(found)}\n"), machine=replace(H100, memory_bytes=16 * GIB))

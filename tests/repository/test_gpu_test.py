@@ -14,7 +14,7 @@ import pytest
 
 from algorun.common.errors import UserError
 from tests.conftest import ROOT
-from tests.gpu import harness, machine, page, peaks
+from tests.gpu import harness, machine, page
 from tests.gpu.__main__ import main
 from tests.gpu.checks import ALL
 from tests.gpu.harness import Row
@@ -236,20 +236,3 @@ def test_the_page_of_this_repository_can_be_written_and_has_no_figure_of_a_cpu()
     block = text.split(page.BEGIN)[1].split(page.END)[0]
     assert "Nothing has been measured yet." in block or "NVIDIA" in block
     assert f"| {page.CPU_MARK}" not in block  # at the beginning of a cell
-
-
-# Figures
-
-
-@pytest.mark.parametrize(
-    ("name", "tera"),
-    [("NVIDIA H100 80GB HBM3", 989), ("NVIDIA H100 PCIe", 756), ("NVIDIA A100-SXM4-40GB", 312), ("NVIDIA L4", 121)],
-)
-def test_a_known_device_has_a_peak(name, tera):
-    assert peaks.peak(name) == tera * 1e12
-    assert peaks.mfu(name, tera * 1e12, 2.0) == 0.5
-
-
-@pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3 MIG 1g.10gb", "Tesla T4", "NVIDIA A10G", ""])
-def test_an_unknown_device_has_none(name):
-    assert peaks.mfu(name, 1e12, 1.0) is None

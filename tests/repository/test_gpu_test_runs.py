@@ -44,7 +44,7 @@ def test_the_harness_runs_jobs_measures_and_writes_its_page(tmp_path):
     text = (tmp_path / "gpu.md").read_text()
     assert "**Measured on a CPU. These figures say nothing about a GPU.**" in text
     assert f"| CPU: {figures['ddp, images/s']} |" in text
-    assert "| ddp, MFU | CPU: - | no GPU; the peak of a CPU is not in tests/gpu/peaks.py |" in text
+    assert "| ddp, MFU | CPU: - | no GPU; the peak of a CPU is not in launcher/algorun/machine/gpu_peaks.py |" in text
     assert said.endswith(f"s; the tables are in {tmp_path / 'gpu.md'}\n")
 
 

@@ -16,11 +16,16 @@ FIELDS = ("index", "name", "memory.total", "memory.used", "compute_mode", "mig.m
 SMI = ("nvidia-smi", f"--query-gpu={','.join(FIELDS)}", "--format=csv,noheader,nounits")
 IN_USE = 0.1  # share of a GPU's memory; the driver itself needs less
 # Prints the number of GPUs, or the error that a rank would get: the first line only, without torch's stack frames.
+NO_CODE = "no kernel image"
+OTHER_TORCH = "another instance type, or an image with a torch for it: python -c 'import torch; print(torch.cuda.get_arch_list())'"
 TORCH = """
 try:
     import torch
     torch.cuda.init()
-    print(torch.cuda.device_count())
+    count = torch.cuda.device_count()
+    for number in {torch.cuda.get_device_capability(n): n for n in range(count)}.values():
+        torch.ones(1, device=number).add(1).item()  # a torch without code for this GPU fails only here
+    print(count)
 except Exception as error:
     print((str(error).strip() or repr(error)).splitlines()[0])
 """
@@ -96,4 +101,5 @@ def _torch(machine: Machine) -> list[Finding]:
     if result.isdigit() and result != "0":
         return [Finding("torch sees", f"{result} GPUs" if result != "1" else "1 GPU")]
     value = "no GPU, and shows no error" if result == "0" else f"no GPU: {result}"
-    return [Finding("torch sees", value, "fail", preflight_gpus.ON_CPU)]
+    fix = OTHER_TORCH if NO_CODE in result else preflight_gpus.ON_CPU
+    return [Finding("torch sees", value, "fail", fix)]

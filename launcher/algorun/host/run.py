@@ -83,7 +83,7 @@ def _times(config: JobConfig, clock: Clock, machine: Machine, world_size: int) -
         activities=clock.activities,
         work=clock.work,
         world_size=world_size,
-        peak_flops=gpu_peaks.peak_of_all(machine.nvidia.models, clock.work.ranks),
+        peak_flops=gpu_peaks.peak_of_all(machine.nvidia, clock.work.ranks),
     )
 
 

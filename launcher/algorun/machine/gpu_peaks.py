@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import re
 
+from .nvidia import Nvidia
+
 # By words of the model as the driver names it ("NVIDIA A100-SXM4-40GB"). The first row whose words are all there counts.
 PEAKS: tuple[tuple[tuple[str, ...], float], ...] = (
     (("B200",), 2250e12),  # NVIDIA HGX B200: 36 petaFLOPS of 8 GPUs with sparsity
-    (("H200",), 989e12),  # NVIDIA H200 data sheet: 1,979 teraFLOPS with sparsity
+    (("H200", "NVL"), 835e12),  # NVIDIA H200 data sheet: 1,671 with sparsity
+    (("H200",), 989e12),  # the same, SXM: 1,979 teraFLOPS with sparsity
     (("H100", "NVL"), 835e12),  # NVIDIA H100 data sheet: 1,671 with sparsity
     (("H100", "PCIe"), 756e12),  # the same: 1,513 with sparsity
     (("H100",), 989e12),  # the same, SXM: 1,979 with sparsity
@@ -30,6 +33,9 @@ def peak(model: str) -> float:
     return next((value for names, value in PEAKS if words.issuperset(names)), 0.0)
 
 
-def peak_of_all(models: tuple[str, ...], ranks: int) -> float:
-    """The same of `ranks` ranks with a GPU each; 0.0 unless all GPUs of the host are of one model and suffice."""
-    return ranks * peak(models[0]) if len(set(models)) == 1 and ranks <= len(models) else 0.0
+def peak_of_all(found: Nvidia, ranks: int) -> float:
+    """The same of `ranks` ranks with a GPU each; 0.0 unless all GPUs of the host are whole, of one model and suffice."""
+    models = found.models
+    if any(found.slices) or len(set(models)) != 1 or ranks > len(models):
+        return 0.0
+    return ranks * peak(models[0])

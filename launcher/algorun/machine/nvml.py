@@ -71,17 +71,22 @@ class Nvml:
         """The GPUs at these places, of those that `uuids` names."""
         return [self._reading(self._devices[place]) for place in places]
 
-    def _device(self, index: int) -> ctypes.c_void_p:
+    def _device(self, index: int) -> ctypes.c_void_p | None:
+        """None for a GPU that this process may not use, or that has fallen off the bus: the others tell their figures."""
         device = ctypes.c_void_p()
-        self._call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(device))
-        return device
+        found = self._asked("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(device))
+        return device if found else None
 
-    def _uuid(self, device: ctypes.c_void_p) -> str:
+    def _uuid(self, device: ctypes.c_void_p | None) -> str:
+        if device is None:
+            return ""
         text = ctypes.create_string_buffer(LONGEST_UUID)
         found = self._asked("nvmlDeviceGetUUID", device, text, ctypes.c_uint(LONGEST_UUID))
         return text.value.decode("ascii", "replace") if found else ""
 
-    def _reading(self, device: ctypes.c_void_p) -> GpuReading:
+    def _reading(self, device: ctypes.c_void_p | None) -> GpuReading:
+        if device is None:
+            return GpuReading(None, None, None, None, None, ())
         use, memory, power, heat = _Utilization(), _Memory(), ctypes.c_uint(), ctypes.c_uint()
         has_use = self._asked("nvmlDeviceGetUtilizationRates", device, ctypes.byref(use))
         has_memory = self._asked("nvmlDeviceGetMemoryInfo", device, ctypes.byref(memory))

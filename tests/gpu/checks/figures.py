@@ -7,7 +7,7 @@ import json
 import statistics
 from dataclasses import replace
 
-from tests.gpu.peaks import mfu
+from algorun.machine.gpu_peaks import peak
 from tests.gpu.session import Figure, Outcome, Seen, Session, Skip, Stop, Wrong, program
 from tests.gpu.sizes import GIB, Gpt
 
@@ -16,6 +16,7 @@ LEAST_READINGS = 3  # progress reports after the first one
 BYTES_PER_WEIGHT = 16  # weight, gradient and two moments in fp32
 ACTIVATIONS = 1.5  # room beside them, as a factor
 MIB = 2**20
+PEAKS = "launcher/algorun/machine/gpu_peaks.py"
 MEASURED_S = 0.5  # from the heading of --explain's table of memory until its row is there
 EVERY_S = 2.0  # an interval of the hosts' figures (docs/time.md)
 HELD_SHARE = 8  # of the free memory, the program of `figures-of-gpu` holds one in so many
@@ -166,8 +167,8 @@ def _model(sizes: Gpt) -> str:
 def _utilisation(what: str, session: Session, operations: float, seconds: float) -> Figure:
     """MFU of one GPU; a dash where its peak is not known."""
     name = session.machine.names[0] if session.machine.on_gpu else ""
-    share = mfu(name, operations, seconds)
+    most = peak(name)
     done = f"{operations / seconds / 1e12:.1f} Tflop/s per GPU" if session.machine.on_gpu else "no GPU"
-    if share is None:
-        return Figure(f"{what}, MFU", "-", f"{done}; the peak of {name or 'a CPU'} is not in tests/gpu/peaks.py")
-    return Figure(f"{what}, MFU", f"{share:.1%}", f"{done}, of the dense bf16 peak in tests/gpu/peaks.py")
+    if not most:
+        return Figure(f"{what}, MFU", "-", f"{done}; the peak of {name or 'a CPU'} is not in {PEAKS}")
+    return Figure(f"{what}, MFU", f"{operations / seconds / most:.1%}", f"{done}, of the dense bf16 peak in {PEAKS}")

@@ -1,6 +1,6 @@
 """A small libnvidia-ml.so.1 for machines without GPUs, compiled by the C compiler of the machine.
 
-FAKE_NVML says what it does: nothing (works), `broken`, `hanging`, `crashing`, `divided` (GPUs with MIG say little).
+FAKE_NVML says what it does: nothing (works), `broken`, `hanging`, `crashing`, `divided` (GPUs with MIG say little), `lost` (the second GPU has fallen off the bus).
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ int nvmlInit_v2(void) {
   return does("broken") ? 18 : 0; /* NVML_ERROR_LIB_RM_VERSION_MISMATCH */
 }
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = GPUS; return 0; }
-int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) { *device = (void *)(index + 1L); return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
+  if (does("lost") && index == 1) return 15; /* NVML_ERROR_GPU_IS_LOST */
+  *device = (void *)(index + 1L); return 0;
+}
 int nvmlDeviceGetUUID(void *device, char *uuid, unsigned length) {
   snprintf(uuid, length, "GPU-0000000%ld-aaaa", (long)device - 1); return 0;
 }

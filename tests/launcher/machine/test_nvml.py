@@ -33,6 +33,13 @@ def test_what_a_gpu_does_not_say_is_not_known(library, monkeypatch):
     assert {each.utilization for each in Nvml(library).read(range(GPUS))} == {None}
 
 
+def test_a_gpu_that_is_lost_ends_no_figures_of_the_others(library, monkeypatch):
+    monkeypatch.setenv("FAKE_NVML", "lost")
+    nvml = Nvml(library)
+    assert nvml.uuids() == [UUIDS[0], "", *UUIDS[2:]]
+    assert [each.utilization for each in nvml.read(range(GPUS))] == [0.0, None, 0.5, 0.75]
+
+
 def test_a_library_that_does_not_work_is_an_error(library, monkeypatch):
     monkeypatch.setenv("FAKE_NVML", "broken")
     with pytest.raises(NvmlError, match="nvmlInit_v2 returned 18"):

@@ -196,6 +196,13 @@ def test_doctor_has_torch_s_words_where_it_sees_no_gpu(tools):
     assert doctor(GOOD)[-1] == ("fail", "torch sees", f"no GPU: {words}")
 
 
+def test_doctor_names_a_torch_without_code_for_this_gpu(tools):
+    """torch 2.11's wheels have none for a V100 (sm_70): torch counts the GPU, and fails at its first kernel."""
+    tools["torch"] = Answer(("CUDA error: no kernel image is available for execution on the device",))
+    found = doctor_gpus.examine(GOOD, 2)[-1]
+    assert (found.state, found.fix) == ("fail", doctor_gpus.OTHER_TORCH)
+
+
 @pytest.mark.parametrize(
     ("answer", "value"),
     [

@@ -130,3 +130,22 @@ def test_the_precision_of_matrix_products_is_torchs_own_unless_given(matmul_prec
     assert skeleton.numerics(given, torch.device("cuda")) == "fp32, matrix products in high precision on cuda"
     with pytest.raises(UserError, match="--matmul-precision: 'tf32' .* allowed: highest, high, medium"):
         option_parser.read(DdpJobOptions, ["--matmul-precision", "tf32"])
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "has_units", "warned"),
+    [
+        ("bf16", "cuda", False, True),
+        ("bf16", "cuda", True, False),
+        ("fp32", "cuda", False, False),
+        ("bf16", "cpu", False, False),
+    ],
+)
+def test_bf16_on_a_gpu_without_units_for_it_is_a_warning(precision, device, has_units, warned, monkeypatch):
+    """torch computes bf16 on a T4 and a V100 too, by way of fp32."""
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_units or including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    given = option_parser.read(DdpJobOptions, ["--precision", precision])
+    said = skeleton.precision_warning(given, torch.device(device))
+    assert said.startswith("warning: option --precision: Tesla T4 has no units for bf16") is warned
+    assert bool(said) is warned

@@ -135,7 +135,8 @@ def train(job: TrainingJob, context: JobContext) -> None:
             say(line)
     start = resumed.progress if resumed else None
     learning_rate = learning_rate_schedule(options, job.batching.global_batch)
-    for line in (*job.introduction(), _rate_line(options, learning_rate.peak)):
+    warnings = filter(None, [precision_warning(options, comm.device)])
+    for line in (*job.introduction(), *warnings, _rate_line(options, learning_rate.peak)):
         say(line)
     stepper = job.make_stepper()
     with _reports(context, start.position if start else Position()) as report:
@@ -195,6 +196,14 @@ def numerics(options: TrainOptions, device: torch.device) -> str:
     """torch's precision and device, for the log."""
     matmul = f", matrix products in {options.matmul_precision} precision" if options.matmul_precision else ""
     return f"{options.precision}{matmul} on {device.type}"
+
+
+def precision_warning(options: TrainOptions, device: torch.device) -> str:
+    """What is wrong with the precision on this device; "" where nothing is. Called on all ranks, without communication."""
+    if options.precision != "bf16" or device.type != "cuda" or torch.cuda.is_bf16_supported(including_emulation=False):
+        return ""
+    name = torch.cuda.get_device_name(device)
+    return f"warning: option --precision: {name} has no units for bf16, which is slower there than fp32; fix: --precision fp32"
 
 
 def _rate_line(options: TrainOptions, peak: float) -> str:
