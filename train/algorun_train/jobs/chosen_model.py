@@ -15,7 +15,7 @@ from algorun_train.models.folder_meta import build_on_meta
 from algorun_train.models.image_models import build, specify
 from algorun_train.models.pretrained import start_from
 from algorun_train.options.job_options import DdpJobOptions, ModelJobOptions
-from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.communicator import LONG_WORK, Communicator
 
 from .chosen_data import ChosenData, ImageInputs
 from .first_shares import fill_shares
@@ -116,7 +116,8 @@ def job_inputs(folder: ModelFolder | None, data: ChosenData, comm: Communicator)
     Call it on all ranks."""
     if folder is None:
         return data.inputs
-    return {**comm.from_leader(lambda: weights_checksum(folder) | processor_checksum(folder)), **data.inputs}
+    checksums = comm.from_leader(lambda: weights_checksum(folder) | processor_checksum(folder), LONG_WORK)
+    return {**checksums, **data.inputs}
 
 
 def job_description(chosen: ChosenModel, data: ChosenData) -> Mapping[str, object]:

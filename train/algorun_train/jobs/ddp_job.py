@@ -22,6 +22,7 @@ from algorun_train.options.shard_layout import shards_of
 from algorun_train.parallel.model import recompute
 from algorun_train.parallel.shard.layer_units import layer_list, layer_units
 from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered_weights, give_memory, make_mesh, shard
+from algorun_train.ranks.communicator import LONG_WORK
 from algorun_train.ranks.world import read_world
 
 from .chosen_data import load_data
@@ -87,7 +88,7 @@ class DdpJob(TrainingJob):
             give_memory(model, comm.device)
             return mesh
         model.to(comm.device)
-        self._first_weights = comm.from_leader(self._chosen.first_weights) or ""
+        self._first_weights = comm.from_leader(self._chosen.first_weights, LONG_WORK) or ""
         send_weights(model, comm)
         shard(model, layer_units(model), mesh, half)
         return mesh
@@ -98,7 +99,7 @@ class DdpJob(TrainingJob):
         if self._first_weights is None and self._mesh:
             self._first_weights = self._chosen.fill_shares(self._comm)
         elif self._first_weights is None:
-            self._first_weights = self._comm.from_leader(self._chosen.first_weights)
+            self._first_weights = self._comm.from_leader(self._chosen.first_weights, LONG_WORK)
         if self._first_weights:
             self._comm.say(self._first_weights)
 

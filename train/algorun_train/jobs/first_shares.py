@@ -12,7 +12,7 @@ from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.folder_files import refused
 from algorun_train.models.folder_weights import TensorPlan, fingerprint, read_tensors
 from algorun_train.parallel.shard.sharded_model import own_rows, set_own
-from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.communicator import LONG_WORK, Communicator
 
 
 def fill_shares(
@@ -37,7 +37,7 @@ def fill_shares(
         found = on_leader[0]
         return found.plan.files, found.plan.fresh, bool(found.loaded), found.line
 
-    files, fresh, loaded, line = comm.from_leader(find)
+    files, fresh, loaded, line = comm.from_leader(find, LONG_WORK)
     first = on_leader[0] if on_leader else folder_model.FirstWeights(TensorPlan(files, fresh, ()), {}, line)
     model = module.model.state_dict(keep_vars=True)
     own = model if own is None else own

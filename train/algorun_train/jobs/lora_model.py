@@ -11,7 +11,7 @@ from algorun_train.common.errors import UserError
 from algorun_train.models import folder_model, lora
 from algorun_train.models.folder_config import ModelFolder
 from algorun_train.options.job_options import DdpJobOptions
-from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.communicator import LONG_WORK, Communicator
 
 from .first_weights import send_weights
 from .weights_checksum import weights_checksum
@@ -49,7 +49,9 @@ class LoraJobModel:
         self._head = set() if classes is None else folder_model.head_names(folder, classes)
         self._module = folder_model.build_model(folder, classes, options.seed)
         self._targets = lora.choose_targets(self._module.model, folder, self._spec, self._head)
-        self._line = comm.from_leader(lambda: folder_model.load_weights(self._module, folder, classes, options.seed))
+        self._line = comm.from_leader(
+            lambda: folder_model.load_weights(self._module, folder, classes, options.seed), LONG_WORK
+        )
         if options.shard != "1":
             send_weights(self._module, comm)  # else DDP sends them
         self._adapt(self._module)
@@ -61,7 +63,7 @@ class LoraJobModel:
         )
         asked = {"lora": options.lora, "lora_alpha": self._spec.alpha, "lora_targets": list(self._targets)}
         # A checkpoint has the adapters only: with other weights below them it would be another model.
-        weights = comm.from_leader(lambda: weights_checksum(folder))
+        weights = comm.from_leader(lambda: weights_checksum(folder), LONG_WORK)
         self.identity: Mapping[str, object] = folder_model.identity(folder) | asked | weights
         self.description: Mapping[str, object] = {"model": folder.architecture, **asked, "merged": options.merge}
 

@@ -18,7 +18,7 @@ from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.image_models import build, specify
 from algorun_train.options.folders import Folders
 from algorun_train.options.job_options import PipelineJobOptions
-from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.communicator import LONG_WORK, Communicator
 
 from .chosen_data import load_data
 from .chosen_model import FolderJobModel, job_description, job_identity, job_inputs, write_trained
@@ -100,7 +100,7 @@ def _of_folder(
     if in_stages:
         late = LateWeights(lambda: _whole(folder, data.classes, options.seed, comm.is_leader), chosen.fill_stages)
     else:
-        first_weights = comm.from_leader(chosen.first_weights)
+        first_weights = comm.from_leader(chosen.first_weights, LONG_WORK)
         send_weights(chosen.module, comm)
     inputs, labels = data.example(1, torch.device("cpu"))
     task = PipelineTask(

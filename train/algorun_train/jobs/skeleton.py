@@ -30,7 +30,7 @@ from algorun_train.loop.training_loop import LoopSetup, Outcome, TrainingLoop
 from algorun_train.options.folders import Folders, find_folders
 from algorun_train.options.job_options import TrainOptions
 from algorun_train.options.option_rules import OnResume, values_of
-from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.communicator import LONG_WORK, Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import World
 
@@ -159,7 +159,7 @@ def train(job: TrainingJob, context: JobContext) -> None:
         say(f"stopped on request after step {outcome.position.step}; the same command goes on from there")
         return
     state = job.model_state()
-    say(comm.from_leader(lambda: _write_results(job, context.folders, state, outcome)))
+    say(comm.from_leader(lambda: _write_results(job, context.folders, state, outcome), LONG_WORK))
     comm.from_leader(lambda: job.checkpoints.artifact_written(artifact))
 
 

@@ -17,6 +17,9 @@ from .packing import Packing, cannot_be_sent
 from .world import World
 
 T = TypeVar("T")
+# For work whose time grows with the model or a slow disk: an artifact of 100 GB takes half an hour at 50 MB/s, and a search for
+# stages makes dozens of passes on the CPU.
+LONG_WORK = datetime.timedelta(hours=2)
 CHUNK = 64 * 2**20  # bytes per broadcast of a checkpoint: bounds the second copy that a rank holds
 
 

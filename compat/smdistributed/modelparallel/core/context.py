@@ -12,11 +12,11 @@ from algorun_train.options import mp_parameters
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_parameters import MpParameters
 from algorun_train.options.pipeline_layout import lay_out
-from algorun_train.parallel.planning import on_one_rank
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.shard.sharded_model import ShardMesh, make_mesh
 from algorun_train.parallel.signatures.model_ranks import ModelRanks
 from algorun_train.ranks import join
+from algorun_train.ranks.communicator import LONG_WORK
 from algorun_train.ranks.meeting import Meeting, own_meeting
 from algorun_train.ranks.object_channel import ObjectChannel
 from algorun_train.ranks.packing import Packing, cannot_be_sent
@@ -71,7 +71,7 @@ def enter(parameters: str) -> Context:
     everybody = None
     if comm.size > 1:  # a group of its own, so that scripts' messages meet no others
         everybody = dist.new_group(list(range(comm.size)), backend="gloo", timeout=join.COLLECTIVE_TIMEOUT)
-    pipeline = own_meeting(comm.rank, grid.pipelines, ADVICE, on_one_rank.LIMIT if grid.pp > 1 else None)
+    pipeline = own_meeting(comm.rank, grid.pipelines, ADVICE, LONG_WORK if grid.pp > 1 else None)
     mesh, holders = None, pipeline
     if shards > 1:
         mesh = make_mesh(comm.device, comm.rank, comm.size, shards)

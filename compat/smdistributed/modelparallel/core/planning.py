@@ -19,6 +19,7 @@ from algorun_train.parallel.signatures import independent_samples
 from algorun_train.parallel.signatures.model_call import ModelCall
 from algorun_train.parallel.signatures.pipelines import Plan, precision_of
 from algorun_train.ranks import generators
+from algorun_train.ranks.communicator import LONG_WORK
 
 from . import placement
 from .context import Context
@@ -28,9 +29,7 @@ def planned(context: Context, module: nn.Module, call: ModelCall) -> Plan:
     """The plan for a call, which is rank 0's. `module` is on the CPU. UserError for a model that cannot be cut so."""
     device = context.axes.device
     with generators.kept(device):  # what the script draws next is the same on all ranks
-        independent = context.comm.from_leader(
-            lambda: independent_samples.by_mode(module, call, device), on_one_rank.LIMIT
-        )
+        independent = context.comm.from_leader(lambda: independent_samples.by_mode(module, call, device), LONG_WORK)
         return Plan(call, _split(context, module, call), independent)
 
 
@@ -56,7 +55,5 @@ def _split(context: Context, module: nn.Module, call: ModelCall) -> ModelStages:
     begins, warning = comm.on_all(lambda: placement.placed(cutting, module, wishes.default_partition, layout.stages))
     if warning and not context.partition.happened:  # once, though an evaluation before any training makes a plan, too
         comm.say(warning)
-    entries = comm.from_leader(
-        lambda: profiling.entries(cutting, context.axes.device, options.precision), on_one_rank.LIMIT
-    )
+    entries = comm.from_leader(lambda: profiling.entries(cutting, context.axes.device, options.precision), LONG_WORK)
     return ModelStages(cutting, begins, tuple(entries))

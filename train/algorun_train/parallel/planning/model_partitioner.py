@@ -30,10 +30,10 @@ from algorun_train.parallel.partition.layers_to_stages import choose_stages, doe
 from algorun_train.parallel.partition.memory import MemoryModel, preallocated
 from algorun_train.parallel.partition.partition_file import Job, PartitionFile
 from algorun_train.parallel.partition.profiling import combined, entries, profile
-from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.communicator import LONG_WORK, Communicator
 
 from .model_hash import model_hash
-from .on_one_rank import LIMIT, check_same_models, cut_by_leader
+from .on_one_rank import check_same_models, cut_by_leader
 from .options import PartitionOptions
 
 MIB = 2**20
@@ -208,7 +208,7 @@ class ModelPartitioner:
             say(draw.partition_text(partition, segments))
         if warning := imbalance.warning(partition, segments, cutting.refused, options.optimize):
             say(warning)
-        specs = self._comm.from_leader(lambda: entries(cutting, self._comm.device, options.precision), LIMIT)
+        specs = self._comm.from_leader(lambda: entries(cutting, self._comm.device, options.precision), LONG_WORK)
         return PartitionedModel(ModelStages(cutting, partition.begins, tuple(specs)), segments, partition)
 
 

@@ -6,7 +6,6 @@ would do the same work with an eighth of the CPUs.
 
 from __future__ import annotations
 
-import datetime
 import gc
 from collections.abc import Callable
 from itertools import zip_longest
@@ -17,12 +16,9 @@ from algorun_train.common.errors import UserError
 from algorun_train.parallel.cut.any_module import Cut
 from algorun_train.parallel.cut.found_cut import packed, unpacked
 from algorun_train.parallel.model.trees import arguments, leaves
-from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.communicator import LONG_WORK, Communicator
 
 from .model_hash import model_hash
-
-# A model of 7 B weights takes minutes for one pass on the CPU, and a search makes dozens of passes.
-LIMIT = datetime.timedelta(hours=2)
 
 
 def cut_by_leader(
@@ -45,7 +41,7 @@ def cut_by_leader(
         found.append(Cut(model, example, cutting.found) if build else cutting)
         return packed(cutting.found)
 
-    data = comm.from_leader(searched, LIMIT)
+    data = comm.from_leader(searched, LONG_WORK)
     if build:
         gc.collect()  # modules and their patched methods refer to each other
     return comm.on_all(lambda: found[0] if found else Cut(model, example, unpacked(data, build or model, example)))
