@@ -1,7 +1,7 @@
 """Types every command of the README and of the task pages as a newcomer does, and prints the seconds of each.
 
-`make typed-lines`; `.ci/newcomer.sh typed-lines` does it in a bare container. A line that does not end as it should, or that nobody has
-thought of here, fails.
+`make typed-lines`; CI does it in a bare container. A line that does not end as it should, or that nobody has thought
+of here, fails.
 """
 
 from __future__ import annotations

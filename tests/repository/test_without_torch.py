@@ -46,3 +46,7 @@ def test_files_that_import_torch_at_once_have_a_row():
             }
             if imported & {"torch", "numpy"}:
                 assert without_torch.place(path) in NEED_TORCH
+
+
+def test_ci_runs_it_on_debian_13():
+    assert "NEWCOMER_BASE=algorun-base:trixie .ci/newcomer.sh test-light" in (ROOT / ".ci" / "run").read_text()
