@@ -1,5 +1,6 @@
 """boto3 alone: CreateTrainingJob. Hyperparameters are strings; those of the launcher are its interface.
 
+pip install boto3==1.44.8
 python examples/create_training_job.py --image-uri .. --role .. --code s3://bucket/sourcedir.tar.gz --output s3://bucket/out
 """
 

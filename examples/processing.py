@@ -1,6 +1,8 @@
 """SageMaker Python SDK v2, Processing: one process per host, each on its own shard of the data.
 
-python examples/processing.py --image-uri algorun:cpu --role .. --input s3://bucket/raw --output s3://bucket/done
+pip install sagemaker==2.257.7    # SDK v3 has other modules
+python examples/processing.py --image-uri ACCOUNT.dkr.ecr.REGION.amazonaws.com/algorun:0.2.0 --role ROLE_ARN \\
+    --input s3://bucket/raw --output s3://bucket/done
 """
 
 import argparse

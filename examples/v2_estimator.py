@@ -3,6 +3,7 @@
 Without channels it trains on the handwritten digits that the image holds. An Estimator drops `distribution=`: the
 launch is chosen by hyperparameters.
 
+    pip install sagemaker==2.257.7    # SDK v3 has other modules
     python examples/v2_estimator.py --image-uri algorun:cpu --local
 """
 

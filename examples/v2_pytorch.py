@@ -1,7 +1,8 @@
 """SageMaker Python SDK v2, framework estimator: `distribution=` chooses the launch.
 
+pip install sagemaker==2.257.7    # SDK v3 has other modules
 python examples/v2_pytorch.py --image-uri algorun:cpu --local
-python examples/v2_pytorch.py --image-uri ACCOUNT.dkr.ecr.REGION.amazonaws.com/algorun:0.1.0 --role ROLE_ARN
+python examples/v2_pytorch.py --image-uri ACCOUNT.dkr.ecr.REGION.amazonaws.com/algorun:0.2.0 --role ROLE_ARN
 """
 
 import argparse

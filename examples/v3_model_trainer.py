@@ -1,5 +1,6 @@
 """SageMaker Python SDK v3: ModelTrainer, with our launcher in place of the SDK's drivers.
 
+pip install sagemaker==3.27.0    # SDK v2 has other modules
 python examples/v3_model_trainer.py --image-uri algorun:cpu --local
 """
 

@@ -108,6 +108,8 @@ def prepared(page: str, folder: Path) -> Path:
 def typed(line: str, page: str) -> tuple[list[str], tuple[int, ...]]:
     """The words that are typed for a line, and the codes it may end with. No account is here."""
     words = shlex.split(line.replace("IMAGE_URI", "123456789012.dkr.ecr.eu-west-1.amazonaws.com/algorun:0.2.0"))
+    if "--resume" in words:  # nobody stops it here
+        words = ["20" if word == "500" else word for word in words]
     if words[:3] == ["algorun", "doctor", "--aws"]:
         return words, (71,)
     if words[:2] == ["algorun", "doctor"]:

@@ -40,6 +40,27 @@ def test_the_raw_request_is_valid_and_says_what_the_launcher_reads(tmp_path):
     assert job.entry.args == ("--epochs", "3", "--lr", "0.1")
 
 
+def sdk(major: int) -> str:
+    """The version of the SageMaker SDK that `make sdk-test` runs."""
+    pinned = (ROOT / "tests" / "sdk" / f"requirements-v{major}.txt").read_text()
+    return re.search(rf"^sagemaker==({major}\.\S+)$", pinned, flags=re.MULTILINE)[1]
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_for_an_sdk_names_the_version_that_the_tests_run(example):
+    text = example.read_text()
+    if not re.search(r"^(from|import) sagemaker\b", text, flags=re.MULTILINE):
+        return
+    major = 3 if "sagemaker.train" in text else 2
+    assert f"pip install sagemaker=={sdk(major)} " in text
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/sagemaker.md"])
+def test_pages_about_the_sdks_name_the_versions_that_the_tests_run(page):
+    named = set(re.findall(r"\b[23]\.\d+\.\d+\b", (ROOT / page).read_text()))
+    assert {sdk(2), sdk(3)} <= named
+
+
 IMAGENET = ROOT / "examples" / "imagenet"
 # Lines as main.py prints them.
 LINES = {
