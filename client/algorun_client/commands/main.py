@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NoReturn, Protocol
 
+from algorun.common import torchrun_options
 from algorun.common.errors import UserError
 from algorun.common.plain_text import plain
 from algorun.common.secret_names import without_secrets
@@ -53,6 +54,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
 }
 
 
+TORCHRUN_S = ("--hosts", "--slots", "--restarts")  # options of submit that torchrun calls otherwise
 ENDING = tuple(getattr(signal, each) for each in ("SIGTERM", "SIGHUP") if hasattr(signal, each))  # Windows lacks one
 BEFORE = "nothing was uploaded, and no job was created"
 
@@ -137,14 +139,26 @@ def _interrupted(text: str, *, as_json: bool) -> None:
 
 def _parsed(words: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     command, text = COMMANDS[words[0]]
+    if command is state and words[1:2] and words[1] in state.ACTIONS:
+        parser = _Parser(prog=f"algorun state {words[1]}", description=state.ACTIONS[words[1]], allow_abbrev=False)
+        state.add_options_of(words[1], parser)
+        return command, _options(parser, list(words[2:]))
     parser = _Parser(prog=f"algorun {words[0]}", description=text, allow_abbrev=False)
     command.add_options(parser)
     split = {"submit": submit.split, "doctor": doctor.split}.get(words[0])
     own, program = split(words[1:]) if split else (list(words[1:]), [])
-    options = parser.parse_args(own)
+    options = _options(parser, own)
     if split:
         options.program = program
     return command, options
+
+
+def _options(parser: argparse.ArgumentParser, words: list[str]) -> argparse.Namespace:
+    options, unknown = parser.parse_known_args(words)
+    if not unknown:
+        return options
+    fix = torchrun_options.fix(unknown, TORCHRUN_S) if parser.prog in ("algorun submit", "algorun doctor") else ""
+    raise UserError("command line", f"unrecognized arguments: {' '.join(unknown)}", fix=fix or f"{parser.prog} -h")
 
 
 def _wants_json(words: Sequence[str]) -> bool:

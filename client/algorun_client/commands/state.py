@@ -19,14 +19,27 @@ from . import place
 from .common_options import add_place_options, add_where_options
 from .where import Connection, connect
 
-ACTIONS = ("ls", "clean")
+ACTIONS = {
+    "ls": "List the checkpoints that a task keeps for its next job.",
+    "clean": "Remove the checkpoints that a task keeps for its next job.",
+}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the command."""
-    parser.add_argument("action", choices=ACTIONS, help="list the folders of the state, or remove them")
+    """The options of the command, whose action may stand behind some of them."""
+    parser.add_argument("action", choices=tuple(ACTIONS), help="list the folders of the state, or remove them")
+    _add(parser, "clean: only this folder, such as algo-2")
+
+
+def add_options_of(action: str, parser: argparse.ArgumentParser) -> None:
+    """The options behind `algorun state ACTION`."""
+    parser.set_defaults(action=action)
+    _add(parser, "only this folder, such as algo-2" if action == "clean" else argparse.SUPPRESS)
+
+
+def _add(parser: argparse.ArgumentParser, help_of_host: str) -> None:
     parser.add_argument("job", metavar="TASK", help="TASK or PROJECT/TASK")
-    parser.add_argument("--host", metavar="NAME", default="", help="clean: only this folder, such as algo-2")
+    parser.add_argument("--host", metavar="NAME", default="", help=help_of_host)
     add_where_options(parser)
     add_place_options(parser)
 

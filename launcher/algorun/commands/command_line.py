@@ -25,6 +25,8 @@ FLAGS = (
     "--json",
     "--resume",
 )  # options without a value
+WITHOUT_HOSTS = ("--slots", "--restarts")  # options that torchrun calls otherwise
+WITH_HOSTS = (*WITHOUT_HOSTS, "--hosts")
 PROGRAM_HELP = (
     "a script (.py, .sh), an executable, or a bundled entrypoint (ddp, pipeline, mpi-basics), followed by its arguments"
 )
@@ -88,7 +90,9 @@ def parser() -> _Parser:
         allow_abbrev=False,
     )
     made.add_argument("--version", action="version", version=f"algorun {__version__}")
-    commands = made.add_subparsers(dest="command", metavar="COMMAND", help=argparse.SUPPRESS, parser_class=_Parser)
+    commands = made.add_subparsers(
+        prog="algorun", dest="command", metavar="COMMAND", help=argparse.SUPPRESS, parser_class=_Parser
+    )
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, description=text, formatter_class=_Help, allow_abbrev=False)
@@ -150,11 +154,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     at = 1
     if words[:1] == ["train"]:
         at = len(words) if words[1:2] in (["-h"], ["--help"]) else 1
-        options = parser().parse_args(words[:at])
+        options = _options(words[:at])
         options.arguments = words[at:]
         return options
     if words[:1] not in (["run"], ["plan"], ["simulate"]):
-        return parser().parse_args(words)
+        return _options(words)
     while at < len(words) and words[at].startswith("-"):
         if words[at] == "--":
             break
@@ -163,6 +167,18 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             break
         alone = words[at] in FLAGS or "=" in words[at] or (words[at].startswith("-j") and words[at] != "-j")
         at += 1 if alone else 2
-    options = parser().parse_args(words[:at])
+    options = _options(words[:at])
     options.program = words[at:]
     return options
+
+
+def _options(words: list[str]) -> argparse.Namespace:
+    options, unknown = parser().parse_known_args(words)
+    if not unknown:
+        return options
+    from algorun.common import torchrun_options
+
+    here = {"run": WITHOUT_HOSTS, "plan": WITH_HOSTS, "simulate": WITH_HOSTS}.get(words[0])
+    fix = torchrun_options.fix(unknown, here) if here else ""
+    command = f"algorun {options.command}" if options.command else "algorun"
+    raise UserError("command line", f"unrecognized arguments: {' '.join(unknown)}", fix=fix or f"{command} -h")

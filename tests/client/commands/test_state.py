@@ -50,6 +50,7 @@ def test_the_folders_of_hosts_are_listed(world, capsys):
     ]
     objects = [json.loads(line) for line in run(capsys, "ls", "--json", "train").out.splitlines()]
     assert [each.get("name") for each in objects] == ["", "algo-1", "algo-2", None]
+    assert len(run(capsys, "--json", "ls", "train").out.splitlines()) == 4  # options may stand before the action
     assert run(capsys, "ls", "nothing").out == "s3://local/images/nothing/state/: no state\n"
 
 

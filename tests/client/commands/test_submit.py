@@ -254,6 +254,11 @@ def test_with_credentials_a_dry_run_is_what_boto3_gets(here, environ, account, c
         ),
         (["--role", "Job", "--hosst", "2", "main.py"], "unrecognized arguments: --hosst; fix: algorun submit -h", 64),
         (
+            ["--role", "Job", "--nproc-per-node", "4", "main.py"],
+            "unrecognized arguments: --nproc-per-node; fix: --slots N in place of torchrun's --nproc-per-node",
+            64,
+        ),
+        (
             ["--role", "Job", "--hyperparameter", "h=" + "x" * 2501, "main.py"],
             "--hyperparameter h: has 2501 characters",
             64,

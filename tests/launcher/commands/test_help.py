@@ -11,6 +11,8 @@ import pytest
 
 from algorun import cli
 from algorun.commands import overview
+from algorun.commands.command_line import parse
+from algorun.common.errors import UserError
 
 PROGRAM = {
     "--engine NAME": "how ranks are started: native, torchrun, mpirun, ray",
@@ -109,3 +111,37 @@ def test_the_help_of_algorun_names_each_command_and_where_to_read_on():
     for command in ("train", "run", "plan", "simulate", "doctor", "metric-definitions"):
         assert command in text
     assert squeezed("algorun COMMAND -h shows the options of a command.") in text
+
+
+COMMANDS = [line.split()[0] for line in overview.TEXT.splitlines() if line.startswith("  ")]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "doctor --aws", "state ls", "state clean"])
+def test_a_usage_line_begins_with_the_command_as_it_is_typed(command):
+    usage = "algorun doctor" if command == "doctor --aws" else f"algorun {command}"
+    assert help_of(*command.split()).startswith(squeezed(f"usage: {usage} [-h]"))
+
+
+@pytest.mark.parametrize(
+    ("line", "fix"),
+    [
+        ("run --nproc-per-node 4 train.py", "--slots N in place of torchrun's --nproc-per-node"),
+        ("run --nproc_per_node=4 train.py", "--slots N in place of torchrun's --nproc-per-node"),
+        ("simulate --nnodes 2 train.py", "--hosts N in place of torchrun's --nnodes"),
+        ("run --nnodes 2 train.py", "leave out torchrun's --nnodes: a job knows its hosts"),
+        ("plan --rdzv-endpoint=a:1 train.py", "leave out torchrun's --rdzv-endpoint: a job knows its hosts"),
+        ("simulate --host 2 train.py", "algorun simulate -h"),
+        ("doctor --nnodes 2", "algorun doctor -h"),
+        ("--nnodes", "algorun -h"),
+    ],
+)
+def test_an_unknown_option_says_where_to_look_and_one_of_torchrun_what_it_is_called_here(line, fix):
+    with pytest.raises(UserError, match="unrecognized arguments: --") as error:
+        parse(line.split())
+    assert str(error.value).endswith(f"fix: {fix}")
+
+
+def test_a_wrong_value_names_the_help_of_its_command():
+    with pytest.raises(UserError) as error:
+        parse(["completion", "csh"])
+    assert str(error.value).endswith("fix: algorun completion -h")
