@@ -246,6 +246,25 @@ def test_a_dry_run_shows_all_jobs_and_what_is_not_known_yet(laptop, tmp_path, ca
     assert not (tmp_path / "root").exists()
 
 
+def test_a_dry_run_of_several_tasks_says_which_are_done_already(laptop, capfd):
+    def done() -> list[tuple[str, str]]:
+        """The tasks that the dry run calls done, and their jobs."""
+        found = re.findall(
+            r"algorun: (\S+): done already by (\S+) \(execution 1\): nothing has", capfd.readouterr().err
+        )
+        return [(task, re.sub(r"-\w{6}$", "", job.removeprefix(f"{laptop.project}-"))) for task, job in found]
+
+    laptop.file(HEAD + SWEEP)
+    assert laptop("submit", "--task", "data") == 0
+    assert laptop("submit", "--all", "--dry-run") == 0
+    assert done() == [("data", "data-0001")]
+    assert laptop("submit", "--all", "--dry-run", "--force") == 0
+    assert done() == []
+    assert laptop("submit", "--task", "train", "--json") == 0
+    assert laptop("submit", "--task", "train", "--dry-run", "--json") == 0
+    assert done() == [("train.lr-1", "train-lr-1-0001"), ("train.lr-2", "train-lr-2-0001")]
+
+
 @ON_THE_SERVER
 def test_a_sweep_above_the_quota_waits_and_a_killed_client_goes_on(laptop, server, capfd, tmp_path):
     """Four points, a quota of two instances: never three run. The client is killed after it has created two jobs, which last

@@ -151,6 +151,13 @@ def text_of_done(execution: Done | Placed) -> str:
     return f"done already by {execution.job} (execution {execution.number}): nothing has changed"
 
 
+def say_done_already(execution: Done, task: str = "") -> None:
+    """For a dry run: submit would send nothing. `task` stands in front, where there are several."""
+    print(
+        f"algorun: {task}{text_of_done(execution)}; submit sends nothing without --force", file=sys.stderr, flush=True
+    )
+
+
 def _created_by_lost_call(connection: Connection, make: Maker, telling: Telling) -> Placed | None:
     """The job that an earlier try has created without learning it. None if there is none: the newest claim tells."""
     target = connection.target

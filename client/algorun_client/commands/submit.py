@@ -25,6 +25,7 @@ from .one_task import (
     look_without_sending,
     make_bucket,
     place_task,
+    say_done_already,
     text_of_done,
 )
 from .submit_options import add_options, split
@@ -94,5 +95,5 @@ def _looked_up(asked: Asked, environ: Mapping[str, str], wish: Wish, *, create_b
         except ApiError as error:
             raise explained(error) from None
     if earlier and not earlier.differences:
-        print(f"algorun: {text_of_done(earlier.execution)}; submit sends nothing without --force", file=sys.stderr)
+        say_done_already(earlier.execution)
     return request
