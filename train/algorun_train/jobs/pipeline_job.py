@@ -101,6 +101,7 @@ class PipelineJob(TrainingJob):
     """Stages, optimizer and checkpoints of one job on this rank."""
 
     options: PipelineJobOptions
+    replica = "pipeline"
 
     def __init__(
         self, options: PipelineJobOptions, task: PipelineTask, stages: ModelInStages, context: JobContext

@@ -36,6 +36,7 @@ from algorun_train.ranks.world import World
 
 from . import resuming
 from .resuming import job_name
+from .short_epochs import short_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class TrainingJob(ABC):
     options: TrainOptions
     source: Source  # of this rank's batches
     batching: Batching
+    replica = "rank"  # what takes a share of a step: a rank, or a pipeline of several
     checkpoints: Checkpoints
     training: Values  # what changes training beside the identity of its checkpoints, by name (resuming.py)
     sample_flops: float = 0.0  # operations of the model for a sample, forward and backward; 0.0 not known
@@ -138,6 +140,8 @@ def train(job: TrainingJob, context: JobContext) -> None:
     warnings = filter(None, [precision_warning(options, comm.device)])
     for line in (*job.introduction(), *warnings, _rate_line(options, learning_rate.peak)):
         say(line)
+    if warning := short_epoch(job.source.train_count, job.source.unit, job.batching, job.replica):
+        say(warning)
     stepper = job.make_stepper()
     with _reports(context, start.position if start else Position()) as report:
         setup = LoopSetup(
