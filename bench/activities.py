@@ -81,12 +81,12 @@ def job(folder: Path, steps: int, hooks: str, repeats: int) -> dict[str, float |
     program.write_text(PROGRAM)
     argv = [sys.executable, "-m", "algorun", "simulate", "-j", "1x2", str(program), str(steps)]
     argv.append(str({"on": repeats, "off": BACKWARD, "traced": min(repeats, TRACED_REPEATS)}[hooks]))
-    environ = {**os.environ, "ALGORUN_HOOKS": hooks, "OMP_NUM_THREADS": "1"}
+    environ = {**os.environ, "ALGORUN_HOOKS": "off" if hooks == "off" else "", "OMP_NUM_THREADS": "1"}
     environ["ALGORUN_TRACE_STEPS"] = TRACED if hooks == "traced" else ""
     done = subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=LONGEST_S)
     lines = [line.split(FIGURES, 1)[1] for line in done.stdout.splitlines() if FIGURES in line]
     if done.returncode or not lines:
-        sys.exit(f"error: the job with ALGORUN_HOOKS={hooks} ended with {done.returncode}\n{done.stdout}{done.stderr}")
+        sys.exit(f"error: the job ({hooks}) ended with {done.returncode}\n{done.stdout}{done.stderr}")
     found: dict[str, float | str] = json.loads(lines[0])
     seen = json.loads((folder / "algorun-simulate/algo-1/output/data/result.json").read_text())["times"]
     if hooks != "off" and not all(seen["activities"][name] for name in A_STEP):

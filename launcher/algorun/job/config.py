@@ -127,6 +127,7 @@ def _config(
     setup: Setup | None = None,
     limits: Limits | None = None,
 ) -> JobConfig:
+    settings.HOOKS.read(given.environ)  # the ranks read it themselves; a wrong value is refused before they start
     return JobConfig(
         input=given,
         setup=setup,

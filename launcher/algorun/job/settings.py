@@ -124,6 +124,11 @@ FIGURES = Setting(
     "ALGORUN_FIGURES", True, unless_off, "off",
     "off: do not measure how busy the hosts are, CPUs, memory, disks, network and GPUs. Unset: measure them",
 )  # fmt: skip
+HOOKS = Setting(
+    "ALGORUN_HOOKS", True, unless_off, "off",
+    "off: put nothing around torch's functions; of a script of your own only the steps are then seen, not its activities. Unset: "
+    "see both",
+)  # fmt: skip
 RAY_OBJECT_STORE_MB: Setting[int | None] = Setting(
     "ALGORUN_RAY_OBJECT_STORE_MB", None, object_store_mb, f"{LEAST_STORE_MB} to what is free in /dev/shm",
     "Size of Ray's object store on each host, in MiB. Unset: 30 % of the host's memory, at most 80 % of what is free in "
@@ -227,11 +232,6 @@ CHECKPOINT_DIR = Setting(
     "a folder",
     "The folder of checkpoints, which SageMaker keeps: /opt/ml/checkpoints",
 )
-HOOKS = Setting(
-    "ALGORUN_HOOKS", "", text_of, "off",
-    "off: put nothing around torch's functions; the closing table then does not say what ranks of your own script did",
-)  # fmt: skip
-
 # -- elsewhere -------------------------------------------------------------------------------------------------------
 
 CUDA_ON_CPU = Setting(
@@ -249,10 +249,10 @@ WAITS = (
 GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
     "The launcher": (
         *(ENGINE, SLOTS, RESTARTS, SHARE_NOTHING, EQUAL_SLOTS, PORT, ADDRESSES, TOKEN, EXTRACT, TF_CONFIG),
-        *(REQUEST_FORMAT, QUIET, PRICE, ENVIRONMENTS, FIGURES, TRACE_STEPS, RAY_OBJECT_STORE_MB),
+        *(REQUEST_FORMAT, QUIET, PRICE, ENVIRONMENTS, FIGURES, HOOKS, TRACE_STEPS, RAY_OBJECT_STORE_MB),
     ),
     "Waits of the launcher": WAITS,
-    "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, CHECKPOINT_DIR, RUN_DIR, SHIM, RANK, LOCAL_RANK, HOOKS),
+    "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, CHECKPOINT_DIR, RUN_DIR, SHIM, RANK, LOCAL_RANK),
     "smdistributed": (CUDA_ON_CPU,),
     "docker/compose.yaml and bench": (IMAGE,),
 }
