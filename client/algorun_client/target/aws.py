@@ -201,7 +201,7 @@ class AwsSession:
                 raise UserError(
                     "--image",
                     f"{image} does not exist: {error.message}",
-                    fix="build.sh --push puts algorun's image there",
+                    fix="`./build.sh push` puts algorun's image there",
                 ) from None
             raise explained(error) from None
         return fields.required(fields.tables(answer, "imageDetails")[0], "imageDigest")
