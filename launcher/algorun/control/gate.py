@@ -124,10 +124,10 @@ class Gate:
         return f"waiting for {listed(missing)}{what} (of {len(self.hosts)} hosts)"
 
     def _absent(self, limit_s: float) -> Failure:
-        missing, what = self.missing, "missing"
+        missing, text = self.missing, f"hosts missing after {limit_s:g} s: "
         if not missing:
-            missing, what = self.unready, "not ready"
-        text = f"hosts {what} after {limit_s:g} s: {listed(missing)}"
+            missing, text = self.unready, f"hosts not ready after {limit_s:g} s: "
+        text += listed(missing)
         came = [host for host in missing if host in self._unproven][:SHOWN_HOSTS]
         if came:
             text += f" ({', '.join(came)} came with another token: ALGORUN_TOKEN, or the training job's ARN)"

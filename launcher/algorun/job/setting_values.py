@@ -48,7 +48,7 @@ def seconds_or_off(name: str, text: str) -> float:
 def unless_off(name: str, text: str) -> bool:
     """False for `off`, which is the only value."""
     if text != "off":
-        raise UserError(name, f"{text!r} is not allowed", allowed="off", fix="unset it to measure")
+        raise UserError(name, f"{text!r} is not allowed", allowed="off", fix="off, or unset it")
     return False
 
 

@@ -1,0 +1,162 @@
+"""docs/troubleshooting.md is searched for the first words of a message: those in its tables and examples are the sources' own."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("launcher/algorun", "train/algorun_train", "client/algorun_client", "report/algorun_report")
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+VALUE = "\0"  # in a text of the sources: what is put in
+FRAMES = (
+    "algorun: error: ",
+    "algorun: warning: ",
+    "algorun: job .. ",
+    "algorun: attempt .. ",
+    "algorun: ",
+    "error: ",
+    "warning: ",
+    "hint: ",
+)
+
+
+@cache
+def texts() -> tuple[str, ...]:
+    """Every text that the sources can put together in one place, with VALUE where a value goes; no docstrings."""
+    found: dict[str, None] = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for text in _texts(ast.parse(path.read_text())):
+                found[text] = None
+    return tuple(found)
+
+
+def _texts(tree: ast.AST) -> Iterator[str]:
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if node in docstrings:
+            continue
+        if isinstance(node, ast.Constant | ast.JoinedStr | ast.BinOp):
+            yield _text(node)
+        elif isinstance(node, ast.Call):
+            words = [_text(each) for each in node.args[:3]]
+            yield from (": ".join(words[at : at + 2]) for at in range(len(words) - 1))  # UserError(where, what)
+
+
+def _text(node: ast.AST) -> str:
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_text(part) if isinstance(part, ast.Constant) else VALUE for part in parts)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _text(left) + _text(right)
+        case _:
+            return VALUE
+
+
+def kinds() -> set[str]:
+    """The kinds of failures, as the docstring of `Failure` lists them."""
+    text = (ROOT / "launcher" / "algorun" / "control" / "failure.py").read_text()
+    listed = re.search(r"kind: ([\w\s,]+?)\.", text)[1]
+    return set(re.findall(r"\w+", listed)) - {"or"}
+
+
+def body(message: str) -> str:
+    """The message without what stands in front of many: `algorun: error: `, or kind, host and code of a failure."""
+    found = re.match(r"([a-z]+): .*?(?:, exit (\d+))?(?:: |$)", message)
+    if found and found[1] in kinds():
+        without_colon = re.match(r"[a-z]+: rank \.\. (?!on\b)(.+)", message)  # `left: rank .. left with 0`
+        return message[found.end() :] or (without_colon[1] if without_colon else "")
+    return next((message.removeprefix(frame) for frame in FRAMES if message.startswith(frame)), message)
+
+
+def is_said(message: str) -> bool:
+    """True if the constant words of `message`, between `..`, stand in this order in one text of the sources.
+
+    Pieces of three words and more may be texts of their own, and so may place and fault of an error.
+    """
+    pieces = [piece.strip(" :") for piece in re.split(r"\.\.", message)]
+    pieces = [piece for piece in pieces if re.search(r"\w", piece)]
+    if not pieces:
+        return True
+    if _in_one_text(pieces):
+        return True
+    if len(pieces) > 1 and all(len(piece.split()) > 2 and _in_one_text([piece]) for piece in pieces):
+        return True
+    place, colon, fault = message.partition(": ")
+    return bool(colon) and is_said(place) and is_said(fault)
+
+
+def _in_one_text(pieces: list[str]) -> bool:
+    pattern = re.compile(".*".join(map(re.escape, pieces)), re.DOTALL)
+    return any(pattern.search(text) for text in texts())
+
+
+def tables() -> list[list[str]]:
+    """The messages of each table of `Find a message`."""
+    part = PAGE[PAGE.index("## Find a message") : PAGE.index("## Read a failure")]
+    return [re.findall(r"^\| `(.+?)` \|", each, flags=re.MULTILINE) for each in part.split("### ")[1:]]
+
+
+MESSAGES = [message for table in tables() for message in table]
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_that_the_page_lists_is_one_of_the_sources(message):
+    assert is_said(body(message))
+
+
+@pytest.mark.parametrize(
+    "message", ["gate: .., exit 65: hosts absent after", "algorun: error: --image: no picture is named"]
+)
+def test_a_text_that_has_drifted_is_found(message):
+    assert not is_said(body(message))
+
+
+def test_the_tables_are_sorted_and_have_each_message_once():
+    for table in tables():
+        assert table == sorted(set(table), key=str.casefold)
+    assert len(MESSAGES) > 70
+
+
+def test_each_kind_of_failure_and_each_exit_code_is_listed():
+    from algorun.common.errors import ExitCode
+    from algorun_client.common.codes import ClientCode
+
+    assert {kind for kind in kinds() if not any(message.startswith(f"{kind}: ") for message in MESSAGES)} == set()
+    part = PAGE[PAGE.index("## Find a message") : PAGE.index("## Read a failure")]
+    codes = {int(code) for code in re.findall(r"(?i)\bexit (\d+)", part)}
+    assert {*ExitCode, *ClientCode} - {0, *codes} == set()
+
+
+def examples() -> list[str]:
+    """The texts of algorun, not of the user's program, in the examples of the page: those after kind and place."""
+    blocks = "".join(re.findall(r"^```\n(.*?)^```", PAGE, flags=re.DOTALL | re.MULTILINE))
+    of_users = {"exception", "exit"}
+    found = []
+    for line in blocks.splitlines():
+        headline = re.match(r"(?:also: |then: )?([a-z]+): (?:rank \d+ on )?[\w-]+(?:, exit \d+[^:]*)?: (.*)", line)
+        if headline and headline[1] in kinds() - of_users:
+            found.append(headline[2])
+        elif frame := next((frame for frame in FRAMES if line.startswith(frame)), ""):
+            found.append(line.removeprefix(frame))
+    return sorted(set(found))
+
+
+@cache
+def patterns() -> tuple[re.Pattern[str], ...]:
+    """The texts with several words of their own, as patterns of what they become."""
+    enough = [text for text in texts() if len(re.findall(r"[A-Za-z]{2,}", text)) > 1 and len(text) > 15]
+    return tuple(re.compile(".*?".join(map(re.escape, text.strip().split(VALUE))), re.DOTALL) for text in enough)
+
+
+@pytest.mark.parametrize("text", examples())
+def test_an_example_is_made_of_texts_of_the_sources(text):
+    assert any(pattern.search(text) for pattern in patterns())
