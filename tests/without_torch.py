@@ -44,6 +44,7 @@ NEED_TORCH: Mapping[str, str] = {
     "launcher/inside/test_rank_steps.py::test_the_bundled_ddp_says_what_it_does": "runs ddp",
     "launcher/inside/test_rank_shim.py::test_gloo_is_ended_before_the_interpreter_is": "gloo",
     "launcher/inside/test_rank_calls.py::test_a_process_of_a_group_tells_its_newest_calls_and_ends_as_ever": "gloo",
+    "launcher/inside/test_rank_calls.py::test_a_process_on_a_gpu_tells_the_calls_around_the_first_that_has_not_completed": "gloo",
     "launcher/inside/test_rank_calls.py::test_a_process_without_a_group_has_no_thread_that_waits": "imports torch",
     "launcher/inside/test_rank_activities.py::test_torch_and_the_users_modules_stay_what_they_were": "imports torch",
     "launcher/inside/test_rank_activities.py::test_an_exception_is_shown_without_the_launchers_frames": "imports torch",

@@ -143,11 +143,13 @@ def test_a_file_that_grows_while_it_is_hashed_is_refused(tmp_path, monkeypatch):
 
 def test_an_error_waits_for_no_other_upload():
     """Those of large files take hours, and no job will read them."""
-    world, interrupted, ended = World(), threading.Event(), []
+    world, begun, interrupted, ended = World(), threading.Event(), threading.Event(), []
 
     def put(uri: str, content: bytes, **_: object) -> str:
         if uri.endswith("refused"):
+            begun.wait(10)
             raise ApiError("AccessDenied", "no", "PutObject")
+        begun.set()
         ended.append(interrupted.wait(2))
         raise ApiError("Interrupted", "the upload was interrupted", "PutObject")
 
