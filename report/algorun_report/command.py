@@ -105,7 +105,7 @@ class Page:
     def to_json(self) -> dict[str, object]:
         """What --json prints."""
         metrics = [
-            {"name": each.name, "series": len(each.series), "values": sum(len(one.values) for one in each.series)}
+            {"name": each.title, "series": len(each.series), "values": sum(len(one.values) for one in each.series)}
             for each in self.report.metrics
         ]
         return {

@@ -17,6 +17,14 @@ class Axis(StrEnum):
     ORDER = "order"  # 1 for the first value that a source printed, 2 for the next
 
 
+class Place(StrEnum):
+    """What lines that print a metric are about: the training up to a step, an epoch, or neither is named."""
+
+    STEP = "step"
+    EPOCH = "epoch"
+    NONE = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """Values from one source: a host, or one rank of it. `x` never decreases; all numbers are finite."""
@@ -32,13 +40,22 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """A figure that the job printed. `series` has at least one value."""
+    """A figure that the job printed. `series` has at least one value.
+
+    A step's line and an epoch's have means over different stretches: printed by both, a figure is two metrics of one name.
+    """
 
     name: str
     regex: str
     series: tuple[Series, ...]
+    part: Place = Place.NONE  # of these lines, if those of another place print the figure as well
     unreadable: int = 0  # texts that the regular expression found and that are no finite number
     example: str = ""  # one of these texts
+
+    @property
+    def title(self) -> str:
+        """`train:loss by step`; the name alone, if all lines are of one place."""
+        return f"{self.name} by {self.part.value}" if self.part is not Place.NONE else self.name
 
 
 @dataclass(frozen=True, slots=True)

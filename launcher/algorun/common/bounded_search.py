@@ -30,9 +30,10 @@ MOST_CHARACTERS = 256 * 1024  # of a batch of several lines
 DIED = "ended the process that searched for it"
 SHOWN = 80  # characters of an expression in a message
 
-# Such as `train_loss: ([0-9.]+)`: plain characters, one repetition of a class, plain characters.
+# Such as `train_loss: ([0-9.]+)`: plain characters, one repetition of a class, plain characters or a choice of plain words.
 PLAIN = r"(?:[\w :;,=%/@<>!'\"-]|\\[.\[\](){}|^$*+?/:-])"
-USUAL = re.compile(rf"({PLAIN}+)\((\[(?:[\w.,+-]|\\.)+\])\+\)({PLAIN}*)", re.ASCII)
+WORDS = r"\(\?:\w+(?:\|\w+)*\)"
+USUAL = re.compile(rf"({PLAIN}+)\((\[(?:[\w.,+-]|\\.)+\])\+\)((?:{PLAIN}|{WORDS})*)", re.ASCII)
 
 Found = list[tuple[int, str]]  # number of a line, and its value
 

@@ -19,6 +19,14 @@ PRINTED = [
     {"Name": "train:data_wait", "Regex": f"data_wait: {NUMBER}"},
     {"Name": "train:peak_memory_mib", "Regex": f"peak_memory_mib: {NUMBER}"},
 ]
+# The bundled entrypoints print the loss of training in two lines: the mean since the last report with a step, and the mean of
+# an epoch. `train:loss` finds both, as AWS's examples read them: a curve of it jumps. These names have one each.
+ONE_MEAN_EACH = [
+    {"Name": "train:step_loss", "Regex": f"train_loss: {NUMBER} (?:learning_rate|train_perplexity)"},
+    {"Name": "train:epoch_loss", "Regex": f"train_loss: {NUMBER} val_loss :"},
+    {"Name": "train:step_perplexity", "Regex": f"train_perplexity: {NUMBER} learning_rate"},
+    {"Name": "train:epoch_perplexity", "Regex": f"train_perplexity: {NUMBER} val_perplexity"},
+]
 # The leader prints them once, at the end of any job; shares in percent.
 CLOSING = [
     {"Name": "job:goodput", "Regex": f"goodput {NUMBER}%, "},
@@ -27,4 +35,4 @@ CLOSING = [
     {"Name": "job:data_wait", "Regex": f"data: ranks .*wait {NUMBER}% of the time"},
     {"Name": "job:cost", "Regex": f"cost {NUMBER}: [0-9]+ host"},
 ]
-DEFINITIONS = [*PRINTED, *CLOSING]
+DEFINITIONS = [*PRINTED, *CLOSING, *ONE_MEAN_EACH]  # SageMaker takes 40: the last are left out first

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from algorun.common.bounded_search import compiled
 from algorun.common.errors import UserError
-from algorun.job.metric_definitions import CLOSING, DEFINITIONS
+from algorun.job.metric_definitions import CLOSING, DEFINITIONS, ONE_MEAN_EACH
 
-ONE_NUMBER = {(each["Name"], each["Regex"]) for each in CLOSING}
+# No curves: the figures of the closing table are one number each, and the page draws each mean of train:loss by itself.
+NOT_DRAWN = {(each["Name"], each["Regex"]) for each in (*CLOSING, *ONE_MEAN_EACH)}
 LIKE = "NAME=REGEX with one group for the number, such as loss='loss=([0-9.]+)'"
 
 
@@ -46,13 +47,13 @@ def from_option(text: str) -> Definition:
 def merged(wished: Iterable[Definition], of_job: Iterable[Definition]) -> list[Definition]:
     """Those of the command line, then the job's, then algorun's own. Of one name the first counts.
 
-    The figures of the closing table are left out: each is one number, and no curve.
+    Those that are NOT_DRAWN are left out.
     """
     found: dict[str, Definition] = {}
     own = [Definition(each["Name"], re.compile(each["Regex"])) for each in DEFINITIONS]
     for each in (*wished, *of_job, *own):
         found.setdefault(each.name, each)
-    return [each for each in found.values() if each.is_wished or (each.name, each.regex.pattern) not in ONE_NUMBER]
+    return [each for each in found.values() if each.is_wished or (each.name, each.regex.pattern) not in NOT_DRAWN]
 
 
 def is_bundled(each: Definition) -> bool:

@@ -47,7 +47,7 @@ def read(folder: Path, wished: Sequence[Definition] = (), rate: float | None = N
         )
     facts = _facts(folder, job, request, _results(results))
     found = scan(logs, merged(wished, _of_job(folder, job, request)), facts.created)
-    refuse_silent(found.silent, [each.name for each in found.metrics])
+    refuse_silent(found.silent, dict.fromkeys(each.name for each in found.metrics))
     times = read_rank_times(results)
     found = replace(found, begin=min(times.begins.values(), default=None) if found.begin is None else found.begin)
     use = read_utilization(folder, found.begin, FETCH)
@@ -264,7 +264,7 @@ def _notices(facts: RunReport, found: Scan) -> list[str]:
     if found.hosts and found.axis is Axis.ORDER:
         notices.append("The lines of the logs have no times (logs/*.times), so curves show the values in their order.")
     notices += [
-        f"{each.name}: {each.unreadable} texts such as {each.example!r} are no finite numbers and are left out."
+        f"{each.title}: {each.unreadable} texts such as {each.example!r} are no finite numbers and are left out."
         for each in found.metrics
         if each.unreadable
     ]

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from algorun.common.bounded_search import BoundedSearch
-from algorun_report.run_report import Axis, Excerpt, Host, Metric, Series
+from algorun_report.run_report import Axis, Excerpt, Host, Metric, Place, Series
 
 from .attempts import Start
 from .definitions import Definition
+from .line_places import place_of
 from .log_files import LogFile, lines, natural, shown, times
 
 LAST_LINES = 30  # of each host
@@ -33,7 +34,7 @@ class _Values:
 
 @dataclass(slots=True)
 class _Found:
-    """What a metric's regular expression has found. The key: host and rank."""
+    """What a metric's regular expression has found in lines of one place. The key: host and rank."""
 
     sources: defaultdict[tuple[str, int], _Values] = field(default_factory=lambda: defaultdict(_Values))
     unreadable: int = 0
@@ -113,7 +114,7 @@ def _scan(
     clocks = {log.path: times(log) for log in logs}
     counts = {log.path: sum(1 for _ in lines(log)) for log in logs}
     timed = bool(logs) and all(len(clock or ()) == counts[path] for path, clock in clocks.items())
-    found = {each.name: _Found() for each in definitions}
+    found: dict[str, defaultdict[Place, _Found]] = {each.name: defaultdict(_Found) for each in definitions}
     last = max(1, min(LAST_LINES, MOST_LINES // max(1, len({log.host for log in logs}))))
     tails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=last))
     begun: defaultdict[str, list[int]] = defaultdict(list)  # the starts of each host
@@ -130,7 +131,8 @@ def _scan(
         for batch in _batches(lines(log)):
             for each, values in zip(definitions, search.search(batch), strict=True):
                 for at, text in values:
-                    found[each.name].add(_source(log, batch[at]), text, clock[number + at] if clock else None)
+                    kind = place_of(batch[at]).kind
+                    found[each.name][kind].add(_source(log, batch[at]), text, clock[number + at] if clock else None)
             for at, line in enumerate(batch):
                 if line.startswith("algorun: "):
                     start.note(before, line, clock[number + at] if clock else None)
@@ -143,11 +145,9 @@ def _scan(
         axis=Axis.TIME if timed else Axis.ORDER,
         begin=origin,
         metrics=tuple(
-            _metric(each, found[each.name], origin if timed else None)
-            for each in definitions
-            if found[each.name].sources
+            metric for each in definitions for metric in _metrics(each, found[each.name], origin if timed else None)
         ),
-        silent=tuple(each for each in definitions if not found[each.name].sources),
+        silent=tuple(each for each in definitions if not any(kind.sources for kind in found[each.name].values())),
         hosts=hosts,
         starts=tuple(starts),
         excerpts=tuple(
@@ -178,6 +178,12 @@ def _hosts(logs: Sequence[LogFile], counts: Mapping[Path, int]) -> tuple[Host, .
         starts[log.host].add(log.start)
         number[log.host] += counts[log.path]
     return tuple(Host(name, len(starts[name]), number[name]) for name in sorted(starts, key=natural))
+
+
+def _metrics(each: Definition, found: Mapping[Place, _Found], start: float | None) -> list[Metric]:
+    """One for each place of the lines that print it: a step's mean and an epoch's are no curve together."""
+    kinds = [kind for kind in Place if kind in found and found[kind].sources]
+    return [replace(_metric(each, found[kind], start), part=kind if len(kinds) > 1 else Place.NONE) for kind in kinds]
 
 
 def _metric(each: Definition, found: _Found, start: float | None) -> Metric:

@@ -71,7 +71,7 @@ def metric_charts(report: RunReport) -> list[Chart]:
     """One for each metric, in the order of the report."""
     most, places = _limits(report)
     return [
-        _chart(each.name, UNITS.get(each.name, ""), report.axis, each.series, most, places) for each in report.metrics
+        _chart(each.title, UNITS.get(each.name, ""), report.axis, each.series, most, places) for each in report.metrics
     ]
 
 

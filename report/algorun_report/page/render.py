@@ -118,7 +118,7 @@ class ValuesRow:
 def _values(metric: Metric) -> ValuesRow:
     series = metric.series
     return ValuesRow(
-        name=metric.name,
+        name=metric.title,
         sources=len(series),
         values=sum(len(each.values) for each in series),
         first=series[0].values[0],

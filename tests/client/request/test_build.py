@@ -183,7 +183,8 @@ def test_our_metrics_fill_up_and_those_left_out_are_named():
     assert made.warnings == (
         "--metric: SageMaker takes 40; left out of algorun's own: train:perplexity, validation:perplexity, "
         "train:tokens_per_s, train:learning_rate, train:data_wait, train:peak_memory_mib, "
-        "job:goodput, job:samples_per_s, job:mfu, job:data_wait, job:cost",
+        "job:goodput, job:samples_per_s, job:mfu, job:data_wait, job:cost, "
+        "train:step_loss, train:epoch_loss, train:step_perplexity, train:epoch_perplexity",
     )
 
 

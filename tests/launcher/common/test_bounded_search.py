@@ -54,12 +54,15 @@ def test_it_finds_what_re_finds():
         assert values == [(at, (match[1] if pattern.groups else match[0]) or "") for at, match in matches if match]
 
 
-@pytest.mark.parametrize("each", metric_definitions.PRINTED, ids=lambda each: each["Name"])
+@pytest.mark.parametrize(
+    "each", [*metric_definitions.PRINTED, *metric_definitions.ONE_MEAN_EACH], ids=lambda each: each["Name"]
+)
 def test_the_usual_expressions_need_no_process(each):
     assert is_linear(each["Regex"])
     with BoundedSearch([each["Regex"]], pytest.fail) as search:
-        text = each["Regex"].removesuffix(metric_definitions.NUMBER)
-        assert search.search([f"{text}0.5 end"]) == [[(0, "0.5")]]
+        text, _, end = each["Regex"].partition(metric_definitions.NUMBER)
+        end = end.replace("(?:learning_rate|train_perplexity)", "train_perplexity")
+        assert search.search([f"{text}0.5{end} end"]) == [[(0, "0.5")]]
         assert search._searcher is None
         began = time.monotonic()
         for line in (text * 20_000, text + "1" * 256 * 1024, f"{text}1" * 20_000, text[0] * 256 * 1024):
@@ -68,7 +71,18 @@ def test_the_usual_expressions_need_no_process(each):
 
 
 @pytest.mark.parametrize(
-    "regex", [*SLOW, "([0-9]+)x", "1([0-9]+)x", r"\.([0-9\.]+)x", "a([a-z]+)$", "(a)([0-9]+)", "a|b([0-9]+)"]
+    "regex",
+    [
+        *SLOW,
+        "([0-9]+)x",
+        "1([0-9]+)x",
+        r"\.([0-9\.]+)x",
+        "a([a-z]+)$",
+        "a([0-9]+)(?:b|c)+",
+        "a([0-9]+)(?:b|c*)",
+        "(a)([0-9]+)",
+        "a|b([0-9]+)",
+    ],
 )
 def test_other_expressions_have_a_process(regex):
     assert not is_linear(regex)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
+
 from algorun.job import metric_definitions
 from algorun.timing.clock import Work
 from algorun.timing.data_wait import verdict
@@ -51,4 +53,25 @@ def test_every_definition_finds_its_number_in_a_real_line():
         "job:mfu": 40.0,
         "job:data_wait": 41.0,
         "job:cost": 1.875,
+        "train:step_loss": 0.5,
+        "train:epoch_loss": 0.5,
+        "train:step_perplexity": 1.6487,
+        "train:epoch_perplexity": 1.6487,
     }
+
+
+@pytest.mark.parametrize("unit", ["images", "sequences"])
+def test_a_mean_since_the_last_report_and_one_of_an_epoch_have_a_name_each(unit):
+    pace = replace(PACE, unit=unit, sample_tokens=8 if unit == "sequences" else 0)
+    epoch = EpochReport(step=9, epoch=1, epochs=2, train_loss=0.5, val_loss=0.25, val_accuracy=0.97, pace=pace)
+    step = StepReport(step=5, steps=18, epoch=1, epochs=2, train_loss=1.5, learning_rate=0.003, pace=pace)
+    lines = [f"[0 algo-1] {step}", f"[0 algo-1] {epoch}"]
+    regexes = {each["Name"]: each["Regex"] for each in metric_definitions.DEFINITIONS}
+    found = {
+        name: [float(match[1]) for line in lines if (match := re.search(regexes[name], line))]
+        for name in ("train:loss", "train:step_loss", "train:epoch_loss")
+    }
+    assert found == {"train:loss": [1.5, 0.5], "train:step_loss": [1.5], "train:epoch_loss": [0.5]}
+    if unit == "sequences":
+        names = ("train:step_perplexity", "train:epoch_perplexity")
+        assert [len(re.findall(regexes[name], "\n".join(lines))) for name in names] == [1, 1]

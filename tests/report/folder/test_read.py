@@ -394,3 +394,14 @@ def test_a_definition_that_is_none(tmp_path):
     folder = write_job(tmp_path / "job")
     (folder / "job.json").write_text(json.dumps(job_json(metrics=[{"Name": "a", "Regex": "a=[0-9]"}])))
     assert refused(folder).startswith("F/job.json: metric 'a': 'a=[0-9]' has no group for the number; allowed: ")
+
+
+def test_means_of_steps_and_of_epochs_are_two_curves(tmp_path):
+    """A step's line has the mean since the last report, an epoch's that of the epoch: together they jump."""
+    text = (
+        "epoch: 1/3 train_loss: 2\nstep: 50/90 epoch: 2/3 train_loss: 1.6\nepoch: 2/3 train_loss: 0.9 val_loss : 0.8\n"
+    )
+    report = read(logs(tmp_path, algo_1_7=text))
+    found = {each.title: list(each.series[0].values) for each in report.metrics}
+    assert found == {"train:loss by step": [1.6], "train:loss by epoch": [2, 0.9], "validation:loss": [0.8]}
+    assert "smallest" in render(report)
