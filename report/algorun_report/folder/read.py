@@ -260,7 +260,8 @@ def _attempts(facts: RunReport, found: Scan, results: Sequence[ResultFolder]) ->
 def _notices(facts: RunReport, found: Scan) -> list[str]:
     notices = [shown(text) for text in found.slow]
     if not facts.phases:
-        notices.append("Phases, billable time and status of the job are unknown: the folder has no job.json.")
+        unknown = "Phases and billable time" if facts.status else "Phases, billable time and status"
+        notices.append(f"{unknown} of the job are unknown: the folder has no job.json.")
     if found.hosts and found.axis is Axis.ORDER:
         notices.append("The lines of the logs have no times (logs/*.times), so curves show the values in their order.")
     notices += [

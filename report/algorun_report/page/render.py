@@ -17,7 +17,7 @@ from algorun.common.written import GENERATOR
 from algorun_report.run_report import INTERRUPTED, Metric, Phase, RunReport
 
 from .charts import metric_charts, traffic_charts, utilization_charts
-from .heat import heat_map
+from .heat import HeatMap, heat_map
 from .words import duration, figure, moment, money
 
 MOST_VERDICTS = 20  # on the time axis: more hide each other
@@ -44,10 +44,23 @@ def render(report: RunReport) -> str:
         opened=_opened(report),
         marks=_marks(report),
         data=[chart.data() for chart in (*metrics, *hosts)],
+        missing=_missing(report, heat),
         values=[_values(each) for each in report.metrics],
         phases=_phases(report.phases, report.ended),
     )
     return page.encode("utf-8", "replace").decode()  # half a surrogate pair, from a JSON file or a file's name
+
+
+def _missing(report: RunReport, heat: HeatMap | None) -> list[str]:
+    """What the page cannot show, in sentences. A section without anything in it has one here instead."""
+    found = list(report.notices)
+    if heat is None:
+        found.append(
+            "What ranks did over time: no rank_times-HOST.jsonl of the folder has two reports with an activity."
+        )
+    if not report.utilization and not report.traffic:
+        found.append("CPU, memory, GPUs and disks of the hosts: the folder holds no figures of them.")
+    return found
 
 
 def _opened(report: RunReport) -> str:

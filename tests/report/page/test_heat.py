@@ -49,7 +49,7 @@ def test_activities_that_nobody_had_are_not_offered():
 def test_without_reports_there_is_no_map_and_the_page_says_so(nothing):
     assert heat_map(nothing) is None
     page = render(RunReport(job="a", activities=nothing))
-    assert "What ranks did over time is not known" in page
+    assert "What ranks did over time: no rank_times-HOST.jsonl" in page
     assert data(page)["heat"] is None
 
 

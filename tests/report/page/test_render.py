@@ -205,3 +205,28 @@ def test_phases_attempts_and_a_sweep_are_tables():
     ]
     assert rows(page, "Sweep") == [["0.1", "64", "0.91", "Completed", "s-1"], ["1", "64", "none", "Failed", "s-2"]]
     assert data(page)["marks"] == [{"x": 50.5, "text": "attempt 2"}]
+
+
+def headings(page: str) -> list[str]:
+    return re.findall(r"<h2>(.*?)</h2>", page)
+
+
+def test_the_result_comes_first_and_what_is_missing_after_what_is_there():
+    results = (("accuracy", "0.9"),)
+    report = replace(PLAIN, status="Failed", root_cause="exit: rank 1", results=results, notices=("No times.",))
+    page = render(report)
+    assert headings(page) == ["Result", "Curves", "Attempts", "What this page cannot show", "Last lines"]
+    result = page.partition("<h2>Result</h2>")[2].partition("</section>")[0]
+    for text in ("Failed", "exit: rank 1", "<dt>accuracy</dt><dd>0.9</dd>", ">loss</td>", ">0.25</td>"):
+        assert text in result
+    assert '<a href="#missing">' in result
+    assert "No times." in page.partition('id="missing"')[2]
+
+
+def test_nothing_is_said_of_a_cost_that_nobody_can_know():
+    """As of a folder that `algorun simulate` has left."""
+    page = render(replace(PLAIN, cost=Cost(hosts=0, billable_s=None)))
+    assert "<dt>billable per host</dt>" not in page
+    assert "<dt>cost</dt>" not in page
+    assert "No line of the job" not in page
+    assert "No line of the job" in render(replace(PLAIN, metrics=()))
