@@ -15,6 +15,8 @@ class Axis(StrEnum):
 
     TIME = "time"  # seconds since the job's begin
     ORDER = "order"  # 1 for the first value that a source printed, 2 for the next
+    STEP = "step"  # of the training
+    EPOCH = "epoch"
 
 
 class Place(StrEnum):
@@ -32,6 +34,8 @@ class Series:
     label: str  # algo-1, or `algo-1 rank 3` if several ranks of the host print the metric
     x: Sequence[float]
     values: Sequence[float]  # as many as `x`
+    numbers: Sequence[float] = ()  # of the step or epoch of each value's line; () if lines name none
+    epochs: Sequence[float] = ()  # of each line that names a step; NaN without
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.values):
@@ -48,14 +52,15 @@ class Metric:
     name: str
     regex: str
     series: tuple[Series, ...]
-    part: Place = Place.NONE  # of these lines, if those of another place print the figure as well
+    place: Place = Place.NONE  # what its lines are about
+    is_part: bool = False  # lines of another place print the figure as well
     unreadable: int = 0  # texts that the regular expression found and that are no finite number
     example: str = ""  # one of these texts
 
     @property
     def title(self) -> str:
         """`train:loss by step`; the name alone, if all lines are of one place."""
-        return f"{self.name} by {self.part.value}" if self.part is not Place.NONE else self.name
+        return f"{self.name} by {self.place.value}" if self.is_part and self.place is not Place.NONE else self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,3 +100,13 @@ def test_colours_follow_the_system_also_while_the_page_is_open(browser, large):
     assert browser.becomes(f"[{back}, {line}]", ["rgb(255, 255, 255)", "rgb(0, 114, 178)"])
     browser.look(dark=True)
     assert browser.becomes(f"[{back}, {line}]", ["rgb(20, 23, 27)", "rgb(86, 180, 233)"])
+
+
+def test_a_reader_chooses_between_steps_and_time(browser, tmp_path):
+    browser.look()
+    browser.open(page_of(write_job(tmp_path / "job")))
+    axis = "document.querySelector('.chart .u-legend th').textContent"
+    assert browser.becomes(f"{axis}.trim()", "step")
+    browser.value("(s => { s.value = 'time'; s.dispatchEvent(new Event('change')) })(document.getElementById('axis'))")
+    assert browser.becomes(f"{axis}.trim()", "time")
+    assert browser.complaints() == []

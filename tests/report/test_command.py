@@ -24,7 +24,8 @@ def test_the_page_lies_in_the_folder_and_its_data_are_the_figures_of_the_logs(tm
     loss = chart(page, "train:loss")
     assert loss["labels"] == ["algo-1", "algo-2"]
     assert loss["columns"] == [[float(line(host, step).split()[5]) for step in range(30)] for host in (1, 2)]
-    assert loss["x"] == [140.5 + step / 2 for step in range(30)]
+    assert loss["x"] == list(range(30))
+    assert loss["over_time"]["x"] == [140.5 + step / 2 for step in range(30)]
     assert "5.95 " in page  # 2 hosts x 1,510 s at 7.09 an hour
     assert [each.name for each in folder.iterdir() if each.name.startswith(".")] == []
 

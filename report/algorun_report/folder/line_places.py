@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -23,12 +24,12 @@ class LinePlace:
 
     kind: Place
     number: float = 0.0
-    epoch: float | None = None  # of a line with a step
+    epoch: float = math.nan  # of a line with a step, NaN without
 
 
 def place_of(line: str) -> LinePlace:
     """The place that a line names."""
     step, epoch = STEP.search(line), EPOCH.search(line)
     if step:
-        return LinePlace(Place.STEP, float(step[1]), float(epoch[1]) if epoch else None)
+        return LinePlace(Place.STEP, float(step[1]), float(epoch[1]) if epoch else math.nan)
     return LinePlace(Place.EPOCH, float(epoch[1])) if epoch else LinePlace(Place.NONE)

@@ -263,7 +263,7 @@ def _notices(facts: RunReport, found: Scan) -> list[str]:
         unknown = "Phases and billable time" if facts.status else "Phases, billable time and status"
         notices.append(f"{unknown} of the job are unknown: the folder has no job.json.")
     if found.hosts and found.axis is Axis.ORDER:
-        notices.append("The lines of the logs have no times (logs/*.times), so curves show the values in their order.")
+        notices.append("The lines of the logs have no times (logs/*.times), so no curve is over time.")
     notices += [
         f"{each.title}: {each.unreadable} texts such as {each.example!r} are no finite numbers and are left out."
         for each in found.metrics

@@ -14,7 +14,7 @@ from algorun_report.run_report import Axis, Excerpt, Host, Metric, Place, Series
 
 from .attempts import Start
 from .definitions import Definition
-from .line_places import place_of
+from .line_places import LinePlace, place_of
 from .log_files import LogFile, lines, natural, shown, times
 
 LAST_LINES = 30  # of each host
@@ -30,6 +30,8 @@ class _Values:
 
     x: list[float] = field(default_factory=list)  # seconds since 1970, or 1, 2, ..
     values: list[float] = field(default_factory=list)
+    numbers: list[float] = field(default_factory=list)  # of the step or the epoch
+    epochs: list[float] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -40,7 +42,7 @@ class _Found:
     unreadable: int = 0
     example: str = ""
 
-    def add(self, source: tuple[str, int], text: str, time: float | None) -> None:
+    def add(self, source: tuple[str, int], text: str, time: float | None, place: LinePlace) -> None:
         try:
             value = float(text)
         except ValueError:
@@ -52,6 +54,9 @@ class _Found:
         found = self.sources[source]
         found.values.append(value)
         found.x.append(len(found.values) if time is None else time)
+        if place.kind is not Place.NONE:
+            found.numbers.append(place.number)
+            found.epochs.append(place.epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +134,12 @@ def _scan(
             start.begin = clock[0]
         before, number = "", 0
         for batch in _batches(lines(log)):
+            places: dict[int, LinePlace] = {}
             for each, values in zip(definitions, search.search(batch), strict=True):
                 for at, text in values:
-                    kind = place_of(batch[at]).kind
-                    found[each.name][kind].add(_source(log, batch[at]), text, clock[number + at] if clock else None)
+                    place = places.get(at) or places.setdefault(at, place_of(batch[at]))
+                    time = clock[number + at] if clock else None
+                    found[each.name][place.kind].add(_source(log, batch[at]), text, time, place)
             for at, line in enumerate(batch):
                 if line.startswith("algorun: "):
                     start.note(before, line, clock[number + at] if clock else None)
@@ -183,7 +190,7 @@ def _hosts(logs: Sequence[LogFile], counts: Mapping[Path, int]) -> tuple[Host, .
 def _metrics(each: Definition, found: Mapping[Place, _Found], start: float | None) -> list[Metric]:
     """One for each place of the lines that print it: a step's mean and an epoch's are no curve together."""
     kinds = [kind for kind in Place if kind in found and found[kind].sources]
-    return [replace(_metric(each, found[kind], start), part=kind if len(kinds) > 1 else Place.NONE) for kind in kinds]
+    return [replace(_metric(each, found[kind], start), place=kind, is_part=len(kinds) > 1) for kind in kinds]
 
 
 def _metric(each: Definition, found: _Found, start: float | None) -> Metric:
@@ -204,6 +211,8 @@ def _series(source: tuple[str, int], found: _Values, start: float | None, *, alo
     host, rank = source
     label = host if alone and host else f"{host} rank {rank}".strip() if rank >= 0 else f"{host} launcher"
     if start is None:
-        return Series(label, found.x, found.values)
+        return Series(label, found.x, found.values, found.numbers, found.epochs)
     order = sorted(range(len(found.x)), key=found.x.__getitem__)  # late lines stand out of order in a log
-    return Series(label, [round(found.x[n] - start, 3) for n in order], [found.values[n] for n in order])
+    x, values = [round(found.x[n] - start, 3) for n in order], [found.values[n] for n in order]
+    numbers, epochs = ([each[n] for n in order] if each else () for each in (found.numbers, found.epochs))
+    return Series(label, x, values, numbers, epochs)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from algorun_report.run_report import Axis, RunReport, Series
+from algorun_report.run_report import Axis, Metric, RunReport, Series
 
 from .sampling import sample
+from .step_axis import AXES, counted
 
 MOST_PLACES = 2000  # on a chart's x axis: two for each pixel of a wide chart
 FEWEST_PLACES = 200
@@ -40,6 +41,7 @@ class Chart:
     values: int  # before sampling
     buckets: int  # 0: all values are there
     left_out: int  # series that are not drawn
+    over_time: Chart | None = None  # of a chart over steps or epochs, the same values over time
 
     @property
     def note(self) -> str:
@@ -64,15 +66,30 @@ class Chart:
             "labels": self.labels,
             "columns": self.columns,
             "last": self.last,
+            "note": self.note,
+            "over_time": self.over_time.data() if self.over_time else None,
         }
 
 
 def metric_charts(report: RunReport) -> list[Chart]:
-    """One for each metric, in the order of the report."""
+    """One for each metric, in the order of the report: over steps or epochs if its lines count them."""
     most, places = _limits(report)
-    return [
-        _chart(each.title, UNITS.get(each.name, ""), report.axis, each.series, most, places) for each in report.metrics
-    ]
+    return [_metric_chart(each, report, most, places) for each in report.metrics]
+
+
+def _metric_chart(metric: Metric, report: RunReport, most: int, places: int) -> Chart:
+    unit = UNITS.get(metric.name, "")
+    plain = _chart(metric.title, unit, report.axis, metric.series, most, places)
+    series = counted(metric, restarts(report))
+    if series is None:
+        return plain
+    chart = _chart(metric.title, unit, AXES[metric.place], series, most, places)
+    return replace(chart, over_time=plain) if report.axis is Axis.TIME else chart
+
+
+def restarts(report: RunReport) -> int:
+    """How often all ranks were started again."""
+    return max(0, len(report.attempts) - 1)
 
 
 def utilization_charts(report: RunReport) -> list[Chart]:
@@ -93,6 +110,7 @@ def traffic_charts(report: RunReport) -> list[Chart]:
 def _limits(report: RunReport) -> tuple[int, int]:
     """The largest number of series in a chart, and of places on its x axis."""
     numbers = [len(each.series) for each in report.metrics]
+    numbers += [len(each.series) for each in report.metrics if each.place in AXES and report.axis is Axis.TIME]  # twice
     numbers += [len(each.series) for each in report.utilization] + [len(each.series) for each in report.traffic]
     most = max(1, min(MOST_SERIES, MOST_SERIES_ON_PAGE // max(1, len(numbers))))
     drawn = sum(min(each, most) + 1 for each in numbers)  # the x axis is a column too

@@ -6,6 +6,7 @@ import base64
 import functools
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 
@@ -14,9 +15,9 @@ from markupsafe import Markup
 
 from algorun.common import __version__
 from algorun.common.written import GENERATOR
-from algorun_report.run_report import INTERRUPTED, Metric, Phase, RunReport
+from algorun_report.run_report import INTERRUPTED, Axis, Metric, Phase, Place, RunReport
 
-from .charts import metric_charts, traffic_charts, utilization_charts
+from .charts import Chart, metric_charts, traffic_charts, utilization_charts
 from .heat import HeatMap, heat_map
 from .words import duration, figure, moment, money
 
@@ -44,16 +45,23 @@ def render(report: RunReport) -> str:
         opened=_opened(report),
         marks=_marks(report),
         data=[chart.data() for chart in (*metrics, *hosts)],
-        missing=_missing(report, heat),
+        missing=_missing(report, metrics, heat),
+        can_choose=any(each.over_time for each in metrics),
         values=[_values(each) for each in report.metrics],
         phases=_phases(report.phases, report.ended),
     )
     return page.encode("utf-8", "replace").decode()  # half a surrogate pair, from a JSON file or a file's name
 
 
-def _missing(report: RunReport, heat: HeatMap | None) -> list[str]:
+def _missing(report: RunReport, metrics: Sequence[Chart], heat: HeatMap | None) -> list[str]:
     """What the page cannot show, in sentences. A section without anything in it has one here instead."""
     found = list(report.notices)
+    found += [
+        f"{metric.title} against steps: the steps of its lines do not count through the job, so its curve is over "
+        f"{'time' if chart.axis is Axis.TIME else 'the order of its values'}."
+        for metric, chart in zip(report.metrics, metrics, strict=True)
+        if metric.place is Place.STEP and chart.axis is not Axis.STEP
+    ]
     if heat is None:
         found.append(
             "What ranks did over time: no rank_times-HOST.jsonl of the folder has two reports with an activity."

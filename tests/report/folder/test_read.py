@@ -15,7 +15,7 @@ from algorun.common.errors import UserError
 from algorun_report.folder.definitions import from_option
 from algorun_report.folder.read import read
 from algorun_report.page.render import render
-from algorun_report.run_report import Attempt, Axis, Cost, Host, RunReport
+from algorun_report.run_report import Attempt, Axis, Cost, Host, Place, RunReport
 from tests.conftest import examples
 from tests.report.job_folders import BEGIN, JOB, job_json, line, write_job
 
@@ -406,3 +406,12 @@ def test_means_of_steps_and_of_epochs_are_two_curves(tmp_path):
     found = {each.title: list(each.series[0].values) for each in report.metrics}
     assert found == {"train:loss by step": [1.6], "train:loss by epoch": [2, 0.9], "validation:loss": [0.8]}
     assert "smallest" in render(report)
+
+
+def test_values_have_the_step_of_their_line(tmp_path):
+    (loss, *_) = read(
+        logs(tmp_path, algo_1_7="step: 50/90 epoch: 2/3 train_loss: 1.6\nstep: 90/90 train_loss: 1\n")
+    ).metrics
+    assert (loss.place, loss.is_part, list(loss.series[0].numbers)) == (Place.STEP, False, [50, 90])
+    assert loss.series[0].epochs[0] == 2
+    assert math.isnan(loss.series[0].epochs[1])

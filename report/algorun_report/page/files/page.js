@@ -62,7 +62,19 @@
     }
   }
 
-  function draw(holder, chart) {
+  // What an x axis counts: its label, and the name of its values in a legend.
+  const AXES = {
+    time: ["time since the job's begin", "time"],
+    order: ["number of the value", "value no."],
+    step: ["step of the training", "step"],
+    epoch: ["epoch", "epoch"],
+  };
+  const axisChoice = document.getElementById("axis");
+
+  function draw(holder, given) {
+    const chart = (axisChoice?.value === "time" && given.over_time) || given;
+    const note = holder.parentElement.querySelector(".note");
+    if (note) note.textContent = chart.note;
     const style = getComputedStyle(document.documentElement);
     const [text, grid] = [style.getPropertyValue("--text"), style.getPropertyValue("--grid")];
     const colours = scheme.matches ? DARK : LIGHT;
@@ -79,7 +91,7 @@
       axes: [
         {
           ...axis,
-          label: timed ? "time since the job's begin" : "number of the value",
+          label: AXES[chart.axis][0],
           labelSize: 18,
           labelGap: 0,
           size: 34,
@@ -92,7 +104,7 @@
       ],
       series: [
         {
-          label: timed ? "time" : "value no.",
+          label: AXES[chart.axis][1],
           value: (u, v) => (v == null ? "last" : timed ? duration(v) : number.format(v)),
         },
         ...chart.labels.map((label, n) => ({
@@ -262,6 +274,7 @@
 
   drawAll();
   scheme.addEventListener("change", drawAll);
+  axisChoice?.addEventListener("change", drawAll);
   addEventListener("resize", () => {
     for (const each of drawn) each.setSize({ width: each.root.parentElement.clientWidth, height: HEIGHT });
     heat?.setSize({ width: heat.root.parentElement.clientWidth, height: heat.height });
