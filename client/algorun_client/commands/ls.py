@@ -143,21 +143,20 @@ def _job(summary: fields.Table, kind: Kind, head: str) -> ListedJob:
 
 def _print_table(jobs: Sequence[ListedJob], costs: Sequence[tuple[str, ...]]) -> None:
     """`costs`: the cells of `--cost`, of each job; none without it."""
-    from rich.console import Console
-    from rich.table import Table
-
     if not jobs:
         print("no jobs")
         return
+    from algorun_client.common import table  # imports rich
+
     more = ("interrupted", "billable", "saved", "cost")[: len(costs[0])] if costs else ()
-    table = Table("job", "kind", "status", "created", "took", *more, box=None, pad_edge=False)
+    rows = []
     now = datetime.now(UTC).timestamp()
     for number, job in enumerate(jobs):
         created = datetime.fromtimestamp(job.created).astimezone()
         took = (job.ended or now) - job.created
         cells = costs[number] if costs else ()
-        table.add_row(job.job, job.kind, job.status, f"{created:%Y-%m-%d %H:%M}", duration(took), *cells)
-    Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(table)
+        rows.append((job.job, job.kind, job.status, f"{created:%Y-%m-%d %H:%M}", duration(took), *cells))
+    table.write(("job", "kind", "status", "created", "took", *more), rows, cut=0)
 
 
 def _cells(state: JobState, costs: JobCost, amount: str) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -70,15 +69,14 @@ def _list(address: TaskAddress, found: Sequence[StateFolder], *, as_json: bool) 
     if not found:
         print(f"{address.state}: no state")
         return
-    from rich.console import Console
-    from rich.table import Table
+    from algorun_client.common import table  # imports rich
 
-    table = Table("folder", "files", "size", "newest", box=None, pad_edge=False)
+    rows = []
     for each in found:
         newest = f"{each.modified.astimezone():%Y-%m-%d %H:%M}"
-        table.add_row(each.name or "(no folder)", str(each.files), size_text(each.size), newest)
+        rows.append((each.name or "(no folder)", str(each.files), size_text(each.size), newest))
     print(address.state)
-    Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(table)
+    table.write(("folder", "files", "size", "newest"), rows, cut=0)
 
 
 def _clean(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -123,17 +122,15 @@ def write(found: SweepResults, *, as_json: bool) -> None:
                 newer=row.newer,
             )  # fmt: skip
         return
-    from rich.console import Console
-    from rich.table import Table
+    from algorun_client.common import table  # imports rich
 
     value = [found.goal.metric] if found.goal else []
-    table = Table(box=None, pad_edge=False)
-    for name in (*found.names, *value, "status", "job"):
-        table.add_column(name, overflow="fold")  # a job's name is there to be copied
+    rows = []
     for row in found.rows:
         status = f"{row.status} (newer: {row.newer})" if row.newer else row.status
-        table.add_row(*row.parameters, *([row.text or "-"] if value else []), status, row.job or "-")
-    Console(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False).print(table)
+        rows.append((*row.parameters, *([row.text or "-"] if value else []), status, row.job or "-"))
+    heads = (*found.names, *value, "status", "job")
+    table.write(heads, rows, cut=len(heads) - 1)
     if found.goal and found.best:
         print(f"{found.goal.text}: {found.best.text} of {found.best.task}")
 

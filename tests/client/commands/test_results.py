@@ -99,6 +99,14 @@ def test_a_point_without_a_completed_job_shows_its_newest_one(world, capsys):
     assert [json.loads(line)["newer"] for line in capsys.readouterr().out.splitlines()] == ["Failed", "", ""]
 
 
+def test_a_piped_table_is_whole_however_wide_it_is(capsys):
+    """A value that no column of a terminal holds, and a job's name of the greatest length."""
+    row = sweep_results.Row(task="train.x-1", parameters=("v" * 190,), status="Completed", job="j" * 63, text="0.5")
+    found = sweep_results.SweepResults(task="train", names=("job",), goal=Goal("accuracy", lowest=False), rows=(row,))
+    sweep_results.write(found, as_json=False)
+    assert capsys.readouterr().out.splitlines()[1].split() == ["v" * 190, "0.5", "Completed", "j" * 63]
+
+
 @pytest.mark.parametrize("command", ["results", "logs", "fetch", "state"])
 @pytest.mark.parametrize("name", ["../train", "a b/train", "/../train"])
 def test_what_is_no_project_is_one_error(world, tmp_path, monkeypatch, capsys, command, name):
