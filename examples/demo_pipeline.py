@@ -17,6 +17,7 @@ from pathlib import Path
 
 OUT = Path("algorun-simulate/demo-pipeline")
 KILLED_AT, ENOUGH = 100, 0.6
+CLOSING = ("failed ", "stopped ", "ok ")  # begins the last line of a job
 LIMIT_S = 1200
 # Two pipelines take 64 sequences each, one takes 128: a step is the same in both layouts.
 TRAIN = [
@@ -44,9 +45,19 @@ def follow(job: subprocess.Popen[str], until: int | None = None) -> list[tuple[i
             if until and checkpoint and losses[-1][0] >= until:
                 print(f"--- kill -9 of rank 3 at step {losses[-1][0]}", flush=True)
                 os.kill(rank_of_host_two(), signal.SIGKILL)
-                until = None
+                show_end(list(job.stdout))
     job.wait(LIMIT_S)
     return losses
+
+
+def show_end(lines: list[str]) -> None:
+    """Shows how the job has ended, and counts the rest: the other ranks print the same traceback about the one that is gone."""
+    closing = [line for line in lines if line.startswith(CLOSING)]
+    print("".join(closing or lines), end="", flush=True)
+    if closing:
+        of_ranks = sum(line.startswith("[") for line in lines)
+        logs = f"{OUT / 'previous-1'}/algo-*/output/data/logs"  # where the second job moves them
+        print(f"--- as it should; {of_ranks} lines more of the ranks that lost rank 3 are in {logs}", flush=True)
 
 
 def rank_of_host_two() -> int:
