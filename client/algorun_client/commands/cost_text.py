@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from algorun_client.follow.view import duration
+from algorun.common.durations import duration
 from algorun_client.target.job_cost import JobCost
 from algorun_client.target.job_state import JobState
 from algorun_report.page.words import money

@@ -10,11 +10,11 @@ from datetime import UTC, datetime
 from itertools import repeat
 from pathlib import Path
 
+from algorun.common.durations import duration
 from algorun.common.errors import UserError
 from algorun_client.common import at_once, json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.refusals import Unanswered
-from algorun_client.follow.view import duration
 from algorun_client.request.model import Kind
 from algorun_client.request.names import in_job_name
 from algorun_client.target import fields

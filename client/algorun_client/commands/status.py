@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from algorun.common.durations import duration
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.follow.line_text import shown
 from algorun_client.follow.outcome import judge
-from algorun_client.follow.view import duration, state_of_job
+from algorun_client.follow.view import state_of_job
 from algorun_client.request.sweep import TaskSweep
 from algorun_client.target.job_cost import JobCost, cost
 from algorun_client.target.job_state import JobState

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,13 +14,14 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from algorun.common import terminal
 from algorun.common.bounded_search import BoundedSearch, compiled
+from algorun.common.durations import duration
 from algorun_client.target.job_state import JobState
 
 from .line_text import marked, shown
 from .log_reader import LogLine
 from .outcome import Ending, Outcome
-from .view import duration
 
 NEWEST = 200  # lines of a round that are searched for metrics: 40 expressions on every line would cost a core
 BUDGET_S = 0.5  # for one expression: lines wait for it, once
@@ -29,7 +29,6 @@ MOST_METRICS = 6
 WIDEST_VALUE = 24  # characters of a metric
 JOIN = Text("  ", no_wrap=True)
 OLDER = Text("..", style="dim")  # in place of phases that do not fit
-COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red")
 
 
 class MetricValues:
@@ -173,5 +172,4 @@ def _phases(state: JobState) -> list[Text]:
 
 @cache
 def _colour(host: str) -> Style:
-    digits = re.sub(r"\D", "", host)
-    return Style(color=COLOURS[int(digits or 0) % len(COLOURS)])
+    return Style(color=terminal.host_colour(host))

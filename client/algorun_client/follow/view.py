@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Protocol, TextIO
 
+from algorun.common.durations import duration
 from algorun_client.common import json_lines
 from algorun_client.target.job_cost import paid_s
 from algorun_client.target.job_state import JobState
@@ -38,16 +39,6 @@ class View(Protocol):
     def close(self) -> None:
         """Gives the terminal back."""
         ...
-
-
-def duration(seconds: float) -> str:
-    """`42 s`, `3 min 5 s` or `2 h 10 min`."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 class PlainView:
