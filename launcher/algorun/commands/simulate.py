@@ -12,35 +12,28 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from algorun.common import own_opt_ml, own_python
 from algorun.common.errors import ExitCode, UserError, exit_code
 from algorun.common.event_loop import hold_signals
 from algorun.common.free_ports import free_ports
-from algorun.common.plain_text import plain
 from algorun.common.process_limit import cannot_start, is_limit
-from algorun.common.standard_streams import StandardStream
 from algorun.common.systems import need_linux
-from algorun.host.logs import Lines
 from algorun.host.processes import end_with_parent
 from algorun.job import settings
 from algorun.job.engine import Engine
 from algorun.job.entry import BUNDLED
 from algorun.job.limits import Limits
-from algorun.job.paths import Paths
 from algorun.job.request import Request
 from algorun.job.usercode import has_requirements
 from algorun.machine import probe
-from algorun.outcome import report
 
-from . import simulated_gpus, simulated_trees
+from . import host_output, simulated_end, simulated_gpus, simulated_trees
 
 MOST_HOSTS = 64
 ENVIRONMENTS = "~/.algorun/environments"  # beside the jobs of `submit --where local`
 FIRST_FOR_RAY = 2  # the last number of the first host's address: Ray replaces 127.0.0.1
 INTERRUPTED = 128 + signal.SIGINT  # Ctrl-C: a script that goes on after `simulate` must not take the job for done
-LONGEST_LINE = 1024 * 1024  # bytes; a supervisor's lines are shorter: it has broken them, each piece with its prefix
 STOP_EXTRA_S = 30.0  # after the grace: then simulated hosts that have not ended are killed
 
 
@@ -144,9 +137,10 @@ def run(
                 signal.pthread_sigmask(signal.SIG_SETMASK, held)
                 raise (cannot_start(f"simulated host {host}") if is_limit(error) else error) from None
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
-        codes = _wait(children, stopped_at, patience_s)
-        code = _close(hosts, trees, codes, time.monotonic() - started)
-        return INTERRUPTED if code == ExitCode.OK and stopped_at and stopped_at[0][1] == signal.SIGINT else code
+        shown = host_output.display(_about(wish, count), trees, environ)
+        codes = _wait(children, stopped_at, patience_s, shown)
+        shown.end(end := simulated_end.read(hosts, trees, codes, time.monotonic() - started))
+        return INTERRUPTED if end.code == ExitCode.OK and stopped_at and stopped_at[0][1] == signal.SIGINT else end.code
 
 
 def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
@@ -166,6 +160,12 @@ def _say(text: str) -> None:
 def _slots(wish: Request) -> int | None:
     """The ranks on each host. None: the launcher decides, from the program and the GPUs that a host gets."""
     return wish.layout[1] if wish.layout is not None else wish.slots
+
+
+def _about(wish: Request, hosts: int) -> str:
+    slots = _slots(wish)
+    ranks = f" x {slots} rank{'s'[: slots != 1]}" if slots else ""
+    return f"{os.path.basename(wish.target)} on {hosts} host{'s'[: hosts != 1]}{ranks}"
 
 
 def _checked(wish: Request) -> int:
@@ -233,19 +233,6 @@ def _shared(wish: Request, why: str) -> str:
     )
 
 
-class _Output:
-    """stdout or stderr of one host. Passes on whole lines: hosts that shared a pipe would mix theirs."""
-
-    def __init__(self, pipe: IO[bytes], target: StandardStream) -> None:
-        self.pipe, self._target, self._lines = pipe, target, Lines(LONGEST_LINE)
-
-    def take(self) -> bool:
-        """Passes on the output that can be read now. Returns False at the end of the stream."""
-        data = os.read(self.pipe.fileno(), 256 * 1024)
-        self._target.write(self._lines.feed(data) if data else self._lines.end())
-        return bool(data)
-
-
 def _pass_signals_on(children: Sequence[subprocess.Popen[bytes]]) -> list[tuple[float, int]]:
     """Passes every signal that asks for a stop on to the hosts. Returns a list that gets the time and number of each signal."""
     stopped_at: list[tuple[float, int]] = []
@@ -263,47 +250,26 @@ def _pass_signals_on(children: Sequence[subprocess.Popen[bytes]]) -> list[tuple[
 
 
 def _wait(
-    children: Sequence[subprocess.Popen[bytes]], stopped_at: Sequence[tuple[float, int]], patience_s: float
+    children: Sequence[subprocess.Popen[bytes]],
+    stopped_at: Sequence[tuple[float, int]],
+    patience_s: float,
+    shown: host_output.Display,
 ) -> list[int]:
     """Passes output on until all hosts have ended; returns their exit codes. Kills hosts that still run `patience_s`
     seconds after a stop."""
-    open_outputs: dict[int, _Output] = {}
-    out, err = StandardStream(1), StandardStream(2)
+    open_outputs: dict[int, host_output.HostStream] = {}
     for child in children:
-        for pipe, target in ((child.stdout, out), (child.stderr, err)):
+        for stream, pipe in ((1, child.stdout), (2, child.stderr)):
             assert pipe is not None
-            open_outputs[pipe.fileno()] = _Output(pipe, target)
+            open_outputs[pipe.fileno()] = host_output.HostStream(pipe, stream, shown)
     while open_outputs:
-        ready, _, _ = select.select(list(open_outputs), [], [], 1.0)
+        ready, _, _ = select.select(list(open_outputs), [], [], shown.look_s)
         for fd in ready:
             if not open_outputs[fd].take():
                 open_outputs.pop(fd).pipe.close()
-        if stopped_at and time.monotonic() - stopped_at[0][0] > patience_s:
+        stopped_s = time.monotonic() - stopped_at[0][0] if stopped_at else None
+        shown.look(stopped_s)
+        if stopped_s is not None and stopped_s > patience_s:
             for child in children:
                 child.kill()
     return [exit_code(child.wait()) for child in children]
-
-
-def _close(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int], seconds: float) -> int:
-    """Prints how the job ended and where its files are; returns the job's exit code."""
-    leader = Paths(trees[hosts[0]])
-    results = [report.read_result(Paths(tree)) for tree in trees.values()]
-    line = next((str(result["line"]) for result in results if "line" in result), "")
-    # The verdict that surviving hosts report says more than the 137 of a killed host.
-    judged = [result["code"] for result in results if isinstance(result.get("code"), int)]
-    code = next((int(str(code)) for code in judged if code), next((code for code in codes if code), int(ExitCode.OK)))
-    if code and line.startswith("ok"):
-        line = f"failed nnodes={len(hosts)} code={code} a host failed after the job's end"
-    artifacts = sorted(path.name for path in leader.model.iterdir()) if leader.model.is_dir() else []
-    failures = [Paths(tree).failure for tree in trees.values() if Paths(tree).failure.is_file()]
-    with contextlib.suppress(OSError):  # the reader has ended, or its disk is full; the exit code still counts
-        print(f"algorun: hosts left with {', '.join(map(str, codes))} after {seconds:.1f} s")
-        if artifacts:
-            print(f"algorun: artifacts in {leader.model}: {plain(', '.join(artifacts))}")
-        print(f"algorun: logs and metrics in {leader.output_data}", flush=True)
-        if failures and code:
-            text = failures[0].read_text(encoding="utf-8", errors="replace")
-            # As in host/run.py: only the first line is the launcher's.
-            print("\n| ".join(f"algorun: {plain(text).rstrip()}".split("\n")), file=sys.stderr, flush=True)
-        print(plain(line) or f"failed nnodes={len(hosts)} code={code}", flush=True)
-    return code

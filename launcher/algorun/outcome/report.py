@@ -72,12 +72,21 @@ def write_result(paths: Paths, verdict: Verdict, line: str, times: Mapping[str, 
             found["data"] = verdict.data
         if verdict.above:
             found["above"] = verdict.above
+        if verdict.failure is not None and verdict.failure.rank is not None:
+            found["failed"] = {"host": verdict.failure.host, "rank": verdict.failure.rank}
         write_aside(paths.output_data / RESULT, json.dumps(found) + "\n")
 
 
 def read_result(paths: Paths) -> dict[str, object]:
     """The content of result.json, {} without one."""
     return read_json(paths.output_data / RESULT)
+
+
+def failed_rank(result: Mapping[str, object]) -> tuple[str, int] | None:
+    """Host and rank of the root cause in the content of result.json; None if it is no rank's."""
+    failed = result.get("failed")
+    host, rank = (failed.get("host"), failed.get("rank")) if isinstance(failed, dict) else (None, None)
+    return (host, rank) if isinstance(host, str) and isinstance(rank, int) else None
 
 
 def read_json(path: Path | str) -> dict[str, object]:
