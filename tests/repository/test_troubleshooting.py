@@ -142,7 +142,9 @@ def examples() -> list[str]:
     of_users = {"exception", "exit"}
     found = []
     for line in blocks.splitlines():
-        headline = re.match(r"(?:algorun: |also: |then: )?([a-z]+): (?:rank \d+ on )?[\w-]+(?:, exit \d+[^:]*)?: (.*)", line)
+        headline = re.match(
+            r"(?:algorun: |also: |then: )?([a-z]+): (?:rank \d+ on )?[\w-]+(?:, exit \d+[^:]*)?: (.*)", line
+        )
         if headline and headline[1] in kinds():
             found += [headline[2]] if headline[1] not in of_users else []
         elif frame := next((frame for frame in FRAMES if line.startswith(frame)), ""):

@@ -52,7 +52,7 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
             config, Failure.of(cannot_start("the launcher"), host) if limit else _defect(host, defect)
         )
     times = _times(config, clock, machine, result.world_size)
-    report.write_result(config.paths, result.verdict, result.line, times.to_json())
+    report.write_result(config.paths, result.verdict, result.line, times.to_json(), _what_ran(config, machine))
     if clock.attempts and host == config.resources.hosts[0]:
         from algorun.timing import table  # only the end needs it
 
@@ -66,6 +66,12 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
         console.say(result.line)
     console.close(None if config.quiet else PATIENCE_S)  # quiet: `simulate` reads on until its own reader has gone
     return int(result.verdict.code) or int(ExitCode.OK)
+
+
+def _what_ran(config: JobConfig, machine: Machine) -> dict[str, object]:
+    from algorun.outcome.what_ran import what_ran  # only the end needs it
+
+    return what_ran(config, machine)
 
 
 def _times(config: JobConfig, clock: Clock, machine: Machine, world_size: int) -> Times:

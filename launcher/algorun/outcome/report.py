@@ -59,13 +59,15 @@ def forget_user_failure_text(paths: Paths) -> None:
         paths.failure.unlink(missing_ok=True)
 
 
-def write_result(paths: Paths, verdict: Verdict, line: str, times: Mapping[str, object]) -> None:
+def write_result(
+    paths: Paths, verdict: Verdict, line: str, times: Mapping[str, object], ran: Mapping[str, object]
+) -> None:
     """Writes result.json, the outcome for programs, into output/data. If that fails, the job does not.
 
-    `times`: where the time of this host went (timing/table.py).
+    `times`: where the time of this host went (timing/table.py); `ran`: what ran (what_ran.py).
     """
     with contextlib.suppress(OSError):
-        found = {"kind": verdict.kind, "code": verdict.code, "line": line, "times": times}
+        found = {"kind": verdict.kind, "code": verdict.code, "line": line, "times": times, "ran": ran}
         if verdict.slow:
             found["slow"] = verdict.slow
         if verdict.data:

@@ -16,6 +16,8 @@ from .definitions import Definition, definition, is_bundled, merged, refuse_sile
 from .host_figures_file import MeasuredHosts, read_host_figures
 from .json_files import Fields, read_object
 from .log_files import ResultFolder, find_logs, result_folders, shown
+from .ran import IMAGE_ROW
+from .ran import rows as ran_rows
 from .rank_times_file import RanksOverTime, read_rank_times
 from .scan import Scan, scan
 from .sweep_file import read_sweep
@@ -117,17 +119,20 @@ class _Results:
     kind: str = ""
     line: str = ""
     figures: tuple[tuple[str, str], ...] = ()
+    ran: tuple[tuple[str, str], ...] = ()
     foreign: tuple[str, ...] = ()
 
 
 def _results(folders: Sequence[ResultFolder]) -> _Results:
     kind = line = ""
     figures: tuple[tuple[str, str], ...] = ()
+    ran: tuple[tuple[str, str], ...] = ()
     foreign = []
     for each in folders:
         try:
             result = read_object(each.path / "result.json", FETCH)
             if result and not kind:
+                ran = ran_rows(result.table("ran"))
                 kind, line = result.text("kind"), result.text("line")
         except UserError as error:
             foreign.append(_left_out(error))
@@ -137,7 +142,7 @@ def _results(folders: Sequence[ResultFolder]) -> _Results:
                 figures = tuple((shown(name), shown(value)) for name, value in summary.plain())
         except UserError as error:
             foreign.append(_left_out(error))
-    return _Results(kind, line, figures, tuple(foreign))
+    return _Results(kind, line, figures, ran, tuple(foreign))
 
 
 def _left_out(error: UserError) -> str:
@@ -172,10 +177,20 @@ def _facts(folder: Path, job: Fields | None, request: Fields | None, results: _R
         phases=tuple(_phases(folder, job)) if job else (),
         retries=int((job.number("retries") if job else None) or 0),
         results=results.figures,
+        ran=_with_image(results.ran, request),
         notices=results.foreign,
         cost=_cost(job),
         links=_links(job.table("links")) if job else (),
     )
+
+
+def _with_image(ran: tuple[tuple[str, str], ...], request: Fields | None) -> tuple[tuple[str, str], ...]:
+    """With the image that the job was submitted with, as it was named there, in place of the image's own id."""
+    create = request.table("create") if request else None
+    named = create.table("AlgorithmSpecification").text("TrainingImage") if create else ""
+    if not named:
+        return ran
+    return (*(row for row in ran if row[0] != IMAGE_ROW), (IMAGE_ROW, shown(named)))
 
 
 def _links(given: Fields) -> tuple[tuple[str, str], ...]:

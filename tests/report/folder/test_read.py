@@ -415,3 +415,39 @@ def test_values_have_the_step_of_their_line(tmp_path):
     assert (loss.place, loss.is_part, list(loss.series[0].numbers)) == (Place.STEP, False, [50, 90])
     assert loss.series[0].epochs[0] == 2
     assert math.isnan(loss.series[0].epochs[1])
+
+
+RAN = {
+    "command": "python -u train.py --lr 0.1 --api-key ***",
+    "engine": "torchrun",
+    "versions": {"algorun": "0.2.0", "Python": "3.12.3", "torch": "2.10.0"},
+    "image": "8d7f21",
+    "cpus": 48,
+    "memory_bytes": 200_000_000_000,
+    "gpus": {"NVIDIA A10G": 4},
+}
+
+
+def with_result(folder, ran):
+    output = folder / "output"
+    output.mkdir(exist_ok=True)
+    (output / "result.json").write_text(json.dumps({"kind": "ok", "code": 0, "line": "ok", "ran": ran}))
+    return read(folder)
+
+
+def test_what_ran_stands_above_the_curves(tmp_path):
+    folder = logs(tmp_path, algo_1_7="train_loss: 1\n")
+    known = with_result(folder, RAN).ran
+    assert known == (
+        ("command", "python -u train.py --lr 0.1 --api-key ***"),
+        ("software", "algorun 0.2.0, Python 3.12.3, torch 2.10.0, started by the engine torchrun"),
+        ("image", "8d7f21"),
+        ("hardware of a host", "48 CPUs, 200.0 GB of memory, 4 x NVIDIA A10G"),
+    )
+    assert with_result(folder, {"cpus": 1}).ran == (("hardware of a host", "1 CPU"),)
+    assert with_result(folder, {}).ran == ()
+    create = {"AlgorithmSpecification": {"TrainingImage": "111122223333.dkr.ecr.eu-west-1.amazonaws.com/algorun:0.2.0"}}
+    (folder / "request.json").write_text(json.dumps({"job": "images", "kind": "training", "create": create}))
+    assert dict(with_result(folder, RAN).ran)["image"].endswith("/algorun:0.2.0")
+    (notice,) = [text for text in with_result(folder, {"gpus": []}).notices if "result.json" in text]
+    assert "ran.gpus is not an object" in notice

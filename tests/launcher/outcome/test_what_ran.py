@@ -1,0 +1,28 @@
+"""What ran, for the report: the command line without secrets, software and hardware."""
+
+from __future__ import annotations
+
+from algorun.common import __version__
+from algorun.common.fast_dataclasses import replace
+from algorun.job.values import Sourced
+from algorun.machine.nvidia import Nvidia
+from algorun.outcome.what_ran import what_ran
+from tests.conftest import job, machine
+
+
+def test_the_command_line_has_no_secret_and_no_folder_of_the_job():
+    config = job("script")
+    words = ("--lr", "0.1", "--api-key", "sk-abcdefgh", "postgres://me:geheimnis@db/x")
+    config = replace(config, entry=replace(config.entry, args=words))
+    found = what_ran(config, machine())
+    assert found["command"] == "python -u train.py --lr 0.1 --api-key *** postgres://me:***@db/x"
+    assert found["versions"]["algorun"] == __version__
+    assert found["engine"] == "native"
+
+
+def test_gpus_are_counted_by_model_and_those_that_are_hidden_do_not_count():
+    cards = Nvidia(devices=2, models=("NVIDIA A10G", "NVIDIA A10G"))
+    host = replace(machine(), gpus=Sourced(2, "test"), nvidia=cards)
+    assert what_ran(job("script"), host)["gpus"] == {"NVIDIA A10G": 2}
+    assert what_ran(job("script"), replace(host, nvidia=Nvidia()))["gpus"] == {"GPU": 2}
+    assert what_ran(job("script"), replace(host, gpus=Sourced(0, "CUDA_VISIBLE_DEVICES")))["gpus"] == {}
