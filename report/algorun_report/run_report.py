@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 HOUR_S = 3600.0
+MOST_POINTS = 12  # of a sweep, whose curves one chart shows: more lines hide each other
 INTERRUPTED = "Interrupted"  # the phase in which AWS has taken spot instances back
 
 
@@ -179,6 +180,9 @@ class Sweep:
     names: tuple[str, ...]  # of the parameters
     metric: str  # the one that orders the rows
     rows: tuple[SweepRow, ...]
+    axis: Axis = Axis.ORDER  # of the metrics
+    metrics: tuple[Metric, ...] = ()  # of several jobs, a series for each
+    left_out: int = 0  # jobs without a series
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
@@ -21,6 +22,7 @@ from algorun_client.follow.follower import SETTLED_S
 from algorun_client.target.api import ObjectStore
 from algorun_client.target.job_state import JobState
 from algorun_report.options import add_page_options
+from algorun_report.run_report import MOST_POINTS
 
 from . import job_file, place, results
 from .common_options import add_job_argument
@@ -32,11 +34,13 @@ from .where import Connection
 if TYPE_CHECKING:
     from algorun_report.command import Page, Wishes
 
-SMALL = ("output", "logs", "metrics")  # the pieces that a page is drawn from
+LOGS = "logs"
+SMALL = ("output", LOGS, "metrics")  # the pieces that a page is drawn from
 SWEEP = "sweep.json"  # its table; written each time, because jobs of a sweep go on
 EXPECTED = ("logs", "metrics")  # of every job that ran
 LARGEST_OUTPUT = 64 << 20  # bytes; the launcher's own files are far smaller
 COMPLETE = ".complete"  # its time: when all pieces were fetched
+LOGS_COMPLETE = ".logs-complete"  # the same of the logs alone
 LIBRARIES = ("jinja2", "markupsafe")
 
 
@@ -56,14 +60,16 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     connection = connected(known, environ)
     swept = _sweep(options, environ)
     state = find_job(connection, _first(swept) if swept else options.job, known)
-    folder = cache(environ) / _place(connection) / state.job
+    jobs = cache(environ) / _place(connection)
+    folder = jobs / state.job
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_job_facts(job_facts(state, connection, known.prices), folder)
     if swept:
+        _fetch_logs_of_points(swept, state.job, connection, known, jobs, as_json=options.json)
         write_json(swept.to_json(), folder / SWEEP)
     else:
         (folder / SWEEP).unlink(missing_ok=True)
-    if not _is_complete(folder, state):
+    if not _is_complete(folder, state, COMPLETE):
         _fetch(connection, state, folder, as_json=options.json)
     page = _page(folder, wishes, Path(f"{state.job}.html"))
     page.say(as_json=options.json)
@@ -88,6 +94,24 @@ def _first(swept: SweepResults) -> str:
     return listed[0].job
 
 
+def _fetch_logs_of_points(
+    swept: SweepResults, shown: str, connection: Connection, known: place.Place, jobs: Path, *, as_json: bool
+) -> None:
+    """The logs of the other jobs whose curves the page draws, each in the folder of its name beside that of `shown`."""
+    for row in swept.rows[:MOST_POINTS]:
+        if row.job in ("", shown):
+            continue
+        state = find_job(connection, row.job, known)
+        folder = jobs / state.job
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if any(_is_complete(folder, state, marker) for marker in (COMPLETE, LOGS_COMPLETE)):
+            continue
+        for piece in pieces(connection, state, folder, _progress(as_json=as_json)):
+            with contextlib.suppress(NotFound):  # a job that never ran has no logs
+                if piece.what == LOGS and piece.fetch():
+                    (folder / LOGS_COMPLETE).touch()
+
+
 def cache(environ: Mapping[str, str]) -> Path:
     """Where fetched jobs are kept. It may be deleted at any time."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "algorun"
@@ -98,15 +122,18 @@ def _place(connection: Connection) -> str:
     return f"{connection.session.account()}-{connection.session.region}" if connection.session else "local"
 
 
-def _is_complete(folder: Path, state: JobState) -> bool:
-    """True if everything was fetched so long after the job's end that no line and no figure can have come since."""
-    marker = folder / COMPLETE
-    ended = state.times.ended
-    return ended is not None and marker.is_file() and marker.stat().st_mtime > ended.timestamp() + SETTLED_S
+def _is_complete(folder: Path, state: JobState, marker: str) -> bool:
+    """True if what the marker stands for was fetched so long after the job's end that no line and no figure can have come since."""
+    made, ended = folder / marker, state.times.ended
+    return ended is not None and made.is_file() and made.stat().st_mtime > ended.timestamp() + SETTLED_S
+
+
+def _progress(*, as_json: bool) -> Progress:
+    return Silent() if as_json else TerminalProgress() if sys.stderr.isatty() else PlainProgress()
 
 
 def _fetch(connection: Connection, state: JobState, folder: Path, *, as_json: bool) -> None:
-    progress: Progress = Silent() if as_json else TerminalProgress() if sys.stderr.isatty() else PlainProgress()
+    progress = _progress(as_json=as_json)
     counts: dict[str, int] = {}
     for piece in pieces(connection, state, folder, progress):
         if piece.what not in SMALL:

@@ -20,6 +20,7 @@ from .ran import IMAGE_ROW
 from .ran import rows as ran_rows
 from .rank_times_file import RanksOverTime, read_rank_times
 from .scan import Scan, scan
+from .sweep_curves import with_curves
 from .sweep_file import read_sweep
 from .utilization_file import HostUse, read_utilization
 
@@ -48,7 +49,8 @@ def read(folder: Path, wished: Sequence[Definition] = (), rate: float | None = N
             fix="algorun fetch TASK, then algorun report FOLDER with the folder that it names",
         )
     facts = _facts(folder, job, request, _results(results))
-    found = scan(logs, merged(wished, _of_job(folder, job, request)), facts.created)
+    definitions = merged(wished, _of_job(folder, job, request))
+    found = scan(logs, definitions, facts.created)
     refuse_silent(found.silent, dict.fromkeys(each.name for each in found.metrics))
     times = read_rank_times(results)
     found = replace(found, begin=min(times.begins.values(), default=None) if found.begin is None else found.begin)
@@ -58,7 +60,8 @@ def read(folder: Path, wished: Sequence[Definition] = (), rate: float | None = N
     report = _with_logs(facts, found, own_rate if rate is None else rate, results)
     report = _with_hosts(report, use, read_host_figures(results, found.begin))
     report = _with_ranks(report, times)
-    report = replace(report, sweep=read_sweep(folder, FETCH))
+    if sweep := read_sweep(folder, FETCH):
+        report = replace(report, sweep=with_curves(sweep, folder.resolve(), found, definitions, facts.job, FETCH))
     if not report.metrics and not report.utilization and not report.activities.hosts and not report.has_failed:
         raise UserError(
             str(folder),

@@ -74,17 +74,25 @@ class Chart:
 def metric_charts(report: RunReport) -> list[Chart]:
     """One for each metric, in the order of the report: over steps or epochs if its lines count them."""
     most, places = _limits(report)
-    return [_metric_chart(each, report, most, places) for each in report.metrics]
+    return [_metric_chart(each, report.axis, restarts(report), most, places) for each in report.metrics]
 
 
-def _metric_chart(metric: Metric, report: RunReport, most: int, places: int) -> Chart:
+def sweep_charts(report: RunReport) -> list[Chart]:
+    """One for each metric of a sweep, with a series for each job."""
+    if report.sweep is None:
+        return []
+    most, places = _limits(report)
+    return [_metric_chart(each, report.sweep.axis, 0, most, places) for each in report.sweep.metrics]
+
+
+def _metric_chart(metric: Metric, axis: Axis, restarted: int, most: int, places: int) -> Chart:
     unit = UNITS.get(metric.name, "")
-    plain = _chart(metric.title, unit, report.axis, metric.series, most, places)
-    series = counted(metric, restarts(report))
+    plain = _chart(metric.title, unit, axis, metric.series, most, places)
+    series = counted(metric, restarted)
     if series is None:
         return plain
     chart = _chart(metric.title, unit, AXES[metric.place], series, most, places)
-    return replace(chart, over_time=plain) if report.axis is Axis.TIME else chart
+    return replace(chart, over_time=plain) if axis is Axis.TIME else chart
 
 
 def restarts(report: RunReport) -> int:
@@ -112,6 +120,8 @@ def _limits(report: RunReport) -> tuple[int, int]:
     numbers = [len(each.series) for each in report.metrics]
     numbers += [len(each.series) for each in report.metrics if each.place in AXES and report.axis is Axis.TIME]  # twice
     numbers += [len(each.series) for each in report.utilization] + [len(each.series) for each in report.traffic]
+    if report.sweep:
+        numbers += 2 * [len(each.series) for each in report.sweep.metrics]
     most = max(1, min(MOST_SERIES, MOST_SERIES_ON_PAGE // max(1, len(numbers))))
     drawn = sum(min(each, most) + 1 for each in numbers)  # the x axis is a column too
     return most, max(FEWEST_PLACES, min(MOST_PLACES, MOST_VALUES // max(1, drawn)))

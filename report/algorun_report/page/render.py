@@ -17,7 +17,7 @@ from algorun.common import __version__
 from algorun.common.written import GENERATOR
 from algorun_report.run_report import INTERRUPTED, Axis, Metric, Phase, Place, RunReport
 
-from .charts import Chart, metric_charts, traffic_charts, utilization_charts
+from .charts import Chart, metric_charts, sweep_charts, traffic_charts, utilization_charts
 from .heat import HeatMap, heat_map
 from .words import duration, figure, moment, money
 
@@ -27,7 +27,7 @@ MOST_VERDICTS = 20  # on the time axis: more hide each other
 def render(report: RunReport) -> str:
     """One HTML file."""
     metrics, hosts = metric_charts(report), [*utilization_charts(report), *traffic_charts(report)]
-    heat = heat_map(report.activities)
+    swept, heat = sweep_charts(report), heat_map(report.activities)
     library, script, style = _file("uPlot.iife.min.js"), _file("page.js"), _file("uPlot.min.css") + _file("page.css")
     page = _template().render(
         report=report,
@@ -39,14 +39,15 @@ def render(report: RunReport) -> str:
         script=Markup(script),
         metrics=metrics,
         host_charts=hosts,
+        sweep_charts=swept,
         heat=heat,
         heat_data=heat.data() if heat else None,
         licence=_file("uPlot.LICENSE"),
         opened=_opened(report),
         marks=_marks(report),
-        data=[chart.data() for chart in (*metrics, *hosts)],
+        data=[chart.data() for chart in (*metrics, *swept, *hosts)],  # in the order of the page
         missing=_missing(report, metrics, heat),
-        can_choose=any(each.over_time for each in metrics),
+        can_choose=any(each.over_time for each in (*metrics, *swept)),
         values=[_values(each) for each in report.metrics],
         phases=_phases(report.phases, report.ended),
     )

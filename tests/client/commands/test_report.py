@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -233,7 +234,7 @@ best = "min:loss"
 def test_the_page_of_a_sweep_has_its_table_and_the_curves_of_the_best_job(
     open_cloud, tmp_path, monkeypatch, has_best, shown
 ):
-    open_cloud()
+    cloud = open_cloud()
     (tmp_path / "here" / "algorun.toml").write_text(SWEEP)
     rows = [
         Row(
@@ -254,17 +255,23 @@ def test_the_page_of_a_sweep_has_its_table_and_the_curves_of_the_best_job(
 
     def find(connection, text, known):
         asked.append(text)
-        return real(connection, JOB, known)
+        return replace(real(connection, JOB, known), job=text)
 
     monkeypatch.setattr(report, "find_job", find)
     assert cli.main(["report", "train"]) == 0
-    page = (tmp_path / "here" / f"{JOB}.html").read_text()
-    assert asked == [shown]
+    page = (tmp_path / "here" / f"{shown}.html").read_text()
+    assert (asked[0], sorted(asked)) == (shown, ["train-1", "train-2"])
+    both = data(page)["charts"][1]
+    assert (both["title"], sorted(both["labels"])) == ("loss", ["lr=0.01", "lr=0.1"])
+    assert [[value for value in each if value is not None] for each in both["columns"]] == [[0.5, 1.5, 2.5]] * 2
+    cloud.asked.clear()
+    assert cli.main(["report", "train"]) == 0
+    assert cloud.asked == []
     assert "<h2>Sweep</h2>" in page
     assert ('<td class="number">0.25</td>' in page) == has_best
     assert "train-1" in page
-    assert cli.main(["report", JOB]) == 0  # by its name: no table of a sweep
-    assert "<h2>Sweep</h2>" not in (tmp_path / "here" / f"{JOB}.html").read_text()
+    assert cli.main(["report", shown]) == 0  # by its name: no table of a sweep
+    assert "<h2>Sweep</h2>" not in (tmp_path / "here" / f"{shown}.html").read_text()
 
 
 def test_a_sweep_without_jobs_has_no_page(open_cloud, tmp_path, monkeypatch, capsys):
