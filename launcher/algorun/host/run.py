@@ -39,8 +39,13 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     """Runs the job and returns the exit code, the same on every host."""
     console, host = Console(), config.resources.current_host
     clock = Clock(begun_at(time.monotonic()))
+    known = config, machine, programs
     try:
-        verdict, size = Supervisor(config, machine, programs, console, clock).run(str(error) if error else "")
+        supervisor = Supervisor(config, machine, programs, console, clock)
+        try:
+            verdict, size = supervisor.run(str(error) if error else "")
+        finally:
+            known = supervisor.known
         if error is not None and (verdict.failure is None or verdict.failure.kind in ("gate", "lost")):
             raise error  # no other host could be told, and it is still the cause here
         result = RunResult(verdict, report.closing_line(verdict, len(config.resources.hosts), size), size)
@@ -52,7 +57,7 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
             config, Failure.of(cannot_start("the launcher"), host) if limit else _defect(host, defect)
         )
     times = _times(config, clock, machine, result.world_size)
-    report.write_result(config.paths, result.verdict, result.line, times.to_json(), _what_ran(config, machine))
+    report.write_result(config.paths, result.verdict, result.line, times.to_json(), _what_ran(*known))
     if clock.attempts and host == config.resources.hosts[0]:
         from algorun.timing import table  # only the end needs it
 
@@ -68,10 +73,10 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     return int(result.verdict.code) or int(ExitCode.OK)
 
 
-def _what_ran(config: JobConfig, machine: Machine) -> dict[str, object]:
+def _what_ran(config: JobConfig, machine: Machine, programs: Programs) -> dict[str, object]:
     from algorun.outcome.what_ran import what_ran  # only the end needs it
 
-    return what_ran(config, machine)
+    return what_ran(config, machine, programs.python)
 
 
 def _times(config: JobConfig, clock: Clock, machine: Machine, world_size: int) -> Times:

@@ -117,6 +117,13 @@ class Supervisor:
             return Failure.of(error, self._host)
         return None
 
+    @property
+    def known(self) -> tuple[JobConfig, Machine, Programs]:
+        """The job, this host and its programs as far as they are known by now: the program only once its code is here."""
+        if not hasattr(self, "_readiness"):
+            return self._job, self._machine, self._programs
+        return self._readiness.config, self._readiness.machine, self._readiness.programs
+
     def _settle_in(self, closing: contextlib.ExitStack) -> None:
         """Makes the run folder, and the objects that work in it."""
         longest = LONGEST_FOR_RAY if self._job.launch.engine.value.has_driver else LONGEST_TEMPORARY

@@ -115,10 +115,14 @@ def default_interface(root: str = "") -> str:
     return ""
 
 
-def packages(names: tuple[str, ...] = ("torch", "nvidia_nccl_cu12", "mpi4py", "numpy")) -> dict[str, str]:
-    """Versions of installed distributions, read from folder names: an import of torch costs more than a second."""
+def packages(
+    names: tuple[str, ...] = ("torch", "nvidia_nccl_cu12", "mpi4py", "numpy"), before: Iterable[str] = ()
+) -> dict[str, str]:
+    """Versions of installed distributions, read from folder names: an import of torch costs more than a second.
+
+    `before`: folders that count more than those of this interpreter."""
     found: dict[str, str] = {}
-    for folder in sys.path:
+    for folder in (*before, *sys.path):
         for item in listing(folder) if folder else ():
             if item.endswith(".dist-info"):
                 name, _, version = item.removesuffix(".dist-info").partition("-")

@@ -1,13 +1,16 @@
-"""What ran, and on what: a report shows it above a job's curves. Pure."""
+"""What ran, and on what: a report shows it above a job's curves."""
 
 from __future__ import annotations
 
+import os
 import shlex
+import sysconfig
 from collections import Counter
 
 from algorun.common import __version__
 from algorun.common.secret_names import HIDDEN, without_secrets
 from algorun.job.config import JobConfig
+from algorun.machine import probe
 from algorun.machine.probe import Machine
 
 from . import redaction
@@ -15,15 +18,20 @@ from . import redaction
 LONGEST_COMMAND = 4096  # characters
 
 
-def what_ran(config: JobConfig, machine: Machine) -> dict[str, object]:
-    """The command line of a rank without secrets, and this host's software and hardware, as values of JSON."""
+def what_ran(config: JobConfig, machine: Machine, python: str) -> dict[str, object]:
+    """The command line of a rank without secrets, and this host's software and hardware, as values of JSON.
+
+    `python`: the interpreter of ranks. Versions are looked up now: the job's requirements may have replaced packages.
+    """
+    prefix = os.path.dirname(os.path.dirname(python))
+    own = sysconfig.get_path("purelib", "venv", {"base": prefix, "platbase": prefix})
     code = f"{config.code}/"
     words = [word.removeprefix(code) for word in without_secrets(config.entry.argv("python"))]
     gpus = Counter(machine.nvidia.models) if machine.gpus.value else {}
     return {
         "command": redaction.text(shlex.join(words).replace(shlex.quote(HIDDEN), HIDDEN), config)[:LONGEST_COMMAND],
         "engine": config.launch.engine.value.value,
-        "versions": {"algorun": __version__, "Python": machine.python, **machine.packages},
+        "versions": {"algorun": __version__, "Python": machine.python, **probe.packages(before=[own])},
         "image": machine.image,
         "cpus": machine.cpus.value,
         "memory_bytes": machine.memory_bytes,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from algorun.common import __version__
 from algorun.common.fast_dataclasses import replace
 from algorun.job.values import Sourced
@@ -14,7 +16,7 @@ def test_the_command_line_has_no_secret_and_no_folder_of_the_job():
     config = job("script")
     words = ("--lr", "0.1", "--api-key", "sk-abcdefgh", "postgres://me:geheimnis@db/x")
     config = replace(config, entry=replace(config.entry, args=words))
-    found = what_ran(config, machine())
+    found = what_ran(config, machine(), sys.executable)
     assert found["command"] == "python -u train.py --lr 0.1 --api-key *** postgres://me:***@db/x"
     assert found["versions"]["algorun"] == __version__
     assert found["engine"] == "native"
@@ -23,6 +25,13 @@ def test_the_command_line_has_no_secret_and_no_folder_of_the_job():
 def test_gpus_are_counted_by_model_and_those_that_are_hidden_do_not_count():
     cards = Nvidia(devices=2, models=("NVIDIA A10G", "NVIDIA A10G"))
     host = replace(machine(), gpus=Sourced(2, "test"), nvidia=cards)
-    assert what_ran(job("script"), host)["gpus"] == {"NVIDIA A10G": 2}
-    assert what_ran(job("script"), replace(host, nvidia=Nvidia()))["gpus"] == {"GPU": 2}
-    assert what_ran(job("script"), replace(host, gpus=Sourced(0, "CUDA_VISIBLE_DEVICES")))["gpus"] == {}
+    assert what_ran(job("script"), host, sys.executable)["gpus"] == {"NVIDIA A10G": 2}
+    assert what_ran(job("script"), replace(host, nvidia=Nvidia()), sys.executable)["gpus"] == {"GPU": 2}
+    assert what_ran(job("script"), replace(host, gpus=Sourced(0, "CUDA_VISIBLE_DEVICES")), sys.executable)["gpus"] == {}
+
+
+def test_a_package_of_the_job_s_own_environment_counts_more(tmp_path):
+    own = tmp_path / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    (own / "numpy-99.0.dist-info").mkdir(parents=True)
+    versions = what_ran(job("script"), machine(), str(tmp_path / "bin" / "python"))["versions"]
+    assert versions["numpy"] == "99.0"
