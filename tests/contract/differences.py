@@ -109,10 +109,11 @@ WANTED = [
         lambda tree, theirs, ours: theirs is None and "sagemaker_distributed_dataparallel_enabled" in tree.hyperparameters,
     ),
     Difference(
-        "(NCCL|GLOO|TP)_SOCKET_IFNAME|OMP_NUM_THREADS",
+        "(NCCL|GLOO|TP)_SOCKET_IFNAME|OMP_NUM_THREADS|GOMP_SPINCOUNT",
         "defaults for the network and the threads of a rank, where the user has set none",
         only_ours,
     ),
+    Difference("TORCH_FR_BUFFER_SIZE", "ranks with GPUs record their collective calls, for the verdict on a hang", only_ours),
     Difference("PYTHONUNBUFFERED", "lines leave a rank when they are printed", only_ours),
     # Other values.
     Difference(

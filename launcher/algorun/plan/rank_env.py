@@ -72,6 +72,7 @@ def rank_contract(rank: int, local_rank: int) -> list[Variable]:
 
 KEPT = "set in the environment: kept"
 RECORDED_CALLS = "2000"  # of a rank, in all groups: enough for the calls that a GPU's queue holds
+SPINS = "1000"
 OURS = frozenset({"RAY_ADDRESS"})  # of the engine's variables: without them it is another engine
 
 
@@ -94,7 +95,7 @@ def defaults(
         Variable("NCCL_SOCKET_IFNAME", interface.value, interface.source),
         Variable("GLOO_SOCKET_IFNAME", interface.value, interface.source),
         Variable("TP_SOCKET_IFNAME", interface.value, interface.source),
-        *(() if slots is None else (_threads(machine.cpus.value, slots),)),
+        *(() if slots is None else _threads(machine.cpus.value, slots, environ)),
         Variable("PYTHONUNBUFFERED", "1", "printed lines appear at once"),
     )
     if machine.efa_devices:  # AWS's launchers decide by the name of the instance type instead
@@ -109,8 +110,13 @@ def defaults(
     return own + _driver(machine, environ)
 
 
-def _threads(cpus: int, slots: int) -> Variable:
-    return Variable("OMP_NUM_THREADS", str(max(1, cpus // slots)), f"{cpus} CPUs / {slots} slots")
+def _threads(cpus: int, slots: int, environ: Mapping[str, str]) -> tuple[Variable, ...]:
+    threads = Variable("OMP_NUM_THREADS", str(max(1, cpus // slots)), f"{cpus} CPUs / {slots} slots")
+    # A thread that is done waits for the others by spinning, 300,000 times by default: for milliseconds, on a core that one of
+    # the others needs as soon as anything else runs here (docs/benchmarks.md, "Threads of a rank").
+    if (environ.get(threads.name) or threads.value) == "1" or environ.get("OMP_WAIT_POLICY"):
+        return (threads,)
+    return (threads, Variable("GOMP_SPINCOUNT", SPINS, "threads that wait leave the core soon"))
 
 
 def _driver(machine: Machine, environ: Mapping[str, str]) -> list[Variable]:

@@ -289,6 +289,26 @@ def test_nccl_is_told_of_a_plugin_that_it_does_not_find(plugin, expected):
 
 
 @pytest.mark.parametrize(
+    ("cpus", "own", "expected"),
+    [
+        (8, {}, "1000"),
+        (1, {}, None),
+        (8, {"OMP_NUM_THREADS": "1"}, None),
+        (1, {"OMP_NUM_THREADS": "4"}, "1000"),
+        (8, {"GOMP_SPINCOUNT": "7"}, "7"),
+        (8, {"OMP_WAIT_POLICY": "ACTIVE"}, None),
+    ],
+)
+def test_threads_that_wait_leave_the_core_soon(cpus, own, expected):
+    config = job("script")
+    config = replace(config, input=replace(config.input, environ=own))
+    host = replace(machine(), cpus=Sourced(cpus, "test"))
+    ranks = cluster.resolve(config.resources.hosts, cluster.assumed_slots(config, cluster.own_slots(config, host)))
+    found = plan.make(config, ranks, host, PROGRAMS)
+    assert found.environ(found.hosts[0], found.hosts[0].ranks[0]).get("GOMP_SPINCOUNT") == expected
+
+
+@pytest.mark.parametrize(
     ("gpus", "own", "expected"),
     [
         (4, {}, "2000"),
