@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-import sysconfig
+import sys
 from collections import Counter
 
 from algorun.common import __version__
@@ -24,7 +24,8 @@ def what_ran(config: JobConfig, machine: Machine, python: str) -> dict[str, obje
     `python`: the interpreter of ranks. Versions are looked up now: the job's requirements may have replaced packages.
     """
     prefix = os.path.dirname(os.path.dirname(python))
-    own = sysconfig.get_path("purelib", "venv", {"base": prefix, "platbase": prefix})
+    major, minor = sys.version_info[:2]
+    own = f"{prefix}/lib/python{major}.{minor}/site-packages"  # sysconfig says the same, but its import takes long
     code = f"{config.code}/"
     words = [word.removeprefix(code) for word in without_secrets(config.entry.argv("python"))]
     gpus = Counter(machine.nvidia.models) if machine.gpus.value else {}
