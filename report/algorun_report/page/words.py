@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from algorun.common import durations
+
 SMALLEST = 0.0001  # of an amount of money that is worth its digits
 
 
 def duration(seconds: float) -> str:
     """`0.4 s`, `42 s`, `3 min 5 s` or `2 h 10 min`."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{seconds:.1f} s" if seconds < 10 else durations.duration(round(seconds))
 
 
 def moment(time: float) -> str:

@@ -257,16 +257,20 @@ def test_a_thousand_hosts_are_planned_with_every_rank():
     assert spent < 5, "planning must not grow with hosts times hosts"
 
 
-def test_an_efa_device_is_used_where_there_is_one_and_the_user_can_say_otherwise():
+def first_rank(own=None, **changes):
+    """The variables of rank 0 on a machine with these changes; `own`: what the user has set."""
     config = job("script")
-    slots = cluster.assumed_slots(config, cluster.own_slots(config, machine()))
-    ranks = cluster.resolve(config.resources.hosts, slots)
+    config = replace(config, input=replace(config.input, environ=own or {}))
+    host = replace(machine(), **changes)
+    ranks = cluster.resolve(config.resources.hosts, cluster.assumed_slots(config, cluster.own_slots(config, host)))
+    found = plan.make(config, ranks, host, PROGRAMS)
+    return found.environ(found.hosts[0], found.hosts[0].ranks[0])
+
+
+def test_an_efa_device_is_used_where_there_is_one_and_the_user_can_say_otherwise():
     for devices, expected in (((), None), (("efa_0",), "efa")):
-        found = plan.make(config, ranks, replace(machine(), efa_devices=devices), PROGRAMS)
-        assert found.environ(found.hosts[0], found.hosts[0].ranks[0]).get("FI_PROVIDER") == expected
-    own = replace(config, input=replace(config.input, environ={"FI_PROVIDER": "tcp"}))
-    found = plan.make(own, ranks, replace(machine(), efa_devices=("efa_0",)), PROGRAMS)
-    assert found.environ(found.hosts[0], found.hosts[0].ranks[0])["FI_PROVIDER"] == "tcp"
+        assert first_rank(efa_devices=devices).get("FI_PROVIDER") == expected
+    assert first_rank({"FI_PROVIDER": "tcp"}, efa_devices=("efa_0",))["FI_PROVIDER"] == "tcp"
 
 
 @pytest.mark.parametrize(
@@ -282,10 +286,7 @@ def test_an_efa_device_is_used_where_there_is_one_and_the_user_can_say_otherwise
     ],
 )
 def test_nccl_is_told_of_a_plugin_that_it_does_not_find(plugin, expected):
-    config = job("script")
-    ranks = cluster.resolve(config.resources.hosts, cluster.assumed_slots(config, cluster.own_slots(config, machine())))
-    found = plan.make(config, ranks, replace(machine(), efa_devices=("efa_0",), nccl_plugin=plugin), PROGRAMS)
-    assert found.environ(found.hosts[0], found.hosts[0].ranks[0]).get("NCCL_NET_PLUGIN") == expected
+    assert first_rank(efa_devices=("efa_0",), nccl_plugin=plugin).get("NCCL_NET_PLUGIN") == expected
 
 
 @pytest.mark.parametrize(
@@ -300,12 +301,7 @@ def test_nccl_is_told_of_a_plugin_that_it_does_not_find(plugin, expected):
     ],
 )
 def test_threads_that_wait_leave_the_core_soon(cpus, own, expected):
-    config = job("script")
-    config = replace(config, input=replace(config.input, environ=own))
-    host = replace(machine(), cpus=Sourced(cpus, "test"))
-    ranks = cluster.resolve(config.resources.hosts, cluster.assumed_slots(config, cluster.own_slots(config, host)))
-    found = plan.make(config, ranks, host, PROGRAMS)
-    assert found.environ(found.hosts[0], found.hosts[0].ranks[0]).get("GOMP_SPINCOUNT") == expected
+    assert first_rank(own, cpus=Sourced(cpus, "test")).get("GOMP_SPINCOUNT") == expected
 
 
 @pytest.mark.parametrize(
@@ -318,9 +314,4 @@ def test_threads_that_wait_leave_the_core_soon(cpus, own, expected):
     ],
 )
 def test_ranks_with_gpus_record_their_collective_calls(gpus, own, expected):
-    config = job("script")
-    config = replace(config, input=replace(config.input, environ=own))
-    host = replace(machine(), gpus=Sourced(gpus, "test"))
-    ranks = cluster.resolve(config.resources.hosts, cluster.assumed_slots(config, cluster.own_slots(config, host)))
-    found = plan.make(config, ranks, host, PROGRAMS)
-    assert found.environ(found.hosts[0], found.hosts[0].ranks[0]).get("TORCH_FR_BUFFER_SIZE") == expected
+    assert first_rank(own, gpus=Sourced(gpus, "test")).get("TORCH_FR_BUFFER_SIZE") == expected
