@@ -69,64 +69,126 @@ def from_json(kind: type[T], value: object, where: str = "$") -> T:
     Raises ValueError if a field is missing, unknown or of another type; the message names its place, beginning with
     `where`.
     """
-    found: T = _value(kind, value, where)
+    try:
+        found: T = _reader(kind)(value)  # type: ignore[arg-type]  # a class is hashable
+    except _MismatchError as error:
+        raise ValueError(f"{where}{error.place}: {error.why}") from None
     return found
 
 
+class _MismatchError(Exception):
+    """A value is not of its kind. `place`: from the value that was read first, such as `.ranks[3]`."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why, self.place = why, ""
+
+
+Read = Callable[[object], Any]  # a reader of one kind of value
+
+
 # `kind` is any type annotation: a class, `tuple[int, ...]`, `str | None`. Python's typing has no type for these.
-def _value(kind: Any, value: object, where: str) -> Any:
+# One reader for each kind, made once: a hub of 1,000 hosts reads 1,200 messages/s.
+@functools.cache
+def _reader(kind: Any) -> Read:  # annotations: see above
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if is_dataclass(origin or kind):
-        return _dataclass(origin or kind, args, value, where)
+        return _dataclass_reader(origin or kind, args)
     if origin is tuple:
-        if not isinstance(value, list):
-            raise ValueError(f"{where}: {type(value).__name__} is not a list")
-        return tuple(_value(args[0], item, f"{where}[{index}]") for index, item in enumerate(value))
+        return _tuple_reader(args[0])
     if origin is Mapping:
-        if not isinstance(value, dict):
-            raise ValueError(f"{where}: {type(value).__name__} is not an object")
-        return {key: _value(args[1], item, f"{where}.{key}") for key, item in value.items()}
+        return _mapping_reader(args[1])
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in args:
-            return None
-        return _value(next(arg for arg in args if arg is not type(None)), value, where)
+        return _union_reader(args)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return _enum_reader(kind)
+    return _float if kind is float else _plain_reader(kind)
+
+
+def _tuple_reader(kind: Any) -> Read:  # annotations: see _reader
+    read, same = _reader(kind), {kind} if kind in (bool, float, int, str) else set()
+
+    def read_tuple(value: object) -> object:
+        if not isinstance(value, list):
+            raise _MismatchError(f"{type(value).__name__} is not a list")
+        if set(map(type, value)) <= same:  # nothing to convert
+            return tuple(value)
+        return tuple(_below(read, item, f"[{index}]") for index, item in enumerate(value))
+
+    return read_tuple
+
+
+def _mapping_reader(kind: Any) -> Read:  # annotations: see _reader
+    read = _reader(kind)
+
+    def read_mapping(value: object) -> object:
+        if not isinstance(value, dict):
+            raise _MismatchError(f"{type(value).__name__} is not an object")
+        return {key: _below(read, item, f".{key}") for key, item in value.items()}
+
+    return read_mapping
+
+
+def _union_reader(args: tuple[Any, ...]) -> Read:  # annotations: see _reader
+    read, optional = _reader(next(arg for arg in args if arg is not type(None))), type(None) in args
+    return lambda value: None if value is None and optional else read(value)
+
+
+def _enum_reader(kind: type[enum.Enum]) -> Read:
+    def read_enum(value: object) -> object:
         try:
             return kind(value)
         except ValueError:
-            raise ValueError(
-                f"{where}: {value!r} is not one of {', '.join(str(each.value) for each in kind)}"
-            ) from None
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            raise _MismatchError(f"{value!r} is not one of {', '.join(str(each.value) for each in kind)}") from None
+
+    return read_enum
+
+
+def _float(value: object) -> float:
+    if isinstance(value, int) and not isinstance(value, bool):
         try:
             return float(value)
         except OverflowError:
-            raise ValueError(f"{where}: a number of {len(str(value))} digits is too large") from None
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{where}: {value!r} is not {kind.__name__}")
+            raise _MismatchError(f"a number of {len(str(value))} digits is too large") from None
+    if not isinstance(value, float):
+        raise _MismatchError(f"{value!r} is not float")
     return value
 
 
-@functools.cache  # get_type_hints() evaluates every annotation again, and a hub of 512 hosts reads 512 messages/s
-def _hints(kind: type) -> dict[str, Any]:  # annotations: see _value
-    return typing.get_type_hints(kind)
+def _plain_reader(kind: type) -> Read:
+    def read_plain(value: object) -> object:
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise _MismatchError(f"{value!r} is not {kind.__name__}")
+        return value
+
+    return read_plain
 
 
-def _dataclass(kind: type, args: tuple[Any, ...], value: object, where: str) -> object:  # annotations: see _value
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: {type(value).__name__} is not an object")
-    hints = _hints(kind)
-    known = {f.name: f for f in fields(kind)}
-    for name in value:
-        if name not in known:
-            raise ValueError(f"{where}: unknown key {name!r}")
-    given: dict[str, object] = {}
-    for name, f in known.items():
-        if name not in value:
-            if f.default is MISSING and f.default_factory is MISSING:
-                raise ValueError(f"{where}: {name!r} is missing")
-            continue
-        hint = args[0] if args and isinstance(hints[name], TypeVar) else hints[name]
-        given[name] = _value(hint, value[name], f"{where}.{name}")
-    made: object = kind(**given)
-    return made
+def _dataclass_reader(kind: type, args: tuple[Any, ...]) -> Read:  # annotations: see _reader
+    hints = typing.get_type_hints(kind)
+    kinds = {f.name: args[0] if args and isinstance(hints[f.name], TypeVar) else hints[f.name] for f in fields(kind)}
+    readers = {name: (_reader(each), f".{name}") for name, each in kinds.items()}
+    required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+
+    def read_dataclass(value: object) -> object:
+        if not isinstance(value, dict):
+            raise _MismatchError(f"{type(value).__name__} is not an object")
+        for name in value:
+            if name not in readers:
+                raise _MismatchError(f"unknown key {name!r}")
+        for name in required:
+            if name not in value:
+                raise _MismatchError(f"{name!r} is missing")
+        made: object = kind(**{name: _below(readers[name][0], item, readers[name][1]) for name, item in value.items()})
+        return made
+
+    return read_dataclass
+
+
+def _below(read: Read, value: object, place: str) -> Any:  # annotations: see _reader
+    """What `read` makes of a value that lies at `place` in another one."""
+    try:
+        return read(value)
+    except _MismatchError as error:
+        error.place = place + error.place
+        raise

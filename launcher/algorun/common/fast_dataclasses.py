@@ -91,6 +91,10 @@ else:
 
     def _init(self: Any, /, *values: Any, **named: Any) -> None:
         own = getattr(self, FIELDS)
+        if not values and named.keys() == own.keys():  # as messages are made, thousands in a second
+            for name, value in named.items():
+                object.__setattr__(self, name, value)
+            return
         if len(values) > len(own):
             raise TypeError(f"{type(self).__name__} takes {len(own)} values, not {len(values)}")
         given = dict(zip(own, values, strict=False))

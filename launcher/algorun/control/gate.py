@@ -25,6 +25,7 @@ class Gate:
         self.hosts = tuple(hosts)
         self.hellos: dict[str, Hello] = {}
         self.ready: dict[str, Ready] = {}
+        self.slots = 0  # of all hosts that are ready; a hub asks for it at every tick
         self.rivals = Rivals(hosts[0])
         self.deadline = now + limits.gate_s
         self._limits = limits
@@ -52,11 +53,13 @@ class Gate:
         """A host could start, or start again."""
         if not self.ready:
             self._waiting = Waiting(now)
+        self.slots += ready.slots - (self.ready[host].slots if host in self.ready else 0)
         self.ready[host] = ready
 
     def wait_again(self, now: float) -> None:
         """A restart: all hosts have to get ready once more."""
         self.ready.clear()
+        self.slots = 0
         self.deadline = now + self._limits.kill_s + self._limits.restart_s
 
     def overdue(self, now: float) -> Failure | None:
@@ -83,11 +86,6 @@ class Gate:
     @property
     def all_ready(self) -> bool:
         return len(self.ready) == len(self.hosts)
-
-    @property
-    def slots(self) -> int:
-        """Of all hosts that are ready."""
-        return sum(each.slots for each in self.ready.values())
 
     def go(self, attempt: int) -> Go:
         """What all hosts need to start: everybody's slots, and where rank 0 will listen."""

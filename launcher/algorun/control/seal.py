@@ -12,6 +12,8 @@ to 128 bits, which RFC 2104 (section 5) allows. The number is not sent: TCP keep
 
 from __future__ import annotations
 
+from algorun.common.fast_hmac import Hmac, compare_digest
+
 HEX = 32  # characters of a nonce, a challenge and a MAC: 128 bits
 LENGTH = HEX + 1  # what a seal adds to a line
 
@@ -23,9 +25,7 @@ def is_nonce(text: str) -> bool:
 
 def same(one: str | bytes, other: str | bytes) -> bool:
     """Compares two secrets in constant time. Raises ValueError where a text cannot be encoded."""
-    import hmac
-
-    return hmac.compare_digest(*(each if isinstance(each, bytes) else each.encode() for each in (one, other)))
+    return compare_digest(*(each if isinstance(each, bytes) else each.encode() for each in (one, other)))
 
 
 def is_sealed(line: bytes) -> bool:
@@ -47,12 +47,9 @@ class Seal:
     """
 
     def __init__(self, token: str, nonce: str, challenge: str, host: str, *, hub: bool) -> None:
-        import hmac  # hmac and OpenSSL cost a start of one host 6 ms, and it has no peer
-
-        self._digest = hmac.digest
-        secret = token.encode("utf-8", "surrogateescape")
+        secret = Hmac(token.encode("utf-8", "surrogateescape"))
         of_hub, of_host = (
-            hmac.digest(secret, f"algorun control {side} {nonce} {challenge} {host}".encode(), "sha256")
+            Hmac(secret.digest(f"algorun control {side} {nonce} {challenge} {host}".encode()))
             for side in ("hub", "host")
         )
         self._key, self._peers_key = (of_hub, of_host) if hub else (of_host, of_hub)
@@ -77,5 +74,5 @@ class Seal:
         self._opened += 1
         return inner
 
-    def _mac(self, key: bytes, number: int, inner: bytes) -> bytes:
-        return self._digest(key, number.to_bytes(8, "big") + inner, "sha256").hex()[:HEX].encode()
+    def _mac(self, key: Hmac, number: int, inner: bytes) -> bytes:
+        return key.digest(number.to_bytes(8, "big") + inner).hex()[:HEX].encode()

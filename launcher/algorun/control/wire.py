@@ -51,6 +51,7 @@ VERSION = "algorun version"  # its key in a hello's digest (plan/agreement.py)
 
 CLASSES = {**FROM_HOST, **FROM_HUB}
 NAMES = {kind: name for name, kind in CLASSES.items()}
+_FIELDS = {name: frozenset(each.name for each in fields(kind)) for name, kind in CLASSES.items()}
 
 
 def encode(message: Message) -> bytes:
@@ -72,7 +73,7 @@ def decode(line: bytes) -> Message:
     kind = CLASSES.get(name)
     if kind is None:
         raise ValueError(f"type {name!r}")
-    if values.keys() != {each.name for each in fields(kind)}:
+    if values.keys() != _FIELDS[name]:
         raise ValueError(f"{name} with fields {sorted(values)}")
     message: Message = from_json(kind, values, name)
     _check(message)
@@ -87,7 +88,7 @@ def decode_hello(line: bytes) -> Hello:
     values = _values(line)
     digest = values.get("digest")
     if values["type"] == "hello" and isinstance(digest, dict) and digest.get(VERSION, __version__) != __version__:
-        known = {each.name for each in fields(Hello)}
+        known = _FIELDS[NAMES[Hello]]
         hello: Hello = from_json(Hello, {key: value for key, value in values.items() if key in known}, "hello")
         _check(hello)
         return hello
