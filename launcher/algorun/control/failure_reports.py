@@ -110,6 +110,10 @@ class FailureReports:
             self.overrule(now, failure)
         return True
 
+    def of_rank(self, rank: int) -> Failure | None:
+        """What a rank has reported."""
+        return next((each for _, each in self._reported.values() if each.rank == rank), None)
+
     def overrule(self, now: float, failure: Failure) -> None:
         """Keeps a failure in place of what its rank itself has reported."""
         self._reported[failure.host, failure.rank] = (now - max(0.0, failure.age_s), failure)

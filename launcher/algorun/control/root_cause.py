@@ -2,9 +2,10 @@
 
 1. The first reported failure, or a lost host, opens a window (ALGORUN_BLAME_S): other hosts report what they know.
 2. Where all reports only say that a peer is missing, ranks of which nothing is known have 3 s more to end.
-3. Where ranks have waited in vain for a rank that still lives, or a rank makes no steps, all hosts are asked for the
+3. Where all calls of all ranks time out at once, the calls that ranks told half-way to that limit may explain it.
+4. Where ranks have waited in vain for a rank that still lives, or a rank makes no steps, all hosts are asked for the
    stacks of their ranks first (inquiry.py, hang.py).
-4. `failure_to_blame` (failure_reports.py) picks the failure whose own words are nearest to a cause (peer_errors.py),
+5. `failure_to_blame` (failure_reports.py) picks the failure whose own words are nearest to a cause (peer_errors.py),
    and of equals the earliest.
 """
 
@@ -14,8 +15,10 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from algorun.common.fast_dataclasses import replace
+
 from .failure import Failure, RankLeft
-from .failure_reports import FailureReports
+from .failure_reports import FailureReports, only_misses_a_peer
 from .hang import Stack
 from .messages import AskStacks
 
@@ -32,6 +35,7 @@ class RootCause:
         self._reports = FailureReports(window_s)
         self._inquiry: Inquiry | None = None
         self._memory_kills: MemoryKills | None = None
+        self._told: dict[int, Stack] = {}  # what ranks have told in the last long pause, before anything had failed
 
     @property
     def deadline(self) -> float:
@@ -77,7 +81,10 @@ class RootCause:
 
     def stack(self, stack: Stack, ranks: int) -> None:
         """What one rank is doing. At most one stack for each of the job's `ranks` is kept."""
-        if self._inquiry is not None and len(self._inquiry.stacks) < ranks:
+        if self._inquiry is None:
+            if stack.rank in self._told or len(self._told) < ranks:
+                self._told[stack.rank] = stack
+        elif len(self._inquiry.stacks) < ranks:
             self._inquiry.stacks.append(stack)
 
     def stacks_sent(self, host: str) -> set[str]:
@@ -103,16 +110,30 @@ class RootCause:
         if not self._reports.due(now, ranks):
             return None
         in_vain = [] if stopping else self._reports.in_vain(ranks)
-        return self._ask(now, in_vain=in_vain) if in_vain else self._reports.blamed(ranks)
+        return self._ask(now, in_vain=in_vain) if in_vain else self._by_calls(self._reports.blamed(ranks))
 
     def after_stacks(self, now: float, ranks: int, attempt: int) -> Failure:
         """The rank that holds the others up, unless something else has failed before."""
         assert self._inquiry is not None
         hanging = self._inquiry.failure(now, self._leader, attempt, self._reports.left_ranks(), ranks)
         if hanging is None:
-            return self._inquiry.kept(self._reports.blamed(ranks))
+            return self._by_calls(self._inquiry.kept(self._reports.blamed(ranks)))
         self._reports.overrule(now, hanging)
         return self._reports.blamed(ranks)
+
+    def _by_calls(self, failure: Failure) -> Failure:
+        """A failure that says only that a wait was in vain, with what the ranks' last calls tell."""
+        own = self._told.get(failure.rank) if failure.rank is not None else None
+        if own is None or own.steps != failure.step or not only_misses_a_peer(failure):
+            return failure  # the rank has made steps since it has told
+        from .calls import mismatch  # no start needs it
+
+        living = {stack.rank: stack for stack in self._inquiry.stacks} if self._inquiry is not None else {}
+        found = mismatch({rank: stack.calls for rank, stack in (self._told | living).items() if stack.calls})
+        if found is None:
+            return failure
+        blamed = self._reports.of_rank(found.ranks[0]) or failure
+        return replace(blamed, message=f"{blamed.message}; {found.text}")
 
     def complete(self, failure: Failure) -> Failure:
         """The root cause with what else was reported."""
@@ -122,6 +143,7 @@ class RootCause:
     def clear(self) -> None:
         """Another attempt follows."""
         self._inquiry = None
+        self._told.clear()
         self._reports.clear()
         self._memory_kills = None
 

@@ -264,6 +264,7 @@ class AttemptRunner:
         self._attempt.expect_ranks(self._now)
         self._attempt.look_at_times(self._now, self._config.limits.times_s, samples)
         limit_s = self._config.limits.hang_s
+        self._attempt.stacks.look(self._now, limit_s)
         idle_s = self._attempt.stalled(self._now, limit_s)
         if idle_s:
             self._supervisor.do(self._member.hangs(self._now, idle_s))

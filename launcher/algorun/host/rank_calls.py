@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 from typing import Any, cast
@@ -34,6 +35,15 @@ def ask(pid: int, folder: str) -> None:
             os.write(pipe, b"?")
         finally:
             os.close(pipe)
+
+
+def limit_s(pid: int, folder: str) -> float:
+    """After how many seconds a collective call of a process times out, by its groups at its first step; inf: not known."""
+    try:
+        with open(f"{_path(pid, folder)}.limit", encoding="ascii") as file:
+            return float(file.read(32)) or math.inf
+    except (OSError, ValueError):
+        return math.inf
 
 
 def read(pid: int, rank: int, folder: str) -> tuple[Call, ...]:

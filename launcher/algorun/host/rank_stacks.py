@@ -19,6 +19,7 @@ from .tools import Tools
 # crash the process (1 of 600 questions to a busy thread, CPython 3.11). So the calls are asked for after the stacks.
 STACKS_S = 0.3  # from the question for stacks to the one for calls
 CALLS_S = 0.5  # from there until all answers are read
+EARLIEST_S = 2.0  # of a pause: until then no rank is asked for its calls
 
 
 class RankStacks:
@@ -29,6 +30,7 @@ class RankStacks:
     ) -> None:
         self._tools, self._paths, self._host, self._ranks = tools, paths, host, ranks
         self._board, self._send = board, send
+        self._asked_of = 0.0  # the last step before the pause in which ranks were asked for their calls
 
     def ask(self) -> None:
         """Asks every process of every running rank for its stacks. A moment later the hub gets those of all ranks."""
@@ -42,6 +44,42 @@ class RankStacks:
         for pid in asked:
             rank_calls.forget(pid, folder)
         self._tools.loop.after(STACKS_S, lambda: self._ask_for_calls(asked))
+
+    def look(self, now: float, limit_s: float) -> None:
+        """Asks the ranks for their calls, once in a pause of all, when half of the shorter limit has passed: of `limit_s` and
+        the one of their own calls. At the latter torch ends them, and all at once where all wait."""
+        steps = [self._board.read(local_rank) for local_rank, _, _ in self._ranks.running()]
+        last_at = max((each.last_at for each in steps), default=0.0)
+        if not last_at or last_at == self._asked_of or now - last_at < EARLIEST_S:
+            return
+        from . import rank_calls  # only a pause needs it
+
+        limits = (rank_calls.limit_s(each.pid, self._tools.run_dir) for each in steps if each.pid)
+        if now - last_at >= min([limit_s, *limits]) / 2:
+            self._asked_of = last_at
+            self._ask_for_calls_alone()
+
+    def _ask_for_calls_alone(self) -> None:
+        """This disturbs no rank. A moment later the hub gets the calls of the ranks that have some."""
+        from . import rank_calls, stacks
+
+        folder = self._tools.run_dir
+        processes = stacks.by_session(folder)
+        for _, _, session in self._ranks.running():
+            for pid in processes.get(session, []):
+                rank_calls.forget(pid, folder)
+                rank_calls.ask(pid, folder)
+        self._tools.loop.after(CALLS_S, self._send_calls)
+
+    def _send_calls(self) -> None:
+        from . import rank_calls, stacks
+
+        processes = stacks.by_session(self._tools.run_dir)
+        for local_rank, rank, session in self._ranks.running():
+            for pid in processes.get(session, []):
+                if calls := rank_calls.read(pid, rank, self._tools.run_dir):
+                    stack = Stack(rank, self._host, self._board.read(local_rank).count, calls=calls)
+                    self._send(messages.short(stack))
 
     def _ask_for_calls(self, asked: dict[int, bool]) -> None:
         """`asked`: the processes of the ranks, and which of them were to write their stacks."""

@@ -36,9 +36,23 @@ def offer() -> None:
         path = f"{os.environ['ALGORUN_RUN_DIR']}/calls-{os.getpid()}"
         os.mkfifo(f"{path}.ask", 0o600)
         pipe = os.open(f"{path}.ask", os.O_RDWR | os.O_CLOEXEC)  # with a writer of its own, so a read never ends early
+        with open(f"{path}.limit", "w", encoding="ascii") as file:
+            file.write(str(_limit_s()))
         _thread.start_new_thread(_answer, (pipe, path))
     except Exception:
         pass  # then a hang is judged by stacks alone
+
+
+def _limit_s() -> float:
+    """After how many seconds the first collective call of this process would time out: of all its groups so far."""
+    torch, world = sys.modules["torch"], sys.modules["torch.distributed.distributed_c10d"]._world
+    limits = [
+        group._get_backend(device).options._timeout.total_seconds()
+        for group in list(world.pg_map)
+        for device in group._device_types
+        if device.type == "cpu" or torch.cuda.is_initialized()
+    ]
+    return min(limits, default=0.0)
 
 
 def _recorders() -> list[Any]:  # functions of a compiled module

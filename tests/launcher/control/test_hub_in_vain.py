@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from algorun.control.call import Call
 from algorun.control.failure import Failure, Raised
 from algorun.control.hang import Frame, Stack
 from algorun.control.member import State
@@ -307,3 +308,51 @@ def test_an_error_that_says_what_to_do_is_the_verdict():
     ranks.settle()
     ranks.pass_time(LIMITS.blame_s + 0.1)
     assert verdict(ranks).code == 1
+
+
+def told(ranks: Living, steps: int = 0) -> None:
+    """Half-way to the limit of their calls all ranks have told them: rank 1 called another one than the others.
+
+    The failures of these tests have no steps.
+    """
+    for rank in range(4):
+        call = Call(
+            "nccl:0", 9, "broadcast" if rank == 1 else "all_reduce", "0-3", "[[3]]", "Float", "/opt/ml/code/train.py", 7
+        )
+        host = ranks.hosts[rank // 2]
+        ranks.send(ranks.hub.stack(Stack(rank, host, steps, calls=(call,))))
+
+
+DIFFER = (
+    "; rank 1 called broadcast [3] Float at train.py:7, 3 others called all_reduce [3] Float at train.py:7"
+    " (call 9 of the default group)"
+)
+
+
+def test_calls_told_before_all_ranks_were_ended_at_once_name_the_odd_one():
+    ranks = job(sleeper=-1)
+    told(ranks)
+    abort(ranks, 0, 1, 2, 3)
+    ranks.pass_time(VERDICT_S)
+    failure = verdict(ranks)
+    assert (failure.kind, failure.rank) == ("signal", 1)
+    assert failure.message.endswith(DIFFER)
+
+
+def test_calls_told_before_a_rank_went_on_count_no_more():
+    ranks = job(sleeper=-1)
+    told(ranks, steps=7)
+    abort(ranks, 0, 1, 2, 3)
+    ranks.pass_time(VERDICT_S)
+    assert "called" not in verdict(ranks).message
+
+
+def test_calls_told_explain_no_failure_that_explains_itself():
+    ranks = job(sleeper=-1)
+    told(ranks)
+    abort(ranks, 3, tail="Segmentation fault")
+    abort(ranks, 0, 1, 2)
+    ranks.pass_time(VERDICT_S)
+    failure = verdict(ranks)
+    assert failure.rank == 3
+    assert "called" not in failure.message

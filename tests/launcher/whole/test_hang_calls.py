@@ -10,7 +10,12 @@ from .running import PROGRAMS
 from .test_hang import simulate
 
 MISMATCH = PROGRAMS / "mismatch.py"
-OTHERS = "all_reduce [3] Float at mismatch.py:22"
+OTHERS = "all_reduce [3] Float at mismatch.py:26"
+
+
+def timed_out(kind, folder, marker):
+    """All ranks wait, and after 8 s torch ends them all at once."""
+    return simulate(MISMATCH, kind, 8, folder=folder, marker=marker, slots=2, ALGORUN_HANG_S="600")
 
 
 def mismatched(kind, folder, marker):
@@ -22,23 +27,23 @@ def mismatched(kind, folder, marker):
     [
         pytest.param(
             partial(mismatched, "missing"),
-            f"rank 2 called barrier at mismatch.py:23, 3 others called {OTHERS} (call 15 of the default group)",
+            f"rank 2 called barrier at mismatch.py:27, 3 others called {OTHERS} (call 15 of the default group)",
             id="missing",
         ),
         pytest.param(
             partial(mismatched, "order"),
-            f"rank 2 called broadcast [3] Float at mismatch.py:16, 3 others called {OTHERS} (call 15 of the default group)",
+            f"rank 2 called broadcast [3] Float at mismatch.py:20, 3 others called {OTHERS} (call 15 of the default group)",
             id="order",
         ),
         pytest.param(
             partial(mismatched, "shape"),
-            f"rank 2 called all_reduce [2] Float at mismatch.py:18, 3 others called {OTHERS} (call 15 of the default group)",
+            f"rank 2 called all_reduce [2] Float at mismatch.py:22, 3 others called {OTHERS} (call 15 of the default group)",
             id="shape",
         ),
         pytest.param(
             partial(mismatched, "subgroup"),
             f"3 others called {OTHERS} (call 15 of the default group), rank 2 did not: its last call is"
-            " all_reduce [3] Float at mismatch.py:20 (call 1 of group 1 of ranks 2-3)",
+            " all_reduce [3] Float at mismatch.py:24 (call 1 of group 1 of ranks 2-3)",
             id="subgroup",
         ),
     ],
@@ -51,3 +56,11 @@ def test_the_odd_rank_is_named_with_both_calls(begun, named):
     assert named in failure
     kept = (begun.folder / "algo-1" / "output" / "data" / "stacks-rank-00000.txt").read_text()
     assert "last collective calls, the newest last:" in kept
+
+
+@pytest.mark.parametrize("begun", [pytest.param(partial(timed_out, "shape"), id="shape")], indirect=True)
+def test_calls_that_differ_explain_ranks_whose_limit_ends_them_all_at_once(begun):
+    assert begun.code == 1, begun.text
+    (failure,) = {begun.failure(host) for host in ("algo-1", "algo-2")}
+    assert failure.startswith("exception: rank 2 on algo-2")
+    assert f"rank 2 called all_reduce [2] Float at mismatch.py:22, 3 others called {OTHERS}" in failure
