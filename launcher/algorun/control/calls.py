@@ -161,7 +161,7 @@ def _sizes(shapes: str) -> tuple[int, ...]:
     found = []
     for shape in re.findall(r"\[([\d, ]*)\]", shapes):
         size = 1
-        for each in re.findall(r"\d+", shape):
+        for each in re.findall(r"\d{1,18}", shape):
             size *= int(each)
         found.append(size)
     return tuple(found)

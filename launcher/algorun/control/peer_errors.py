@@ -61,7 +61,7 @@ WAITED = (
     r"|after attempting to dump debug info, due to|ProcessGroupNCCL's watchdog got stuck"
 )
 # What mpirun and the MPI library of a rank print when another rank has left without MPI_Finalize (Open MPI 4.1 and 5.0).
-IMPROPERLY = r"due to process rank (\d+) with PID \d+ on\s+node \S+\s+exiting\s+improperly"
+IMPROPERLY = r"due to process rank ([0-9]{1,9}) with PID \d+ on\s+node \S+\s+exiting\s+improperly"
 MPI_LEFT = (
     rf"failed to TCP connect to a peer MPI process|An error occurred in Socket closed|{IMPROPERLY}"
     r"|mca_btl_tcp\w*: .*(reset by peer|broken pipe|connection refused)"

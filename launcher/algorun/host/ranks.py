@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -197,7 +198,7 @@ class Ranks:
                 from .program_start import explained  # only this failure needs it
 
                 number, _, file = str(message["failed"]).partition(" ")
-                errno = int(number) if number.isdigit() else 0
+                errno = int(number) if re.fullmatch("[0-9]{1,4}", number) else 0
                 self._on_broken(explained(self._plan.argv, self._plan.cwd, errno, file))
             elif "exited" in message:
                 self._tools.owner.forget_ended()

@@ -13,7 +13,7 @@ from algorun.control.failure import Failure
 ALIVE = b"Ray runtime started."
 # Ray looks at its processes once a second, and prints the name and exit code of each that has ended.
 DYING = b"Some Ray subprocesses exited unexpectedly:"
-ENDED = re.compile(rb"\b(\w+) (?:\x1b\[[\d;]*m)*\[exit code=(-?\d+)\]")
+ENDED = re.compile(rb"\b(\w+) (?:\x1b\[[\d;]*m)*\[exit code=(-?[0-9]{1,9})\]")
 LOOKS_S = 1.0
 
 

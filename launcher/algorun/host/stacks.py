@@ -16,8 +16,9 @@ BEGINNING = 16 * 1024  # kept of a longer one, with its end: there is the main t
 LONGEST_LINE = 200  # characters of a line of source
 OWN = "/algorun/inside/rank_activities.py"  # it stands around torch's functions, and is no line of the user's
 
+OF_PROCESS = re.compile("stack-([0-9]{1,9})")  # a rank can write into the folder, too
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*:$", re.MULTILINE)
-FRAME = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+FRAME = re.compile(r'^  File "(.*)", line ([0-9]{1,9}) in (.*)$', re.MULTILINE)
 
 
 def _path(pid: int, folder: str) -> str:
@@ -36,8 +37,7 @@ def _status(pid: int, field: str) -> str:
 
 def askable(folder: str) -> list[int]:
     """The processes that have offered to answer. Some of them may have ended."""
-    names = [name for name in os.listdir(folder) if name.startswith("stack-")]
-    return sorted(int(name.removeprefix("stack-")) for name in names)
+    return sorted(int(found[1]) for name in os.listdir(folder) if (found := OF_PROCESS.fullmatch(name)))
 
 
 def by_session(folder: str) -> dict[int, list[int]]:

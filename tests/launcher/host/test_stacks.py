@@ -33,3 +33,14 @@ def test_a_process_that_ends_is_not_held_up(state, flags, dumping, frozen, tmp_p
 def test_a_process_that_is_gone_is_not_frozen(tmp_path, monkeypatch):
     monkeypatch.setattr(stacks, "PROC", str(tmp_path))
     assert not stacks.frozen(7)
+
+
+def test_files_that_no_process_of_ours_has_made_are_no_processes(tmp_path):
+    for name in ("stack-7", "stack-x", "stack-", f"stack-{'9' * 200}", "stack-7.old"):
+        (tmp_path / name).touch()
+    assert stacks.askable(str(tmp_path)) == [7]
+
+
+def test_a_line_number_of_thousands_of_digits_is_no_frame():
+    text = f'Current thread 0x1 (most recent call first):\n  File "a.py", line {"9" * 5000} in f\n  File "b.py", line 3 in g\n'
+    assert [frame.where for frame in stacks.frames(text)] == ["b.py:3"]
