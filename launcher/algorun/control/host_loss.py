@@ -95,18 +95,15 @@ class HostLoss:
         """True once for every beat of the hub."""
         return self._pulse.due(now)
 
-    @property
-    def reset_s(self) -> float:
-        """How long a host whose connection was reset is waited for."""
-        return self._reset_s
-
-    def not_back(self, now: float) -> dict[str, str]:
-        """The hosts that have not connected anew in time, with the reason."""
-        late = {host: why for host, (at, why) in self._resets.items() if at <= now}
+    def not_back(self, now: float) -> dict[str, tuple[str, float]]:
+        """The hosts that have not connected anew in time, with the reason, and the seconds since their reset: on a busy machine
+        more than the limit."""
+        late = {host: (why, now - at + self._reset_s) for host, (at, why) in self._resets.items() if at <= now}
         for host in late:
             del self._resets[host]
         return {
-            host: f"host lost: {why}, and no other connection within {self._reset_s:g} s" for host, why in late.items()
+            host: (f"host lost: {why}, and no other connection within {self._reset_s:g} s", age_s)
+            for host, (why, age_s) in late.items()
         }
 
     def silent(self, now: float, hosts: Collection[str]) -> dict[str, str]:

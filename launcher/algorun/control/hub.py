@@ -255,8 +255,8 @@ class Hub:
             others = self.gate.hellos.keys() - self.departed - {self.leader}
             for host, reason in self._loss.silent(now, others).items():
                 sends += self.lost(now, host, reason)
-            for host, reason in self._loss.not_back(now).items():
-                sends += self.lost(now, host, reason, self._loss.reset_s)
+            for host, (reason, age_s) in self._loss.not_back(now).items():
+                sends += self.lost(now, host, reason, age_s)
         if self.state in (State.GATE, State.RESTART) and now >= self.gate.deadline:
             sends += self._overdue(now)
         if self.state is not State.END and not self._loss.awaits:  # whether a host is lost matters for the root cause

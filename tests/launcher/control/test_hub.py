@@ -252,3 +252,17 @@ def test_a_host_that_leaves_without_a_verdict_ends_the_job(started):
     assert hub.verdict is not None
     assert hub.verdict.failure == Failure("lost", "algo-2", 66, "host lost: it left before the end")
     assert [host for host, message in sends if isinstance(message, End)] == ["algo-1"]
+
+
+def test_a_host_that_is_found_lost_late_was_lost_before_the_failures_that_it_has_caused():
+    """On a busy machine the hub looks later than it wanted to."""
+    hub = Hub(0.0, ("algo-1", "algo-2"), Limits())
+    for host in ("algo-1", "algo-2"):
+        hub.hello(0.0, hello(host))
+        hub.ready(0.0, host, ready(host))
+    hub.reset(1.0, "algo-2", "connection reset")
+    hub.fail(1.1, Failure("exception", "algo-1", 1, "RuntimeError: something odd about a peer", rank=0))
+    for now in (3.9, 5.0):
+        hub.tick(now)
+    assert hub.verdict is not None
+    assert hub.verdict.failure.kind == "lost"
