@@ -35,7 +35,7 @@ def _execute(wish: Request) -> int:
     need_linux("algorun run")
     hold_signals()  # a stop that arrives now must not end this process: it has to tell the other hosts
     from .host import run
-    from .job import config, job_input
+    from .job import commit_variable, config, job_input
     from .job.paths import DEFAULT_BASE, Paths
     from .machine import probe
     from .outcome.report import write_error
@@ -43,6 +43,7 @@ def _execute(wish: Request) -> int:
 
     if not wish.from_job and "SAGEMAKER_BASE_DIR" not in os.environ and not Path(DEFAULT_BASE).is_dir():
         os.environ["SAGEMAKER_BASE_DIR"] = os.path.abspath(HOME_BASE)  # at home /opt/ml is not writable
+    os.environ.update(commit_variable.of_command_line(wish, os.environ))
     environ = dict(os.environ)
     os.environ.pop(settings.TOKEN.name, None)  # this process alone needs it, and all others inherit the environment
     paths = Paths.of(environ)

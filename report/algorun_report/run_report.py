@@ -218,7 +218,7 @@ class RunReport:
     utilization: tuple[Utilization, ...] = ()
     traffic: tuple[Traffic, ...] = ()
     results: tuple[tuple[str, str], ...] = ()  # names and figures that the program left in summary.json
-    ran: tuple[tuple[str, str], ...] = ()  # command, software, image and hardware, as far as they are known
+    ran: tuple[tuple[str, str], ...] = ()  # command, commit, software, image and hardware, as far as they are known
     sweep: Sweep | None = None
     cost: Cost | None = None
     links: tuple[tuple[str, str], ...] = ()  # pages of AWS's console: `console` and `logs`, and their addresses

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from algorun.common.code_commit import commit_of
 from algorun.common.errors import UserError
 from algorun.common.plain_text import plain
 from algorun.common.sizes import size_text
@@ -43,6 +44,7 @@ class Asked:
     started: program.Started
     data: Mapping[str, Scan]
     notices: tuple[str, ...]
+    commit: str = ""  # of the code, for the job's page
     reading: Reading = field(default_factory=Reading)  # what is known of tasks that it reads
     hashed: Mapping[str, Sequence[LocalFile]] | None = None  # the data, once somebody has hashed them for several jobs
     archive: CodeArchive | None = (
@@ -80,7 +82,14 @@ def of_spec(spec: TaskSpec, file: JobFile, reading: Reading, environ: Mapping[st
         each.name: scan.data(Path(each.source), each.where) for each in spec.inputs if each.kind is SourceKind.FOLDER
     }
     notices = (*notices, *(notice for found in data.values() for notice in found.notices))
-    return Asked(spec, code, started, data, notices, reading)
+    return Asked(spec, code, started, data, notices, _commit(spec, code), reading)
+
+
+def _commit(spec: TaskSpec, code: Sequence[FoundFile]) -> str:
+    """The commit of the code folder, if its files go up."""
+    folder = Path(spec.code).resolve()
+    own = [file.path for file in code if file.path.is_relative_to(folder)] if spec.code else []
+    return commit_of(folder, own) if own else ""
 
 
 class Maker:
@@ -111,7 +120,11 @@ def prepared(asked: Asked, facts: Facts) -> Iterator[Maker]:
     with scratch.folder("algorun-submit-") as folder:
         code = packed(asked, folder)
         material = Material(
-            started=asked.started, code=code, inputs=_sizes(asked), notices=_with_size(asked.notices, code)
+            started=asked.started,
+            code=code,
+            inputs=_sizes(asked),
+            commit=asked.commit,
+            notices=_with_size(asked.notices, code),
         )
         Maker(asked, facts, material)(None)
         yield Maker(asked, facts, replace(material, inputs=asked.hashed or hashed(asked)))

@@ -7,6 +7,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from algorun.common.code_commit import MONITOR, clone_of, environ_of_git
+
 TIMEOUT_S = 60.0
 
 
@@ -21,15 +23,13 @@ class Tracked:
 
 def tracked(folder: Path) -> Tracked:
     """What git tracks in `folder`. Runs git, if the folder is in a clone."""
-    if not any((each / ".git").exists() for each in (folder, *folder.parents)):
+    if clone_of(folder) is None:
         return Tracked()
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        # The monitor is a program that the clone names; a list needs none.
         listed = subprocess.run(
-            ["git", "-c", "core.fsmonitor=false", "ls-files", "-z", "--cached"],
+            ["git", "-c", MONITOR, "ls-files", "-z", "--cached"],
             cwd=folder,
-            env=environ | {"GIT_OPTIONAL_LOCKS": "0"},
+            env=environ_of_git(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=TIMEOUT_S,

@@ -18,6 +18,7 @@ from .program import Started
 from .spec import STATE, TaskSpec
 
 LONGEST_KEY = 1024  # bytes of a key in S3
+MOST_VARIABLES = 100  # of a job, for SageMaker
 
 
 def with_long_arguments(started: Started, kind: Kind) -> Started:
@@ -67,6 +68,7 @@ def build(spec: TaskSpec, facts: Facts, material: Material, number: int | None) 
     environment = create["Environment"]
     assert isinstance(environment, dict)
     environment[parts.ID_NAME] = identity(spec.kind, create, uploads)
+    _add_commit(environment, material.commit)
     return Request(
         kind=spec.kind,
         address=address,
@@ -79,6 +81,12 @@ def build(spec: TaskSpec, facts: Facts, material: Material, number: int | None) 
         fingerprint=fingerprint_parts.of_execution(execution),
         warnings=(*material.notices, *_warnings(spec)),
     )
+
+
+def _add_commit(environment: dict[str, Json], commit: str) -> None:
+    """After the request's identity: the same files of another commit are the same request, and no commit ends one."""
+    if commit and len(environment) < MOST_VARIABLES:
+        environment.setdefault(parts.COMMIT_NAME, commit)
 
 
 def _uploads(address: TaskAddress, material: Material, folders: Mapping[str, str]) -> tuple[Upload, ...]:

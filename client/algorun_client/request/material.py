@@ -53,4 +53,5 @@ class Material:
     started: Started
     code: CodeArchive | None = None
     inputs: Mapping[str, Sequence[LocalFile]] = field(default_factory=dict)  # by name of the input
+    commit: str = ""  # of the code, for the job's page; "" if its folder is no clone
     notices: tuple[str, ...] = ()  # for the user: files left out

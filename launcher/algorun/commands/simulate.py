@@ -20,7 +20,7 @@ from algorun.common.free_ports import free_ports
 from algorun.common.process_limit import cannot_start, is_limit
 from algorun.common.systems import need_linux
 from algorun.host.processes import end_with_parent
-from algorun.job import settings
+from algorun.job import commit_variable, settings
 from algorun.job.engine import Engine
 from algorun.job.entry import BUNDLED
 from algorun.job.limits import Limits
@@ -117,6 +117,7 @@ def run(
         addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, first))
         common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(_free_port())}
         common |= {"PATH": own_python.path(python, environ.get("PATH", os.defpath)), **_environments(wish, environ)}
+        common |= commit_variable.of_command_line(wish, environ)
         argv = _command(wish, python)
         started = time.monotonic()
         children: list[subprocess.Popen[bytes]] = []

@@ -106,6 +106,11 @@ REQUEST_FORMAT: Setting[int | None] = Setting(
     "ALGORUN_REQUEST_FORMAT", None, request_format, f"1 to {HIGHEST_FORMAT}",
     "Format of the request by which algorun's client created the job; the client sets it. A newer image knows more formats",
 )  # fmt: skip
+CODE_COMMIT = Setting(
+    "ALGORUN_CODE_COMMIT", "", text_of, "any text",
+    "The commit of the code, which the page of `algorun report` shows. `submit`, `run` and `simulate` set it where the code's "
+    "folder lies in a clone of git",
+)  # fmt: skip
 QUIET = Setting(
     "ALGORUN_QUIET", False, is_set, "any text",
     "Print no closing line and no failure on this host; `algorun simulate` sets it",
@@ -249,7 +254,7 @@ WAITS = (
 GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
     "The launcher": (
         *(ENGINE, SLOTS, RESTARTS, SHARE_NOTHING, EQUAL_SLOTS, PORT, ADDRESSES, TOKEN, EXTRACT, TF_CONFIG),
-        *(REQUEST_FORMAT, QUIET, PRICE, ENVIRONMENTS, FIGURES, HOOKS, TRACE_STEPS, RAY_OBJECT_STORE_MB),
+        *(REQUEST_FORMAT, CODE_COMMIT, QUIET, PRICE, ENVIRONMENTS, FIGURES, HOOKS, TRACE_STEPS, RAY_OBJECT_STORE_MB),
     ),
     "Waits of the launcher": WAITS,
     "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, CHECKPOINT_DIR, RUN_DIR, SHIM, RANK, LOCAL_RANK),

@@ -9,13 +9,14 @@ from collections import Counter
 
 from algorun.common import __version__
 from algorun.common.secret_names import HIDDEN, without_secrets
+from algorun.job import settings
 from algorun.job.config import JobConfig
 from algorun.machine import probe
 from algorun.machine.probe import Machine
 
 from . import redaction
 
-LONGEST_COMMAND = 4096  # characters
+LONGEST_COMMAND, LONGEST_COMMIT = 4096, 100  # characters
 
 
 def what_ran(config: JobConfig, machine: Machine, python: str) -> dict[str, object]:
@@ -31,6 +32,7 @@ def what_ran(config: JobConfig, machine: Machine, python: str) -> dict[str, obje
     gpus = Counter(machine.nvidia.models) if machine.gpus.value else {}
     return {
         "command": redaction.text(shlex.join(words).replace(shlex.quote(HIDDEN), HIDDEN), config)[:LONGEST_COMMAND],
+        "commit": settings.CODE_COMMIT.read(config.environ)[:LONGEST_COMMIT],
         "engine": config.launch.engine.value.value,
         "versions": {"algorun": __version__, "Python": machine.python, **probe.packages(before=[own])},
         "image": machine.image,

@@ -15,6 +15,7 @@ def rows(ran: Fields) -> tuple[tuple[str, str], ...]:
     software = [f"{name} {version}" for name, version in ran.table("versions").plain()]
     found = (
         ("command", ran.text("command")),
+        ("commit of the code", ran.text("commit")),
         ("software", ", ".join([*software, *_engine(ran)])),
         (IMAGE_ROW, ran.text("image")),
         ("hardware of a host", ", ".join(_hardware(ran))),

@@ -12,6 +12,7 @@ from algorun_client.commands.where import Connection
 from algorun_client.common.errors import ApiError, BucketDenied
 from algorun_client.follow.follower import LOCAL
 from tests.client.send.memory import World
+from tests.clones import git
 from tests.conftest import clean_environ
 
 TASK = "s3://local/images/train"
@@ -148,6 +149,20 @@ def test_an_upstream_whose_output_was_removed_feeds_nothing(laptop):
     (end,) = laptop.submit("--in", "train=task:data/state", "train.py", code=64)
     assert "nothing lies in s3://local/images/data/state/" in end["text"]
     assert (laptop.world.puts, laptop.world.creates) == (puts, 1)
+
+
+def test_the_same_files_of_another_commit_are_no_change(laptop, tmp_path):
+    folder = tmp_path / "images"
+    (sent, _) = laptop.submit("train.py")
+    git(folder, "init", "-q")
+    git(folder, "add", "train.py", "lib.py", "data")
+    for message in ("first", "second"):
+        git(folder, "commit", "-qm", message, "--allow-empty")
+        assert laptop.submit("train.py")[0] == {"event": "done", "job": sent["job"], "number": 1}
+    laptop.world.status = "InProgress"
+    laptop.submit("--task", "runs", "train.py")
+    git(folder, "commit", "-qm", "third", "--allow-empty")
+    assert laptop.submit("--task", "runs", "train.py")[0]["joined"]
 
 
 def test_force_and_a_clean_state_run_it_again(laptop):

@@ -15,6 +15,7 @@ from algorun_client.files import archive, inputs
 from algorun_client.request.program import ARGS_FILE, SCRIPT
 from tests.client.commands.test_submit_options import parsed
 from tests.client.request.specs import FACTS
+from tests.clones import git
 
 LINE = "--image i --instance ml.m5.large"
 
@@ -65,6 +66,20 @@ def test_the_same_folder_makes_the_same_request(here):
     assert made(here, line).create == made(here, line).create
     (here / "src" / "deep.py").write_text("print(3)\n")
     assert made(here, line).uploads[0].uri != made(here, line.replace("train.py", "--task train ddp")).create
+
+
+def test_the_commit_goes_along_and_changes_no_identity(here):
+    """Of data that git does not track the commit knows nothing, and of a program everything."""
+    line, name = f"{LINE} --in train=./data train.py", "ALGORUN_CODE_COMMIT"
+    before = made(here, line).create["Environment"]
+    git(here, "init", "-q")
+    git(here, "add", "train.py", ".gitignore", "src")
+    git(here, "commit", "-qm", "first")
+    clean = made(here, line).create["Environment"]
+    assert clean == {**before, name: git(here, "rev-parse", "HEAD")[:12]}
+    (here / "src" / "new.py").write_text("")
+    assert made(here, line).create["Environment"][name] == f"{clean[name]} with uncommitted changes"
+    assert name not in made(here, f"{LINE} ddp").create["Environment"]
 
 
 def test_a_bundled_entrypoint_takes_no_folder(here):

@@ -35,7 +35,12 @@ def spec(*words: str, toml: str = "", environ: dict[str, str] | None = None, **o
 
 
 def request(
-    task: TaskSpec, facts: Facts = FACTS, number: int | None = 1, names: tuple[str, ...] = NAMES, **files: list[str]
+    task: TaskSpec,
+    facts: Facts = FACTS,
+    number: int | None = 1,
+    names: tuple[str, ...] = NAMES,
+    commit: str = "",
+    **files: list[str],
 ) -> Request:
     """The request of a task. `files`: the file names of its local inputs."""
     if not task.image:
@@ -49,4 +54,4 @@ def request(
         name: [LocalFile(name=file, path=Path(file), size=1, sha256="da7a" * 16) for file in listed]
         for name, listed in local.items()
     }
-    return build(task, facts, Material(started=run, code=code, inputs=inputs), number)
+    return build(task, facts, Material(started=run, code=code, inputs=inputs, commit=commit), number)

@@ -227,6 +227,26 @@ def test_the_same_request_has_the_same_identity_and_another_has_not():
     )
 
 
+def test_the_commit_of_the_code_is_no_part_of_the_request_s_identity():
+    """The same files of another commit are the same request: it joins the running job, and the task stays done."""
+
+    def of(commit, **options):
+        return request(spec("train.py", **options), commit=commit)
+
+    none, first, second = of(""), of("1a2b"), of("3c4d")
+    assert "ALGORUN_CODE_COMMIT" not in none.create["Environment"]
+    assert first.create["Environment"] == {**none.create["Environment"], "ALGORUN_CODE_COMMIT": "1a2b"}
+    assert none.fingerprint == first.fingerprint == second.fingerprint
+    own = of("1a2b", env=["ALGORUN_CODE_COMMIT=of our CI"]).create["Environment"]
+    assert own["ALGORUN_CODE_COMMIT"] == "of our CI"
+
+
+def test_a_job_with_as_many_variables_as_sagemaker_takes_goes_without_its_commit(shapes):
+    made = request(spec("train.py", env=[f"A{number}=1" for number in range(98)]), commit="1a2b")
+    limits.check(shapes[Kind.TRAINING], made.create)
+    assert len(made.create["Environment"]) == 100
+
+
 def test_without_credentials_the_request_names_what_it_cannot_know():
     made = EXAMPLES["unknown"]()
     assert made.unknown == (

@@ -8,7 +8,7 @@ from algorun.common import __version__
 from algorun.common.fast_dataclasses import replace
 from algorun.job.values import Sourced
 from algorun.machine.nvidia import Nvidia
-from algorun.outcome.what_ran import what_ran
+from algorun.outcome.what_ran import LONGEST_COMMIT, what_ran
 from tests.conftest import job, machine
 
 
@@ -20,6 +20,15 @@ def test_the_command_line_has_no_secret_and_no_folder_of_the_job():
     assert found["command"] == "python -u train.py --lr 0.1 --api-key *** postgres://me:***@db/x"
     assert found["versions"]["algorun"] == __version__
     assert found["engine"] == "native"
+
+
+def test_the_commit_is_that_of_the_variable_which_nobody_makes_long():
+    config = job("script")
+    assert what_ran(config, machine(), sys.executable)["commit"] == ""
+    given = replace(config.input, environ={**config.environ, "ALGORUN_CODE_COMMIT": "1a2b " + 5000 * "x"})
+    told = what_ran(replace(config, input=given), machine(), sys.executable)["commit"]
+    assert told.startswith("1a2b xx")
+    assert len(told) == LONGEST_COMMIT
 
 
 def test_gpus_are_counted_by_model_and_those_that_are_hidden_do_not_count():

@@ -419,6 +419,7 @@ def test_values_have_the_step_of_their_line(tmp_path):
 
 RAN = {
     "command": "python -u train.py --lr 0.1 --api-key ***",
+    "commit": "1a2b3c4d5e6f with uncommitted changes",
     "engine": "torchrun",
     "versions": {"algorun": "0.2.0", "Python": "3.12.3", "torch": "2.10.0"},
     "image": "8d7f21",
@@ -440,6 +441,7 @@ def test_what_ran_stands_above_the_curves(tmp_path):
     known = with_result(folder, RAN).ran
     assert known == (
         ("command", "python -u train.py --lr 0.1 --api-key ***"),
+        ("commit of the code", "1a2b3c4d5e6f with uncommitted changes"),
         ("software", "algorun 0.2.0, Python 3.12.3, torch 2.10.0, started by the engine torchrun"),
         ("image", "8d7f21"),
         ("hardware of a host", "48 CPUs, 200.0 GB of memory, 4 x NVIDIA A10G"),

@@ -1,0 +1,26 @@
+"""The commit of a program that lies on this machine: for its hosts, and so for the page of its job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from algorun.common.code_commit import commit_of
+
+from . import settings
+from .entry import BUNDLED
+from .request import Request
+
+
+def of_command_line(wish: Request, environ: Mapping[str, str]) -> dict[str, str]:
+    """ALGORUN_CODE_COMMIT of the program that the command line names; {} if it is set, or the code is not the user's or not here."""
+    name = settings.CODE_COMMIT.name
+    is_bundled = wish.target in BUNDLED and not wish.module
+    if name in environ or wish.from_job or wish.code or is_bundled:
+        return {}
+    folder = Path(wish.cwd or os.getcwd()).resolve()
+    program = (folder / wish.target).resolve()
+    if wish.module or not program.is_file():
+        return {name: commit_of(folder, [])}
+    return {name: commit_of(folder if program.is_relative_to(folder) else program.parent, [program])}
