@@ -28,7 +28,7 @@ def test_all_ranks_end_with_the_same_line(tmp_path, monkeypatch):
 
     def fill(comm):
         try:
-            first_shares.fill_shares(models[comm.rank], folder, None, 0, comm)
+            first_shares.fill_shares(models[comm.rank].model.state_dict(), folder, None, 0, comm)
         except UserError as error:
             return str(error)
 

@@ -40,7 +40,7 @@ def compare(comm: Communicator, folder: ModelFolder, shards: int, hosts: str) ->
         module = build_on_meta(folder, classes)
         shard(module, layer_units(module), mesh, None)
         give_memory(module, comm.device)
-        fill_shares(module, mine, classes, SEED, comm)
+        fill_shares(module.model.state_dict(keep_vars=True), mine, classes, SEED, comm)
     mapped = {file.stat().st_size for file in Path(folder.path).glob("*.safetensors")}
     reference = build_model(folder, classes, SEED)
     with measured() as loaded:

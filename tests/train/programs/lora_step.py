@@ -17,7 +17,14 @@ from algorun_train.models.folder_config import read_folder
 from algorun_train.models.folder_model import prepare_transformers
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.parallel.shard.layer_units import layer_units
-from algorun_train.parallel.shard.sharded_model import gathered_weights, make_mesh, shard
+from algorun_train.parallel.shard.sharded_model import (
+    gathered_weights,
+    give_memory,
+    make_mesh,
+    own_rows,
+    set_own,
+    shard,
+)
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
@@ -33,11 +40,20 @@ def step(comm: Communicator) -> None:
     """In a function: DDP must be gone before the process group is, else its destructor can wait for ever."""
     targets = "q_proj,fc1" if folder.images else None
     options = DdpJobOptions(lora=2, lora_alpha=6.0, lora_targets=targets, shard=str(shards))
-    module = LoraJobModel(options, folder, classes, comm).module.double()
+    model = LoraJobModel(options, folder, classes, comm, sharded=shards > 1)
+    module = model.module.double()
+    mesh = make_mesh(comm.device, comm.rank, comm.size, shards) if shards > 1 else None
+    if mesh:
+        shard(module, layer_units(module), mesh, None)
+        give_memory(module, comm.device)
+        model.fill_shares(comm)
+    else:
+        comm.from_leader(model.first_weights)  # DDP sends them
     random = torch.Generator().manual_seed(5)
     for parameter in module.parameters():
         if parameter.requires_grad:
-            parameter.data.copy_(torch.randn(parameter.shape, generator=random) / 4)
+            drawn, rows = torch.randn(parameter.shape, generator=random) / 4, own_rows(parameter.data)
+            set_own(parameter.data, drawn if rows is None else drawn[rows])
     if folder.images:
         inputs = torch.rand(4, 3, 16, 16, generator=random) * 2 - 1
         labels = torch.randint(4, (4,), generator=random)
@@ -45,9 +61,6 @@ def step(comm: Communicator) -> None:
         inputs, labels = (torch.randint(300, (4, 12), generator=random) for _ in range(2))
     share = 4 // comm.size
     mine = slice(comm.rank * share, (comm.rank + 1) * share)
-    mesh = make_mesh(comm.device, comm.rank, comm.size, shards) if shards > 1 else None
-    if mesh:
-        shard(module, layer_units(module), mesh, False)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     stepper = (ShardedSteps if mesh else DataParallelSteps)(module, torch.optim.SGD(trained, 1.0), comm, options)
 

@@ -11,7 +11,7 @@ from algorun_train.checkpoint import artifact
 from algorun_train.checkpoint.state_file import Values
 from algorun_train.models import folder_model
 from algorun_train.models.folder_config import ModelFolder
-from algorun_train.models.folder_meta import build_on_meta
+from algorun_train.models.folder_meta import build_on_meta, is_large
 from algorun_train.models.image_models import build, specify
 from algorun_train.models.pretrained import start_from
 from algorun_train.options.job_options import DdpJobOptions, ModelJobOptions
@@ -31,6 +31,8 @@ class ChosenModel(Protocol):
     name: str
     identity: Mapping[str, object]
     description: Mapping[str, object]
+    always_reads_folder: bool
+    """whether a checkpoint lacks weights of the folder: a job that resumes reads them from there, too"""
 
     def first_weights(self) -> str | None:
         """Loads the weights that training starts from, on rank 0 alone; a line for the log. Raises UserError."""
@@ -47,6 +49,8 @@ class ChosenModel(Protocol):
 
 class EmbeddedModel:
     """The vit or the convnet."""
+
+    always_reads_folder = False
 
     def __init__(self, options: DdpJobOptions, classes: Sequence[str], side: int) -> None:
         self._start = options.init_from
@@ -67,7 +71,11 @@ class EmbeddedModel:
 
 
 class FolderJobModel:
-    """A model of a Hugging Face folder; an image classifier has a head for `classes`, for a language model they are None."""
+    """A model of a Hugging Face folder; an image classifier has a head for `classes`, for a language model they are None.
+
+    If it is built `on_meta`, its weights have no memory until somebody gives them some."""
+
+    always_reads_folder = False
 
     def __init__(self, folder: ModelFolder, classes: Sequence[str] | None, seed: int, on_meta: bool = False) -> None:
         self._folder, self._classes, self._seed = folder, classes, seed
@@ -81,13 +89,17 @@ class FolderJobModel:
         return folder_model.load_weights(self._module, self._folder, self._classes, self._seed)
 
     def fill_shares(self, comm: Communicator) -> str:
-        return fill_shares(self._module, self._folder, self._classes, self._seed, comm)
+        return fill_shares(self._names(), self._folder, self._classes, self._seed, comm)
 
     def fill_stages(self, weights: Mapping[str, torch.Tensor], comm: Communicator) -> str:
         """As `fill_shares`, for a model in stages. `weights` are the weights and buffers that this rank has, by their names in
         `module`, whose own weights may have no memory."""
         own = {name.removeprefix(INSIDE): tensor for name, tensor in weights.items()}
-        return fill_shares(self._module, self._folder, self._classes, self._seed, comm, own)
+        return fill_shares(self._names(), self._folder, self._classes, self._seed, comm, own)
+
+    def _names(self) -> dict[str, torch.Tensor]:
+        named: dict[str, torch.Tensor] = self._module.model.state_dict(keep_vars=True)
+        return named
 
     def write(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
         return write_trained(self._folder, self._classes, state, description, folder)
@@ -127,8 +139,9 @@ def job_description(chosen: ChosenModel, data: ChosenData) -> Mapping[str, objec
 
 def choose_model(options: DdpJobOptions, folder: ModelFolder | None, data: ChosenData, sharded: bool) -> ChosenModel:
     """The model of the folder, else the embedded one, for this data. Call it on all ranks: weights are equal on all of them
-    only after DDP has sent them. If `sharded`, the weights of a folder's model have no memory yet. Raises UserError."""
+    only after DDP has sent them. The weights of a folder's model have no memory yet if it is `sharded` or large. Raises
+    UserError."""
     if folder:
-        return FolderJobModel(folder, data.classes, options.seed, sharded)
+        return FolderJobModel(folder, data.classes, options.seed, sharded or is_large(folder, data.classes))
     assert isinstance(data, ImageInputs)  # only folders have language models
     return EmbeddedModel(options, data.classes or (), data.side)

@@ -20,8 +20,10 @@ from algorun_train.models.flops import flops_per_token
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.options.shard_layout import shards_of
 from algorun_train.parallel.model import recompute
+from algorun_train.parallel.model.memory import give_memory
 from algorun_train.parallel.shard.layer_units import layer_list, layer_units
-from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered_weights, give_memory, make_mesh, shard
+from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered_weights, make_mesh, shard
+from algorun_train.parallel.shard.sharded_model import give_memory as give_shares_memory
 from algorun_train.ranks.communicator import LONG_WORK
 from algorun_train.ranks.world import read_world
 
@@ -54,15 +56,18 @@ class DdpJob(TrainingJob):
         check_lora(options, folder, self._comm)
         self._data = load_data(options, context.folders, self._comm, folder)
         self.source = self._data.source
+        sharded = shards_of(options, self._comm.size) > 1
         self._chosen = (
-            LoraJobModel(options, folder, self._data.classes, self._comm)
+            LoraJobModel(options, folder, self._data.classes, self._comm, sharded)
             if folder and options.lora
-            else choose_model(options, folder, self._data, shards_of(options, self._comm.size) > 1)
+            else choose_model(options, folder, self._data, sharded)
         )
         self._model = self._chosen.module
         self.sample_flops = flops_per_token(self._model) * self.source.sample_tokens
         self._first_weights: str | None = None  # the line about them, once they are loaded
         self._mesh = self._lay_out()
+        if self._chosen.always_reads_folder:
+            self._read_first_weights()
         self._optimizer = build_optimizer(options, self._model.parameters())
         self.batching = Batching(options.batch_size, options.accumulation, self._comm.rank, self._comm.size)
         store = ShardStore(context.folders.checkpoints, options.keep_checkpoints)
@@ -79,13 +84,14 @@ class DdpJob(TrainingJob):
                 recompute.mark(layer, preserve_rng_state=True)
             recompute.in_place(model)
         if shards == 1:
+            give_memory([model], comm.device)
             model.to(comm.device)
             return None
         mesh = make_mesh(comm.device, comm.rank, comm.size, shards)
         half = torch.bfloat16 if options.precision == "bf16" else None
         if any(parameter.is_meta for parameter in model.parameters()):
             shard(model, layer_units(model), mesh, half)
-            give_memory(model, comm.device)
+            give_shares_memory(model, comm.device)
             return mesh
         model.to(comm.device)
         self._first_weights = comm.from_leader(self._chosen.first_weights, LONG_WORK) or ""
@@ -96,12 +102,16 @@ class DdpJob(TrainingJob):
     def start_from_scratch(self) -> None:
         """Rank 0 reads the weights to start from. `make_stepper` creates DDP, which sends them to all ranks; of a sharded model
         each rank gets its share. An embedded model that is sharded has them already."""
-        if self._first_weights is None and self._mesh:
-            self._first_weights = self._chosen.fill_shares(self._comm)
-        elif self._first_weights is None:
-            self._first_weights = self._comm.from_leader(self._chosen.first_weights, LONG_WORK)
+        if self._first_weights is None:
+            self._read_first_weights()
         if self._first_weights:
             self._comm.say(self._first_weights)
+
+    def _read_first_weights(self) -> None:
+        if self._mesh:
+            self._first_weights = self._chosen.fill_shares(self._comm)
+        else:
+            self._first_weights = self._comm.from_leader(self._chosen.first_weights, LONG_WORK)
 
     def introduction(self) -> list[str]:
         options = self.options

@@ -16,7 +16,7 @@ from algorun_train.ranks.communicator import LONG_WORK, Communicator
 
 
 def fill_shares(
-    module: folder_model.FolderModule,
+    model: Mapping[str, torch.Tensor],
     folder: ModelFolder,
     classes: Sequence[str] | None,
     seed: int,
@@ -25,8 +25,8 @@ def fill_shares(
 ) -> str:
     """Fills each rank's shares; returns a line for the log. Call it on all ranks. Raises UserError, the same on all ranks.
 
-    `own` are the weights and buffers that this rank has, by their names in transformers' model; None: those of `module`, which
-    else only says names and shapes.
+    `model` has the weights and saved buffers by their names in transformers' model. `own` are those that this rank has, by the
+    same names; None: all of `model`, which else only says names and shapes.
     If every host has the folder with the same weights, each rank reads its own rows of each tensor. Else rank 0 reads one
     tensor after the other and sends it to all. Weights that are drawn are drawn by every rank, one unit at a time.
     """
@@ -39,7 +39,6 @@ def fill_shares(
 
     files, fresh, loaded, line = comm.from_leader(find, LONG_WORK)
     first = on_leader[0] if on_leader else folder_model.FirstWeights(TensorPlan(files, fresh, ()), {}, line)
-    model = module.model.state_dict(keep_vars=True)
     own = model if own is None else own
     with torch.no_grad():
         path = Path(folder.path)

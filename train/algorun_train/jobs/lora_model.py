@@ -10,10 +10,11 @@ from algorun_train.checkpoint import artifact
 from algorun_train.common.errors import UserError
 from algorun_train.models import folder_model, lora
 from algorun_train.models.folder_config import ModelFolder
+from algorun_train.models.folder_meta import build_on_meta, is_large
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.ranks.communicator import LONG_WORK, Communicator
 
-from .first_weights import send_weights
+from .first_shares import fill_shares
 from .weights_checksum import weights_checksum
 
 
@@ -35,26 +36,32 @@ def check_lora(options: DdpJobOptions, folder: ModelFolder | None, comm: Communi
 
 
 class LoraJobModel:
-    """A folder's model with adapters. Rank 0 reads the folder at once, also if a checkpoint follows: that has adapters only.
+    """A folder's model with adapters. Weights of a `sharded` or large model have no memory yet.
 
     Call it on all ranks. Raises UserError, the same on all ranks.
     """
 
+    always_reads_folder = True  # a checkpoint has the adapters only
+
     def __init__(
-        self, options: DdpJobOptions, folder: ModelFolder, classes: Sequence[str] | None, comm: Communicator
+        self,
+        options: DdpJobOptions,
+        folder: ModelFolder,
+        classes: Sequence[str] | None,
+        comm: Communicator,
+        sharded: bool = False,
     ) -> None:
         self._folder, self._classes, self._seed, self._merge = folder, classes, options.seed, options.merge
         targets = tuple(word.strip() for word in options.lora_targets.split(",")) if options.lora_targets else None
         self._spec = lora.LoraSpec(options.lora, options.lora_alpha or options.lora, targets)
         self._head = set() if classes is None else folder_model.head_names(folder, classes)
-        self._module = folder_model.build_model(folder, classes, options.seed)
-        self._targets = lora.choose_targets(self._module.model, folder, self._spec, self._head)
-        self._line = comm.from_leader(
-            lambda: folder_model.load_weights(self._module, folder, classes, options.seed), LONG_WORK
+        on_meta = sharded or is_large(folder, classes)
+        self._module = (
+            build_on_meta(folder, classes) if on_meta else folder_model.build_model(folder, classes, options.seed)
         )
-        if options.shard != "1":
-            send_weights(self._module, comm)  # else DDP sends them
-        self._adapt(self._module)
+        self._names = frozenset(self._module.model.state_dict())
+        self._targets = lora.choose_targets(self._module.model, folder, self._spec, self._head)
+        self._drawn = self._adapt(self._module)
         self.module: nn.Module = self._module
         trained = sum(each.numel() for each in self._module.parameters() if each.requires_grad)
         words = ", ".join(self._targets)
@@ -68,10 +75,17 @@ class LoraJobModel:
         self.description: Mapping[str, object] = {"model": folder.architecture, **asked, "merged": options.merge}
 
     def first_weights(self) -> str:
-        return self._line
+        with torch.no_grad():
+            base = lora.base_weights(self._module, self._names)
+            line = folder_model.load_into(base, self._folder, self._classes, self._seed)
+        lora.start_trained(self._module, self._drawn)
+        return line
 
     def fill_shares(self, comm: Communicator) -> str:
-        return self._line  # it was built whole
+        base = lora.base_weights(self._module, self._names)
+        line = fill_shares(base, self._folder, self._classes, self._seed, comm)
+        lora.start_trained(self._module, self._drawn)
+        return line
 
     def write(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
         if self._merge:
@@ -85,5 +99,5 @@ class LoraJobModel:
         artifact.write_description(folder, description)
         return written
 
-    def _adapt(self, module: folder_model.FolderModule) -> None:
-        lora.add_adapters(module, self._folder, self._spec, self._targets, self._head, self._seed)
+    def _adapt(self, module: folder_model.FolderModule) -> dict[str, torch.Tensor]:
+        return lora.add_adapters(module, self._folder, self._spec, self._targets, self._head, self._seed)

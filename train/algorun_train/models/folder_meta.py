@@ -9,7 +9,13 @@ from .folder_config import ModelFolder
 from .folder_files import refused
 from .folder_model import FolderModule, ImageClassifier, LanguageModel, build_model
 from .folder_weights import initialise
+from .small_copy import SMALL, count
 from .used_weights import used_on_meta
+
+
+def is_large(folder: ModelFolder, classes: Sequence[str] | None) -> bool:
+    """Whether to build the model without memory: a small one is built faster with its weights. Raises UserError."""
+    return count(skeleton(folder, classes)) > SMALL
 
 
 def build_on_meta(folder: ModelFolder, classes: Sequence[str] | None) -> FolderModule:

@@ -173,8 +173,14 @@ def drawn_tensors(
 def load_weights(module: FolderModule, folder: ModelFolder, classes: Sequence[str] | None, seed: int = 0) -> str:
     """Copies the folder's weights into the model, tensor by tensor; what the folder lacks is drawn from `seed`. Returns a line
     for the log. Raises UserError if the weights cannot be read or do not fit config.json."""
+    return load_into(module.model.state_dict(), folder, classes, seed)
+
+
+def load_into(
+    own: Mapping[str, torch.Tensor], folder: ModelFolder, classes: Sequence[str] | None, seed: int = 0
+) -> str:
+    """As `load_weights`, into these tensors, by their names in transformers' model."""
     first = first_weights(folder, classes)
-    own = module.model.state_dict()
     for name, tensor in itertools.chain(taken_tensors(first, folder), drawn_tensors(first, folder, classes, seed)):
         own[name].copy_(tensor)
         del tensor  # before the next one is read

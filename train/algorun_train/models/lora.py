@@ -1,8 +1,9 @@
 """LoRA (Hu et al. 2022) by peft: a folder's weights stay as they are, and small matrices beside some of them are trained."""
 
+import contextlib
 import re
 import warnings
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ import torch
 from torch import nn
 
 from algorun_train.common.errors import UserError
+from algorun_train.parallel.shard.sharded_model import local, own_rows, set_own
 
 from .folder_config import ModelFolder
 from .folder_files import refused
 from .folder_model import FolderModule, new_files
 
 ADAPTER = "adapter_model.safetensors"
+# peft's names in a model: weights of its own, a head that trains, and what the folder's model calls a weight without these.
+OF_ADAPTER = re.compile(r"\.lora_\w+\.default\.")
+TRAINED_HEAD, FOLDERS_HEAD = ".modules_to_save.default.", ".original_module."
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +84,13 @@ def add_adapters(
     targets: Collection[str],
     head: Collection[str],
     seed: int,
-) -> None:
-    """Puts adapters, drawn from `seed`, into a model that has its weights. From now on only they and `head` (names of weights)
-    train, and `module.state_dict()` holds nothing else. Raises UserError."""
+) -> dict[str, torch.Tensor]:
+    """Puts adapters into a model. From now on only they and `head` (names of weights) train, and `module.state_dict()` holds
+    nothing else. Returns the adapters' first values, on the CPU, by name: drawn from `seed`, the same bits on every rank.
+
+    If the model has no memory (torch's meta device), the adapters and the head get none either. Give the weights their values
+    with `base_weights`, then `start_trained`. Raises UserError.
+    """
     import peft
     from transformers.pytorch_utils import Conv1D
 
@@ -105,14 +114,77 @@ def add_adapters(
         fan_in_fan_out=transposed,
         modules_to_save=sorted(head_modules(head)) or None,
     )
-    with refused(f"option --lora: peft cannot adapt {folder.architecture}"), warnings.catch_warnings():
+    with (
+        refused(f"option --lora: peft cannot adapt {folder.architecture}"),
+        warnings.catch_warnings(),
+        _on_cpu_without_memory(module),
+    ):
         warnings.filterwarnings("ignore", category=FutureWarning)  # peft 0.21 reads an old name of transformers 5.23
         module.model = peft.get_peft_model(inner, config)
+        drawn = {name: p.detach().clone() for name, p in module.named_parameters() if OF_ADAPTER.search(name)}
     for name, parameter in module.named_parameters():
         if _adapted(name) not in used:  # no result depends on it: DDP would wait for its gradient
             parameter.requires_grad_(False)
     hooked: Any = module  # torch gives the method no types
     hooked.register_state_dict_post_hook(_keep_trained)
+    return drawn
+
+
+def base_weights(module: FolderModule, names: Collection[str]) -> dict[str, torch.Tensor]:
+    """The weights and saved buffers of an adapted model that are the folder's, by the `names` that they had before. Raises
+    RuntimeError if they are others: a weight that nobody fills would be undefined."""
+    model: Any = module.model
+    found = {
+        re.sub(r"\.(base_layer|original_module)\.", ".", name.removeprefix("base_model.model.")): tensor
+        for name, tensor in model.state_dict(keep_vars=True).items()
+        if not OF_ADAPTER.search(name) and TRAINED_HEAD not in name
+    }
+    if found.keys() != set(names):
+        raise RuntimeError(f"peft calls some weights by unknown names: {sorted(found.keys() ^ set(names))[:3]}")
+    return found
+
+
+def start_trained(module: FolderModule, drawn: Mapping[str, torch.Tensor]) -> None:
+    """Gives what trains its first values, of a sharded model to this rank's shares: adapters those that `add_adapters` returned,
+    a head those of the folder's head, which the model must have already."""
+    for name, parameter in module.named_parameters():
+        if name in drawn:
+            rows = own_rows(parameter.data)
+            set_own(parameter.data, drawn[name] if rows is None else drawn[name][rows])
+        elif TRAINED_HEAD in name:
+            set_own(parameter.data, local(module.get_parameter(name.replace(TRAINED_HEAD, FOLDERS_HEAD)).data))
+
+
+@contextlib.contextmanager
+def _on_cpu_without_memory(module: nn.Module) -> Iterator[None]:
+    """Within the block, weights on the meta device are zeros on the CPU that share one number. Afterwards all weights are on the
+    meta device, also new ones.
+
+    peft moves an adapter to the device of the layer that it adapts: on the meta device the values drawn for it would be lost.
+    """
+    olds = dict.fromkeys(parameter for parameter in module.parameters() if parameter.is_meta)
+    if not olds:
+        yield
+        return
+    news = {old: nn.Parameter(torch.zeros((), dtype=old.dtype).expand(old.shape), old.requires_grad) for old in olds}
+    _replace(module, news)
+    yield
+    back: dict[nn.Parameter, nn.Parameter] = {}
+    for old, new in news.items():
+        old.requires_grad_(new.requires_grad)
+        back[new] = old
+    for parameter in module.parameters():
+        if parameter not in back:
+            back[parameter] = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+    _replace(module, back)
+
+
+def _replace(module: nn.Module, news: Mapping[nn.Parameter, nn.Parameter]) -> None:
+    """Exchanges parameters; tied ones stay tied."""
+    for part in module.modules():
+        for name, parameter in list(part.named_parameters(recurse=False, remove_duplicate=False)):
+            if parameter in news:
+                setattr(part, name, news[parameter])
 
 
 def head_modules(head: Collection[str]) -> set[str]:

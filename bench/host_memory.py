@@ -1,0 +1,86 @@
+"""Memory that a rank of `ddp --model FOLDER` takes of its host, per byte of the model's weights in float32.
+
+    python bench/host_memory.py [--ranks 2] [--width 768] [--layers 12] [--forms lora,lora-shard]
+
+Each form is a job of its own on a Llama with random weights, and the same job on a tiny one. The figure is the largest resident
+set of a rank (the kernel's ru_maxrss) less that of the tiny job, over the weights' bytes. On a CPU the weights that a rank
+trains are part of it.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+FORMS = {
+    "whole": [],
+    "shard": ["--shard", "all"],
+    "lora": ["--lora", "4"],
+    "lora-shard": ["--lora", "4", "--shard", "all"],
+}
+JOB = ["--epochs", "1", "--batch-size", "1", "--context", "16"]
+
+
+def peaks(base: Path, model: Path, text: Path, ranks: int, options: list[str]) -> list[int]:
+    """The largest resident set of each rank of one job, bytes."""
+    from algorun.common.free_ports import free_ports
+
+    port, started = free_ports("127.0.0.1", 1)[0], []
+    words = [
+        sys.executable,
+        "-m",
+        "algorun_train.jobs.ddp",
+        "--model",
+        str(model),
+        "--train",
+        str(text),
+        *JOB,
+        *options,
+    ]
+    for rank in range(ranks):
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks}
+        environ = os.environ | {key: str(value) for key, value in numbers.items()}
+        environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "SAGEMAKER_BASE_DIR": str(base)}
+        environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "SM_CURRENT_HOST": "algo-1"}
+        started.append(os.posix_spawn(sys.executable, words, environ))
+    found = []
+    for process in started:
+        _, status, usage = os.wait4(process, 0)
+        if status:
+            raise SystemExit(f"a rank ended with status {status}: {' '.join(words)}")
+        found.append(usage.ru_maxrss * 1024)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--forms", default=",".join(FORMS))
+    args = parser.parse_args()
+    from tests.train.model_folders import write_language_model, write_text
+
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(name)
+        text = write_text(base / "text", 8)
+        sizes = {"hidden_size": args.width, "intermediate_size": args.width * 2, "num_hidden_layers": args.layers}
+        large = write_language_model(base / "large", **sizes)
+        tiny = write_language_model(base / "tiny")
+        weights = sum(file.stat().st_size for file in large.glob("*.safetensors"))
+        print(f"{args.ranks} ranks, {weights / 1e6:.0f} MB of weights")
+        for form in args.forms.split(","):
+            big, small = (
+                peaks(base / f"{form}-{model.name}", model, text, args.ranks, FORMS[form]) for model in (large, tiny)
+            )
+            shares = [(one - other) / weights for one, other in zip(big, small, strict=True)]
+            print(
+                f"{form}: {' '.join(f'{share:.2f}' for share in shares)} bytes per byte of weights, by rank", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
