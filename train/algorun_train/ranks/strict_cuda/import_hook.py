@@ -1,0 +1,65 @@
+"""Makes the strict device at a script's own `import torch`. Imports no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from . import loader
+
+BAD_CONFIGURATION = 64  # sysexits' EX_USAGE: the launcher's code for wrong settings
+TRITON = (
+    f"triton's kernels need a GPU: not possible with {loader.WISH}; fix: leave out what asks for them, or "
+    f"{loader.INSTEAD}"
+)
+
+
+class Finder:
+    """Stands in sys.meta_path: loads the device before torch is executed, patches torch afterwards, refuses triton."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The module's own spec, from the finders behind this one; None for other modules."""
+        if name == "triton":
+            raise ImportError(TRITON, name=name)
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        try:
+            device = _made()
+            spec = importlib.util.find_spec("torch")
+        finally:
+            sys.meta_path.insert(0, self)
+        if spec is not None:
+            _then_patch(spec.loader, device)
+        return spec
+
+
+def install() -> None:
+    """Call it when the rank starts, before the script's first line."""
+    sys.meta_path.insert(0, Finder())
+
+
+def _made() -> Any:  # the library, which has no types
+    try:
+        return loader.load_library()
+    except loader.NotPossible as error:
+        print(error, file=sys.stderr, flush=True)
+        raise SystemExit(BAD_CONFIGURATION) from None
+
+
+def _then_patch(own: Any, device: Any) -> None:
+    """Any: the loader's attribute is replaced, which no type of typing allows."""
+    execute = own.exec_module
+
+    def execute_and_patch(module: ModuleType) -> None:
+        del own.exec_module
+        execute(module)
+        from . import patches
+
+        patches.install(device)
+
+    own.exec_module = execute_and_patch

@@ -1,0 +1,181 @@
+"""Answers what torch and scripts ask of `torch.cuda`, for the strict device: it is there, and nothing is queued on it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from .loader import INSTEAD, WISH
+from .waits import WAITS
+
+Given = Any  # whatever a script gives to a function of torch, or gets from one
+Patched = Any  # a module or class of torch whose functions are replaced, which types do not allow
+
+GIB = 2**30
+CAPABILITY = (9, 0)  # an H100's: libraries ask it for bf16
+BEFORE_TORCH = 5  # torch restores storages of the CPU at 10, of cuda at 20; lower goes first
+NO_COMPILE = f"torch.compile makes kernels for GPUs: not possible with {WISH}; fix: leave it out, or {INSTEAD}"
+_installed = False
+
+
+class Event(torch.Event):
+    """torch.cuda.Event: what came before it has happened."""
+
+    def __new__(cls, enable_timing: bool = False, **kwargs: Given) -> Event:
+        """An event of the device. Its times are 0."""
+        return super().__new__(cls, device="cuda", enable_timing=enable_timing)
+
+
+class Stream(torch.Stream):
+    """torch.cuda.Stream: the order of the host's calls is the only order."""
+
+    def __new__(cls, device: Given = None, priority: int = 0, **kwargs: Given) -> Stream:
+        """A stream of `device`, by default the current one."""
+        return super().__new__(cls, device="cuda" if device is None else device)
+
+
+class _Device:
+    """torch.cuda.get_device_properties."""
+
+    name, major, minor = "strict CUDA on the CPU", *CAPABILITY
+    total_memory, multi_processor_count, uuid = 80 * GIB, 132, ""
+
+
+def install(device: ctypes.CDLL) -> None:
+    """Patches this process's torch, once; at its exit the waits are printed."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    cuda: Patched = torch.cuda
+    _answers(cuda, device)
+    _streams(cuda)
+    _memory(cuda)
+    _storages(torch.UntypedStorage, device)
+    _library(torch, dist)
+    WAITS.connect(device)
+    atexit.register(_report)
+
+
+def _answers(cuda: Patched, device: ctypes.CDLL) -> None:
+    count = int(device.strict_cuda_count())
+    cuda.device_count = lambda: count
+    cuda.current_device = torch.accelerator.current_device_index
+    cuda._lazy_init = cuda.init = lambda: None
+    cuda.is_available = cuda.is_initialized = lambda: True
+    cuda._is_compiled = lambda: False  # there are none of the other functions of a build for CUDA
+    cuda.random.device_count = cuda.device_count  # for torch.manual_seed
+    built: Patched = torch._C  # modules of torch.cuda hold functions that ask these
+    built._cuda_getDeviceCount, built._cuda_getDevice = cuda.device_count, cuda.current_device
+    cuda.set_device = _set_device
+    cuda._exchange_device = cuda._maybe_exchange_device = _exchange_device
+    cuda.get_device_capability = lambda device=None: CAPABILITY
+    cuda.get_device_properties = lambda device=None: _Device()
+    cuda.get_device_name = lambda device=None: _Device.name
+    cuda.is_bf16_supported = lambda including_emulation=True: True
+    cuda.amp.common.amp_definitely_not_available = lambda: False
+    device.strict_cuda_give_defaults(True)
+    cuda.default_generators = tuple(torch.Generator(f"cuda:{index}") for index in range(count))
+    device.strict_cuda_give_defaults(False)
+
+
+def _streams(cuda: Patched) -> None:
+    cuda.Event, cuda.Stream = Event, Stream
+    cuda.current_stream = cuda.default_stream = lambda device=None: Stream()
+    cuda.stream, cuda.set_stream = _within, lambda stream: None
+    cuda.is_current_stream_capturing = lambda: False
+    cuda.synchronize = lambda device=None: WAITS.add("torch.cuda.synchronize")
+    torch_accelerator: Patched = torch.accelerator
+    torch_accelerator.synchronize = cuda.synchronize
+
+
+@contextlib.contextmanager
+def _within(stream: Given) -> Iterator[None]:
+    yield
+
+
+def _memory(cuda: Patched) -> None:
+    zero = lambda device=None: 0  # noqa: E731
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+        setattr(cuda, name, zero)
+        setattr(cuda.memory, name, zero)
+    for name in ("reset_peak_memory_stats", "empty_cache", "ipc_collect"):
+        setattr(cuda, name, lambda *args: None)
+    cuda.mem_get_info = lambda device=None: (_Device.total_memory, _Device.total_memory)
+    cuda.memory_stats = lambda device=None: {}
+
+
+def _set_device(device: Given) -> None:
+    index = torch.device(device).index if isinstance(device, str | torch.device) else device
+    if index is not None and index >= 0:
+        torch.accelerator.set_device_index(index)
+
+
+def _exchange_device(index: int) -> int:
+    before = torch.accelerator.current_device_index()
+    _set_device(index)
+    return before
+
+
+def _storages(storage: Patched, device: ctypes.CDLL) -> None:
+    own, resize = storage.resize_, device.strict_cuda_resize
+    resize.argtypes, resize.restype = [ctypes.c_void_p, ctypes.c_size_t], None
+
+    @wraps(own)
+    def resized(self: Given, size: int) -> Given:
+        if self.device.type != "cuda":
+            return own(self, size)
+        resize(self._cdata, size)
+        return self
+
+    storage.resize_ = resized
+    storage.cuda = lambda self, device=None, non_blocking=False: _on_device(self, device)
+    torch.serialization.register_package(BEFORE_TORCH, lambda storage: None, _restored)
+
+
+def _on_device(storage: Given, device: Given) -> Given:
+    content = torch.empty(0, dtype=torch.uint8).set_(storage)
+    return content.to(torch.device("cuda") if device is None else device).untyped_storage()
+
+
+def _restored(storage: Given, location: str) -> Given:
+    """torch.load's storages are on the CPU before they are moved."""
+    return _on_device(storage, location) if location.startswith("cuda") else None
+
+
+def _library(library: Patched, distributed: Patched) -> None:
+    library.compile = _refused(NO_COMPILE)
+    distributed.init_process_group = _over_gloo(distributed.init_process_group)
+    distributed.new_group = _over_gloo(distributed.new_group)
+
+
+def _refused(text: str) -> Callable[..., Given]:
+    def refuse(*args: Given, **kwargs: Given) -> Given:
+        raise RuntimeError(text)
+
+    return refuse
+
+
+def _over_gloo(original: Callable[..., Given]) -> Callable[..., Given]:
+    """With Gloo in the place of NCCL: it moves the same memory."""
+
+    @wraps(original)
+    def over(*args: Given, **kwargs: Given) -> Given:
+        args = tuple(each.replace("nccl", "gloo") if isinstance(each, str) else each for each in args)
+        if isinstance(kwargs.get("backend"), str):
+            kwargs = {**kwargs, "backend": kwargs["backend"].replace("nccl", "gloo")}
+        return original(*args, **kwargs)
+
+    return over
+
+
+def _report() -> None:
+    print(f"{WISH}: rank {os.environ.get('RANK', '0')}: {WAITS.line()}", flush=True)
