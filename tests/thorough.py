@@ -26,6 +26,22 @@ WHOLE, TRAIN, COMPAT = "launcher/whole", "train", "compat"
 
 LATER = (
     Later(
+        "Layouts on the strict device whose parts `make test` has in other jobs: four ranks, LoRA in shares, bf16 in stages, fp16.",
+        {
+            "strict_cuda/test_jobs.py::test_a_job_trains_as_cuda_and_waits_only_where_the_table_says": (
+                "images",
+                "images-bf16",
+                "image-folder",
+                "llama",
+                "lora",
+                "shard",
+                "pipeline",
+                "pipeline-shard",
+                "smp-bf16",
+            ),
+        },
+    ),
+    Later(
         "Each launcher and library between a rank and its exception: launcher/control/test_child_errors.py and test_last_words.py have "
         "the decisions, launcher/inside/test_rank_report.py what each error says of its child. Those with torch take ten seconds.",
         {

@@ -9,6 +9,7 @@ from tests.thorough import COMPAT, TRAIN, WHOLE
 SLOWEST = (
     f"{TRAIN}/parallel/test_exactness.py",
     f"{TRAIN}/jobs/test_folder_layouts.py",
+    "strict_cuda/test_jobs.py",
     f"{WHOLE}/test_restart.py",
     f"{WHOLE}/test_gate.py",
     f"{TRAIN}/jobs/test_ddp_on_ranks.py",

@@ -24,6 +24,7 @@ LEFT_OUT: Mapping[str, str] = {
     "frameworks": "environments of their own",
     "gpu": "no tests: programs of make gpu-test",
     "sdk": "containers of the image",
+    "strict_cuda": "torch",
     "train": "torch",
 }
 

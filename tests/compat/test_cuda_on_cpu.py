@@ -64,7 +64,7 @@ def test_without_the_switch_nothing_is_imported(python):
 def test_a_value_that_is_none_is_refused(python):
     _, text = python("import smdistributed.dataparallel.torch", ALGORUN_CUDA_ON_CPU="yes")
     assert text.strip().endswith(
-        "UserError: ALGORUN_CUDA_ON_CPU: 'yes'; allowed: 0, 1 or script; fix: ALGORUN_CUDA_ON_CPU=1"
+        "UserError: ALGORUN_CUDA_ON_CPU: 'yes'; allowed: 0, 1, script or strict; fix: ALGORUN_CUDA_ON_CPU=1"
     )
 
 

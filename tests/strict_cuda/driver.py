@@ -1,5 +1,7 @@
 """Runs jobs of `jobs.py` on the strict device: `python -m tests.strict_cuda.driver OUT [NAME..]`.
 
+A NAME is of `jobs.JOBS` or of `mutations.MUTATIONS`: the latter is a job of which one line has been made wrong.
+
 One process loads the device, torch and the libraries, and forks the ranks of all jobs. OUT/NAME/rankN.json says what each
 rank waited for, in the steps and elsewhere, and its exit code; OUT/NAME/rankN.log has its output.
 """
@@ -21,6 +23,7 @@ from algorun.common.free_ports import free_ports
 from algorun.inside.stop_flag import StopFlag
 
 from .jobs import FIRST_STEPS, JOBS, Job
+from .mutations import MUTATIONS
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ("/algorun_train/", "/smdistributed/", "/algorun/inside/")
@@ -186,6 +189,12 @@ def main(out: Path, names: list[str]) -> None:
     made.mkdir(parents=True, exist_ok=True)
     make(made)
     for name in names:
+        print(f"{name}: {sum(os.times()[:4]):.1f} s of CPU until here", flush=True)
+        if name in MUTATIONS:
+            mutation = MUTATIONS[name]
+            args = [word.format(made=made) for word in mutation.job.args]
+            run(mutation.job, args, out / name, mutation.make_wrong)
+            continue
         job = JOBS[name]
         args = [word.format(made=made) for word in job.args]
         codes = run(job, args, out / name)

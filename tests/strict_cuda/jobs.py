@@ -4,19 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 DDP, PIPELINE = "algorun_train.jobs.ddp", "algorun_train.jobs.pipeline"
 SMP = "tests/gpu/programs/smp_beside_plain.py"
 FIRST_STEPS = 2  # DDP lays its buckets out anew, and FSDP2 its groups
-IMAGES = ("--width", "16", "--depth", "1", "--epochs", "2", "--batch-size", "192", "--image-size", "8", "--augment", "shift+flip")
+IMAGES = (
+    "--width",
+    "16",
+    "--depth",
+    "1",
+    "--epochs",
+    "2",
+    "--batch-size",
+    "192",
+    "--image-size",
+    "8",
+    "--augment",
+    "shift+flip",
+)
 TEXT = ("--epochs", "2", "--batch-size", "8", "--train", "{made}/text")
-GPT = ("--width", "16", "--depth", "4", "--heads", "2", "--context", "32", "--train", "{made}/text", "--model-tokenizer-free", "")
 RESUMED = ("--epochs", "3")
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. `args` may name `{made}`, the folder of made data. `again`: run once more with these arguments behind, which resumes.
+    """One job. `args` may name `{made}`, the folder of made data. `again`: run once more with these values changed, which resumes.
 
     `waits`: what a rank may wait for in a step, and how often per step; anything else is a failure.
     """
@@ -43,3 +56,25 @@ JOBS: Mapping[str, Job] = {
     "smp-bf16": Job(SMP, ("bfloat16",)),
     "smp-fp16": Job(SMP, ("float16",)),
 }  # fmt: skip
+
+# Where a job may wait outside of its steps: when it loads, reports, evaluates, saves, and writes its model. A place, or
+# what waits at a place.
+OUTSIDE = frozenset({
+    "artifact.py:<dictcomp>", "collect.py:on_leader", "data_parallel_steps.py:_wrap", "ddp_job.py:_lay_out",
+    "first_weights.py:send_weights", "folder_model.py:<dictcomp>", "folder_model.py:load_weights",
+    "image_data.py:_embedded", "images.py:open_images", "lora.py:<dictcomp>", "meter.py:fold",
+    "optimizer_state.py:load_named_state", "pipeline.py:<dictcomp>", "profiling.py:<genexpr>", "profiling.py:<listcomp>",
+    "profiling.py:_alone", "profiling.py:_entry", "profiling.py:_now", "shard_reader.py:load", "shard_saver.py:on_cpu",
+    "sharded_model.py:gathered", "sharded_model.py:own_share", "sharded_model.py:set_own", "sharded_model.py:shard",
+    "copy from the device at training_loop.py:_evaluate", "user_pipeline.py:with_target",
+})  # fmt: skip
+
+
+def unexpected(job: Job, result: Mapping[str, Any]) -> list[str]:
+    """What a rank waited for and should not have, by its result of `driver`; names with their numbers."""
+    in_steps = [
+        f"{name}: {count} per step" for name, count in result["in_steps"].items() if count > job.waits.get(name, 0)
+    ]
+    # A program's own lines may wait; the library's may not.
+    allowed = OUTSIDE | ({"elsewhere"} if job.program.endswith(".py") else set())
+    return in_steps + [name for name in result["elsewhere"] if not {name, name.rpartition(" at ")[2]} & allowed]

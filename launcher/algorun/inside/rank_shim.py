@@ -10,6 +10,7 @@ replaces). sys.argv, sys.path and `__main__` are not changed.
 
 from __future__ import annotations
 
+import posix
 import sys
 
 TYPE_CHECKING = False  # typing itself must not be imported here
@@ -136,6 +137,16 @@ class Finder:
 FINDER = Finder()
 
 
+def _strict_device() -> None:
+    """ALGORUN_CUDA_ON_CPU=strict: the script's import of torch finds a device named cuda. The package algorun_train, which
+    the launcher does not import, makes it."""
+    try:
+        __import__("algorun_train.ranks.strict_cuda.import_hook", fromlist=["install"]).install()
+    except ImportError as error:
+        sys.stderr.write(f"ALGORUN_CUDA_ON_CPU=strict: {error}; fix: pip install 'algorun[train]', or unset it\n")
+        raise SystemExit(64) from None
+
+
 def _begin_steps(optimizer: ModuleType) -> None:
     # algorun.should_stop() finds it by this name.
     steps = _execute(_beside("rank_steps.py"), "algorun_rank_steps", listed=True)
@@ -145,3 +156,5 @@ def _begin_steps(optimizer: ModuleType) -> None:
 if getattr(sys.excepthook, "__module__", "") != __name__:  # a virtual environment's .pth files run twice
     _install()
     FINDER.when_imported("torch.optim.optimizer", _begin_steps)
+    if posix.environ.get(b"ALGORUN_CUDA_ON_CPU") == b"strict":
+        _strict_device()

@@ -240,9 +240,10 @@ CHECKPOINT_DIR = Setting(
 # -- elsewhere -------------------------------------------------------------------------------------------------------
 
 CUDA_ON_CPU = Setting(
-    "ALGORUN_CUDA_ON_CPU", "", text_of, "1, script",
+    "ALGORUN_CUDA_ON_CPU", "", text_of, "1, script, strict",
     "Without a GPU: scripts that import smdistributed use the CPU for devices named cuda. With `script`, "
-    "`torch.cuda.is_available()` is also true for the script",
+    "`torch.cuda.is_available()` is also true for the script. With `strict`, in any script, devices named cuda compute on "
+    "the CPU and refuse what a GPU refuses (docs/scripts.md)",
 )  # fmt: skip
 IMAGE = Setting(
     "ALGORUN_IMAGE", "algorun:cpu", text_of, "an image", "The image that compose starts and that the benchmarks measure"

@@ -39,7 +39,7 @@ CPU = torch.device("cpu")
 BEFORE_TORCH = 5  # torch restores storages of the CPU at 10, of cuda at 20; lower goes first
 LEGACY = "torch.cuda."  # names of legacy tensor types begin so
 
-SCRIPT = "script"
+SCRIPT, STRICT = "script", "strict"
 _installed = False
 
 
@@ -218,8 +218,12 @@ def install(wish: str = "1") -> None:
     is True for the script itself, whose first lines may end it otherwise; not for libraries, which would take it as said.
     """
     global _installed
+    if wish == STRICT:
+        raise UserError(
+            f"{VARIABLE}={STRICT}: it acts in scripts that `algorun` starts; fix: algorun simulate -j 1x1 .., or {VARIABLE}=1"
+        )
     if wish not in ("1", SCRIPT):
-        raise UserError(f"{VARIABLE}: {wish!r}; allowed: 0, 1 or {SCRIPT}; fix: {VARIABLE}=1")
+        raise UserError(f"{VARIABLE}: {wish!r}; allowed: 0, 1, {SCRIPT} or {STRICT}; fix: {VARIABLE}=1")
     if _installed or torch.cuda.is_available():
         return
     _installed = True

@@ -38,7 +38,9 @@ def library(torch: Path, version: str) -> Path:
             if not made.exists():
                 _compile(torch, made)
     except OSError as error:
-        raise CannotBuild(f"{folder}: {error.strerror}; fix: XDG_CACHE_HOME with a folder that can be written") from None
+        raise CannotBuild(
+            f"{folder}: {error.strerror}; fix: XDG_CACHE_HOME with a folder that can be written"
+        ) from None
     return made
 
 

@@ -21,6 +21,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <torch/library.h>
 
@@ -397,11 +398,27 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
   call.run(stack);
 }
 
+// Gloo's work has the lent tensors as its result; DDP would copy them to its buckets, where they are already.
+c10::intrusive_ptr<c10d::Work> with_result(const c10::intrusive_ptr<c10d::Work>& work, const IValue& tensors, Device device) {
+  auto given = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors(), std::vector<Device>{device});
+  work->getFuture()->addCallback([given, tensors](c10::ivalue::Future& done) {
+    if (done.hasError())
+      given->setError(done.exception_ptr());
+    else
+      given->markCompleted(tensors);
+  });
+  return c10d::Work::create_from_future(given);
+}
+
 void collective(const c10::OperatorHandle& op, Stack* stack) {
   Call call{op};
   call.checked = false;
   if (op.schema().name() == "c10d::barrier") wait_for("barrier");
   call.run(stack);
+  if (op.schema().name() == "c10d::allreduce_" && call.device.type() == CUDA) {
+    auto work = stack->back().toCustomClass<c10d::Work>();
+    stack->back() = IValue(with_result(work, (*stack)[stack->size() - 2], call.device));
+  }
 }
 
 // -- operators that the fallback cannot do ----------------------------------------------------------------------------

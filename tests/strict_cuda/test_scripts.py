@@ -1,0 +1,105 @@
+"""ALGORUN_CUDA_ON_CPU=strict in a user's own script: what it refuses, and what it says at the end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from .test_jobs import CACHE, need_compiler
+
+GOOD = """
+import torch
+assert torch.cuda.is_available() and torch.cuda.device_count() == 1
+model = torch.nn.Linear(4, 2).cuda()
+inputs = torch.ones(2, 4, device="cuda")
+for _ in range(3):
+    loss = model(inputs).sum()
+    loss.backward()
+    print("loss", loss.item())
+try:
+    model(torch.ones(2, 4))
+except RuntimeError as error:
+    print("refused:", error)
+try:
+    loss.detach().numpy()
+except TypeError as error:
+    print("refused:", error)
+try:
+    torch.compile(model)
+except RuntimeError as error:
+    print("refused:", error)
+try:
+    import triton
+except ImportError as error:
+    print("refused:", error)
+"""
+
+
+def simulate(tmp_path, script, **environ):
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, "-m", "algorun", "simulate", "-j", "1x1", "script.py"]
+    variables = (
+        os.environ | {"ALGORUN_CUDA_ON_CPU": "strict", "XDG_CACHE_HOME": CACHE, "OMP_NUM_THREADS": "1"} | environ
+    )
+    return subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=300)
+
+
+def test_a_script_gets_a_gpu_that_refuses_what_a_gpu_refuses(tmp_path):
+    need_compiler()
+    run = simulate(tmp_path, GOOD)
+    text = run.stdout + run.stderr
+    assert run.returncode == 0, text
+    assert (
+        "refused: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"
+        in text
+    )
+    assert "refused: can't convert cuda:0 device type tensor to numpy" in text
+    assert text.count("not possible with ALGORUN_CUDA_ON_CPU=strict; fix: leave ") == 2
+    assert (
+        "rank 0: waits for the GPU: 5: item at script.py:9 (3 times), copy from pageable memory at script.py:4 (2 times)"
+        in text
+    )
+
+
+def test_without_a_compiler_one_line_says_what_to_install(tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name in ("sh", "env", "ps"):
+        if found := shutil.which(name):
+            (tmp_path / "bin" / name).symlink_to(found)
+    run = simulate(tmp_path, "import torch", PATH=str(tmp_path / "bin"), XDG_CACHE_HOME=str(tmp_path / "none"))
+    assert run.returncode == 64
+    assert (
+        "ALGORUN_CUDA_ON_CPU=strict: it needs g++, which is not on PATH; fix: apt-get install g++"
+        in run.stdout + run.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"),
+    [
+        ("__version__ = '2.13.0'\ncuda: Optional[str] = '13.0'\n", True),
+        ("cuda: Optional[str] = None\nhip = None\n", False),
+    ],
+)
+def test_a_torch_that_is_built_for_gpus_is_refused(version, refused, monkeypatch):
+    from algorun_train.ranks.strict_cuda import loader
+
+    monkeypatch.setattr(loader.glob, "glob", lambda pattern: [])
+    if refused:
+        with pytest.raises(loader.NotPossible, match="built for GPUs.*fix: the build for the CPU"):
+            loader._refuse_a_gpu(version)
+    else:
+        loader._refuse_a_gpu(version)
+
+
+def test_a_machine_with_a_gpu_is_refused(monkeypatch):
+    from algorun_train.ranks.strict_cuda import loader
+
+    monkeypatch.setattr(loader.glob, "glob", lambda pattern: ["/dev/nvidia0"])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(loader.NotPossible, match="this machine has a GPU; fix: unset it"):
+        loader._refuse_a_gpu("")
