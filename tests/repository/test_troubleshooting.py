@@ -10,6 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from algorun.common.errors import ExitCode
+from algorun.control.failure import Failure
+from algorun.control.messages import Verdict
+from algorun.outcome.report import closing_line
+from algorun_client.follow.outcome import root_cause
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("launcher/algorun", "train/algorun_train", "client/algorun_client", "report/algorun_report")
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
@@ -144,6 +150,101 @@ def test_each_kind_of_failure_and_each_exit_code_is_listed():
     part = PAGE[PAGE.index("## Find a message") : PAGE.index("## Read a failure")]
     codes = {int(code) for code in re.findall(r"(?i)\bexit (\d+)", part)}
     assert {*ExitCode, *ClientCode} - {0, *codes} == set()
+
+
+# -- what stands in front of the words ---------------------------------------------------------------------------------
+
+FORM = re.compile(
+    r"(?P<kind>[a-z]+): (?P<rank>rank \.\.)?(?:[^:]*?, exit (?P<code>\d+)(?=:|$)|[^:]*)(?:: ?(?P<text>.*))?"
+)
+OF_FAILURES = [message for message in MESSAGES if body(message) != message and message.partition(":")[0] in kinds()]
+
+
+def pattern(text: str, value: str) -> str:
+    """A regular expression for a text of the page; `value` for what stands in place of `..`."""
+    return value.join(re.escape(part) for part in text.split(".."))
+
+
+def fronts() -> list[str]:
+    """What the page tells its readers to leave out."""
+    part = PAGE[PAGE.index("## Find a message") : PAGE.index("### Of a job")]
+    return re.findall(r"^\| `(.+? )` \|", part, flags=re.MULTILINE)
+
+
+def rows_of(line: str) -> list[str]:
+    """The rows that a reader finds who leaves out what the page says, and searches for the first words of the rest."""
+    line = re.sub(r"^\[[^\]]*\] ", "", line)
+    for front in fronts():
+        line = re.sub(f"^{pattern(front, '[0-9]+')}", "", line)
+    return [message for message in MESSAGES if re.match(pattern(message, ".*?"), line)]
+
+
+def failure_of(message: str) -> Failure:
+    """A failure as its row has it, with other values."""
+    form = FORM.fullmatch(message)
+    of_rank, text = bool(form["rank"]), (form["text"] or "x").replace("..", "x")
+    how_left = "left with 0 after step 3 while 1 rank still trained" if "left with" in message else ""
+    code = int(form["code"] or (ExitCode.HANG if form["kind"] == "hang" else 1))
+    return Failure(form["kind"], "algo-2", code, text, rank=3 if of_rank else None, how_left=how_left, step=7 * of_rank)
+
+
+def printed(failure: Failure) -> list[str]:
+    """The lines that begin with a failure: of a host, of its log in a job, the closing line, and SageMaker's reason."""
+    headline = failure.headline()
+    closing = [closing_line(Verdict("failed", failure.code, failure), 2, world_size) for world_size in (0, 4)]
+    reason = f"AlgorithmError: {headline}, exit code: {failure.code}"
+    assert root_cause(reason) == headline
+    return [f"algorun: {headline}", f"[algo-2] algorun: {headline}", *closing, reason, headline]
+
+
+@pytest.mark.parametrize("message", OF_FAILURES)
+def test_the_words_of_a_failure_are_found_behind_all_that_is_printed_in_front(message):
+    failure = failure_of(message)
+    assert [line for line in printed(failure) if message not in rows_of(line)] == []
+
+
+def test_a_row_in_a_form_that_nobody_prints_is_not_found():
+    headline = Failure("lost", "algo-2", 66, "host lost: connection closed").headline()
+    assert rows_of(headline) == ["lost: .., exit 66: host lost: connection closed"]
+    assert rows_of(headline.replace("exit 66", "code 66")) == []
+    assert rows_of(f"attempt 1: {headline}") == []
+
+
+@cache
+def codes() -> dict[str, set[str]]:
+    """The exit codes that the sources give to each kind, as they are written there; \"error\" for that of a UserError."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "launcher" / "algorun").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("Failure", "cls", "replace"):
+                named = {each.arg: each.value for each in node.keywords}
+                kind = named.get("kind") or (node.args[0] if len(node.args) > 2 else None)
+                code = named.get("code") or (node.args[2] if len(node.args) > 2 else None)
+                for each in ast.walk(kind) if kind and code else ():
+                    if isinstance(each, ast.Constant) and each.value in kinds():
+                        found.setdefault(each.value, set()).add(ast.unparse(code))
+    return found
+
+
+@pytest.mark.parametrize("message", [message for message in OF_FAILURES if ", exit " in message])
+def test_a_row_has_the_exit_code_that_the_sources_give_to_its_kind(message):
+    form = FORM.fullmatch(message)
+    known = codes()[form["kind"]]
+    # The code of a UserError is 64 where it names no other; a rank's own is any.
+    of_error = any("ExitCode" not in each for each in known) and form["code"] == str(int(ExitCode.CONFIGURATION))
+    assert of_error or f"ExitCode.{ExitCode(int(form['code'])).name}" in known
+
+
+LOST = re.compile(r"(?:hub|hosts?) (?:lost|missing|not ready|not reached)\b(?=.*[a-z]{3})")
+
+
+@pytest.mark.parametrize("text", sorted(text for text in texts() if LOST.match(text)))
+def test_each_way_to_lose_a_host_or_the_hub_is_listed(text):
+    kind, code = ("lost", ExitCode.LOST) if " lost" in text else ("gate", ExitCode.GATE)
+    words = text.replace(VALUE, "x")
+    if words in ("host lost: x", "hub lost: x"):  # made of the words of others, which are listed
+        return
+    assert rows_of(Failure(kind, "algo-1", code, words).headline())
 
 
 def examples() -> list[str]:
