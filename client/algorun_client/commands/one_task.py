@@ -158,15 +158,6 @@ def say_done_already(execution: Done, task: str = "") -> None:
     )
 
 
-def say_runs_already(request: Request, task: str = "") -> None:
-    """For a dry run: submit would send nothing, and follow the job of this request. `task` as above."""
-    print(
-        f"algorun: {task}job {request.job} (execution {request.number}) runs already: submit joins it and sends nothing",
-        file=sys.stderr,
-        flush=True,
-    )
-
-
 def _created_by_lost_call(connection: Connection, make: Maker, telling: Telling) -> Placed | None:
     """The job that an earlier try has created without learning it. None if there is none: the newest claim tells."""
     target = connection.target

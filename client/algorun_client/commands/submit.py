@@ -14,7 +14,6 @@ from algorun_client.common.refusals import Unanswered, explained
 from algorun_client.request.facts import Facts
 from algorun_client.request.model import Request
 from algorun_client.send import claim
-from algorun_client.send.send import in_use
 
 from . import chain_plan, dry_run, submit_all, submit_request
 from .carry_out import How, follow_or_leave
@@ -27,7 +26,6 @@ from .one_task import (
     make_bucket,
     place_task,
     say_done_already,
-    say_runs_already,
     text_of_done,
 )
 from .submit_options import add_options, split
@@ -92,15 +90,10 @@ def _looked_up(asked: Asked, environ: Mapping[str, str], wish: Wish, *, create_b
     with submit_request.prepared(asked, look_up_facts(asked, connection, environ)) as make:
         target = connection.target
         try:
-            choice = claim.choose(target, make.address, make)
-            request = choice.request
+            request = claim.choose(target, make.address, make).request
             earlier = look_without_sending(target, request, wish)
         except ApiError as error:
             raise explained(error) from None
     if earlier and not earlier.differences:
         say_done_already(earlier.execution)
-    if choice.step is claim.Step.JOIN:
-        if wish.clean_state:
-            raise in_use(request)
-        say_runs_already(request)
     return request

@@ -20,7 +20,6 @@ from algorun_client.request.chain import Chain
 from algorun_client.request.facts import Facts
 from algorun_client.request.model import Kind, TaskAddress
 from algorun_client.request.spec import TaskSpec
-from algorun_client.send import claim
 from algorun_client.target.job_state import JobState, describe
 
 from . import chain_plan, dry_run, submit_request, sweep_results
@@ -29,16 +28,7 @@ from .chain_plan import ChainPlan
 from .chain_run import ChainRun
 from .chain_view import ChainView, JsonChainView, PlainChainView
 from .next_jobs import Status
-from .one_task import (
-    Wish,
-    connect_for,
-    look_up_facts,
-    look_without_sending,
-    make_bucket,
-    place_task,
-    say_done_already,
-    say_runs_already,
-)
+from .one_task import Wish, connect_for, look_up_facts, look_without_sending, make_bucket, place_task, say_done_already
 from .submit_request import Asked
 from .telling import Telling
 from .where import Connection
@@ -127,13 +117,10 @@ def _print(plan: ChainPlan, connections: _Connections, wish: Wish, *, as_json: b
             if target is not None:
                 try:
                     earlier = look_without_sending(target, request, wish)
-                    running = claim.running(target, make.address, make)
                 except ApiError as error:
                     raise explained(error) from None
                 if earlier and not earlier.differences:
                     say_done_already(earlier.execution, f"{node.spec.task}: ")
-                if running is not None:
-                    say_runs_already(running, f"{node.spec.task}: ")
             print(dry_run.as_json(request) if as_json else f"\n{dry_run.as_text(request)}")
     return ClientCode.OK
 

@@ -140,15 +140,6 @@ def choose(target: Target, address: TaskAddress, make: Callable[[int], Request],
     return Choice(make(number + 1), Step.CLAIM)
 
 
-def running(target: Target, address: TaskAddress, make: Callable[[int], Request]) -> Request | None:
-    """The request whose job runs, if it is the one that `make` builds. Writes nothing."""
-    newest, state = newest_job(target, address)
-    if newest is None or state is None or state.ended:
-        return None
-    request = make(newest.number)
-    return request if is_of(newest, request) else None
-
-
 def is_of(claim: Claim, request: Request) -> bool:
     """True if the claim was made for this request."""
     return (claim.kind, claim.job, claim.request_id) == (request.kind, request.job, request_id(request))

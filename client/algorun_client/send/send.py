@@ -52,7 +52,7 @@ def send(
         choice = take(target, address, make, ended)
         if choice.step is Step.JOIN:
             if clean_state:
-                raise in_use(choice.request)
+                raise _in_use(choice.request)
             return Sent(choice.request, joined=True)
         upload(target.store, choice.request, lambda: _uploaded(target, choice.request), progress)
         done.keep_fingerprint(target.store, choice.request)
@@ -108,12 +108,11 @@ def _clean_state(target: Target, request: Request) -> None:
     """Raises UserError if the job exists by now: an earlier call of this line, thought dead, has created it."""
     with contextlib.suppress(NotFound):
         if not describe(target.sagemaker, request.kind, request.job).ended:
-            raise in_use(request)
+            raise _in_use(request)
     state_folder.clean(target.store, request.address)
 
 
-def in_use(request: Request) -> UserError:
-    """The error of `--clean-state` while the task's job runs."""
+def _in_use(request: Request) -> UserError:
     return UserError(
         "--clean-state",
         f"job {request.job} runs, and writes this state",

@@ -321,16 +321,3 @@ def test_a_dry_run_says_that_submit_would_send_nothing(laptop):
     laptop.submit("--dry-run", "--force", "train.py")
     assert "done already" not in laptop.err
     assert laptop.world.puts == puts
-
-
-def test_a_dry_run_says_that_submit_would_join_the_running_job(laptop):
-    laptop.world.status = "InProgress"
-    (sent, _) = laptop.submit("train.py")
-    puts = list(laptop.world.puts)
-    laptop.submit("--dry-run", "--force", "train.py")
-    assert f"algorun: job {sent['job']} (execution 1) runs already: submit joins it and sends nothing\n" in laptop.err
-    (end,) = laptop.submit("--dry-run", "--clean-state", "train.py", code=64)
-    assert "runs, and writes this state" in end["text"]
-    (end,) = laptop.submit("--dry-run", "train.py", "--epochs", "2", code=64)
-    assert "still runs" in end["text"]
-    assert (laptop.world.puts, laptop.world.creates) == (puts, 1)
