@@ -17,6 +17,7 @@ from algorun_client.request.model import Request
 from algorun_client.request.spec import TaskSpec, Where
 from algorun_client.send import claim, done, task_file
 from algorun_client.send.claim import EndedSince
+from algorun_client.send.send import in_use
 from algorun_client.send.task_file import Done
 from algorun_client.target.api import Target
 
@@ -136,26 +137,31 @@ def compared(target: Target, request: Request, history: done.History, wish: Wish
     return Earlier(found, done.changes(target.store, request.address, found, request.fingerprint))
 
 
-def look_without_sending(target: Target, request: Request, wish: Wish) -> Earlier | None:
-    """For a dry run: the newest completed execution, if it counts. Says which state would go along. Raises ApiError."""
+def say_without_sending(target: Target, make: Maker, request: Request, wish: Wish, task: str = "") -> None:
+    """For a dry run: says if submit would send nothing, because the task is done or its job runs; else which state would go
+    along. `task` stands in front, where there are several.
+
+    Raises ApiError, or UserError if submit would refuse to remove the state of a running job.
+    """
     history = done.look(target, request.address)
+    running = history.running
+    if running is not None and claim.is_of(running, make(running.number)):
+        if wish.clean_state:
+            raise in_use(running.job)
+        text = f"job {running.job} (execution {running.number}) runs already: submit joins it, and sends nothing"
+        print(f"algorun: {task}{text}", file=sys.stderr, flush=True)
+        return
     earlier = compared(target, request, history, wish)
-    is_sent = history.running is None and (earlier is None or bool(earlier.differences))
-    if is_sent and not wish.clean_state:
+    if earlier is not None and not earlier.differences:
+        text = f"{text_of_done(earlier.execution)}; submit sends nothing without --force"
+        print(f"algorun: {task}{text}", file=sys.stderr, flush=True)
+    elif running is None and not wish.clean_state:
         kept_state.say(target.store, request, Telling(as_json=False))
-    return earlier
 
 
 def text_of_done(execution: Done | Placed) -> str:
     """Why nothing is sent."""
     return f"done already by {execution.job} (execution {execution.number}): nothing has changed"
-
-
-def say_done_already(execution: Done, task: str = "") -> None:
-    """For a dry run: submit would send nothing. `task` stands in front, where there are several."""
-    print(
-        f"algorun: {task}{text_of_done(execution)}; submit sends nothing without --force", file=sys.stderr, flush=True
-    )
 
 
 def _created_by_lost_call(connection: Connection, make: Maker, telling: Telling) -> Placed | None:

@@ -22,10 +22,9 @@ from .one_task import (
     connect_for,
     created_before,
     look_up_facts,
-    look_without_sending,
     make_bucket,
     place_task,
-    say_done_already,
+    say_without_sending,
     text_of_done,
 )
 from .submit_options import add_options, split
@@ -91,9 +90,7 @@ def _looked_up(asked: Asked, environ: Mapping[str, str], wish: Wish, *, create_b
         target = connection.target
         try:
             request = claim.choose(target, make.address, make).request
-            earlier = look_without_sending(target, request, wish)
+            say_without_sending(target, make, request, wish)
         except ApiError as error:
             raise explained(error) from None
-    if earlier and not earlier.differences:
-        say_done_already(earlier.execution)
     return request

@@ -28,7 +28,7 @@ from .chain_plan import ChainPlan
 from .chain_run import ChainRun
 from .chain_view import ChainView, JsonChainView, PlainChainView
 from .next_jobs import Status
-from .one_task import Wish, connect_for, look_up_facts, look_without_sending, make_bucket, place_task, say_done_already
+from .one_task import Wish, connect_for, look_up_facts, make_bucket, place_task, say_without_sending
 from .submit_request import Asked
 from .telling import Telling
 from .where import Connection
@@ -114,13 +114,11 @@ def _print(plan: ChainPlan, connections: _Connections, wish: Wish, *, as_json: b
         for node in plan.chain.of_table(table):
             with submit_request.prepared(replace(plan.of(node), hashed=hashed), facts) as make:
                 request = make(None)
-            if target is not None:
-                try:
-                    earlier = look_without_sending(target, request, wish)
-                except ApiError as error:
-                    raise explained(error) from None
-                if earlier and not earlier.differences:
-                    say_done_already(earlier.execution, f"{node.spec.task}: ")
+                if target is not None:
+                    try:
+                        say_without_sending(target, make, request, wish, f"{node.spec.task}: ")
+                    except ApiError as error:
+                        raise explained(error) from None
             print(dry_run.as_json(request) if as_json else f"\n{dry_run.as_text(request)}")
     return ClientCode.OK
 

@@ -52,7 +52,7 @@ def send(
         choice = take(target, address, make, ended)
         if choice.step is Step.JOIN:
             if clean_state:
-                raise _in_use(choice.request)
+                raise in_use(choice.request.job)
             return Sent(choice.request, joined=True)
         upload(target.store, choice.request, lambda: _uploaded(target, choice.request), progress)
         done.keep_fingerprint(target.store, choice.request)
@@ -108,15 +108,16 @@ def _clean_state(target: Target, request: Request) -> None:
     """Raises UserError if the job exists by now: an earlier call of this line, thought dead, has created it."""
     with contextlib.suppress(NotFound):
         if not describe(target.sagemaker, request.kind, request.job).ended:
-            raise _in_use(request)
+            raise in_use(request.job)
     state_folder.clean(target.store, request.address)
 
 
-def _in_use(request: Request) -> UserError:
+def in_use(job: str) -> UserError:
+    """The error of `--clean-state` while the task's job runs."""
     return UserError(
         "--clean-state",
-        f"job {request.job} runs, and writes this state",
-        fix=f"`algorun stop {request.job}` first, or drop the option to join the job",
+        f"job {job} runs, and writes this state",
+        fix=f"`algorun stop {job}` first, or drop the option to join the job",
     )
 
 

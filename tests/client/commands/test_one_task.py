@@ -313,6 +313,20 @@ def test_a_damaged_task_file_is_one_error_and_nothing_is_sent(laptop):
     assert (laptop.world.puts, laptop.world.creates) == ([], 0)
 
 
+def test_a_dry_run_says_that_submit_would_join_the_running_job(laptop):
+    laptop.world.status = "InProgress"
+    (sent, _) = laptop.submit("train.py")
+    puts, joins = list(laptop.world.puts), "runs already: submit joins it, and sends nothing"
+    for words in ((), ("--force",)):
+        laptop.submit("--dry-run", *words, "train.py")
+        assert laptop.err == f"algorun: job {sent['job']} (execution 1) {joins}\n"
+    laptop.submit("--dry-run", "--task", "other", "train.py")
+    assert laptop.err == ""
+    (end,) = laptop.submit("--dry-run", "--clean-state", "train.py", code=64)
+    assert f"--clean-state: job {sent['job']} runs, and writes this state" in end["text"]
+    assert laptop.world.puts == puts
+
+
 def test_a_dry_run_says_that_submit_would_send_nothing(laptop):
     laptop.submit("train.py")
     puts = list(laptop.world.puts)
