@@ -327,6 +327,16 @@ def test_a_dry_run_says_that_submit_would_join_the_running_job(laptop):
     assert laptop.world.puts == puts
 
 
+def test_a_dry_run_of_all_tasks_names_the_one_whose_job_runs(laptop, tmp_path, capsys):
+    tasks = "".join(f'[task.{name}]\nrun = ["train.py"]\n' for name in ("one", "two"))
+    (tmp_path / "images" / "algorun.toml").write_text(tasks)
+    laptop.world.status = "InProgress"
+    (sent, _) = laptop.submit("--task", "one")
+    assert main(["submit", "--where", "local", "--json", "--all", "--dry-run"], clean_environ()) == 0
+    joins = "runs already: submit joins it, and sends nothing"
+    assert capsys.readouterr().err == f"algorun: one: job {sent['job']} (execution 1) {joins}\n"
+
+
 def test_a_dry_run_says_that_submit_would_send_nothing(laptop):
     laptop.submit("train.py")
     puts = list(laptop.world.puts)
