@@ -193,6 +193,7 @@ bench: $(VENV)/ready-bench $(VENV)-sdk2/ready  ## Measure the launcher, the trai
 	$(BIN)/python bench/tokens.py
 	$(BIN)/python bench/exactly_once.py
 	$(BIN)/python bench/models.py
+	$(BIN)/python bench/host_memory.py
 	$(BIN)/python bench/smp.py
 	$(BIN)/python bench/client.py
 	$(BIN)/python bench/page.py
@@ -212,6 +213,7 @@ bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it ge
 	$(BIN)/python bench/tokens.py --rounds 1 --megabytes 1 --context 64
 	$(BIN)/python bench/exactly_once.py --jobs 1 --ddp-jobs 0 --peer-jobs 0
 	$(BIN)/python bench/models.py --rounds 1 --steps 2 --width 32 --layers 1 --context 32 --forms sharded
+	$(BIN)/python bench/host_memory.py --width 64 --layers 1 --forms lora-shard
 	$(BIN)/python bench/pipeline.py --rounds 1 --steps 1 --microbatches 4 --foreign inf --width 32
 	$(BIN)/python bench/smp.py --rounds 1 --steps 1 --microbatches 2 --foreign inf --width 32 --only vit
 	$(BIN)/python bench/client.py --rounds 0 --files 20 --seconds 1 --no-peers
