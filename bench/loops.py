@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from algorun.inside.dissemination import Dissemination
 from algorun.inside.stop_agreement import Agreement
 from algorun.inside.stop_flag import StopFlag
 from algorun_train.data.augment import Augment
@@ -141,7 +142,7 @@ def ours(setting: Setting) -> Turn:
     rates = learning_rate_schedule(config, setting.batching.global_batch)
 
     def turn() -> Seconds:
-        agreement = Agreement(comm, StopFlag())
+        agreement = Agreement(Dissemination(comm), StopFlag())
         report = (lambda r: sinks.write(r)) if sinks else (lambda r: None)
         setup = LoopSetup(config, comm, data, stepper, setting.batching, rates, agreement, lambda p: None, report)
         with Path(os.devnull).open("w") as nowhere:

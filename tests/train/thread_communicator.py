@@ -43,6 +43,11 @@ class ThreadCommunicator(Communicator):
     def exchange(self, values: list[float]) -> list[list[float]]:
         return self.gather(values)
 
+    def swap(self, values: list[float], to: int, source: int) -> list[float]:
+        sent = self.gather((values, to))
+        assert sent[source][1] == self.rank
+        return sent[source][0]
+
     def from_rank(self, source: int, work: Callable[[], Any], limit: Any = None) -> Any:
         result, message = None, None
         if self.rank == source:

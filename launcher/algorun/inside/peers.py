@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import array
 import atexit
 import datetime
 import sys
 from typing import Any
 
 from . import gloo_threads
+from .dissemination import TAG, Dissemination
 
 # Longer than any pause between two steps: rank 0 may evaluate for hours while the others wait. A lost rank is noticed by
 # the script's own collectives.
@@ -38,23 +40,40 @@ class TorchPeers:
         self._torch, self._dist = torch, dist
         self.world: Any = world  # as above
         self._group: Any = world  # as above
-        self._device = "cpu"
+        self.rank: int = dist.get_rank()
+        self.size: int = dist.get_world_size()
+        self._device = ""  # without messages between CPUs: where a collective takes its numbers from
         atexit.register(self._end)
         if dist.is_gloo_available():
             # A gloo group of our own neither synchronises the GPU nor waits for the script's collectives.
             self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
         elif dist.get_backend() == "nccl":
             self._device = f"cuda:{torch.cuda.current_device()}"
+        else:
+            self._device = "cpu"
 
     def _end(self) -> None:
         self.world = self._group = None  # a group with a reference to it keeps its threads
         end_gloo()
 
-    def exchange(self, values: list[float]) -> list[list[float]]:
+    def largest(self, values: list[float]) -> list[float]:
+        """The largest of all ranks' values, element by element. Call it on all ranks."""
+        if not self._device:
+            return Dissemination(self).largest(values)
         mine = self._torch.tensor(values, dtype=self._torch.float64, device=self._device)
-        rows = self._torch.empty(self._dist.get_world_size(), len(values), dtype=mine.dtype, device=self._device)
-        self._dist.all_gather(list(rows.unbind()), mine, group=self._group)
-        found: list[list[float]] = rows.tolist()
+        self._dist.all_reduce(mine, self._dist.ReduceOp.MAX, group=self._group)
+        found: list[float] = mine.tolist()
+        return found
+
+    def swap(self, values: list[float], to: int, source: int) -> list[float]:
+        """Sends `values` to rank `to`; returns those that rank `source` sends here in the same call."""
+        mine = self._torch.tensor(values, dtype=self._torch.float64)
+        arrived = self._torch.empty_like(mine)
+        sending = self._dist.isend(mine, group=self._group, tag=TAG, group_dst=to)
+        self._dist.recv(arrived, group=self._group, tag=TAG, group_src=source)
+        if sending is not None:
+            sending.wait()
+        found: list[float] = arrived.tolist()
         return found
 
 
@@ -63,10 +82,13 @@ class MpiPeers:
 
     def __init__(self, world: Any) -> None:  # mpi4py's Comm, see above
         self.world, self._own = world, world.Dup()
+        self.rank: int = world.Get_rank()
 
-    def exchange(self, values: list[float]) -> list[list[float]]:
-        rows: list[list[float]] = self._own.allgather(values)
-        return rows
+    def largest(self, values: list[float]) -> list[float]:
+        """The largest of all ranks' values, element by element. Call it on all ranks."""
+        mpi, numbers = sys.modules["mpi4py.MPI"], array.array("d", values)
+        self._own.Allreduce(mpi.IN_PLACE, numbers, mpi.MAX)
+        return numbers.tolist()
 
 
 def find(current: TorchPeers | MpiPeers | None) -> TorchPeers | MpiPeers | None:

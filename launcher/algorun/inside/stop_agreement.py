@@ -23,11 +23,13 @@ class Verdict(NamedTuple):
 NOTHING = Verdict()
 
 
-class Exchange(Protocol):
-    """An all-gather of numbers."""
+class Peers(Protocol):
+    """All ranks of a job, this one included."""
 
-    def exchange(self, values: list[float]) -> list[list[float]]:
-        """The values of all ranks: row r holds those of rank r. Call it on all ranks."""
+    rank: int
+
+    def largest(self, values: list[float]) -> list[float]:
+        """The largest of all ranks' values, element by element. Call it on all ranks, with the same number of values."""
         ...
 
 
@@ -39,13 +41,13 @@ def show_life() -> None:
 
 
 class Agreement:
-    """Every rank calls `poll` after every step. Every few steps the ranks exchange three numbers in one collective.
+    """Every rank calls `poll` after every step. Every few steps the ranks find the largest of three numbers.
 
     The ranks also agree on the number of steps until the next exchange, from the measured time of a step: with steps of
     a millisecond the exchange must cost little, with steps of a minute the answer must come at once.
     """
 
-    def __init__(self, peers: Exchange, flag: StopFlag) -> None:
+    def __init__(self, peers: Peers, flag: StopFlag) -> None:
         self._peers, self._flag = peers, flag
         self._every, self._since = 1, 0
         self._at: float | None = None  # of the last exchange; before it no step was measured
@@ -58,9 +60,10 @@ class Agreement:
             return NOTHING
         now = time.monotonic()
         every = self._wished(now)
-        rows = self._peers.exchange([float(self._flag.wanted), float(save_due), float(every)])
-        self._every, self._since, self._at = int(min(row[2] for row in rows)), 0, now
-        return Verdict(stop=any(row[0] for row in rows), save=bool(rows[0][1]))
+        save = save_due and self._peers.rank == 0
+        stopping, saving, fewest = self._peers.largest([float(self._flag.wanted), float(save), -float(every)])
+        self._every, self._since, self._at = int(-fewest), 0, now
+        return Verdict(stop=bool(stopping), save=bool(saving))
 
     def _wished(self, now: float) -> int:
         """Steps until the next exchange, by this rank's clock: at most twice as many as the last time, so that a few quick steps

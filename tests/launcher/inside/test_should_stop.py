@@ -102,10 +102,10 @@ def test_peers_that_come_later_are_found():
     code = (
         "import algorun, sys\nfrom algorun.inside import peers\nprint(algorun.should_stop())\nimport torch.distributed as dist\n"
         "print(peers.find(None))\ndist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)\n"
-        "print(peers.find(None))\nfound = peers.TorchPeers(dist.group.WORLD)\nprint(found.exchange([1.0, 2.5]))\n"
+        "print(peers.find(None))\nfound = peers.TorchPeers(dist.group.WORLD)\nprint(found.largest([1.0, 2.5]))\n"
         "print(peers.find(found) is found)\n"
     )
-    assert run(code).stdout == "False\nNone\nNone\n[[1.0, 2.5]]\nTrue\n"
+    assert run(code).stdout == "False\nNone\nNone\n[1.0, 2.5]\nTrue\n"
 
 
 # What holds at the very end of an interpreter whose group nobody else has ended: threads of Gloo, the group itself.
@@ -125,7 +125,7 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 """
 EXCHANGE = """
 found = peers.find(None) or peers.TorchPeers(dist.group.WORLD)
-found.exchange([1.0])
+found.largest([1.0])
 print("threads", gloos() > 0)
 """
 

@@ -9,12 +9,12 @@ from algorun.inside.stop_flag import StopFlag
 class Peers:
     """A communicator whose other rank has these wishes."""
 
-    def __init__(self, stop: float = 0.0, save: float = 0.0, every: float = 256.0) -> None:
-        self.row, self.calls = [stop, save, every], 0
+    def __init__(self, stop: float = 0.0, save: float = 0.0, every: float = 256.0, rank: int = 0) -> None:
+        self.row, self.calls, self.rank = [stop, save, -every], 0, rank
 
-    def exchange(self, values):
+    def largest(self, values):
         self.calls += 1
-        return [values, self.row]
+        return [max(pair) for pair in zip(values, self.row, strict=True)]
 
 
 def test_one_rank_s_wish_to_stop_counts_for_all():
@@ -26,7 +26,8 @@ def test_one_rank_s_wish_to_stop_counts_for_all():
 
 
 def test_rank_0_alone_decides_on_saving():
-    assert Agreement(Peers(save=1.0), StopFlag()).poll(save_due=False) == Verdict()
+    assert Agreement(Peers(rank=1), StopFlag()).poll(save_due=True) == Verdict()
+    assert Agreement(Peers(rank=1, save=1.0), StopFlag()).poll(save_due=False) == Verdict(save=True)
     assert Agreement(Peers(), StopFlag()).poll(save_due=True) == Verdict(save=True)
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 import torch
 
+from algorun.inside.dissemination import Dissemination
 from algorun.inside.stop_agreement import Agreement
 from algorun.inside.stop_flag import StopFlag
 from algorun_train.checkpoint import artifact as model_file
@@ -151,7 +152,7 @@ def train(job: TrainingJob, context: JobContext) -> None:
             stepper=stepper,
             batching=job.batching,
             learning_rate=learning_rate,
-            agreement=Agreement(comm, context.stop),
+            agreement=Agreement(Dissemination(comm), context.stop),
             save=job.checkpoints.save,
             report=report,
             sample_flops=job.sample_flops,

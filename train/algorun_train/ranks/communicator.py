@@ -20,6 +20,7 @@ T = TypeVar("T")
 # For work whose time grows with the model or a slow disk: an artifact of 100 GB takes half an hour at 50 MB/s, and a search for
 # stages makes dozens of passes on the CPU.
 LONG_WORK = datetime.timedelta(hours=2)
+SWAP_TAG = 7_204  # of numbers between two ranks; other messages of the default group have other tags
 CHUNK = 64 * 2**20  # bytes per broadcast of a checkpoint: bounds the second copy that a rank holds
 
 
@@ -50,6 +51,17 @@ class Communicator:
         rows = torch.empty(self.size, len(values), dtype=torch.float64)
         dist.all_gather(list(rows.unbind()), mine)
         return rows.tolist()
+
+    def swap(self, values: list[float], to: int, source: int) -> list[float]:
+        """Sends `values` to rank `to`; returns those that rank `source` sends here in the same call. Both ranks call it, with the
+        same number of values; others need not."""
+        mine = torch.tensor(values, dtype=torch.float64)
+        arrived = torch.empty_like(mine)
+        sending = dist.isend(mine, to, tag=SWAP_TAG)
+        dist.recv(arrived, source, tag=SWAP_TAG)
+        if sending is not None:
+            sending.wait()
+        return cast(list[float], arrived.tolist())
 
     def meet(self) -> None:
         """Returns once all ranks have called it."""
