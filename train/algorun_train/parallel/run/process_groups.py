@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,7 @@ import torch.distributed as dist
 
 from algorun_train.parallel.layout.grid import Grid
 from algorun_train.parallel.shard.sharded_model import ShardMesh, make_mesh_of_stages
-from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
+from algorun_train.ranks.own_group import own_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +29,13 @@ class Axes:
     """the ranks with the same stages, if they shard them"""
 
 
-def _mine(rank: int, groups: Sequence[Sequence[int]]) -> dist.ProcessGroup | None:
-    """The group that this rank is in. Every rank makes every group, in the same order: new_group is a collective of all."""
-    made = [(dist.new_group(list(ranks), timeout=COLLECTIVE_TIMEOUT), ranks) for ranks in groups if len(ranks) > 1]
-    return next((group for group, ranks in made if rank in ranks), None)
-
-
 def join(grid: Grid, rank: int, device: torch.device, shards: int = 1) -> Axes:
     """Makes the groups. Call it on all ranks; torch.distributed must be initialised unless the grid has one rank.
 
     With `shards` above 1, a divisor of the number of pipelines, so many pipelines are one replica of the weights.
     """
     dp_rank, pp_rank = grid.place(rank)
-    pp_group, dp_group = _mine(rank, grid.pipelines), _mine(rank, grid.replicas)
+    pp_group, dp_group = own_group(rank, grid.pipelines), own_group(rank, grid.replicas)
     if pp_group is not None:
         # Else the group's first operation would be a batch of messages between two neighbours. torch leaves that undefined
         # if not all ranks of the group take part (batch_isend_irecv).

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from algorun_train.parallel.layout.grid import Grid
+from algorun_train.ranks.own_group import own_group
 
-SHARD, REPLICA, STAGE = "shard", "replica", "stage"  # axes of the mesh
+SHARD, REPLICA = "shard", "replica"  # axes of the mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +43,35 @@ class ShardMesh:
 
 def make_mesh(device: torch.device, rank: int, size: int, shards: int) -> ShardMesh:
     """The mesh of `size` ranks, in replicas of `shards` ranks. Call it on all ranks. `shards` divides `size`."""
-    shape, axes = ((size // shards, shards), (REPLICA, SHARD)) if shards < size else ((shards,), (SHARD,))
-    mesh = init_device_mesh(device.type, shape, mesh_dim_names=axes)
+    mesh = _mesh_of(device, rank, [range(size)], shards)
     return ShardMesh(mesh, shards, rank % shards, rank < shards, size // shards)
 
 
 def make_mesh_of_stages(device: torch.device, grid: Grid, rank: int, shards: int) -> ShardMesh:
     """The mesh of the ranks that hold the same stages as this rank, in replicas of `shards` ranks. Call it on all ranks.
 
-    One mesh of replicas x shards x ranks of a pipeline is made, and this is its part. Successive pipelines form a replica.
-    `shards` divides the number of pipelines.
+    Successive pipelines form a replica. `shards` divides the number of pipelines.
     """
-    ranks = torch.tensor(grid.pipelines).view(grid.dp // shards, shards, grid.pp)
-    whole = DeviceMesh(device.type, ranks, mesh_dim_names=(REPLICA, SHARD, STAGE))
     number, _ = grid.place(rank)
-    mesh = whole[REPLICA, SHARD] if shards < grid.dp else whole[SHARD]
+    mesh = _mesh_of(device, rank, grid.replicas, shards)
     return ShardMesh(mesh, shards, number % shards, number < shards, grid.dp // shards)
+
+
+def _mesh_of(device: torch.device, rank: int, copies: Sequence[Sequence[int]], shards: int) -> DeviceMesh:
+    """The mesh of the one of `copies`, disjoint groups of ranks with the same weights, that `rank` is in. On all ranks of the job.
+
+    torch would make groups with time-outs of its own, 10 minutes for NCCL and 30 for Gloo; these have the job's.
+    """
+    replicas = [ranks[begin : begin + shards] for ranks in copies for begin in range(0, len(ranks), shards)]
+    within = own_group(rank, replicas)
+    own = next(ranks for ranks in copies if rank in ranks)
+    assert within is not None  # of two ranks at least
+    if len(own) == shards:
+        return DeviceMesh.from_group(within, device.type, mesh_dim_names=(SHARD,))
+    across = own_group(rank, [ranks[index::shards] for ranks in copies for index in range(shards)])
+    assert across is not None
+    numbers = torch.tensor(list(own), dtype=torch.int).view(-1, shards)
+    return DeviceMesh.from_group([across, within], device.type, mesh=numbers, mesh_dim_names=(REPLICA, SHARD))
 
 
 def shard(model: nn.Module, units: Sequence[nn.Module], mesh: ShardMesh, half: torch.dtype | None) -> None:
