@@ -14,6 +14,7 @@ from algorun_train.checkpoint.shards import FORMAT, Save, ShardStore, model_stat
 from algorun_train.common.errors import UserError
 from algorun_train.models.gpt import build
 from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.host_copies import HostCopies
 from algorun_train.ranks.world import World
 from tests.train.programs.sharded_training import IDENTITY, SPEC, Layout, files, same, straight
 
@@ -196,6 +197,6 @@ def test_optimizer_state_by_name_fits_another_order_of_parameters_and_other_rate
     state = named_state(first, [("one", one), ("two", two)])
     assert list(state["one"]) == ["momentum_buffer"]
     second = torch.optim.SGD([{"params": [two], "lr": 1.0}, {"params": [one]}], lr=2.0, momentum=0.9)
-    load_named_state(second, [("two", two), ("one", one)], on_cpu(state))
+    load_named_state(second, [("two", two), ("one", one)], on_cpu(state, HostCopies()))
     assert torch.equal(second.state[one]["momentum_buffer"], torch.ones(2))
     assert [group["lr"] for group in second.param_groups] == [1.0, 2.0]

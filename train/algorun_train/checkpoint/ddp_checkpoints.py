@@ -10,6 +10,7 @@ from algorun_train.common.errors import UserError
 from algorun_train.loop.progress import Progress
 from algorun_train.parallel.shard.sharded_model import ShardMesh, own_share
 from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.host_copies import HostCopies
 
 from . import finished, single_file
 from .finished import Artifact
@@ -81,10 +82,13 @@ class DdpCheckpoints:
             whole = {0: shard_state(self._record, progress, self._model, self._optimizer)} if writes else {}
             self._saver.save(step, 1, whole)
             return
-        states: dict[int, State] = {}
-        if mesh.is_first_replica:
-            states[mesh.index] = sharded_state(self._record, progress, self._model, self._optimizer, mesh)
-        self._saver.save(step, mesh.shards, states, copied=True)
+
+        def copy(host: HostCopies) -> dict[int, State]:
+            if not mesh.is_first_replica:
+                return {}
+            return {mesh.index: sharded_state(self._record, progress, self._model, self._optimizer, mesh, host)}
+
+        self._saver.save_copies(step, mesh.shards, copy)
 
     def finish(self) -> None:
         """Waits until all ranks have written the last checkpoint. Raises if one could not: on that rank its own error,

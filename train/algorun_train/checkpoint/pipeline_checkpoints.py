@@ -12,6 +12,7 @@ import torch
 from algorun_train.loop.progress import Progress
 from algorun_train.parallel.shard.sharded_model import ShardMesh, own_share
 from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.host_copies import HostCopies
 
 from . import finished
 from .finished import Artifact
@@ -20,7 +21,7 @@ from .shard_reader import ShardReader
 from .shard_saver import ShardSaver, shard_state
 from .sharded_state import sharded_state
 from .shards import ShardStore
-from .state_file import JobRecord
+from .state_file import JobRecord, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +98,16 @@ class PipelineCheckpoints:
             }
             self._saver.save(step, held.count, whole)
             return
-        states = {
-            stage.index * mesh.shards + mesh.index: sharded_state(
-                self._record, progress, stage.module, self._optimizer, mesh, stage.saved_by_others
-            )
-            for stage in stages
-        }
-        self._saver.save(step, held.count * mesh.shards, states, copied=True)
+
+        def copy(host: HostCopies) -> dict[int, State]:
+            return {
+                stage.index * mesh.shards + mesh.index: sharded_state(
+                    self._record, progress, stage.module, self._optimizer, mesh, host, stage.saved_by_others
+                )
+                for stage in stages
+            }
+
+        self._saver.save_copies(step, held.count * mesh.shards, copy)
 
     def finish(self) -> None:
         """Waits until all ranks have written the last checkpoint. Raises if one could not: on that rank its own error,

@@ -9,6 +9,7 @@ import torch
 
 from algorun_train.loop.progress import Progress
 from algorun_train.ranks.communicator import Communicator
+from algorun_train.ranks.host_copies import HostCopies
 from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
 from .optimizer_state import named_state
@@ -28,8 +29,11 @@ class ShardSaver:
     checkpoints.
     """
 
-    def __init__(self, store: ShardStore, comm: Communicator, say: Callable[[object], None]) -> None:
+    def __init__(
+        self, store: ShardStore, comm: Communicator, say: Callable[[object], None], host: HostCopies | None = None
+    ) -> None:
         self._store, self._comm, self._say = store, comm, say
+        self._host = host or HostCopies()
         self._thread: threading.Thread | None = None
         self._save: Save | None = None
         self._error: BaseException | None = None
@@ -37,17 +41,23 @@ class ShardSaver:
         self.newest: Save | None = None
         """the last checkpoint that this job saved"""
 
-    def save(self, step: int, shards: int, states: Mapping[int, State], copied: bool = False) -> None:
+    def save(self, step: int, shards: int, states: Mapping[int, State]) -> None:
         """Starts to write this rank's shards of a checkpoint. Call it on all ranks.
 
         `states` are this rank's shards by number; it may be empty. `shards` counts the shards of all ranks. The tensors may
-        change as soon as this returns; with `copied` they never change, and are not copied. Raises the error of the
-        previous save, as `finish` does.
+        change as soon as this returns. Raises the error of the previous save, as `finish` does.
         """
+        self.save_copies(step, shards, lambda host: {number: on_cpu(state, host) for number, state in states.items()})
+
+    def save_copies(self, step: int, shards: int, copy: Callable[[HostCopies], dict[int, State]]) -> None:
+        """As `save`, of states that `copy` makes, with tensors in the host's memory. It is called once the previous save is
+        written, whose copies had the same memory; it need not wait for its own."""
         newest = self.finish()
         time_of_save = self._comm.from_leader(lambda: max(time.time(), newest + LEAST_STEP_S))
         self._save = self.newest = Save(time_of_save, step, shards)
-        copies = {number: state if copied else on_cpu(state) for number, state in states.items()}
+        self._host.begin()
+        copies = copy(self._host)
+        self._host.wait()
         self._thread = threading.Thread(target=self._write, args=(self._save, copies), name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -114,20 +124,20 @@ def shard_state(
     }
 
 
-def on_cpu(value: Any, known: dict[object, torch.Tensor] | None = None) -> Any:  # Any: whatever a state holds
-    """A copy of a state: dictionaries, lists, and every tensor in the host's memory.
+def on_cpu(value: Any, host: HostCopies, known: dict[object, torch.Tensor] | None = None) -> Any:
+    """A copy of a state: dictionaries, lists, and every tensor in the host's memory, of those on a GPU once `host` has waited.
 
     A tensor with several names, such as tied weights, is copied once, so the file holds it once. `known` are the copies
-    made so far.
+    made so far. Any: whatever a state holds.
     """
     known = {} if known is None else known
     if isinstance(value, torch.Tensor):
         same = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
         if same not in known:
-            known[same] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+            known[same] = host.copy(value)
         return known[same]
     if isinstance(value, dict):
-        return {key: on_cpu(each, known) for key, each in value.items()}
+        return {key: on_cpu(each, host, known) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(on_cpu(each, known) for each in value)
+        return type(value)(on_cpu(each, host, known) for each in value)
     return value

@@ -7,6 +7,7 @@ import torch
 
 from algorun_train.loop.progress import Progress
 from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered
+from algorun_train.ranks.host_copies import HostCopies
 
 from .optimizer_state import NamedState, named_state
 from .shard_saver import MODEL, OPTIMIZER
@@ -32,9 +33,14 @@ def owners(sizes: Sequence[tuple[str, int]], shards: int) -> dict[str, int]:
 
 
 def owned_state(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, mesh: ShardMesh, without: Collection[str] = ()
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    mesh: ShardMesh,
+    host: HostCopies,
+    without: Collection[str] = (),
 ) -> OwnedState:
-    """Gathers weights and optimizer state tensor by tensor, each on its owner. Call it on all ranks of a replica.
+    """Gathers weights and optimizer state tensor by tensor, each on its owner. Call it on all ranks of a replica. The tensors
+    are undefined until `host` has waited.
 
     A name and the optimizer's state of it have the same owner. So a rank needs memory for about its share, in the host's
     memory, and for one whole tensor. `without`: names that another shard of the checkpoint holds. `optimizer` may have
@@ -52,14 +58,14 @@ def owned_state(
     owner = owners(sizes, mesh.shards)
     state = OwnedState({}, {})
     for name, _ in sizes:
-        whole = gathered(weights[name], owner[name], mesh)
+        whole = gathered(weights[name], owner[name], mesh, host)
         if whole is not None:
             state.model[name] = whole
     state.model.update({name: state.model[kept] for name, kept in tied.items() if kept in state.model})
     trained = ((name, parameter) for name, parameter in model.named_parameters() if name not in without)
     for name, values in named_state(optimizer, trained).items():
         for key, value in values.items():
-            held = gathered(value, owner[name], mesh) if isinstance(value, torch.Tensor) else value
+            held = gathered(value, owner[name], mesh, host) if isinstance(value, torch.Tensor) else value
             if held is not None and owner[name] == mesh.index:
                 state.optimizer.setdefault(name, {})[key] = held
     return state
@@ -71,8 +77,10 @@ def sharded_state(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     mesh: ShardMesh,
+    host: HostCopies,
     without: Collection[str] = (),
 ) -> State:
-    """The state of one shard of a checkpoint: the whole tensors that this rank owns. Call it on all ranks of a replica."""
-    owned = owned_state(model, optimizer, mesh, without)
+    """The state of one shard of a checkpoint: the whole tensors that this rank owns. Call it on all ranks of a replica. The
+    tensors are undefined until `host` has waited."""
+    owned = owned_state(model, optimizer, mesh, host, without)
     return {**record.state(progress), MODEL: owned.model, OPTIMIZER: owned.optimizer}

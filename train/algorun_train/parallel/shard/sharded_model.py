@@ -17,6 +17,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from algorun_train.parallel.layout.grid import Grid
+from algorun_train.ranks.host_copies import HostCopies
 from algorun_train.ranks.own_group import own_group
 
 SHARD, REPLICA = "shard", "replica"  # axes of the mesh
@@ -133,13 +134,16 @@ def own_share(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return laid_out(whole[begin : begin + held.shape[0]].to(held.device, copy=True).contiguous(), like)
 
 
-def gathered(tensor: torch.Tensor, owner: int, mesh: ShardMesh) -> torch.Tensor | None:
+def gathered(tensor: torch.Tensor, owner: int, mesh: ShardMesh, host: HostCopies | None = None) -> torch.Tensor | None:
     """The whole of `tensor` in the host's memory of share number `owner`; None on the other ranks of the replica.
 
-    Call it on all ranks of a replica. Only the owner needs memory for the whole tensor.
+    Call it on all ranks of a replica. Only the owner needs memory for the whole tensor. With `host` it is undefined until that
+    has waited.
     """
     if not isinstance(tensor, DTensor):
-        return tensor.detach().to("cpu", copy=True) if mesh.index == owner else None
+        if mesh.index != owner:
+            return None
+        return host.copy(tensor) if host else tensor.detach().to("cpu", copy=True)
     share = tensor.to_local().detach()
     _, rows = _rows(tensor)
     padded = share.new_zeros(rows, *tensor.shape[1:])
@@ -149,6 +153,8 @@ def gathered(tensor: torch.Tensor, owner: int, mesh: ShardMesh) -> torch.Tensor 
     dist.gather(padded, pieces, dst=dist.get_global_rank(mesh.group, owner), group=mesh.group)
     if pieces is None:
         return None
+    if host:
+        return host.joined(pieces, tensor.shape)
     whole = torch.empty(tensor.shape, dtype=tensor.dtype)
     for number, piece in enumerate(pieces):
         held = whole[number * rows : (number + 1) * rows]
