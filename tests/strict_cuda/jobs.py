@@ -51,7 +51,7 @@ JOBS: Mapping[str, Job] = {
     "llama-shard-2x2": Job(DDP, ("--train", "{made}/text", "--epochs", "5", "--batch-size", "8", "--model", "{made}/llama", "--shard", "2", "--clip-norm", "1"), ranks=4),
     "lora-shard": Job(DDP, (*TEXT, "--model", "{made}/llama", "--lora", "2", "--shard", "all"), ranks=2),
     "pipeline": Job(PIPELINE, (*TEXT, "--model", "{made}/llama", "--pp", "2", "--microbatches", "2", "--clip-norm", "1"), ranks=2, again=RESUMED),
-    "pipeline-interleaved": Job(PIPELINE, (*TEXT, "--width", "16", "--depth", "4", "--heads", "2", "--context", "32", "--pp", "2", "--microbatches", "2", "--precision", "bf16"), ranks=2),
+    "pipeline-bf16": Job(PIPELINE, (*TEXT, "--width", "16", "--depth", "4", "--heads", "2", "--context", "32", "--pp", "2", "--microbatches", "2", "--precision", "bf16"), ranks=2),
     "pipeline-shard": Job(PIPELINE, (*TEXT, "--model", "{made}/llama", "--pp", "2", "--microbatches", "2", "--shard", "2", "--clip-norm", "1"), ranks=4),
     "smp-bf16": Job(SMP, ("bfloat16",)),
     "smp-fp16": Job(SMP, ("float16",)),
