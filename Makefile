@@ -93,12 +93,11 @@ test-rest: $(VENV)/ready-test  ## Run what `make test` leaves to `make test-all`
 	$(call run_tests,,and (thorough or hypothesis))
 
 # The environment's own Open MPI is PyPI's 5; one on top of it finds the distribution's on PATH.
-test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc), the strict device (g++)
+test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc)
 	$(BIN)/python -c 'import sagemaker_training'
 	mpirun --version | grep 'Open MPI) 4\.1'
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract tests/launcher/machine/test_port_owner.py tests/launcher/host/test_reused_pids.py \
 	    tests/launcher/host/test_run_folder.py tests/launcher/whole/test_process_limit.py tests/launcher/whole/test_clock_jumps.py tests/image/test_sdk_drivers.py tests/launcher/whole/test_failure_file.py tests/launcher/whole/test_openmpi.py
-	ALGORUN_TESTS_NEED_GXX=1 $(BIN)/pytest tests/strict_cuda
 	rm -rf .build/openmpi-4
 	$(BIN)/python tests/layered.py .build/openmpi-4
 	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos and not timed and not combination' -n $(TEST_WORKERS) \
@@ -193,7 +192,7 @@ bench: $(VENV)/ready-bench $(VENV)-sdk2/ready  ## Measure the launcher, the trai
 	$(BIN)/python bench/tokens.py
 	$(BIN)/python bench/exactly_once.py
 	$(BIN)/python bench/models.py
-	$(BIN)/python bench/host_memory.py
+	MALLOC_MMAP_THRESHOLD_=500000 $(BIN)/python bench/host_memory.py
 	$(BIN)/python bench/smp.py
 	$(BIN)/python bench/client.py
 	$(BIN)/python bench/page.py
@@ -213,7 +212,7 @@ bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it ge
 	$(BIN)/python bench/tokens.py --rounds 1 --megabytes 1 --context 64
 	$(BIN)/python bench/exactly_once.py --jobs 1 --ddp-jobs 0 --peer-jobs 0
 	$(BIN)/python bench/models.py --rounds 1 --steps 2 --width 32 --layers 1 --context 32 --forms sharded
-	$(BIN)/python bench/host_memory.py --width 64 --layers 1 --forms lora-shard
+	$(BIN)/python bench/host_memory.py --width 32 --layers 1 --forms lora-shard
 	$(BIN)/python bench/pipeline.py --rounds 1 --steps 1 --microbatches 4 --foreign inf --width 32
 	$(BIN)/python bench/smp.py --rounds 1 --steps 1 --microbatches 2 --foreign inf --width 32 --only vit
 	$(BIN)/python bench/client.py --rounds 0 --files 20 --seconds 1 --no-peers
