@@ -52,10 +52,9 @@ class PlainDisplay:
 
     def end(self, end: SimulatedEnd) -> None:
         with contextlib.suppress(OSError):  # the reader has ended, or its disk is full; the exit code still counts
-            print("\n".join(f"algorun: {line}" for line in end.about), flush=True)
             if end.failure:
                 print("\n".join(end.failure_lines), file=sys.stderr, flush=True)
-            print(end.line, flush=True)
+            print("\n".join([*end.about_lines, end.line]), flush=True)
 
 
 def display(about: str, trees: Mapping[str, Path], environ: Mapping[str, str]) -> Display:

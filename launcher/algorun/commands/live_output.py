@@ -11,15 +11,14 @@ from pathlib import Path
 from algorun.common import terminal
 from algorun.common.durations import duration
 from algorun.common.standard_streams import StandardStream
+from algorun.control.held_tracebacks import MARK, HeldTracebacks, Traceback, count_text, split_by_cause
 from algorun.job import metric_definitions
 from algorun.job.paths import Paths
 
-from .held_tracebacks import MARK, HeldTracebacks, Traceback, split_by_cause
 from .simulated_end import SimulatedEnd
 
 DRAW_S = 0.5  # between two drawings of the rows
 NEWEST = 64 * 1024  # bytes of the newest lines that are searched for metrics, each time the rows are drawn
-MOST_NAMED = 8  # hosts, and ranks of each
 BOLD, DIM = "1", "2"
 COLOURS = dict(zip(("red", "green", "yellow", "blue", "magenta", "cyan"), range(31, 37), strict=True))
 GOOD, BAD = f"{BOLD};{COLOURS['green']}", f"{BOLD};{COLOURS['red']}"
@@ -58,16 +57,17 @@ class LiveDisplay:
             self._show(b"".join(map(self._shortened, expired)))
 
     def end(self, end: SimulatedEnd) -> None:
-        """The cause first, and once; then what else failed, and where the rest is."""
+        """The cause first, and once; then what else failed, where the time went, and where the rest is."""
         held = self._held.rest()
         told, others = split_by_cause(held, end.failed, end.failure) if end.failure else ([], held)
         self._put(1, self._erased())
         if end.failure:
             first, *rest = end.failure_lines
             self._put(2, "\n".join([self._styled(first, BAD) if self._both else first, *rest, ""]).encode())
-        self._put(1, self._because(told, "other " if end.failed else ""))
+        if end.failure and self._both:
+            self._put(1, self._because(end, told, others))
         self._put(1, self._coloured(b"".join(line for each in others for line in each.lines)))
-        about = "".join(f"algorun: {line}\n" for line in end.about)
+        about = "".join(f"{line}\n" for line in end.about_lines)
         self._put(1, f"{about}{self._styled(self._closing(end), BAD if end.code else GOOD)}\n".encode())
 
     def _closing(self, end: SimulatedEnd) -> str:
@@ -75,24 +75,25 @@ class LiveDisplay:
         found = CLOSING.match(end.line) if end.failure and self._both else None
         return found[0] if found else end.line
 
-    def _because(self, told: Sequence[Traceback], other: str) -> bytes:
-        """Which ranks failed with the cause, because of it or as it did, and where their lines are."""
-        if not told:
+    def _because(self, end: SimulatedEnd, told: Sequence[Traceback], others: Sequence[Traceback]) -> bytes:
+        """Which ranks failed with the cause, because of it or as it did, and where their lines are.
+
+        A traceback that waited too long is not among them, but its rank is among those that its host has reported.
+        """
+        apart = {end.failed, *((each.host, each.rank) for each in others)}
+        failed = {*((each.host, each.rank) for each in told), *end.failed_ranks} - apart
+        if not failed:
             return b""
-        hosts = sorted({each.host for each in told}, key=list(self._trees).index)
-        names = [_ranks(host, [each.rank for each in told if each.host == host]) for host in hosts[:MOST_NAMED]]
-        more = "; .." if len(hosts) > MOST_NAMED else ""
-        tree, log = self._trees[told[0].host], self._log(told[0])
-        where = os.path.relpath((tree if len(hosts) == 1 else tree.parent / "*") / log.parent.relative_to(tree))
-        count = f"{len(told)} {other}rank{'s'[: len(told) != 1]}"
-        lines = (
-            f"{count} failed with it ({'; '.join(names)}{more})",
-            f"{'its' if len(told) == 1 else 'their'} lines: {where}",
-        )
+        host, rank = min(failed)
+        tree, log = self._trees[host], self._log(host, rank)
+        is_one_host = len({host for host, _ in failed}) == 1
+        where = os.path.relpath((tree if is_one_host else tree.parent / "*") / log.parent.relative_to(tree))
+        count = count_text(failed, other=end.failed is not None, complete=end.is_complete)
+        lines = (count, f"{'its' if len(failed) == 1 else 'their'} lines: {where}")
         return "".join(f"algorun: {line}\n" for line in lines).encode()
 
-    def _log(self, traceback: Traceback) -> Path:
-        return Paths(self._trees[traceback.host]).output_data / "logs" / f"rank-{traceback.rank:05d}.log"
+    def _log(self, host: str, rank: int) -> Path:
+        return Paths(self._trees[host]).output_data / "logs" / f"rank-{rank:05d}.log"
 
     def _show(self, lines: bytes, stream: int = 1) -> None:
         """Lines above the rows, which are drawn anew."""
@@ -104,7 +105,7 @@ class LiveDisplay:
             return b"".join(traceback.lines)
         mark = MARK.match(traceback.lines[0])
         assert mark is not None
-        where = os.path.relpath(self._log(traceback))
+        where = os.path.relpath(self._log(traceback.host, traceback.rank))
         return mark[0] + f"lost its peer; {len(traceback.lines)} lines of its traceback: {where}\n".encode()
 
     def _put(self, stream: int, data: bytes) -> None:
@@ -174,11 +175,6 @@ class _Metrics:
 def _mark_in_colour(found: re.Match[bytes]) -> bytes:
     colour = COLOURS[terminal.host_colour(found[2].decode("utf-8", "replace"))]
     return b"\x1b[%dm%s\x1b[0m " % (colour, found[0][:-1])
-
-
-def _ranks(host: str, ranks: Sequence[int]) -> str:
-    """`algo-1: 0, 1`."""
-    return f"{host}: {', '.join(map(str, sorted(ranks)[:MOST_NAMED]))}{', ..' if len(ranks) > MOST_NAMED else ''}"
 
 
 def _ascii(text: str) -> str:

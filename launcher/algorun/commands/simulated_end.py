@@ -21,6 +21,14 @@ class SimulatedEnd:
     about: tuple[str, ...]
     failure: str = ""  # the text of output/failure, "" without one
     failed: tuple[str, int] | None = None  # host and rank of the root cause, if it is a rank's
+    failed_ranks: tuple[tuple[str, int], ...] = ()  # host and rank of all that have failed in the last attempt
+    is_complete: bool = True  # no host is missing in `failed_ranks`
+    table: str = ""  # where the time of a failed job went
+
+    @property
+    def about_lines(self) -> list[str]:
+        """What stands between the cause and the closing line."""
+        return [*([self.table] if self.table else []), *(f"algorun: {line}" for line in self.about)]
 
     @property
     def failure_lines(self) -> list[str]:
@@ -48,5 +56,13 @@ def read(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int], 
     failures = [Paths(tree).failure for tree in trees.values() if Paths(tree).failure.is_file()]
     failure = failures[0].read_text(encoding="utf-8", errors="replace") if failures and code else ""
     closing = plain(line) or f"failed nnodes={len(hosts)} code={code}"
-    failed = next((found for found in map(report.failed_rank, results) if found), None)
-    return SimulatedEnd(code, closing, about, failure, failed)
+    return SimulatedEnd(
+        code,
+        closing,
+        about,
+        failure,
+        next((found for found in map(report.failed_rank, results) if found), None),
+        tuple((host, rank) for host, each in zip(trees, results, strict=True) for rank in report.failed_ranks(each)),
+        all(results),
+        plain(next((str(each["table"]) for each in results if "table" in each), "")),
+    )

@@ -70,6 +70,11 @@ class Member:
         return self.state is State.RUN and self._report.note is None
 
     @property
+    def failed_ranks(self) -> list[int]:
+        """The ranks of this host whose failures it has reported in the last attempt."""
+        return sorted(each.rank for each in self._report.failures.values() if each.rank is not None)
+
+    @property
     def deadline(self) -> float:
         joining = self._joining
         times = [self._hub.next_beat_at, self._grace.kill_at, joining.prepare_deadline]

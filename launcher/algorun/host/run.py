@@ -39,13 +39,13 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     """Runs the job and returns the exit code, the same on every host."""
     console, host = Console(), config.resources.current_host
     clock = Clock(begun_at(time.monotonic()))
-    known = config, machine, programs
+    known, failed_ranks = (config, machine, programs), list[int]()
     try:
         supervisor = Supervisor(config, machine, programs, console, clock)
         try:
             verdict, size = supervisor.run(str(error) if error else "")
         finally:
-            known = supervisor.known
+            known, failed_ranks = supervisor.known, supervisor.failed_ranks
         if error is not None and (verdict.failure is None or verdict.failure.kind in ("gate", "lost")):
             raise error  # no other host could be told, and it is still the cause here
         result = RunResult(verdict, report.closing_line(verdict, len(config.resources.hosts), size), size)
@@ -57,20 +57,32 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
             config, Failure.of(cannot_start("the launcher"), host) if limit else _defect(host, defect)
         )
     times = _times(config, clock, machine, result.world_size)
-    report.write_result(config.paths, result.verdict, result.line, times.to_json(), _what_ran(*known))
-    if clock.attempts and host == config.resources.hosts[0]:
-        from algorun.timing import table  # only the end needs it
-
-        console.say(table.text(times, host, result.verdict.data, result.verdict.slow, result.verdict.above))
-    if not config.quiet:
-        if result.verdict.failure is not None:
-            failure = result.verdict.failure
-            # Only the first line is the launcher's: a message of several lines may look like others of its lines.
-            first, *rest = failure.text(LOGGED + len(failure.user_text)).split("\n")
-            console.say("\n".join([f"algorun: {first}", *(f"| {line}" for line in rest)]), fd=2)
-        console.say(result.line)
+    table = _table(times, host, result.verdict) if clock.attempts and host == config.resources.hosts[0] else ""
+    waits = config.quiet and result.verdict.failure is not None  # `simulate` shows it below the cause
+    facts = report.HostFacts(times.to_json(), _what_ran(*known), failed_ranks, table if waits else "")
+    report.write_result(config.paths, result.verdict, result.line, facts)
+    _say_end(console, config, result, "" if waits else table)
     console.close(None if config.quiet else PATIENCE_S)  # quiet: `simulate` reads on until its own reader has gone
     return int(result.verdict.code) or int(ExitCode.OK)
+
+
+def _say_end(console: Console, config: JobConfig, result: RunResult, table: str) -> None:
+    """The cause first; then where the time went, and the closing line."""
+    failure = result.verdict.failure
+    if failure is not None and not config.quiet:
+        # Only the first line is the launcher's: a message of several lines may look like others of its lines.
+        first, *rest = failure.text(LOGGED + len(failure.user_text)).split("\n")
+        console.say("\n".join([f"algorun: {first}", *(f"| {line}" for line in rest)]), fd=2)
+    if table:
+        console.say(table)
+    if not config.quiet:
+        console.say(result.line)
+
+
+def _table(times: Times, host: str, verdict: Verdict) -> str:
+    from algorun.timing import table  # only the end needs it
+
+    return table.text(times, host, verdict.data, verdict.slow, verdict.above)
 
 
 def _what_ran(config: JobConfig, machine: Machine, programs: Programs) -> dict[str, object]:

@@ -124,6 +124,11 @@ class Supervisor:
             return self._job, self._machine, self._programs
         return self._readiness.config, self._readiness.machine, self._readiness.programs
 
+    @property
+    def failed_ranks(self) -> list[int]:
+        """The ranks of this host that have failed in the last attempt."""
+        return self._member.failed_ranks
+
     def _settle_in(self, closing: contextlib.ExitStack) -> None:
         """Makes the run folder, and the objects that work in it."""
         longest = LONGEST_FOR_RAY if self._job.launch.engine.value.has_driver else LONGEST_TEMPORARY

@@ -7,11 +7,12 @@ import json
 import math
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
+from algorun.common.fast_dataclasses import dataclass
 from algorun.common.plain_text import plain
 from algorun.control.failure import SHOWN, Failure
 from algorun.control.hang import Stack
@@ -59,15 +60,28 @@ def forget_user_failure_text(paths: Paths) -> None:
         paths.failure.unlink(missing_ok=True)
 
 
-def write_result(
-    paths: Paths, verdict: Verdict, line: str, times: Mapping[str, object], ran: Mapping[str, object]
-) -> None:
-    """Writes result.json, the outcome for programs, into output/data. If that fails, the job does not.
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What a host knows of a job beside its outcome.
 
-    `times`: where the time of this host went (timing/table.py); `ran`: what ran (what_ran.py).
+    `times`: where the time of this host went (timing/table.py); `ran`: what ran (what_ran.py); `failed_ranks`: its ranks that have
+    failed in the last attempt; `table`: the closing table, "" if this host has printed it.
     """
+
+    times: Mapping[str, object]
+    ran: Mapping[str, object]
+    failed_ranks: Sequence[int] = ()
+    table: str = ""
+
+
+def write_result(paths: Paths, verdict: Verdict, line: str, facts: HostFacts) -> None:
+    """Writes result.json, the outcome for programs, into output/data. If that fails, the job does not."""
     with contextlib.suppress(OSError):
-        found = {"kind": verdict.kind, "code": verdict.code, "line": line, "times": times, "ran": ran}
+        found = {"kind": verdict.kind, "code": verdict.code, "line": line, "times": facts.times, "ran": facts.ran}
+        if facts.failed_ranks:
+            found["failed_ranks"] = list(facts.failed_ranks)
+        if facts.table:
+            found["table"] = facts.table
         if verdict.slow:
             found["slow"] = verdict.slow
         if verdict.data:
@@ -89,6 +103,12 @@ def failed_rank(result: Mapping[str, object]) -> tuple[str, int] | None:
     failed = result.get("failed")
     host, rank = (failed.get("host"), failed.get("rank")) if isinstance(failed, dict) else (None, None)
     return (host, rank) if isinstance(host, str) and isinstance(rank, int) else None
+
+
+def failed_ranks(result: Mapping[str, object]) -> list[int]:
+    """The ranks of one host that have failed, in the content of its result.json."""
+    listed = result.get("failed_ranks")
+    return [rank for rank in listed if isinstance(rank, int)] if isinstance(listed, list) else []
 
 
 def read_json(path: Path | str) -> dict[str, object]:

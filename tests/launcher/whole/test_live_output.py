@@ -52,8 +52,34 @@ def test_the_cause_is_shown_once_and_the_ranks_that_it_ended_are_counted(folder,
     assert "algorun: 3 other ranks failed with it (algo-1: 0, 1; algo-2: 3)\n" in text
     assert "algorun: their lines: algorun-simulate/*/output/data/logs\n" in text
     assert shown.lines[-1] == "failed nnodes=2 world_size=4 code=1"
+    assert re.match(r"\[\d algo-\d\]", text.split("algorun: exception")[0].splitlines()[-1])  # no table in between
+    assert (
+        text.index("algorun: their lines") < text.index("algorun: time of algo-1") < text.index("algorun: hosts left")
+    )
     assert len(shown.lines) - text.split("algorun: exception")[0].count("\n") < 24  # one screen
     assert ["Traceback" in log for log in logs(folder)] == [True] * 4
+
+
+def test_ranks_whose_tracebacks_waited_too_long_are_counted(folder):
+    """The hub waits for a failure that is older than those it knows: longer than a traceback waits for the end."""
+    shown = on_terminal(ARGV, 120, clean_environ(ALGORUN_BLAME_S="6.5"), folder)
+    text = "\n".join(shown.lines)
+    assert text.count("lost its peer; 4 lines of its traceback:") == 3
+    assert "algorun: 3 other ranks failed with it (algo-1: 0, 1; algo-2: 3)\n" in text
+
+
+@pytest.mark.parametrize("command", [("run", "--slots", "2"), ("simulate", "-j", "1x2")])
+def test_the_cause_stands_above_the_times(tmp_path, command):
+    (tmp_path / "program.py").write_text("raise ValueError('the batch holds a label 12')\n")
+    argv = (*ARGV[:4], *command, "program.py")
+    environ = clean_environ(SAGEMAKER_BASE_DIR=str(tmp_path / "ml"))
+    pipe = subprocess.PIPE
+    done = subprocess.run(
+        argv, env=environ, cwd=tmp_path, stdout=pipe, stderr=subprocess.STDOUT, text=True, timeout=60, check=False
+    )
+    at = [done.stdout.index(text) for text in ("\nalgorun: exception: ", "\nalgorun: time of ", "\nfailed nnodes=1")]
+    assert at == sorted(at)
+    assert done.stdout.count("algorun: time of ") == 1
 
 
 def test_a_pipe_gets_every_line_and_the_closing_line_with_its_cause(folder):
@@ -119,6 +145,6 @@ def test_a_start_without_a_terminal_does_not_load_the_display():
     code = (
         "import sys; from algorun import cli; from algorun.commands import simulate, host_output\n"
         "host_output.display('', {}, {})\n"
-        "assert not {'algorun.commands.live_output', 'algorun.commands.held_tracebacks'} & set(sys.modules)"
+        "assert not {'algorun.commands.live_output', 'algorun.control.held_tracebacks'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, timeout=60)

@@ -4,11 +4,13 @@ everything: the log files of the ranks have every line. Pure."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from algorun.common.fast_dataclasses import dataclass, field
-from algorun.control.failure import ALSO
 
+from .failure import ALSO
+
+MOST_NAMED = 8  # hosts, and ranks of each
 HELD_S = 5.0  # from a traceback's first line: a job that has failed has ended by then, and one that goes on shows it
 MARK = re.compile(rb"\[(\d+) ([^\]\n]{1,80})\] ")  # before each line of a rank: `[3 algo-2] `
 BEGIN = re.compile(rb"(?:\[rank\d+\]: ?)?(?:  \+ Exception Group )?Traceback \(most recent call last\):")
@@ -31,31 +33,33 @@ class Traceback:
     @property
     def words(self) -> list[str]:
         """The exceptions that it tells, each as `Type: message`."""
-        from algorun.control import peer_errors  # only a failure needs it
+        from . import peer_errors  # only a failure needs it
 
         return peer_errors.own_words("exit", "", self.text)
 
     @property
     def lost_its_peer(self) -> bool:
         """True where it only says that another process has gone: by the rule that finds the root cause."""
-        from algorun.control import peer_errors
+        from . import peer_errors
 
         return peer_errors.nearest(self.words) is peer_errors.Distance.PEER
 
 
 class HeldTracebacks:
-    """The tracebacks that are not shown yet."""
+    """The tracebacks that are not shown yet. `held_s`: how long each of them waits for the job's end."""
 
-    def __init__(self) -> None:
+    def __init__(self, held_s: float = HELD_S) -> None:
+        self._held_s = held_s
         self._held: dict[bytes, Traceback] = {}  # by the rank's mark
 
     def take(self, stream: int, lines: bytes, now: float) -> bytes:
         """Takes whole lines of stdout (1) or stderr (2). Returns those that are shown now."""
         if stream == 1 or (not self._held and b"Traceback (most" not in lines):
             return lines
-        return b"".join(line for line in lines.splitlines(keepends=True) if not self._holds(line, now))
+        return b"".join(line for line in lines.splitlines(keepends=True) if not self.holds(line, now))
 
-    def _holds(self, line: bytes, now: float) -> bool:
+    def holds(self, line: bytes, now: float) -> bool:
+        """Takes one line of stderr. False if it is shown now."""
         found = MARK.match(line)
         if found is None:
             return False
@@ -68,8 +72,8 @@ class HeldTracebacks:
         return True
 
     def expired(self, now: float) -> list[Traceback]:
-        """Those that have been held for HELD_S: they are not held any longer."""
-        marks = [mark for mark, held in self._held.items() if now - held.begun >= HELD_S]
+        """Those that have been held for `held_s`: they are not held any longer."""
+        marks = [mark for mark, held in self._held.items() if now - held.begun >= self._held_s]
         return [self._held.pop(mark) for mark in marks]
 
     def rest(self) -> list[Traceback]:
@@ -90,3 +94,20 @@ def split_by_cause(
     cause = failure.partition(f"\n{ALSO}")[0]  # what follows names other failures, but has no traceback of them
     told = [each for each in others if each.lost_its_peer or each.words[-1] in cause]
     return told, [each for each in others if each not in told]
+
+
+def count_text(failed: Collection[tuple[str, int]], *, other: bool, complete: bool) -> str:
+    """`3 other ranks failed with it (algo-1: 0, 1; algo-2: 3)`, or `at least 3 ..` where the list may not be complete.
+
+    `failed`: host and rank of each. `other`: the root cause is a rank's too.
+    """
+    hosts = sorted({host for host, _ in failed}, key=lambda host: (len(host), host))
+    named = [_named(host, sorted(rank for at, rank in failed if at == host)) for host in hosts[:MOST_NAMED]]
+    more = "; .." if len(hosts) > MOST_NAMED else ""
+    least, kind = "" if complete else "at least ", "other " if other else ""
+    return f"{least}{len(failed)} {kind}rank{'s'[: len(failed) != 1]} failed with it ({'; '.join(named)}{more})"
+
+
+def _named(host: str, ranks: Sequence[int]) -> str:
+    """`algo-1: 0, 1`."""
+    return f"{host}: {', '.join(map(str, ranks[:MOST_NAMED]))}{', ..' if len(ranks) > MOST_NAMED else ''}"

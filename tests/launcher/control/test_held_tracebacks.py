@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from algorun.commands.held_tracebacks import HELD_S, HeldTracebacks, split_by_cause
+from algorun.control.held_tracebacks import HELD_S, HeldTracebacks, count_text, split_by_cause
 
 PEER = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:19855"
 
@@ -53,3 +53,13 @@ def test_what_the_cause_tells_already_is_named_and_what_it_does_not_tell_is_show
     told, others = split_by_cause(held.rest(), ("algo-2", 2), failure)
     assert [(each.rank, each.lost_its_peer) for each in told] == [(0, True), (1, False)]
     assert [each.rank for each in others] == [3]
+
+
+def test_the_ranks_are_counted_and_named_and_a_list_that_may_lack_some_says_so():
+    failed = [("algo-10", 19), ("algo-2", 3), ("algo-2", 2)]
+    text = "ranks failed with it (algo-2: 2, 3; algo-10: 19)"
+    assert count_text(failed, other=True, complete=True) == f"3 other {text}"
+    assert count_text(failed, other=False, complete=False) == f"at least 3 {text}"
+    assert count_text(failed[:1], other=True, complete=True) == "1 other rank failed with it (algo-10: 19)"
+    many = [(f"algo-{rank // 10 + 1}", rank) for rank in range(100)]
+    assert count_text(many, other=False, complete=True).endswith("algo-8: 70, 71, 72, 73, 74, 75, 76, 77, ..; ..)")
