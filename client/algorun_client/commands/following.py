@@ -15,7 +15,7 @@ from .where import Connection
 def follow_job(connection: Connection, kind: Kind, job: str, *, as_json: bool) -> int:
     """Returns the exit code of the command: the job's own where it is known."""
     try:
-        view, target = open_view(as_json), connection.following()
+        view, target = open_view(as_json, connection.pace.grace_s, connection.all_lines(job)), connection.following()
     except KeyboardInterrupt:  # both import libraries, which takes a moment
         view, target = (JsonView() if as_json else PlainView()), None
     try:
@@ -27,12 +27,17 @@ def follow_job(connection: Connection, kind: Kind, job: str, *, as_json: bool) -
     return outcome.code
 
 
-def open_view(as_json: bool) -> View:
-    """JSON if it is asked for, the live view on a terminal, plain lines elsewhere."""
+def open_view(as_json: bool, late_s: float = 0.0, all_lines: str = "") -> View:
+    """JSON if it is asked for, the live view on a terminal, plain lines elsewhere.
+
+    `all_lines`: the command that shows all lines of a job which is followed to its end. A terminal then shows the cause of its
+    failure before tracebacks. `late_s`: how long lines may be on their way.
+    """
     if as_json:
         return JsonView()
     if not sys.stdout.isatty():
         return PlainView()
+    from algorun_client.follow.failure_lines import FailureLines
     from algorun_client.follow.terminal_view import TerminalView
 
-    return TerminalView()
+    return TerminalView(failure=FailureLines(late_s, all_lines) if all_lines else None)

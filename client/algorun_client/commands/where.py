@@ -48,6 +48,10 @@ class Connection:
         """The command that goes on with a job, from any folder and machine."""
         return f"algorun logs -f {job}{self.options}"
 
+    def all_lines(self, job: str) -> str:
+        """The command that shows all lines of a job."""
+        return f"algorun logs {job}{self.options}"
+
 
 def local_root(environ: Mapping[str, str]) -> Path:
     """Where jobs on this machine keep everything: $ALGORUN_LOCAL_ROOT, else ~/.algorun."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -19,6 +20,7 @@ from algorun.common.bounded_search import BoundedSearch, compiled
 from algorun.common.durations import duration
 from algorun_client.target.job_state import JobState
 
+from .failure_lines import FailureEnd, FailureLines
 from .line_text import marked, shown
 from .log_reader import LogLine
 from .outcome import Ending, Outcome
@@ -88,7 +90,9 @@ class _Lines:
 class TerminalView:
     """Lines scroll above; the rows below them show where the job is and are redrawn."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, failure: FailureLines | None = None) -> None:
+        """`failure`: chooses what is shown of a failure. Without it all lines are shown as they come."""
+        self._failure = failure
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._state: JobState | None = None
         self._metrics = MetricValues(self.note)
@@ -106,20 +110,30 @@ class TerminalView:
         self._metrics.define(state.metrics)
 
     def lines(self, lines: Sequence[LogLine]) -> None:
-        if not lines:
-            return
-        self._metrics.read(lines)
-        self._console.print(_Lines(lines), end="", soft_wrap=True)
+        if lines:
+            self._metrics.read(lines)
+        self._print(self._failure.take(lines, time.monotonic()) if self._failure is not None else lines)
+
+    def _print(self, lines: Sequence[LogLine]) -> None:
+        if lines:
+            self._console.print(_Lines(lines), end="", soft_wrap=True)
 
     def note(self, text: str) -> None:
         self._console.print(Text(f"algorun: {shown(text)}", style="dim"))
 
     def end(self, job: str, outcome: Outcome, again: str) -> None:
+        text = outcome.text if outcome.kind is Ending.FAILED else ""
+        left = self._failure.end(text) if self._failure is not None else FailureEnd()
         self.close()
+        if not left.is_told:
+            for line in outcome.text.splitlines():
+                self._console.print(Text(shown(line)))
+        if left.count and self._failure is not None:
+            self._console.print(Text(f"algorun: {left.count}"))
+            self._console.print(Text(f"algorun: their lines: {self._failure.command}"), soft_wrap=True)
+        self._print(left.lines)
         if self._state is not None:
             self._console.print(JOIN.join([_name(self._state), *_phases(self._state)]))
-        for line in outcome.text.splitlines():
-            self._console.print(Text(shown(line)))
         if again:
             self._console.print(Text.assemble("come back with: ", (again, "bold")))
         good = outcome.kind in (Ending.COMPLETED, Ending.DETACHED)
@@ -128,6 +142,8 @@ class TerminalView:
     def close(self) -> None:
         self._metrics.close()
         self._live.stop()
+        if self._failure is not None:  # nobody has said how the job ended
+            self._print(self._failure.end("").lines)
 
     def _below(self) -> RenderableType:
         if self._state is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from algorun.common import terminal
 from algorun.common.durations import duration
 from algorun.common.standard_streams import StandardStream
-from algorun.control.held_tracebacks import MARK, HeldTracebacks, Traceback, count_text, split_by_cause
+from algorun.control.held_tracebacks import CLOSING, MARK, HeldTracebacks, Traceback, count_text, split_by_cause
 from algorun.job import metric_definitions
 from algorun.job.paths import Paths
 
@@ -23,7 +23,6 @@ BOLD, DIM = "1", "2"
 COLOURS = dict(zip(("red", "green", "yellow", "blue", "magenta", "cyan"), range(31, 37), strict=True))
 GOOD, BAD = f"{BOLD};{COLOURS['green']}", f"{BOLD};{COLOURS['red']}"
 LINE_STARTS = re.compile(b"^" + MARK.pattern, re.MULTILINE)
-CLOSING = re.compile(r"failed nnodes=\d+ (?:world_size=\d+ )?code=\d+")
 
 
 class LiveDisplay:

@@ -13,6 +13,9 @@ from .failure import ALSO
 MOST_NAMED = 8  # hosts, and ranks of each
 HELD_S = 5.0  # from a traceback's first line: a job that has failed has ended by then, and one that goes on shows it
 MARK = re.compile(rb"\[(\d+) ([^\]\n]{1,80})\] ")  # before each line of a rank: `[3 algo-2] `
+CLOSING = re.compile(
+    r"failed nnodes=(?P<hosts>\d+) (?:world_size=\d+ )?code=\d+"
+)  # of a closing line, without the cause
 BEGIN = re.compile(rb"(?:\[rank\d+\]: ?)?(?:  \+ Exception Group )?Traceback \(most recent call last\):")
 
 
@@ -51,6 +54,11 @@ class HeldTracebacks:
     def __init__(self, held_s: float = HELD_S) -> None:
         self._held_s = held_s
         self._held: dict[bytes, Traceback] = {}  # by the rank's mark
+
+    @property
+    def is_empty(self) -> bool:
+        """True while no rank is in a traceback."""
+        return not self._held
 
     def take(self, stream: int, lines: bytes, now: float) -> bytes:
         """Takes whole lines of stdout (1) or stderr (2). Returns those that are shown now."""
