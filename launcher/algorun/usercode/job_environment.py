@@ -106,11 +106,20 @@ def _make(new: str, environ: Mapping[str, str], install: Callable[[str, Mapping[
         raise UserError(
             "pip",
             f"is not installed in {sys.prefix}, and Python has none to bring",
-            fix=f"uv pip install --python {sys.executable} pip, or apt install python3-pip",
+            fix=_way_to_pip(),
         )
     kept = {name: value for name, value in environ.items() if name not in ELSEWHERE}
     install(python_of(new), {**kept, **variables(new, environ)})
     layered_venv.bring_programs(new, environ)
+
+
+def _way_to_pip() -> str:
+    """How this interpreter gets a pip, by what has installed it."""
+    if os.path.isdir(f"{sys.prefix}/conda-meta"):
+        return f"conda install --prefix {sys.prefix} pip"
+    if sys.prefix != sys.base_prefix:
+        return f"uv pip install --python {sys.executable} pip, or apt install python3-venv"
+    return "apt install python3-venv"  # Debian refuses to let others write into its own folders (PEP 668)
 
 
 def _key(code: Code, environments: Environments, environ: Mapping[str, str]) -> tuple[str, str]:

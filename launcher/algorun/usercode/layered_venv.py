@@ -16,6 +16,7 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 
+from algorun.common.errors import UserError
 from algorun.job.own_environment import python_of
 
 LAYER = "zzzz-algorun-layer.pth"  # read last: links of the environment's own (`pip install -e`) count more
@@ -53,8 +54,14 @@ def installed_below(environ: Mapping[str, str]) -> list[str]:
 
 
 def make(folder: str, environ: Mapping[str, str]) -> None:
-    """Makes the environment, without pip of its own: it sees that of the one below. Raises OSError."""
-    import venv
+    """Makes the environment, without pip of its own: it sees that of the one below.
+
+    Raises OSError, and UserError where Python cannot make any (Debian's python3-minimal)."""
+    try:
+        import venv
+    except ImportError as error:
+        where, fix = f"Python in {sys.base_prefix}", "apt install python3-venv, or use a whole Python"
+        raise UserError(where, f"cannot make environments: {error}", fix=fix) from None
 
     venv.EnvBuilder(symlinks=True).create(folder)
     with open(f"{folder}/pip.conf", "w", encoding="utf-8") as file:

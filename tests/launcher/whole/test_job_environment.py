@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 import venv
@@ -253,6 +254,68 @@ def test_an_environment_without_pip_gets_python_s_own(tmp_path, wheels, site, no
     assert run.code == 0, run.text
     assert run.out.count("saw it") == 2
     assert [each.name for each in below.iterdir()] == ["algorun.pth"]
+
+
+def bare_python(folder: Path, *, without: tuple[str, ...]) -> Path:
+    """A Python that is no virtual environment, as conda and Debian install it: without packages, and these parts of its library."""
+    library = Path(sysconfig.get_path("stdlib"))
+    below = folder / "lib" / library.name
+    (below / "site-packages").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    python = Path(shutil.copy(os.path.realpath(sys.executable), folder / "bin" / "python"))
+    for each in library.iterdir():
+        if each.name not in (*without, "site-packages", "dist-packages"):
+            (below / each.name).symlink_to(each)
+    for each in library.parent.glob("libpython*"):
+        (folder / "lib" / each.name).symlink_to(each)
+    (below / "site-packages" / "algorun.pth").write_text(f"{Path(__file__).parents[3] / 'launcher'}\n")
+    asked = "import sys; print(sys.prefix, sys.base_prefix)"
+    said = subprocess.run([python, "-I", "-c", asked], capture_output=True, text=True, check=False).stdout
+    if said.split() != [str(folder), str(folder)]:
+        pytest.skip("this Python does not run in another folder")
+    return python
+
+
+@pytest.mark.parametrize(
+    ("without", "is_conda", "what", "fix"),
+    [
+        (
+            ("ensurepip",),
+            False,
+            "pip: is not installed in {}, and Python has none to bring",
+            "apt install python3-venv",
+        ),
+        (("ensurepip",), True, "pip: is not installed in {}", "conda install --prefix {} pip"),
+        (
+            ("venv",),
+            False,
+            "Python in {}: cannot make environments: No module named 'venv'",
+            "apt install python3-venv",
+        ),
+    ],
+    ids=["Debian", "conda", "python3-minimal"],
+)
+def test_a_python_that_cannot_install_requirements_says_what_it_lacks(
+    tmp_path, wheels, site, nothing_left, without, is_conda, what, fix
+):
+    python = bare_python(tmp_path / "base", without=without)
+    (tmp_path / "base" / ("conda-meta" if is_conda else "other")).mkdir()
+    run = simulated(folder_of(tmp_path, wheels, "algorun_test_lib==2.0"), nothing_left, python=python, **site)
+    assert run.code == 64, run.text
+    what, fix = (each.format(tmp_path / "base") for each in (what, fix))
+    assert f", exit 64: {what}" in run.text  # of either host
+    assert f"; fix: {fix}" in run.text
+    assert "Traceback" not in run.text
+
+
+def test_a_python_like_that_of_conda_keeps_its_own_packages(tmp_path, wheels, site, nothing_left):
+    pytest.importorskip("ensurepip")
+    python = bare_python(tmp_path / "base", without=())
+    folder = folder_of(tmp_path, wheels, "algorun_test_lib==2.0", program="import algorun_test_lib\nprint('saw it')\n")
+    run = simulated(folder, nothing_left, python=python, **site)
+    assert run.code == 0, run.text
+    assert run.out.count("saw it") == 2
+    assert [each.name for each in (tmp_path / "base").glob("lib/python*/site-packages/*")] == ["algorun.pth"]
 
 
 def test_a_package_goes_into_the_environment_as_well(tmp_path, users, site, nothing_left):
