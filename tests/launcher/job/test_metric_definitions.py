@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,16 @@ from algorun_train.loop.metrics import EpochReport, Pace, StepReport
 
 PACE = Pace(unit="images", samples_per_s=2279.8, data_wait=0.014, peak_memory_mib=346.2, eta_s=8.0)
 
+OF_0_1_0 = {
+    "train:loss": r"train_loss: ([0-9\.]+)",
+    "validation:loss": r"val_loss : ([0-9\.]+)",
+    "validation:accuracy": r"val_accuracy: ([0-9\.]+)",
+    "train:images_per_s": r"images_per_s: ([0-9\.]+)",
+    "train:sequences_per_s": r"sequences_per_s: ([0-9\.]+)",
+    "train:learning_rate": r"learning_rate: ([0-9\.]+)",
+    "train:data_wait": r"data_wait: ([0-9\.]+)",
+    "train:peak_memory_mib": r"peak_memory_mib: ([0-9\.]+)",
+}
 TIMES = Times(
     *({"launcher": 25.0, "training": 100.0}, 20, 0, 2, 27.0),
     work=Work(2, samples=2000.0, flops=4e15),
@@ -58,6 +69,15 @@ def test_every_definition_finds_its_number_in_a_real_line():
         "train:step_perplexity": 1.6487,
         "train:epoch_perplexity": 1.6487,
     }
+
+
+def test_names_that_0_1_0_did_not_have_stand_in_the_page_about_the_upgrade():
+    """And the names and expressions of 0.1.0 stay: dashboards and estimators have copies of them."""
+    ours = {each["Name"]: each["Regex"] for each in metric_definitions.DEFINITIONS}
+    assert {name: ours.get(name) for name in OF_0_1_0} == OF_0_1_0
+    page = (Path(__file__).parents[3] / "docs" / "upgrade.md").read_text(encoding="utf-8")
+    assert [name for name in ours if name not in OF_0_1_0 and f"`{name}`" not in page] == []
+    assert f"`train_loss: {metric_definitions.NUMBER}`" in page
 
 
 @pytest.mark.parametrize("unit", ["images", "sequences"])
