@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from algorun.common import own_opt_ml, own_python
-from algorun.common.free_ports import free_ports
+from algorun.common.free_ports import hold
 
 from . import gpus
 from .environment import for_host, of_job
@@ -26,6 +26,7 @@ class SimulatedHosts:
         self._job = job
         self._environments = environments  # for the requirements of jobs
         self._processes = HostProcesses()
+        self._control = hold("127.0.0.1")  # no other job on this machine gets the port before the hub listens on it
 
     @property
     def codes(self) -> Mapping[str, int]:
@@ -43,7 +44,7 @@ class SimulatedHosts:
 
     def start(self, trees: Mapping[str, Path], streams: Mapping[str, Path]) -> None:
         meeting = {
-            **addresses(self._job.cluster.hosts),
+            **addresses(self._job.cluster.hosts, self._control.getsockname()[1]),
             **of_job(self._job),
             "ALGORUN_ENVIRONMENTS": str(self._environments),
             "PATH": own_python.path(sys.executable, os.environ.get("PATH", os.defpath)),
@@ -74,6 +75,7 @@ class SimulatedHosts:
 
     def close(self) -> None:
         self._processes.close()
+        self._control.close()
 
 
 def _warning(base: Path, shared: str) -> str:
@@ -85,10 +87,10 @@ def _warning(base: Path, shared: str) -> str:
     )
 
 
-def addresses(hosts: Sequence[str]) -> dict[str, str]:
+def addresses(hosts: Sequence[str], port: int) -> dict[str, str]:
     """The launcher's settings for hosts on one machine."""
     pairs = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, 1))
-    return {"ALGORUN_ADDRESSES": pairs, "ALGORUN_CONTROL_PORT": str(free_ports("127.0.0.1", 1)[0])}
+    return {"ALGORUN_ADDRESSES": pairs, "ALGORUN_CONTROL_PORT": str(port)}
 
 
 def command(words: Sequence[str]) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from algorun.common import own_opt_ml, own_python
 from algorun.common.errors import ExitCode, UserError, exit_code
 from algorun.common.event_loop import hold_signals
-from algorun.common.free_ports import free_ports
+from algorun.common.free_ports import hold
 from algorun.common.process_limit import cannot_start, is_limit
 from algorun.common.systems import need_linux
 from algorun.host.processes import end_with_parent
@@ -64,10 +64,6 @@ def _environments(wish: Request, environ: Mapping[str, str]) -> dict[str, str]:
     return {settings.ENVIRONMENTS.name: os.path.abspath(named)}
 
 
-def _free_port() -> int:
-    return free_ports("127.0.0.1", 1)[0]
-
-
 def _cpu_torch(wish: Request) -> bool:
     """True if a bundled program would compute on the CPU because torch is built without CUDA. A user's program may use
     the GPUs without torch."""
@@ -103,7 +99,7 @@ def run(
     hosts = [f"algo-{number}" for number in range(1, count + 1)]
     patience_s = Limits.of(environ).grace_s + STOP_EXTRA_S
     out = out.absolute()
-    with simulated_trees.alone(out) as lock:
+    with simulated_trees.alone(out) as lock, hold("127.0.0.1") as control:
         trees, earlier = simulated_trees.prepare(out, hosts, inputs, resume=resume)
         if earlier:
             _say(f"the run before is now in {earlier}")
@@ -115,7 +111,7 @@ def run(
                 _say(line)
         first = FIRST_FOR_RAY if _has_driver(wish, environ) else 1
         addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, first))
-        common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(_free_port())}
+        common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(control.getsockname()[1])}
         common |= {"PATH": own_python.path(python, environ.get("PATH", os.defpath)), **_environments(wish, environ)}
         common |= commit_variable.of_command_line(wish, environ)
         argv = _command(wish, python)

@@ -11,6 +11,7 @@ from .errors import UserError
 
 LOWEST_PORT, HIGHEST_PORT = 12000, 29400  # above well-known services, below torchrun's defaults and our own
 PORT_TRIES = 200
+HOLD_TRIES = 4
 WHOLE = (0, 1)
 ROOM = 8  # a part has this many times the ports that are wanted
 
@@ -39,6 +40,24 @@ def free_ports(address: str, count: int, part: tuple[int, int] = WHOLE) -> list[
             sock.bind(("", 0))
             found.append(int(sock.getsockname()[1]))
     return found
+
+
+def hold(address: str) -> socket.socket:
+    """A port that is free on all addresses of this host, and that nobody else finds free until the socket is closed.
+
+    Nobody listens on it yet, so connections are refused. A hub of this host can listen on it meanwhile (SO_REUSEADDR).
+    Raises OSError where a port cannot be bound.
+    """
+    sock = socket.socket(_family(address), socket.SOCK_STREAM)
+    *others, last = free_ports(address, HOLD_TRIES)
+    for port in others:
+        with contextlib.suppress(OSError):  # somebody else has found the same one since
+            sock.bind(("", port))
+            break
+    else:
+        sock.bind(("", last))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after the bind, which would let in a second holder
+    return sock
 
 
 def free_row(address: str, count: int, taken: Collection[int] = (), part: tuple[int, int] = WHOLE) -> int:

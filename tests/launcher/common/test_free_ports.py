@@ -66,3 +66,33 @@ def test_a_row_is_found_where_the_kernels_own_range_begins_too_low(monkeypatch):
 
     monkeypatch.setattr(free_ports, "_first_ephemeral_port", lambda: 1024)
     assert free_ports.free_row("127.0.0.1", 2) >= free_ports.LOWEST_PORT
+
+
+def test_a_port_that_is_held_is_found_by_nobody_and_a_hub_can_listen_on_it():
+    import socket
+
+    import pytest
+
+    from algorun.common import free_ports
+
+    with free_ports.hold("127.0.0.1") as held, socket.socket() as hub, socket.socket() as other:
+        port = held.getsockname()[1]
+        assert not free_ports._is_free(socket.AF_INET, port)
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        hub.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        hub.bind(("127.0.0.1", port))
+        hub.listen()
+        socket.create_connection(("127.0.0.1", port)).close()
+        with pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", port))
+    assert free_ports._is_free(socket.AF_INET, port)
+
+
+def test_of_two_that_find_the_same_port_one_takes_another(monkeypatch):
+    from algorun.common import free_ports
+
+    found = free_ports.free_ports("127.0.0.1", free_ports.HOLD_TRIES)
+    monkeypatch.setattr(free_ports, "free_ports", lambda address, count: found)
+    with free_ports.hold("127.0.0.1") as one, free_ports.hold("127.0.0.1") as two:
+        assert [each.getsockname()[1] for each in (one, two)] == found[:2]

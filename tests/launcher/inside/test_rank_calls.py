@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.commands.simulate import _free_port
 from algorun.host import rank_calls
 from tests.launcher.inside.rank_processes import RankProcesses, ended, eventually
+from tests.ports import own_port
 
 STEP = """
 import torch
@@ -50,7 +50,7 @@ def processes(tmp_path):
 
 
 def begun(processes, text):
-    contract = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    contract = {"WORLD_SIZE": "1", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(own_port())}
     process = processes.start(text, **contract)
     assert process.stdout.readline() == "up\n"
     return process

@@ -9,8 +9,8 @@ import sys
 import tarfile
 from pathlib import Path
 
-from algorun.commands.simulate import _free_port
 from tests.conftest import clean_environ
+from tests.ports import own_port
 
 HOSTS = ("algo-1", "algo-2")
 PRINTS = "import os, sys\nprint('ran', os.environ['RANK'], sys.argv[1:], os.getcwd(), flush=True)\n"
@@ -44,7 +44,7 @@ class Cluster:
     def __init__(
         self, base: Path, marker: str, hosts: tuple[str, ...] = HOSTS, *, python: str = sys.executable, **environ: str
     ) -> None:
-        self.base, self.hosts, port = base, hosts, str(_free_port())
+        self.base, self.hosts, port = base, hosts, str(own_port())
         addresses = ",".join(f"{host}=127.0.0.{index}" for index, host in enumerate(hosts, 1))
         self.children = {}
         for host in hosts:

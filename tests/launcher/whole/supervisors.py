@@ -7,8 +7,8 @@ import subprocess
 import sys
 import time
 
-from algorun.commands.simulate import _free_port
 from tests.conftest import clean_environ
+from tests.ports import own_port
 
 ADDRESSES = "algo-1=127.0.0.1,algo-2=127.0.0.2"
 
@@ -27,7 +27,7 @@ def by_hand(
     tmp_path, marker, programs, delays=(0, 0), own=({}, {}), before=((), ()), meanwhile=lambda port: None, **environ
 ):
     """Supervisors started by hand, with arguments and variables of their own; their exit codes, outputs and seconds."""
-    hosts, port, began = ["algo-1", "algo-2"], str(_free_port()), time.monotonic()
+    hosts, port, began = ["algo-1", "algo-2"], str(own_port()), time.monotonic()
     children = {}
     for delay, host in sorted(zip(delays, hosts, strict=True)):
         time.sleep(max(0.0, began + delay - time.monotonic()))

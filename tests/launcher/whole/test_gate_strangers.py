@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from algorun.commands.simulate import _free_port
+from tests.ports import own_port
 
 from .running import PROGRAMS
 from .supervisors import ADDRESSES, by_hand, started
@@ -51,7 +51,7 @@ def test_refused_peers_are_named_and_a_flood_of_them_is_counted(tmp_path, nothin
                     pass
 
     (tmp_path / "quick.sh").write_text("true\n")
-    port, hosts, program = _free_port(), ["algo-1", "algo-2"], [tmp_path / "quick.sh"]
+    port, hosts, program = own_port(), ["algo-1", "algo-2"], [tmp_path / "quick.sh"]
     variables = {"ALGORUN_ADDRESSES": ADDRESSES, "ALGORUN_CONTROL_PORT": str(port)}
     leader = started(tmp_path, nothing_left, "algo-1", hosts, program, **variables)
     strangers(port)  # the gate is open until the other host comes, however long they take
@@ -104,7 +104,7 @@ def test_a_host_of_another_address_is_named_on_the_leader(begun):
 
 def doubled(folder, marker):
     """Three hosts of a job of three, of which two have one name, and one of another job."""
-    program, port = [PROGRAMS / "faulty.py", "a"], str(_free_port())
+    program, port = [PROGRAMS / "faulty.py", "a"], str(own_port())
     addresses = ",".join(f"algo-{number}=127.0.0.{number}" for number in (1, 2, 3, 9))
     common = {"ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": port, "ALGORUN_GATE_S": "60"}
     hosts = ["algo-1", "algo-2", "algo-3"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.commands.simulate import _free_port
 from algorun.control.hang import Stack, message, odd
 from algorun.host import stacks
 from tests.launcher.inside.rank_processes import RankProcesses, eventually
+from tests.ports import own_port
 
 PROGRAM = """
 import os, sys, time
@@ -38,7 +38,7 @@ def pair(tmp_path):
 
 
 def test_the_rank_that_sleeps_outside_ddp_s_backward_is_named(pair):
-    contract = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+    contract = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(own_port())}
     processes = [pair.start(PROGRAM, rank, RANK=str(rank), LOCAL_RANK=str(rank), **contract) for rank in (0, 1)]
     for process in processes:
         assert process.stdout.readline() == "up\n"

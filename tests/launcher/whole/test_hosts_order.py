@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from algorun.commands.simulate import _free_port
+from tests.ports import own_port
 
 from .running import PROGRAMS
 from .supervisors import started
@@ -19,7 +19,7 @@ def orders(*each):
 
 def ordered(tmp_path, marker, lists, delays, **environ):
     """Hosts whose files list these orders: their codes, the different texts of their failures, and the seconds."""
-    port, began, children = str(_free_port()), time.monotonic(), {}
+    port, began, children = str(own_port()), time.monotonic(), {}
     addresses = ",".join(f"algo-{number}=127.0.0.{number}" for number in range(1, 4))
     for delay, number in sorted(zip(delays, range(1, len(lists) + 1), strict=True)):
         time.sleep(max(0.0, began + delay - time.monotonic()))

@@ -268,11 +268,13 @@ def bare_python(folder: Path, *, without: tuple[str, ...]) -> Path:
             (below / each.name).symlink_to(each)
     for each in library.parent.glob("libpython*"):
         (folder / "lib" / each.name).symlink_to(each)
-    (below / "site-packages" / "algorun.pth").write_text(f"{Path(__file__).parents[3] / 'launcher'}\n")
-    asked = "import sys; print(sys.prefix, sys.base_prefix)"
+    asked = "import site, sys; print(sys.prefix, sys.base_prefix, *site.getsitepackages(), sep='\\n')"
     said = subprocess.run([python, "-I", "-c", asked], capture_output=True, text=True, check=False).stdout
-    if said.split() != [str(folder), str(folder)]:
+    if said.splitlines()[:2] != [str(folder), str(folder)]:
         pytest.skip("this Python does not run in another folder")
+    packages = Path(said.splitlines()[2])  # Debian's has names of its own
+    packages.mkdir(parents=True, exist_ok=True)
+    (packages / "algorun.pth").write_text(f"{Path(__file__).parents[3] / 'launcher'}\n")
     return python
 
 
@@ -315,7 +317,8 @@ def test_a_python_like_that_of_conda_keeps_its_own_packages(tmp_path, wheels, si
     run = simulated(folder, nothing_left, python=python, **site)
     assert run.code == 0, run.text
     assert run.out.count("saw it") == 2
-    assert [each.name for each in (tmp_path / "base").glob("lib/python*/site-packages/*")] == ["algorun.pth"]
+    found = [each for kind in ("site", "dist") for each in (tmp_path / "base").rglob(f"{kind}-packages/*")]
+    assert [each.name for each in found] == ["algorun.pth"]
 
 
 def test_a_package_goes_into_the_environment_as_well(tmp_path, users, site, nothing_left):

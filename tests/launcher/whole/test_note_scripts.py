@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from algorun.commands.simulate import _free_port
 from tests.conftest import ENGINES, needs_mpi
+from tests.ports import own_port
 
 from .code_folders import Cluster, tree
 
@@ -49,7 +49,7 @@ def port_29500() -> int:
         try:
             sock.bind(("", 29500))
         except OSError:
-            return _free_port()
+            return own_port()
     return 29500
 
 

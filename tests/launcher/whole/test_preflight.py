@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from algorun.commands.simulate import _free_port
 from tests.conftest import ROOT, clean_environ
+from tests.ports import own_port
 
 HOST = """
 import os, resource, sys
@@ -70,7 +70,7 @@ def root(tmp_path):
 
 
 def test_efa_without_memory_to_pin_is_found_at_once_and_on_every_host(tmp_path, root):
-    port, hosts = _free_port(), ["algo-1", "algo-2"]
+    port, hosts = own_port(), ["algo-1", "algo-2"]
     plain = tmp_path / "plain"
     (plain / "sys/class/net/lo").mkdir(parents=True)
     begin = time.monotonic()
@@ -86,7 +86,7 @@ def test_efa_without_memory_to_pin_is_found_at_once_and_on_every_host(tmp_path, 
 
 
 def test_one_host_with_too_little_to_pin_is_warned_and_trains(tmp_path, root):
-    process = start(tmp_path, "algo-1", ["algo-1"], _free_port(), root)
+    process = start(tmp_path, "algo-1", ["algo-1"], own_port(), root)
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 0, said
     assert said.count("algorun: warning: memlock: limited to 65536 bytes") == 1
@@ -94,14 +94,14 @@ def test_one_host_with_too_little_to_pin_is_warned_and_trains(tmp_path, root):
 
 
 def test_more_ranks_than_gpus_are_warned_of(tmp_path, root):
-    process = start(tmp_path, "algo-1", ["algo-1"], _free_port(), root, slots=3)
+    process = start(tmp_path, "algo-1", ["algo-1"], own_port(), root, slots=3)
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 0, said
     assert "warning: GPUs: 3 ranks (-j) on 2 GPUs (/dev/nvidia*); fix: 2 slots" in said
 
 
 def test_gpus_that_do_not_exist_end_the_job_before_a_rank_starts(tmp_path, root):
-    process = start(tmp_path, "algo-1", ["algo-1"], _free_port(), root, CUDA_VISIBLE_DEVICES="7")
+    process = start(tmp_path, "algo-1", ["algo-1"], own_port(), root, CUDA_VISIBLE_DEVICES="7")
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 69, said
     expected = (
@@ -112,7 +112,7 @@ def test_gpus_that_do_not_exist_end_the_job_before_a_rank_starts(tmp_path, root)
 
 
 def test_a_user_s_script_on_gpus_without_a_driver_is_warned_and_runs(tmp_path, root):
-    process = start(tmp_path, "algo-1", ["algo-1"], _free_port(), root)
+    process = start(tmp_path, "algo-1", ["algo-1"], own_port(), root)
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 0, said
     assert said.count("warning: NVIDIA driver: 2 GPUs (/dev/nvidia*), but programs find no libcuda.so.1;") == 1
@@ -120,7 +120,7 @@ def test_a_user_s_script_on_gpus_without_a_driver_is_warned_and_runs(tmp_path, r
 
 
 def test_hidden_gpus_are_not_talked_about(tmp_path, root):
-    process = start(tmp_path, "algo-1", ["algo-1"], _free_port(), root, CUDA_VISIBLE_DEVICES="")
+    process = start(tmp_path, "algo-1", ["algo-1"], own_port(), root, CUDA_VISIBLE_DEVICES="")
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 0, said
     assert "GPU" not in said

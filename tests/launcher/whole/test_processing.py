@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from algorun.commands.simulate import _free_port
 from tests.conftest import FAILS_ALONE, clean_environ
 from tests.launcher.common.test_archives import archive, member
 from tests.launcher.whole.test_usercode import tarball
+from tests.ports import own_port
 
 HOSTS = ("algo-1", "algo-2", "algo-3")
 COUNTS = """
@@ -30,7 +30,7 @@ if "fail" in sys.argv and out["host"] == "algo-3":
 def run(tmp_path: Path, marker: str, *words: str, described: object = None, **environ: str) -> list[int]:
     """The hosts of a Processing job, as `entrypoint=["algorun", "run", ..]` starts them; each has its shard of the data."""
     (tmp_path / "count.py").write_text(COUNTS)
-    port = str(_free_port())
+    port = str(own_port())
     children = []
     for index, host in enumerate(HOSTS):
         base = tmp_path / host
