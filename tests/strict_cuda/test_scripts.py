@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -103,3 +104,32 @@ def test_a_machine_with_a_gpu_is_refused(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(loader.NotPossible, match="this machine has a GPU; fix: unset it"):
         loader._refuse_a_gpu("")
+
+
+TIMED = """
+import time, torch
+start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+model = torch.nn.Linear(4, 2).cuda()
+model.weight.register_hook(lambda _: time.sleep(0.02))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+inputs = torch.ones(2, 4, device="cuda")
+start.record()
+for _ in range(20):
+    model(inputs).sum().backward()
+    optimizer.step()
+end.record()
+print("timed", 0.4 <= start.elapsed_time(end) / 1000 < 60, flush=True)
+"""
+
+
+def test_events_have_times_and_those_of_activities_are_the_device_s_without_a_wait(tmp_path):
+    need_compiler()
+    run = simulate(tmp_path, TIMED)
+    text = run.stdout + run.stderr
+    assert run.returncode == 0, text
+    assert "timed True" in text
+    assert "waits for the GPU: 2: copy from pageable memory at script.py:4 (2 times)" in text
+    times = json.loads((tmp_path / "algorun-simulate/algo-1/output/data/result.json").read_text())["times"]
+    assert times["activities_of"] == "GPU"
+    assert 0.3 <= times["activities"]["backward"] <= times["seconds"]["training"] + 0.1
+    assert "a rank's GPU spent " in text

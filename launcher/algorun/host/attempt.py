@@ -266,6 +266,7 @@ class Attempt:
                 *(each.count, each.torch_at, each.first_step_at, each.step_at, each.activities),
                 work=(each.samples, each.tokens, each.flops),
                 beside=each.beside,
+                on_gpu=each.on_gpu,
             )
             for each in found
         ]

@@ -104,6 +104,7 @@ def _times(config: JobConfig, clock: Clock, machine: Machine, world_size: int) -
         price=config.price,
         beside=clock.beside,
         activities=clock.activities,
+        on_gpu=clock.on_gpu,
         work=clock.work,
         world_size=world_size,
         peak_flops=gpu_peaks.peak_of_all(machine.nvidia, clock.work.ranks),

@@ -13,8 +13,9 @@ from algorun.common.fast_dataclasses import dataclass
 from algorun.timing.activities import NAMES
 
 # As rank_steps writes it: six words and a spare one, the seconds of each activity, which one runs since when, the
-# group, the workers of its loader plus one, what it has worked through, the last step, and what was no training until then.
-RECORD = struct.Struct(f"@QddQ d8xd {len(NAMES)}d QdQ Qddd ddd")
+# group, the workers of its loader plus one, what it has worked through, the last step, what was no training until then, and
+# whether the seconds are those of a GPU.
+RECORD = struct.Struct(f"@QddQ d8xd {len(NAMES)}d QdQ Qddd dddQ")
 RECORD_BYTES = 256  # whole cache lines for each, so that ranks do not slow each other down
 LONGEST_FACTOR = 10  # times the longest pause so far: a shorter one may be the end of an epoch, or a checkpoint
 
@@ -29,6 +30,7 @@ class Steps:
     `group`: ranks of one number do the same work, as far as the program says so. `workers`: of its loader of batches, None
     if it is not seen. `samples`, `tokens`, `flops`: this rank's share of what the job has trained on; 0: not said.
     `step_at`: the end of the last step, as last_at. `beside`: seconds of evaluations and saves between the first and the last step.
+    `on_gpu`: the seconds are what the rank's GPU spent (inside/rank_gpu_times.py), else the CPU.
     """
 
     count: int = 0
@@ -45,6 +47,7 @@ class Steps:
     flops: float = 0.0
     step_at: float = 0.0
     beside: float = 0.0
+    on_gpu: bool = False
 
 
 def stalled(steps: Steps, now: float, limit_s: float) -> bool:
@@ -80,7 +83,7 @@ class StepBoard:
         count, last_at, longest_s, pid, torch_at, first_step_at, *times = RECORD.unpack_from(
             self._map, local_rank * RECORD_BYTES
         )
-        *seconds, runs, since, group, workers, samples, tokens, flops, step_at, beside_first, beside = times
+        *seconds, runs, since, group, workers, samples, tokens, flops, step_at, beside_first, beside, on_gpu = times
         if runs:
             seconds[runs - 1] += max(0.0, time.monotonic() - since)
         return Steps(
@@ -91,6 +94,7 @@ class StepBoard:
             flops=flops,
             step_at=step_at,
             beside=beside - beside_first,
+            on_gpu=bool(on_gpu),
         )
 
     def close(self) -> None:

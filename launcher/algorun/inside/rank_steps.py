@@ -39,6 +39,7 @@ ACTIVITY, SINCE, GROUP = 14, 15, 16  # what runs now, from 1 (0: none of them), 
 WORKERS, SAMPLES, TOKENS, FLOPS = 17, 18, 19, 20  # of the loader, plus one (0: not seen); this rank's share of the work
 # The end of the last step (LAST_AT is a sign of life); seconds that were no training until the first step, and until then.
 STEP_AT, BESIDE_FIRST, BESIDE = 21, 22, 23
+ON_GPU = 24  # 1: the seconds of activities are those of the rank's GPU
 SAVING, EVALUATION = FIRST_ACTIVITY + ACTIVITIES.index("saving"), FIRST_ACTIVITY + ACTIVITIES.index("evaluation")
 
 
@@ -137,7 +138,8 @@ def _trace(mmap: Any, index: int, activities: Activities) -> Any:  # a module, a
 class Activities:
     """Seconds of this process by activity, in its rank's record. An activity within another one interrupts that.
 
-    For the thread that says them; on threads beside it the times are those of all together.
+    For the thread that says them; on threads beside it the times are those of all together. Once the process uses a GPU,
+    rank_gpu_times corrects them.
     """
 
     def __init__(self, record: memoryview) -> None:
@@ -148,6 +150,9 @@ class Activities:
         self._pid = os.getpid()  # a process forked from this one says nothing
         self._said = 0  # open activities that the program has said itself
         self.note: Callable[[float, int], None] | None = None  # while steps are traced (rank_trace)
+        self._ended, self._spent = -1, 0.0  # what has just ended, and its seconds
+        self._gpu: Any = None  # a GpuTimes
+        self._may_use_gpu = os.environ.get("ALGORUN_HOOKS") != "off"
 
     @property
     def open(self) -> list[int]:
@@ -216,17 +221,49 @@ class Activities:
         self._run(now)
 
     def _fold(self, now: float) -> None:
-        """Adds the time of what runs. Meanwhile a reader sees that nothing runs: it misses this time, and never has it
+        """Keeps the time of what runs. Meanwhile a reader sees that nothing runs: it misses this time, and never has it
         twice."""
+        self._ended = -1
         if self._open:
             self._numbers[ACTIVITY] = 0
-            self._times[FIRST_ACTIVITY + self._open[-1]] += now - self._since
+            self._ended, self._spent = self._open[-1], now - self._since
 
     def _run(self, now: float) -> None:
+        counts = True
+        if self._gpu is not None:
+            try:
+                counts = self._gpu.switch(self._ended, self._spent, self._open[-1] if self._open else -1)
+            except Exception:
+                self._leave_gpu()
+        if counts and self._ended >= 0:
+            self._times[FIRST_ACTIVITY + self._ended] += self._spent
         self._since = now
         if self._open:
             self._times[SINCE] = now
             self._numbers[ACTIVITY] = self._open[-1] + 1
+
+    def stepped(self, now: float) -> None:
+        """The record's owner has made a step."""
+        try:
+            if self._gpu is not None:
+                self._gpu.stepped(now)
+            elif self._may_use_gpu and sys.modules["torch"].cuda.is_initialized():
+                self._gpu = self._gpu_times(now)
+        except Exception:
+            self._leave_gpu()
+
+    def _gpu_times(self, now: float) -> Any:  # as above
+        torch: Any = sys.modules["torch"]  # has no types here
+        seconds = self._times[FIRST_ACTIVITY : FIRST_ACTIVITY + len(ACTIVITIES)]
+        always = [index for index, name in enumerate(ACTIVITIES) if name in ("saving", "evaluation")]
+        has_context = torch._C._cuda_hasPrimaryContext
+        measured = self._numbers[ON_GPU : ON_GPU + 1]
+        return _beside("gpu_times").GpuTimes(torch.cuda, has_context, seconds, measured, always, now)
+
+    def _leave_gpu(self) -> None:
+        """The times are the CPU's from now on, and nothing is said of the GPU's."""
+        self._gpu, self._may_use_gpu = None, False
+        self._numbers[ON_GPU] = 0
 
 
 activities: Activities | None = None  # of the process that torch was imported in
@@ -271,7 +308,7 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks, when_imported: WhenImpor
     record = whole[index * RECORD : (index + 1) * RECORD]
     counts, times = record.cast("Q"), record.cast("d")  # aligned stores of 8 bytes are atomic
     global activities
-    activities = Activities(record)
+    said = activities = Activities(record)
     getpid, monotonic = os.getpid, time.monotonic
     if not times[TORCH_AT]:
         times[TORCH_AT] = monotonic()
@@ -290,6 +327,8 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks, when_imported: WhenImpor
                     watched = True
                     _watch_graphs()
             now, last = monotonic(), times[LAST_AT]
+            if owner:
+                said.stepped(now)
             if last and now - last > times[LONGEST_S]:
                 times[LONGEST_S] = now - last
             beside = times[SAVING] + times[EVALUATION]

@@ -36,6 +36,7 @@ class RankMoments:
     activities: tuple[float, ...] = ()  # seconds by activity, see timing/activities.py
     work: tuple[float, float, float] = (0.0, 0.0, 0.0)  # its share of samples, tokens and operations; 0.0 not said
     beside: float = 0.0  # seconds of evaluations and saves between the first and the last step
+    on_gpu: bool = False  # the seconds by activity are those of the rank's GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Clock:
         self.lost_steps = 0  # of the attempts that failed and were followed by another one
         self.attempts = 0  # that have started their ranks
         self.activities: dict[str, float] = {}  # of the last attempt, the mean over the ranks; {} if none are seen
+        self.on_gpu = False  # all ranks' activities are times of their GPUs
         self.beside = 0.0  # of the last attempt's training: seconds of evaluations and saves that are seen
         self.work = Work()  # of the last attempt's training, so without the first step
         self._marks: list[tuple[float, str]] = [(begin, LAUNCHER)]
@@ -108,6 +110,7 @@ class Clock:
 
         spent = {name: mean(row) for name, *row in zip(NAMES, *(each.activities for each in records), strict=False)}
         self.activities = spent if any(spent.values()) else {}
+        self.on_gpu = all(each.on_gpu for each in records)
         after_first = (self.steps - 1) / self.steps
         done = [sum(amounts) * after_first for amounts in zip(*(each.work for each in records), strict=True)]
         self.work = Work(len(records), *done)

@@ -43,6 +43,7 @@ class Times:
     hosts: int
     price: float = 0.0  # of one host for one hour, 0.0 unknown
     activities: Mapping[str, float] = field(default_factory=dict)  # seconds of a rank, as far as they are seen
+    on_gpu: bool = False  # these are seconds of the ranks' GPUs
     beside: float = 0.0  # seconds of evaluations and saves in training, as far as they are seen
     work: Work = field(default_factory=Work)  # of this host's ranks in training
     world_size: int = 0
@@ -113,6 +114,7 @@ class Times:
             found["steps"] = self.steps
         if self.activities:
             found["activities"] = {name: round(spent, 3) for name, spent in self.activities.items()}
+            found["activities_of"] = "GPU" if self.on_gpu else "CPU"
         if self.lost_steps:
             found["lost_steps"] = self.lost_steps
         if self.goodput is not None:
@@ -149,7 +151,8 @@ def text(times: Times, host: str, data: str = "", slow: str = "", above: str = "
     if rates := _rates(times):
         lines.append(f"  trained {rates}")
     if said := _said(times):
-        lines.append(f"  a rank spent {said}")
+        whose = "a rank's GPU" if times.on_gpu else "a rank"
+        lines.append(f"  {whose} spent {said}")
     if data:
         lines.append(f"  {data}")
     elif times.data_wait is not None and times.data_wait >= SLOW_DATA:

@@ -31,6 +31,7 @@ ALL = (
     Check("gpt", "tokens per second of a GPT in bf16", figures.gpt, 240, modules=("numpy",)),
     Check("memory", "memory of a GPT against the plan", figures.memory, 180, modules=("numpy",)),
     Check("figures-of-gpu", "the hosts' figures have the GPU at work", figures.hosts, 90, 1),
+    Check("activities", "a rank's times are those of its GPU", figures.activities, 60, 1),
     Check("folder", "ddp trains a Llama of a folder in bf16", folders.folder, 180, modules=MODELS),
     Check(
         "folder-synchronisation",

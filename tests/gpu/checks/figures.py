@@ -21,6 +21,7 @@ MEASURED_S = 0.5  # from the heading of --explain's table of memory until its ro
 EVERY_S = 2.0  # an interval of the hosts' figures (docs/time.md)
 HELD_SHARE = 8  # of the free memory, the program of `figures-of-gpu` holds one in so many
 NVML_SIZE = 1.15  # a GPU's size by NVML is at most this much more than torch's
+EVENTS_AGREE = 0.9  # the launcher's time of an activity over the program's own, at least
 TABLE_ROW = (
     r"^\[0 [^\]]*\] +0 +([\d.]+) +([\d.]+) +[\d.]+$"  # rank 0 of "planned MiB, measured MiB, measured / planned"
 )
@@ -121,6 +122,23 @@ def hosts(session: Session) -> Seen:
         Figure("NVML, power", f"{most['power_w']:.0f} W", "the same"),
     )
     return Seen(f"{len(readings)} readings of GPUs in {len(lines)} lines", figures)
+
+
+def activities(session: Session) -> Seen:
+    """What the launcher says that the device spends in backward, beside the program's own events."""
+    done = session.run("run", "--slots", "1", program("queued.py"), base=session.base()).must()
+    own = json.loads(done.find(r"measured: (\{.*\})$")[1])
+    times = json.loads((done.base / "output" / "data" / "result.json").read_text(encoding="utf-8"))["times"]
+    if times["activities_of"] != "GPU":
+        raise Wrong(f"the activities are those of the {times['activities_of']}")
+    seen_s = times["activities"]["backward"]
+    ratio = seen_s / own["backward_s"]
+    if not EVENTS_AGREE <= ratio <= 1 / EVENTS_AGREE:
+        raise Wrong(f"{seen_s:.3f} s in backward; the program's own events say {own['backward_s']:.3f} s")
+    how = f"its own events say {own['backward_s']:.3f} s, and the host has queued it in {own['queued_s']:.3f} s"
+    return Seen(
+        f"{seen_s:.3f} s in backward, {how}", (Figure("activities, backward over own events", f"{ratio:.3f}", how),)
+    )
 
 
 def _plausible(size: int, held: int) -> list[tuple[str, float, float]]:

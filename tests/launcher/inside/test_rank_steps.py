@@ -184,11 +184,12 @@ def test_the_names_of_activities_are_those_of_the_launcher():
     assert rank_steps.RECORD == RECORD_BYTES
     assert (
         RECORD.size
-        == 8 * (rank_steps.BESIDE + 1)
-        == 8 * (rank_steps.FLOPS + 4)
-        == 8 * (rank_steps.GROUP + 8)
-        == 8 * (rank_steps.ACTIVITY + 10)
-        == 8 * (rank_steps.FIRST_ACTIVITY + len(NAMES) + 10)
+        == 8 * (rank_steps.ON_GPU + 1)
+        == 8 * (rank_steps.BESIDE + 2)
+        == 8 * (rank_steps.FLOPS + 5)
+        == 8 * (rank_steps.GROUP + 9)
+        == 8 * (rank_steps.ACTIVITY + 11)
+        == 8 * (rank_steps.FIRST_ACTIVITY + len(NAMES) + 11)
     )
 
 

@@ -63,3 +63,10 @@ def test_what_a_rank_says_is_named_and_its_evaluations_and_saves_are_no_goodput(
     assert "  goodput 70.0%, 9 steps, 10 s a step" in rows
     assert times.to_json()["activities"] == said
     assert "waiting" not in text(Times({"training": 80.0}, 9, 0, 1, activities={**said, "data": 4.0}), "algo-1")
+
+
+def test_times_of_gpus_are_named_as_such():
+    times = Times({"training": 80.0}, 9, 0, 1, activities={"backward": 40.0}, on_gpu=True)
+    assert "  a rank's GPU spent 40.0 s in backward" in text(times, "algo-1").splitlines()
+    assert times.to_json()["activities_of"] == "GPU"
+    assert Times({"training": 80.0}, 9, 0, 1, activities={"backward": 40.0}).to_json()["activities_of"] == "CPU"

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import ctypes
 import os
+import time
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
@@ -27,11 +28,28 @@ _installed = False
 
 
 class Event(torch.Event):
-    """torch.cuda.Event: what came before it has happened."""
+    """torch.cuda.Event: what came before it has happened, so its time is that of the host."""
+
+    _timing = False
+    _at: float | None = None
 
     def __new__(cls, enable_timing: bool = False, **kwargs: Given) -> Event:
-        """An event of the device. Its times are 0."""
-        return super().__new__(cls, device="cuda", enable_timing=enable_timing)
+        """An event of the device."""
+        event = super().__new__(cls, device="cuda", enable_timing=enable_timing)
+        event._timing = enable_timing
+        return event
+
+    def record(self, stream: Given = None) -> None:
+        """Notes the time."""
+        self._at = time.perf_counter()
+
+    def elapsed_time(self, end_event: Given) -> float:
+        """Milliseconds until `end_event`. Raises as torch does."""
+        if not (self._timing and end_event._timing):
+            raise ValueError("Both events must be created with argument 'enable_timing=True'.")
+        if self._at is None or end_event._at is None:
+            raise ValueError("Both events must be recorded before calculating elapsed time.")
+        return float(1000 * (end_event._at - self._at))
 
 
 class Stream(torch.Stream):
@@ -74,6 +92,7 @@ def _answers(cuda: Patched, device: ctypes.CDLL) -> None:
     cuda._is_compiled = lambda: False  # there are none of the other functions of a build for CUDA
     cuda.random.device_count = cuda.device_count  # for torch.manual_seed
     built: Patched = torch._C  # modules of torch.cuda hold functions that ask these
+    built._cuda_hasPrimaryContext = lambda index: True
     built._cuda_getDeviceCount, built._cuda_getDevice = cuda.device_count, cuda.current_device
     cuda.set_device = _set_device
     cuda._exchange_device = cuda._maybe_exchange_device = _exchange_device
