@@ -93,11 +93,12 @@ test-rest: $(VENV)/ready-test  ## Run what `make test` leaves to `make test-all`
 	$(call run_tests,,and (thorough or hypothesis))
 
 # The environment's own Open MPI is PyPI's 5; one on top of it finds the distribution's on PATH.
-test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc)
+test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc), the strict device (g++)
 	$(BIN)/python -c 'import sagemaker_training'
 	mpirun --version | grep 'Open MPI) 4\.1'
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract tests/launcher/machine/test_port_owner.py tests/launcher/host/test_reused_pids.py \
 	    tests/launcher/host/test_run_folder.py tests/launcher/whole/test_process_limit.py tests/launcher/whole/test_clock_jumps.py tests/image/test_sdk_drivers.py tests/launcher/whole/test_failure_file.py tests/launcher/whole/test_openmpi.py
+	$(BIN)/pytest -m 'not thorough' -n $(TEST_WORKERS) tests/strict_cuda
 	rm -rf .build/openmpi-4
 	$(BIN)/python tests/layered.py .build/openmpi-4
 	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos and not timed and not combination' -n $(TEST_WORKERS) \

@@ -42,6 +42,10 @@ LATER = (
         },
     ),
     Later(
+        "Torch's 700 operators on the strict device: test_layers_give_the_cpu_s_numbers has the ones that torch chooses by the device.",
+        {"strict_cuda/test_operators.py::test_torch_s_own_list_of_operators_gives_the_cpu_s_numbers": ()},
+    ),
+    Later(
         "Each launcher and library between a rank and its exception: launcher/control/test_child_errors.py and test_last_words.py have "
         "the decisions, launcher/inside/test_rank_report.py what each error says of its child. Those with torch take ten seconds.",
         {

@@ -18,6 +18,7 @@
 #include <ATen/ops/_local_scalar_dense_ops.h>
 #include <ATen/ops/empty_like_ops.h>
 #include <ATen/ops/ones_like_ops.h>
+#include <ATen/ops/zeros_ops.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -239,8 +240,12 @@ Tensor over(const Tensor& like, c10::Storage storage, c10::DispatchKey key) {
 
 bool on_device(const Tensor& tensor) { return tensor.defined() && tensor.device().type() == CUDA; }
 
-Tensor lent(const Tensor& tensor) {
+void check_strided(const Tensor& tensor) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == c10::kStrided, "ALGORUN_CUDA_ON_CPU=strict has no ", tensor.layout(), " tensors");
+}
+
+Tensor lent(const Tensor& tensor) {
+  check_strided(tensor);
   Device host(c10::DeviceType::CPU);
   return over(tensor, relabelled(tensor.storage(), host, c10::GetCPUAllocator()), c10::DispatchKey::CPU);
 }
@@ -323,6 +328,9 @@ struct Call {
     for (const auto& [own, other] : loans)
       if (result.is_same(other)) return own;
     if (device.type() != CUDA) return result;
+    check_strided(result);
+    if (result._is_zerotensor())  // a gradient that is known to be 0 has no memory
+      return at::_ops::zeros::call(result.sym_sizes(), result.scalar_type(), {}, device, {});
     for (const auto& [own, other] : loans)
       if (result.has_storage() && result.storage().data() == own.storage().data() && result.storage().nbytes())
         return over(result, own.storage(), c10::DispatchKey::CUDA);  // a view
@@ -391,8 +399,9 @@ void fallback(const c10::OperatorHandle& op, Stack* stack) {
     wait_for("copy from pageable memory");
   TORCH_CHECK_NOT_IMPLEMENTED(
       op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU), "ALGORUN_CUDA_ON_CPU=strict cannot run ", call.name(),
-      ": it has a kernel for GPUs and none for the CPU; fix: choose what has one (such as attention 'sdpa' or 'eager'), or "
-      "ALGORUN_CUDA_ON_CPU=1, or a machine with a GPU");
+      ": it has a kernel for GPUs and none for the CPU; fix: choose what has one",
+      std::string(call.name()).find("attention") == std::string::npos ? "" : " (attention 'sdpa' or 'eager')",
+      ", or ALGORUN_CUDA_ON_CPU=1, or a machine with a GPU");
   if (WAITING.count(op.schema().name())) wait_for(call.name());
   if (op.schema().name() == "aten::repeat_interleave" && stack->back().isNone()) wait_for(call.name());
   call.run(stack);
@@ -491,6 +500,13 @@ int64_t attention_in_parts(const Tensor&, const Tensor&, const Tensor&, const st
   return 0;
 }
 
+// cuDNN and MIOpen have a CTC loss of their own.
+bool no_other_ctc(const Tensor&, const Tensor&, at::IntArrayRef, at::IntArrayRef, int64_t) { return false; }
+bool no_other_ctc_of_tensors(const Tensor&, const Tensor&, const Tensor&, const Tensor&, int64_t) { return false; }
+
+// torch's own functions of these choose among kernels for GPUs by the device.
+const char* const CHOOSING[] = {"convolution", "convolution_backward"};
+
 // -- registrations ----------------------------------------------------------------------------------------------------
 
 struct Silent final : c10::WarningHandler {
@@ -533,6 +549,11 @@ struct Registered {
     own.impl("set_", TORCH_FN(set_nothing));
     own.impl("record_stream", TORCH_FN(record_stream));
     own.impl("native_dropout", TORCH_FN(native_dropout));
+    for (const std::string& name : {"_use_cudnn_ctc_loss", "_use_miopen_ctc_loss"}) {
+      own.impl(name.c_str(), TORCH_FN(no_other_ctc));
+      own.impl((name + ".Tensor").c_str(), TORCH_FN(no_other_ctc_of_tensors));
+    }
+    for (const char* name : CHOOSING) own.impl(name, torch::CppFunction::makeFromBoxedFunction<&fallback>());
   }
 } registered;
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
 import ctypes
 import os
 import time
+import types
 from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
@@ -14,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from . import gpu_kernels
 from .loader import INSTEAD, WISH
 from .waits import WAITS
 
@@ -23,7 +26,12 @@ Patched = Any  # a module or class of torch whose functions are replaced, which 
 GIB = 2**30
 CAPABILITY = (9, 0)  # an H100's: libraries ask it for bf16
 BEFORE_TORCH = 5  # torch restores storages of the CPU at 10, of cuda at 20; lower goes first
-NO_COMPILE = f"torch.compile makes kernels for GPUs: not possible with {WISH}; fix: leave it out, or {INSTEAD}"
+FIX = f"not possible with {WISH}; fix: leave it out, or {INSTEAD}"
+NO_COMPILE = f"torch.compile makes kernels for GPUs: {FIX}"
+NO_GRAPH = f"torch.cuda.CUDAGraph records kernels of a GPU: {FIX}"
+NO_POOL = f"torch.cuda.MemPool holds memory of a GPU: {FIX}"
+NO_FIGURES = f"{WISH} has no figures of a GPU's memory"
+NO_ARRAY = f"__cuda_array_interface__ is for libraries with kernels for GPUs: {FIX}"
 _installed = False
 
 
@@ -65,6 +73,10 @@ class _Device:
 
     name, major, minor = "strict CUDA on the CPU", *CAPABILITY
     total_memory, multi_processor_count, uuid = 80 * GIB, 132, ""
+    warp_size, max_threads_per_multi_processor, regs_per_multiprocessor = 32, 2048, 65536
+    shared_memory_per_block, shared_memory_per_block_optin, shared_memory_per_multiprocessor = 49152, 232448, 233472
+    L2_cache_size = 50 * 2**20
+    is_integrated = is_multi_gpu_board = 0
 
 
 def install(device: ctypes.CDLL) -> None:
@@ -76,9 +88,12 @@ def install(device: ctypes.CDLL) -> None:
     cuda: Patched = torch.cuda
     _answers(cuda, device)
     _streams(cuda)
+    _tools(cuda)
     _memory(cuda)
     _storages(torch.UntypedStorage, device)
     _library(torch, dist)
+    _replicas(torch._C)
+    gpu_kernels.register()
     WAITS.connect(device)
     atexit.register(_report)
 
@@ -116,6 +131,17 @@ def _streams(cuda: Patched) -> None:
     torch_accelerator.synchronize = cuda.synchronize
 
 
+def _tools(cuda: Patched) -> None:
+    """Marks for profilers are nobody's here; graphs and pools of memory are refused."""
+    nothing: Callable[..., Given] = lambda *args: 0  # noqa: E731
+    marks = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA", "deviceRangeStart", "deviceRangeEnd")
+    cuda.nvtx._nvtx = types.SimpleNamespace(**dict.fromkeys(marks, nothing))
+    cuda.profiler.start = cuda.profiler.stop = nothing
+    cuda.can_device_access_peer = lambda device, peer: True
+    cuda.CUDAGraph = cuda.graphs.CUDAGraph = _refused(NO_GRAPH)
+    cuda.MemPool = cuda.memory.MemPool = _refused(NO_POOL)
+
+
 @contextlib.contextmanager
 def _within(stream: Given) -> Iterator[None]:
     yield
@@ -129,7 +155,12 @@ def _memory(cuda: Patched) -> None:
     for name in ("reset_peak_memory_stats", "empty_cache", "ipc_collect"):
         setattr(cuda, name, lambda *args: None)
     cuda.mem_get_info = lambda device=None: (_Device.total_memory, _Device.total_memory)
-    cuda.memory_stats = lambda device=None: {}
+    # Every statistic is 0, whatever its name.
+    cuda.memory_stats = cuda.memory.memory_stats = lambda device=None: collections.defaultdict(int)
+    cuda.memory_summary = cuda.memory.memory_summary = lambda device=None, abbreviated=False: NO_FIGURES
+    cuda.set_per_process_memory_fraction = cuda.memory.set_per_process_memory_fraction = lambda fraction, device=None: (
+        None
+    )
 
 
 def _set_device(device: Given) -> None:
@@ -145,6 +176,8 @@ def _exchange_device(index: int) -> int:
 
 
 def _storages(storage: Patched, device: ctypes.CDLL) -> None:
+    array: Patched = torch.Tensor
+    array.__cuda_array_interface__ = property(_refused(NO_ARRAY))
     own, resize = storage.resize_, device.strict_cuda_resize
     resize.argtypes, resize.restype = [ctypes.c_void_p, ctypes.c_size_t], None
 
@@ -174,6 +207,29 @@ def _library(library: Patched, distributed: Patched) -> None:
     library.compile = _refused(NO_COMPILE)
     distributed.init_process_group = _over_gloo(distributed.init_process_group)
     distributed.new_group = _over_gloo(distributed.new_group)
+
+
+def _replicas(built: Patched) -> None:
+    """What nn.DataParallel calls, and one clear error for all else that a build for CUDA has."""
+    built._scatter = _scatter
+    built._gather = lambda tensors, dim, device: torch.cat([each.to(_numbered(device)) for each in tensors], dim)
+    built._broadcast_coalesced = lambda tensors, devices, size: [
+        [each.to(_numbered(device)) for each in tensors] for device in devices
+    ]
+    built.__dict__["__getattr__"] = _not_built
+
+
+def _scatter(tensor: Given, devices: Given, sizes: Given = None, dim: int = 0, streams: Given = None) -> Given:
+    parts = tensor.chunk(len(devices), dim) if sizes is None else tensor.split(list(sizes), dim)
+    return tuple(part.to(_numbered(device)) for part, device in zip(parts, devices, strict=False))
+
+
+def _numbered(device: Given) -> Given:
+    return torch.device("cpu" if device == -1 else f"cuda:{device}") if isinstance(device, int) else device
+
+
+def _not_built(name: str) -> Given:
+    raise AttributeError(f"torch._C.{name} is part of a build for GPUs: {FIX}")
 
 
 def _refused(text: str) -> Callable[..., Given]:
