@@ -138,8 +138,9 @@ def _tools(cuda: Patched) -> None:
     cuda.nvtx._nvtx = types.SimpleNamespace(**dict.fromkeys(marks, nothing))
     cuda.profiler.start = cuda.profiler.stop = nothing
     cuda.can_device_access_peer = lambda device, peer: True
-    cuda.CUDAGraph = cuda.graphs.CUDAGraph = _refused(NO_GRAPH)
-    cuda.MemPool = cuda.memory.MemPool = _refused(NO_POOL)
+    # Classes, as libraries name them in types.
+    cuda.CUDAGraph = cuda.graphs.CUDAGraph = type("CUDAGraph", (), {"__new__": _refused(NO_GRAPH)})
+    cuda.MemPool = cuda.memory.MemPool = type("MemPool", (), {"__new__": _refused(NO_POOL)})
 
 
 @contextlib.contextmanager
