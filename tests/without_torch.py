@@ -34,6 +34,7 @@ NEED_TORCH: Mapping[str, str] = {
     "launcher/whole/test_first_job.py": "the script trains with torch",
     "launcher/whole/test_job_environment.py::test_ranks_see_the_requirements_and_the_user_s_environment_stays_as_it_is[torchrun]": "torchrun",
     "launcher/whole/test_note_scripts.py": "reads checkpoints",
+    "launcher/whole/test_hang_calls.py": "gloo",
     "launcher/whole/test_restart.py": "reads checkpoints",
     "repository/test_gpu_synchronisations.py": "imports algorun_train",
     "repository/test_packages.py": "imports algorun_train",
