@@ -63,9 +63,11 @@ def _mesh_of(device: torch.device, rank: int, copies: Sequence[Sequence[int]], s
 
     torch would make groups with time-outs of its own, 10 minutes for NCCL and 30 for Gloo; these have the job's.
     """
+    own = next(ranks for ranks in copies if rank in ranks)
+    if len(own) == 1:  # nobody to wait for
+        return DeviceMesh(device.type, list(own), mesh_dim_names=(SHARD,))
     replicas = [ranks[begin : begin + shards] for ranks in copies for begin in range(0, len(ranks), shards)]
     within = own_group(rank, replicas)
-    own = next(ranks for ranks in copies if rank in ranks)
     assert within is not None  # of two ranks at least
     if len(own) == shards:
         return DeviceMesh.from_group(within, device.type, mesh_dim_names=(SHARD,))
