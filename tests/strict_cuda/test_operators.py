@@ -71,6 +71,7 @@ torch.cuda.nvtx.range_push("a mark")
 torch.cuda.nvtx.range_pop()
 torch.cuda.profiler.start()
 torch.cuda.set_per_process_memory_fraction(0.5)
+print("asked of the CPU's", hasattr(torch.ones(2), "__cuda_array_interface__"))
 print("statistics", torch.cuda.memory_stats()["allocated_bytes.all.peak"], torch.cuda.memory_summary())
 """
 
@@ -89,6 +90,7 @@ def test_what_needs_a_gpu_s_kernels_is_one_clear_error_and_marks_for_profilers_a
         f"AttributeError: torch._C._cuda_jiterator_compile_and_launch_kernel is part of a build for GPUs: {fix}",
         f"AttributeError: torch._C._cuda_record_memory_history is part of a build for GPUs: {fix}",
         "NotImplementedError: ALGORUN_CUDA_ON_CPU=strict has no Sparse tensors",
+        "asked of the CPU's False",
         "statistics 0 ALGORUN_CUDA_ON_CPU=strict has no figures of a GPU's memory",
     ):
         assert line in out

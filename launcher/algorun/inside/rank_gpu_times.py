@@ -1,12 +1,12 @@
 """Runs in a process of a rank that uses a GPU: puts the GPU's seconds of each activity in the place of the CPU's.
 
-rank_steps executes it at the first step after CUDA is in use. A script only queues its work: the CPU's seconds say where
-it waited, not what took long. So an event goes into the current stream where an activity begins and where it ends. The time
-between both is what the stream spent on that activity, its waiting for other streams and for the CPU included. Nobody waits
-for an event: it is asked at a later step whether the GPU has passed it, and until then the CPU's seconds stand in the record.
+rank_steps executes it at the first step after CUDA is in use. A script only queues its work: the CPU's seconds show where
+it waited, not which work took long. So the current stream gets an event where an activity begins and one where it ends. The
+time between both events is the stream's time for the activity, with its waits for other streams and for the CPU. Nobody waits
+for an event: a later step asks whether the GPU has passed it. Until then the record holds the CPU's seconds.
 
-Events cost some microseconds each. Where that is more than SHARE of a step, only some steps are measured, and each stands
-for the time since the one before it. Evaluations and saves are always measured.
+An event costs some microseconds. If all events cost more than SHARE of a step, only some steps are measured; a measured step
+stands for the time since the last measured one. Evaluations and saves are always measured.
 
 As in rank_steps, no module that a file of the user could replace is imported.
 """
@@ -26,7 +26,7 @@ SHARE = 0.002  # of a step's time, for events
 MOST_BETWEEN = 1000  # steps from one that is measured to the next one
 LONG_S = 0.05  # an activity of this length is no part of the usual step: it stands for itself only
 MOST_PENDING = 4096  # activities that the GPU has not passed yet; what comes beyond them keeps the CPU's seconds
-ASK_FROM = 256  # pending activities: from then on it is asked between steps, too
+ASK_FROM = 256  # pending activities: from so many on, events are asked between steps as well
 
 
 class Step:
@@ -90,7 +90,7 @@ class GpuTimes:
             return False
         if begin is None or mark is None or begin[1] != mark[1]:  # another stream has a time of its own
             begin = mark = None
-        if mark is not None or not is_long:
+        if len(self._pending) < MOST_PENDING and (mark is not None or not is_long):
             self._pending.append((None if is_long else of, ended, begin, mark, spent))
         return True
 
@@ -115,9 +115,8 @@ class GpuTimes:
         cuda = self._cuda
         device = cuda.current_device()
         if device not in self._used:
-            if not self._has_context(
-                device
-            ):  # an event would take hundreds of MiB of a GPU that this rank does not use
+            # On a GPU that this process does not use, an event would take hundreds of MiB.
+            if not self._has_context(device):
                 return None
             self._used.add(device)
         if cuda.is_current_stream_capturing():  # the event would become a part of the graph

@@ -255,7 +255,7 @@ class Activities:
     def _gpu_times(self, now: float) -> Any:  # as above
         torch: Any = sys.modules["torch"]  # has no types here
         seconds = self._times[FIRST_ACTIVITY : FIRST_ACTIVITY + len(ACTIVITIES)]
-        always = [index for index, name in enumerate(ACTIVITIES) if name in ("saving", "evaluation")]
+        always = SAVING - FIRST_ACTIVITY, EVALUATION - FIRST_ACTIVITY
         has_context = torch._C._cuda_hasPrimaryContext
         measured = self._numbers[ON_GPU : ON_GPU + 1]
         return _beside("gpu_times").GpuTimes(torch.cuda, has_context, seconds, measured, always, now)

@@ -89,6 +89,7 @@ def install(device: ctypes.CDLL) -> None:
     _answers(cuda, device)
     _streams(cuda)
     _tools(cuda)
+    _arrays(torch.Tensor)
     _memory(cuda)
     _storages(torch.UntypedStorage, device)
     _library(torch, dist)
@@ -143,6 +144,17 @@ def _tools(cuda: Patched) -> None:
     cuda.MemPool = cuda.memory.MemPool = type("MemPool", (), {"__new__": _refused(NO_POOL)})
 
 
+def _arrays(tensor: Patched) -> None:
+    own = tensor.__cuda_array_interface__.fget
+
+    def interface(self: Given) -> Given:
+        if self.device.type == "cuda":
+            raise RuntimeError(NO_ARRAY)
+        return own(self)  # an AttributeError: libraries ask whether a tensor has it
+
+    tensor.__cuda_array_interface__ = property(interface)
+
+
 @contextlib.contextmanager
 def _within(stream: Given) -> Iterator[None]:
     yield
@@ -177,8 +189,6 @@ def _exchange_device(index: int) -> int:
 
 
 def _storages(storage: Patched, device: ctypes.CDLL) -> None:
-    array: Patched = torch.Tensor
-    array.__cuda_array_interface__ = property(_refused(NO_ARRAY))
     own, resize = storage.resize_, device.strict_cuda_resize
     resize.argtypes, resize.restype = [ctypes.c_void_p, ctypes.c_size_t], None
 
