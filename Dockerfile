@@ -67,13 +67,12 @@ RUN --mount=type=tmpfs,target=/mnt \
         -r /mnt/sdist.lock -w /wheels
 
 FROM wheels AS code
-COPY pyproject.toml LICENSE README.md /src/
+COPY LICENSE /src/
 COPY launcher /src/launcher
 COPY train /src/train
 COPY client /src/client
-COPY report /src/report
 COPY compat /src/compat
-RUN pip wheel --no-deps --no-build-isolation --no-index -w /code /src
+RUN pip wheel --no-deps --no-build-isolation --no-index -w /code /src/launcher /src/train /src/client /src/compat
 
 # ---- EFA: optional, off by default ------------------------------------------------------------------------------
 FROM system AS network
@@ -150,7 +149,7 @@ RUN dpkg-divert --quiet --rename --divert /usr/lib/openssh/sshd.openssh --add /u
 # -I: the program must not import from the current folder, from PYTHONPATH or from the user's site-packages.
 # The id, new whenever this layer is, is what the hosts of a job compare: no container can see its image's digest.
 RUN --mount=type=bind,from=code,source=/code,target=/mnt \
-    pip install --no-deps --no-index --no-cache-dir --find-links /mnt algorun \
+    pip install --no-deps --no-index --no-cache-dir --find-links /mnt algorun algorun-train algorun-client algorun-smdistributed \
     && sed -i '1s/$/ -I/' /opt/venv/bin/algorun \
     && cat /proc/sys/kernel/random/uuid > /etc/algorun-image
 ARG VARIANT

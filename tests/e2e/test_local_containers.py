@@ -138,7 +138,7 @@ def python_for_others(folder: Path) -> str:
     packages = next(folder.glob("lib/python3*/site-packages"))
     paths = [path for path in sys.path if path and Path(path).is_dir() and "site-packages" in path]
     (packages / "algorun.pth").write_text(
-        "\n".join([*(str(REPOSITORY / name) for name in ("client", "launcher", "report")), *paths])
+        "\n".join([*(str(REPOSITORY / name) for name in ("client", "launcher")), *paths])
     )
     return str(folder / "bin" / "python")
 

@@ -35,5 +35,6 @@ def make(folder: Path) -> Path:
     lines = [str(ROOT), *map(str, PACKAGES)]
     lines += [f"import site; site.addsitedir({each!r})" for each in package_folders()]
     (site / "_editable_impl_algorun.pth").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    shutil.copy(ROOT / "launcher" / "algorun-rank.pth", site)
+    for name in ("launcher/algorun-rank.pth", "compat/algorun-smdistributed.pth"):
+        shutil.copy(ROOT / name, site)
     return folder / "bin" / "python"

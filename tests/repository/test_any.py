@@ -9,7 +9,7 @@ import pytest
 
 UNCHECKED = ("fast_dataclasses.py",)  # type checkers see the standard library's names in its place
 ROOT = Path(__file__).parents[2]
-PACKAGES = (ROOT / "launcher" / "algorun", ROOT / "client" / "algorun_client", ROOT / "report" / "algorun_report")
+PACKAGES = (ROOT / "launcher" / "algorun", ROOT / "client" / "algorun_client", ROOT / "client" / "algorun_report")
 ROOMS = sorted({path.parent for package in PACKAGES for path in package.rglob("*.py")})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/*.md")])
-FOLDERS = ("launcher", "train", "client", "report", "compat", "docker", "docs", "examples", "bench", "tests", ".ci")
+FOLDERS = ("launcher", "train", "client", "compat", "docker", "docs", "examples", "bench", "tests", ".ci")
 OLD = {"upgrade.md", "CHANGELOG.md"}  # they name files of earlier versions
 
 

@@ -17,7 +17,7 @@ from algorun.outcome.report import closing_line
 from algorun_client.follow.outcome import root_cause
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("launcher/algorun", "train/algorun_train", "client/algorun_client", "report/algorun_report")
+PACKAGES = ("launcher/algorun", "train/algorun_train", "client/algorun_client", "client/algorun_report")
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
 VALUE = "\0"  # in a text of the sources: what is put in
 FRAMES = (

@@ -10,7 +10,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from algorun.common import extras
+from algorun.common import distributions
 from algorun.common.errors import UserError
 from algorun.common.sizes import size_text
 from algorun_client.common import json_lines
@@ -173,7 +173,7 @@ def _wishes(options: argparse.Namespace) -> Wishes:
     except ModuleNotFoundError as error:
         if error.name not in LIBRARIES:
             raise
-        raise extras.missing("algorun report", error.name or "", "report") from None
+        raise distributions.missing("algorun report", error.name or "", "algorun-client") from None
     return checked(options)
 
 

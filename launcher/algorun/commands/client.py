@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from algorun.common import extras
+from algorun.common import distributions
 
 PACKAGES = ("algorun_client", "boto3", "botocore", "rich")
 
@@ -31,4 +31,4 @@ def _missing(command: str, error: ModuleNotFoundError) -> Exception:
     name = (error.name or "").partition(".")[0]
     if (error.name or "") != name or name not in PACKAGES:
         return error  # a defect, not a missing package
-    return extras.missing(f"algorun {command}", name, "client")
+    return distributions.missing(f"algorun {command}", name, "algorun-client")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
-from algorun.common import __version__
+from algorun.common import __version__, distributions
 from algorun.common.errors import ExitCode, UserError
 from algorun.job import jobfiles
 from algorun.job.paths import Paths
@@ -53,8 +54,26 @@ def _efa(machine: probe.Machine) -> Finding:
     return Finding("EFA devices", f"{value}; {lacks}", fix=fix)
 
 
+def _distributions() -> Finding:
+    """Those of algorun that are installed here. They come from one clone: nothing else makes sure that they fit."""
+    found = distributions.versions() or {"algorun": __version__}
+    if len(set(found.values())) == 1:
+        return Finding("algorun", f"{__version__}: {', '.join(found)}")
+    value = ", ".join(f"{name} {version}" for name, version in found.items())
+    return Finding("algorun", value, "fail", "install all of them from one clone")
+
+
+def _smdistributed() -> Finding:
+    """Whose package scripts for AWS's smdistributed libraries would import."""
+    found = find_spec("smdistributed")
+    if found is None:
+        return Finding("smdistributed", "absent: only scripts that import it need it")
+    places = [*(found.submodule_search_locations or ()), os.path.dirname(found.origin or "")]
+    return Finding("smdistributed", next(filter(None, places), "found"))
+
+
 def _software(machine: probe.Machine) -> list[Finding]:
-    found = [Finding("algorun", __version__), Finding("python", machine.python)]
+    found = [_distributions(), _smdistributed(), Finding("python", machine.python)]
     torch = machine.packages.get("torch")
     if torch:
         found.append(Finding("torch", torch))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from algorun.common import extras
+from algorun.common import distributions
 
 from . import client
 
@@ -21,7 +21,7 @@ def run(words: Sequence[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name not in PACKAGES:
             raise  # a defect, not a missing package
-        raise extras.missing("algorun report", error.name or "", "report") from None
+        raise distributions.missing("algorun report", error.name or "", "algorun-client") from None
     if is_of_folder(words) or not client.is_installed():
         return main(words)
     return client.run(["report", *words])

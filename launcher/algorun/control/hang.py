@@ -17,7 +17,7 @@ from .call import Call
 # Patterns are text, compiled at the first hang: no start waits for that.
 STANDARD = r"/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen "
 # Files that are not the user's own code. The bundled entrypoints (algorun_train) count as the user's.
-LIBRARY = STANDARD + r"|/(site|dist)-packages/(?!algorun_train/)|/launcher/algorun/|/compat/smdistributed/"
+LIBRARY = STANDARD + r"|/(site|dist)-packages/(?!algorun_train/)|/launcher/algorun/|/compat/algorun_smdistributed/"
 # Files between a wait and its caller: the standard library, torch's wrappers.
 WRAPPER = STANDARD + r"|/torch/(_ops|_tensor|autograd/function|_dynamo/eval_frame|utils/\w+|optim/optimizer)\.py$"
 # Where libraries wait for other ranks in Python code (a file and a function).

@@ -143,7 +143,9 @@ def _strict_device() -> None:
     try:
         __import__("algorun_train.ranks.strict_cuda.import_hook", fromlist=["install"]).install()
     except ImportError as error:
-        sys.stderr.write(f"ALGORUN_CUDA_ON_CPU=strict: {error}; fix: pip install 'algorun[train]', or unset it\n")
+        sys.stderr.write(
+            f"ALGORUN_CUDA_ON_CPU=strict: {error}; fix: pip install ./train in the clone of algorun, or unset it\n"
+        )
         raise SystemExit(64) from None
 
 

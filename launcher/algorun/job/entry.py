@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from algorun.common import distributions
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass
 
 from .usercode import is_package
 
+TRAINING = "algorun_train"
 BUNDLED = {
-    "ddp": "algorun_train.jobs.ddp",
-    "pipeline": "algorun_train.jobs.pipeline",
-    "mpi-basics": "algorun_train.jobs.mpi_basics",
+    "ddp": f"{TRAINING}.jobs.ddp",
+    "pipeline": f"{TRAINING}.jobs.pipeline",
+    "mpi-basics": f"{TRAINING}.jobs.mpi_basics",
 }
 
 COMMAND_LINE = "command line"  # the source of a program that `algorun run` names
@@ -96,8 +98,13 @@ def of_command_line(target: str, args: Sequence[str], *, module: bool, cwd: str)
     if module:
         return Entry("module", target, tuple(args), cwd, COMMAND_LINE)
     if target in BUNDLED:
-        return Entry("bundled", target, tuple(args), cwd, COMMAND_LINE)
+        return _bundled(target, args, cwd, COMMAND_LINE)
     return of_file(target, args, cwd, where="program", source=COMMAND_LINE)
+
+
+def _bundled(name: str, args: Sequence[str], cwd: str, source: str) -> Entry:
+    distributions.need(f"entrypoint {name}", TRAINING)
+    return Entry("bundled", name, tuple(args), cwd, source)
 
 
 def of_file(target: str, args: Sequence[str], cwd: str, *, where: str, source: str) -> Entry:
@@ -160,10 +167,10 @@ def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str)
                 f"is absent, but {code} holds {', '.join(sorted(_programs(str(code)))[:5])}",
                 fix="name the entry point in sagemaker_program or SAGEMAKER_PROGRAM (SDK v3: entry_script)",
             )
-        return Entry("bundled", "ddp", tuple(args), cwd if code.is_dir() else "/", "default program")
+        return _bundled("ddp", args, cwd if code.is_dir() else "/", "default program")
     name = program.removesuffix(".py")
     if name in BUNDLED and (_is_empty(code / program) or (name == program and not os.path.exists(code / program))):
-        return Entry("bundled", name, tuple(args), cwd if code.is_dir() else "/", source)
+        return _bundled(name, args, cwd if code.is_dir() else "/", source)
     plain = program.removeprefix("./")  # SDK v3 adds it
     if plain.startswith(("/", "-")) or ".." in plain.split("/") or "\0" in plain:
         raise UserError(source, f"{program!r} is not an entry point", allowed="a path inside the code folder")

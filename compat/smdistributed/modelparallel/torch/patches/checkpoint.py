@@ -1,5 +1,0 @@
-"""Activation checkpointing under the names of the documentation."""
-
-from smdistributed.modelparallel.torch.checkpointing import checkpoint, checkpoint_sequential
-
-__all__ = ["checkpoint", "checkpoint_sequential"]
