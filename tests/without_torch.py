@@ -37,7 +37,7 @@ NEED_TORCH: Mapping[str, str] = {
     "launcher/whole/test_hang_calls.py": "gloo",
     "launcher/whole/test_restart.py": "reads checkpoints",
     "repository/test_gpu_synchronisations.py": "imports algorun_train",
-    "repository/test_packages.py": "imports algorun_train",
+    "repository/test_distributions.py": "imports algorun_train",
     "repository/test_gpu_test.py::test_the_packages_are_those_of_this_interpreter": "asks for torch's version",
     "repository/test_gpu_test_runs.py": "the harness asks torch for GPUs",
     "image/test_licences.py::test_licences_and_sizes_are_those_of_the_packages_that_are_installed_here": "the image's packages",

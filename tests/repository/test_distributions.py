@@ -182,7 +182,16 @@ def test_the_closed_package_stays_whole_and_is_the_one_that_scripts_get(wheels, 
         '[tool.hatch.build.targets.wheel]\npackages = ["smdistributed"]\n'
     )
     (tmp_path / "wheel").mkdir()
-    run(*PIP, "wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", tmp_path / "wheel", closed.parent)
+    run(
+        *PIP,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--no-index",
+        "--wheel-dir",
+        tmp_path / "wheel",
+        closed.parent,
+    )
     python = environment(tmp_path / "environment", *(tmp_path / "wheel").iterdir())
     before = {path: path.read_bytes() for path in (site_packages(python) / "smdistributed").rglob("*.py")}
     run(*PIP, "--python", python, "install", "--no-index", "--no-deps", *wheels.values())

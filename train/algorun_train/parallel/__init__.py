@@ -1,7 +1,5 @@
 """A library that trains one model over several ranks: in pipeline stages, with replicas of the pipeline beside each other.
 
-    signatures/   one model called with several signatures: stages for each, over the same weights
-    replicas/     replicas with uneven batches; gradients that are reduced when something uses them
     planning/     all ranks together: cut the model, profile its segments, choose the stages, keep them in a file
     run/          the stages of this rank: training, evaluation, weights, gradients (`Pipeline`)
     draw/         schedules, partitions and timelines as text, SVG and trace

@@ -4,7 +4,7 @@ AWS's documentation has scripts import this module and call `init_process_group(
 collectives are torch's own.
 """
 
-from algorun_train.ranks import backend
+from algorun_smdistributed.ranks import backend
 
 NAME = "smddp"
 

@@ -10,9 +10,9 @@ from typing import Protocol
 import torch
 
 from algorun_smdistributed.script_types import Given, Result
+from algorun_smdistributed.signatures.model_call import ModelCall
 from algorun_train.common.errors import UserError
 from algorun_train.parallel.model import trees
-from algorun_train.parallel.signatures.model_call import ModelCall
 from algorun_train.ranks import tensor_memory
 
 SEVERAL = (

@@ -23,12 +23,12 @@ from pathlib import Path
 
 import torch
 
+from algorun_smdistributed.ranks import host_files
 from algorun_smdistributed.script_types import Given, Result, StateDict
+from algorun_smdistributed.signatures.optimizer_state import merged
+from algorun_smdistributed.torch_files.safe_files import read, warn_of_unreadable, write
 from algorun_train.common.errors import UserError
 from algorun_train.common.files import writable
-from algorun_train.parallel.signatures.optimizer_state import merged
-from algorun_train.ranks import host_files
-from algorun_train.torch_files.safe_files import read, warn_of_unreadable, write
 
 from .context import Context
 from .sharded_state import merged_shares

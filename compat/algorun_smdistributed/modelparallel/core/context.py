@@ -8,16 +8,16 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
+from algorun_smdistributed.ranks.meeting import Meeting, own_meeting
+from algorun_smdistributed.signatures.model_ranks import ModelRanks
 from algorun_train.options import mp_parameters
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_parameters import MpParameters
 from algorun_train.options.pipeline_layout import lay_out
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.shard.sharded_model import ShardMesh, make_mesh
-from algorun_train.parallel.signatures.model_ranks import ModelRanks
 from algorun_train.ranks import join
 from algorun_train.ranks.communicator import LONG_WORK
-from algorun_train.ranks.meeting import Meeting, own_meeting
 from algorun_train.ranks.object_channel import ObjectChannel
 from algorun_train.ranks.packing import Packing, cannot_be_sent
 from algorun_train.ranks.world import read_world

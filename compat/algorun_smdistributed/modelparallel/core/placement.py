@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from algorun_smdistributed.signatures import manual_order
 from algorun_train.common.errors import UserError
 from algorun_train.parallel.model.segments import Cutting, modules_around
-from algorun_train.parallel.partition import manual_order
 
 MARK = "_smp_partition"
 SHOWN = 4  # modules that a warning names

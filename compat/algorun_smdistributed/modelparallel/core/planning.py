@@ -8,6 +8,9 @@ from pathlib import Path
 
 from torch import nn
 
+from algorun_smdistributed.signatures import independent_samples
+from algorun_smdistributed.signatures.model_call import ModelCall
+from algorun_smdistributed.signatures.pipelines import Plan, precision_of
 from algorun_train.options import folders, for_parallel
 from algorun_train.parallel.cut import any_module
 from algorun_train.parallel.model.model_stages import ModelStages
@@ -15,9 +18,6 @@ from algorun_train.parallel.partition import profiling
 from algorun_train.parallel.planning import on_one_rank
 from algorun_train.parallel.planning.model_partitioner import PARTITION, ModelPartitioner
 from algorun_train.parallel.run.options import RunOptions
-from algorun_train.parallel.signatures import independent_samples
-from algorun_train.parallel.signatures.model_call import ModelCall
-from algorun_train.parallel.signatures.pipelines import Plan, precision_of
 from algorun_train.ranks import generators
 from algorun_train.ranks.communicator import LONG_WORK
 

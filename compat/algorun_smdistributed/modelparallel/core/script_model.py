@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from algorun_train.parallel.replicas.part import ReplicaOptions
-from algorun_train.parallel.replicas.whole_model import WholeModel
-from algorun_train.parallel.signatures.pipelines import Setting
-from algorun_train.parallel.signatures.placed_model import PlacedModel
+from algorun_smdistributed.replicas.part import ReplicaOptions
+from algorun_smdistributed.replicas.whole_model import WholeModel
+from algorun_smdistributed.signatures.pipelines import Setting
+from algorun_smdistributed.signatures.placed_model import PlacedModel
 
 from .answers import Answer, Whole
 from .context import Context

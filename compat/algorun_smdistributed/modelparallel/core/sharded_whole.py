@@ -12,10 +12,10 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from algorun_smdistributed.replicas.part import ReplicaOptions
+from algorun_smdistributed.replicas.uneven import UnevenReplicas
+from algorun_smdistributed.replicas.whole_model import WholeModel
 from algorun_train.common.errors import UserError
-from algorun_train.parallel.replicas.part import ReplicaOptions
-from algorun_train.parallel.replicas.uneven import UnevenReplicas
-from algorun_train.parallel.replicas.whole_model import WholeModel
 from algorun_train.parallel.run.gradient_sum import GradientSum, Hook
 from algorun_train.parallel.shard.layer_units import layer_units
 from algorun_train.parallel.shard.sharded_model import ShardMesh, shard

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 import torch
 
 from algorun_smdistributed.script_types import Given, Result
+from algorun_smdistributed.signatures.agreed_pass import Header, agree
+from algorun_smdistributed.signatures.fit import Fit
+from algorun_smdistributed.signatures.model_call import ModelCall
 from algorun_train.common.errors import UserError
 from algorun_train.parallel.model import trees
-from algorun_train.parallel.signatures.agreed_pass import Header, agree
-from algorun_train.parallel.signatures.fit import Fit
-from algorun_train.parallel.signatures.model_call import ModelCall
 from algorun_train.ranks import generators
 from algorun_train.ranks.packing import Packed, Packing
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from algorun_smdistributed.script_types import StateDict
-from algorun_train.parallel.signatures.optimizer_state import StatePart
+from algorun_smdistributed.signatures.optimizer_state import StatePart
 
 PARTIAL = "_smp_is_partial"
 """the key of a state dict that says whether other ranks have more of it"""

@@ -18,7 +18,7 @@ Source: AWS's developer guide, and the public API pages of sagemaker-python-sdk.
 from __future__ import annotations
 
 from algorun_smdistributed.modelparallel.core.refused import refuse
-from algorun_train.parallel.replicas.gradient_use import GradientUse
+from algorun_smdistributed.replicas.gradient_use import GradientUse
 
 from . import amp, nn, optimizers, utils
 from .checkpointing import checkpoint, checkpoint_sequential, set_activation_checkpointing

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import functools
 
+from algorun_smdistributed.ranks.meeting import Meeting
 from algorun_smdistributed.script_types import Given, Result
 from algorun_train.common.errors import UserError
-from algorun_train.ranks.meeting import Meeting
 
 from .ranks import (
     DP_GROUP,

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 
 from algorun_smdistributed.script_types import Given, Result
+from algorun_smdistributed.torch_files import safe_files
 from algorun_train.common.errors import UserError
-from algorun_train.torch_files import safe_files
 
 from .ranks import mp_rank, pp_rank, rdp_rank, tp_rank
 from .session import context

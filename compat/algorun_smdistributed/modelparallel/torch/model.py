@@ -15,11 +15,11 @@ from algorun_smdistributed.modelparallel.core.answers import scalar
 from algorun_smdistributed.modelparallel.core.script_model import ScriptModel
 from algorun_smdistributed.modelparallel.core.sharded_state import ShardedModelState
 from algorun_smdistributed.modelparallel.core.state_keys import PARTIAL
+from algorun_smdistributed.replicas.part import ReplicaOptions
+from algorun_smdistributed.replicas.uneven import UnevenReplicas
 from algorun_smdistributed.script_types import Given, Result, StateDict
+from algorun_smdistributed.signatures.whole_state import Calls, WholeState
 from algorun_train.common.errors import UserError
-from algorun_train.parallel.replicas.part import ReplicaOptions
-from algorun_train.parallel.replicas.uneven import UnevenReplicas
-from algorun_train.parallel.signatures.whole_state import Calls, WholeState
 
 from . import transformer_names
 from .module_view import ModuleView

@@ -15,10 +15,10 @@ from algorun_smdistributed.modelparallel.core.sharded_state import (
 )
 from algorun_smdistributed.modelparallel.core.sharded_step import FlatShares, ShardedStep
 from algorun_smdistributed.modelparallel.core.state_keys import BUILD, PARTIAL, with_keys, without_keys
+from algorun_smdistributed.replicas.part import Part
 from algorun_smdistributed.script_types import Given, Result, StateDict
+from algorun_smdistributed.signatures import optimizer_state
 from algorun_train.common.errors import UserError
-from algorun_train.parallel.replicas.part import Part
-from algorun_train.parallel.signatures import optimizer_state
 
 from .session import session
 

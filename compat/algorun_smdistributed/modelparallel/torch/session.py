@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 
+from algorun_smdistributed.happening import Happening
 from algorun_smdistributed.modelparallel.core.context import Context, enter
 from algorun_smdistributed.modelparallel.core.script_model import ScriptModel
 from algorun_smdistributed.script_types import Given
 from algorun_train.common.errors import UserError
-from algorun_train.common.happening import Happening
 from algorun_train.options import mp_parameters
 
 VARIABLE = "SM_HP_MP_PARAMETERS"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch.optim import Optimizer
 
 from algorun_smdistributed.modelparallel.core.refused import refuse, stand_in
-from algorun_train.optimizers.lamb import FusedLAMB
+from algorun_smdistributed.optimizers.lamb import FusedLAMB
 
 __all__ = ["FusedLAMB", "FusedLamb", "FusedNovoGrad"]
 

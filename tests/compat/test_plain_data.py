@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from algorun_smdistributed.torch_files import safe_files as files
 from algorun_train.common.errors import UserError
-from algorun_train.torch_files import safe_files as files
 
 SCALARS = [
     np.prod(torch.Size([3, 4])),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from algorun_smdistributed.ranks import host_files
 from algorun_train.common.errors import UserError
-from algorun_train.ranks import host_files
 from tests.train.thread_communicator import as_ranks
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from algorun_smdistributed.signatures.optimizer_state import StatePart, merged, numbers_of, part_of
 from algorun_train.common.errors import UserError
-from algorun_train.parallel.signatures.optimizer_state import StatePart, merged, numbers_of, part_of
 
 
 def part(numbers, copies=()):

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from algorun_smdistributed.replicas.part import Part
 from algorun_train.common.errors import UserError
-from algorun_train.parallel.replicas.part import Part
 
 from .staged_model import StagedModel
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from algorun_smdistributed.signatures.fit import AGAIN, Fit, fit, in_pieces, whole_of
+from algorun_smdistributed.signatures.independent_samples import by_mode
+from algorun_smdistributed.signatures.model_call import ModelCall
 from algorun_train.common.errors import UserError
-from algorun_train.parallel.signatures.fit import AGAIN, Fit, fit, in_pieces, whole_of
-from algorun_train.parallel.signatures.independent_samples import by_mode
-from algorun_train.parallel.signatures.model_call import ModelCall
 
 CPU = torch.device("cpu")
 

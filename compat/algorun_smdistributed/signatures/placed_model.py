@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 from torch import nn
 
+from algorun_smdistributed.replicas.uneven import UnevenReplicas
+from algorun_smdistributed.replicas.whole_model import WholeModel
 from algorun_train.common.errors import UserError
 from algorun_train.parallel.model import recompute
-from algorun_train.parallel.replicas.uneven import UnevenReplicas
-from algorun_train.parallel.replicas.whole_model import WholeModel
 from algorun_train.parallel.run.gradient_sum import Hook
 
 from .fit import AGAIN, PLAN, Fit, fit

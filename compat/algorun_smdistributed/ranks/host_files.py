@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from algorun_train.common.errors import UserError
-
-from .communicator import Communicator
+from algorun_train.ranks.communicator import Communicator
 
 T = TypeVar("T")
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun_train.parallel.partition import manual_order
-from algorun_train.parallel.partition.manual_order import nearest
+from algorun_smdistributed.signatures import manual_order
+from algorun_smdistributed.signatures.manual_order import nearest
 from algorun_train.parallel.partition.simulated_search import every_partition
 from tests.conftest import examples
 

@@ -14,10 +14,9 @@ import torch
 import torch.distributed as dist
 
 from algorun_train.common.errors import UserError
-
-from . import join
-from .object_channel import gathered_rows
-from .packing import Packing, cannot_be_sent
+from algorun_train.ranks import join
+from algorun_train.ranks.object_channel import gathered_rows
+from algorun_train.ranks.packing import Packing, cannot_be_sent
 
 FIRST = 1024  # bytes of the first round; longer data takes a second one
 NAME = 200  # bytes of a call's name

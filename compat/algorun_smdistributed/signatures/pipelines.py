@@ -11,20 +11,20 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from algorun_train.parallel.cut import any_module, found_cut, module_copy, recut
+from algorun_smdistributed.ranks.meeting import Meeting
+from algorun_smdistributed.replicas.part import ReplicaOptions
+from algorun_train.parallel.cut import any_module, found_cut, module_copy
 from algorun_train.parallel.model import recompute
 from algorun_train.parallel.model.model_stages import ModelStages
 from algorun_train.parallel.model.precision import AUTOCAST
 from algorun_train.parallel.model.segments import TensorSpec
 from algorun_train.parallel.partition import profiling
-from algorun_train.parallel.replicas.part import ReplicaOptions
 from algorun_train.parallel.run.options import RunOptions
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.run.process_groups import Axes
 from algorun_train.ranks import generators
-from algorun_train.ranks.meeting import Meeting
 
-from . import independent_samples
+from . import independent_samples, recut
 from .fit import Stages
 from .model_call import ModelCall, Signature
 

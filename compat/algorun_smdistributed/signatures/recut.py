@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from torch import nn
 
 from algorun_train.common.errors import UserError
+from algorun_train.parallel.cut.any_module import Cut, Search
 from algorun_train.parallel.model.segments import SegmentSpec
-
-from .any_module import Cut, Search
 
 
 def recut(

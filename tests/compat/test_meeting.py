@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from algorun_smdistributed.ranks.meeting import Meeting
 from algorun_train.common.errors import UserError
-from algorun_train.ranks.meeting import Meeting
 
 ALONE = Meeting(3, [3])
 

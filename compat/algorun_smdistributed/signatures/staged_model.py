@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from algorun_smdistributed.replicas.part import Part
 from algorun_train.parallel.model.precision import AUTOCAST
-from algorun_train.parallel.replicas.part import Part
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.ranks import device_copies
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import devices, roll_call
+from algorun_train.ranks import devices, roll_call
 
 Options = Any  # torch's DistributedBackendOptions and its groups' own options: without public names or types
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from algorun_train.common.happening import Happening
+from algorun_smdistributed.happening import Happening
+from algorun_smdistributed.ranks.meeting import Meeting
 from algorun_train.parallel.layout.layout import Layout
 from algorun_train.parallel.run.process_groups import Axes
 from algorun_train.ranks.communicator import Communicator
-from algorun_train.ranks.meeting import Meeting
 from algorun_train.ranks.object_channel import ObjectChannel
 
 
