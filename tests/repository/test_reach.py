@@ -8,7 +8,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 TOPS = ("launcher/algorun", "train/algorun_train", "client/algorun_client", "client/algorun_report")
 # A program that runs by its path, and what a setting starts for any script.
-STARTED = {"algorun_train.data.decode_worker", "algorun_train.ranks.cuda_on_cpu", "algorun_train.ranks.strict_cuda.import_hook"}
+STARTED = {
+    "algorun_train.data.decode_worker",
+    "algorun_train.ranks.cuda_on_cpu",
+    "algorun_train.ranks.strict_cuda.import_hook",
+}
 
 
 def modules() -> dict[str, Path]:
