@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("tests/*.md")])
+PAGES = sorted(
+    page
+    for pattern in ("*.md", "docs/**/*.md", "tests/*.md", "train/**/*.md", "examples/**/*.md", ".github/**/*.md")
+    for page in ROOT.glob(pattern)
+)
 FOLDERS = ("launcher", "train", "client", "compat", "docker", "docs", "examples", "bench", "tests", ".ci")
 OLD = {"upgrade.md", "CHANGELOG.md"}  # they name files of earlier versions
 
@@ -43,6 +47,45 @@ def test_paths_are_those_of_files(page):
     paths = {path for path in re.findall(r"`([\w.-]+/[\w./-]*)`", text) if path.split("/")[0] in FOLDERS}
     paths = {path for path in paths if not re.search("[A-Z]{4}", path)}  # launcher/ROOM, jobs/NAME.py
     assert not sorted(path for path in paths if not (ROOT / path).exists() and not (page.parent / path).exists())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_row_of_a_table_has_the_cells_of_its_head(page):
+    """A reader sees a broken row as text, or loses its last cell."""
+    wrong, head = [], 0
+    for line in without_code(page.read_text()).splitlines():
+        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        head = head or cells if cells else 0
+        if cells != head or (cells and not line.rstrip().endswith("|")):
+            wrong.append(line)
+    assert not wrong
+
+
+def rooms(package: Path) -> set[str]:
+    """The folders of a package that hold modules."""
+    return {each.parent.name for each in package.glob("*/__init__.py")}
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "launcher/algorun",
+        "train/algorun_train",
+        "client/algorun_client",
+        "client/algorun_report",
+        "compat/algorun_smdistributed",
+    ],
+)
+def test_the_architecture_names_every_room_and_no_other(package):
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text.partition(f"Rooms of `{package}/`:")[2].partition("|\n\n")[0]
+    named = {
+        name
+        for row in table.splitlines()
+        if row.startswith("| `")
+        for name in re.findall(r"`([\w/]+)/`", row.split("|")[1])
+    }
+    assert named == rooms(ROOT / package)
 
 
 @pytest.mark.parametrize("page", [ROOT / "docs" / "structure.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)

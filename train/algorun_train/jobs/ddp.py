@@ -1,4 +1,4 @@
-"""Trains an image classifier with data parallelism: `python -m algorun_train.jobs.ddp --epochs 10 ..` under any launcher.
+"""Trains an image classifier or a language model, data parallel, under any launcher: `python -m algorun_train.jobs.ddp ..`.
 
 The job itself is ddp_job.py. This module imports no torch before `main` is called (start.py).
 """

@@ -102,7 +102,7 @@ class ModelOptions(TrainOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DdpJobOptions(ModelOptions):
-    """Options of `ddp`: image classification with data parallelism."""
+    """Options of `ddp`: an image classifier or a language model, trained with data parallelism."""
 
     model: str | None = option(
         None, "embedded model (vit or convnet), or a Hugging Face folder; else SM_CHANNEL_MODEL, else vit", IDENTITY
