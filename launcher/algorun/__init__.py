@@ -1,6 +1,6 @@
-"""algorun: starts training on every host of a SageMaker job. Standard library only.
+"""Starts training on every host of a SageMaker job. Standard library only.
 
-For training scripts: stop on request, all ranks at the same step.
+A training script stops on request, all ranks at the same step:
 
     import algorun
 
@@ -27,11 +27,13 @@ _common: CommonStop | None = None
 
 
 def should_stop() -> bool:
-    """True once any rank has received SIGTERM. All ranks get the same answer at the same step.
+    """Returns True once any rank has received SIGTERM. All ranks get the same answer at the same step.
 
     Call it on every rank at the end of every step, equally often. The ranks are those of torch.distributed if it is
     initialised, else those of mpi4py if it is imported, else this process alone. They exchange their flags every few
     steps, at most about four times a second, on a gloo group (or MPI communicator) of their own.
+
+    After the first True it always returns True and exchanges nothing, because other ranks may have ended.
 
     Each call is also a sign of life for the launcher, which ends a job if a rank makes no optimizer step for minutes.
     So call it between the batches of a long evaluation as well, on every rank.
@@ -50,10 +52,14 @@ def should_stop() -> bool:
 
 
 def trained_on(samples: float, tokens: float = 0.0) -> None:
-    """Tells the launcher what this rank has trained on since its last call, such as the samples of its own batch.
+    """Tells the launcher what this rank has trained on since its last call.
 
-    Call it once a step, on every rank, in the process that has imported torch. The closing table then says samples and
-    tokens per second of all ranks. Without algorun's launcher it does nothing. 1 us.
+    Call it once a step, on every rank, in the process that has imported torch. The closing table then shows samples and
+    tokens per second of all ranks. Without algorun's launcher it does nothing. A call takes 1 us; ranks exchange nothing.
+
+    Args:
+        samples: the number of samples of this rank's own batch.
+        tokens: the number of tokens of this rank's own batch, for text.
     """
     import sys
 

@@ -1,8 +1,11 @@
-"""Reads checkpoints of the bundled entrypoints in your own programs; docs/checkpoints.md describes their files.
+"""Reads checkpoints of the bundled entrypoints in your own programs.
 
-from algorun.checkpoints import model_state
+    from pathlib import Path
+    from algorun.checkpoints import model_state
 
-model.load_state_dict(model_state(Path("checkpoints")))
+    model.load_state_dict(model_state(Path("checkpoints")))
+
+docs/checkpoints.md describes the files.
 """
 
 from __future__ import annotations

@@ -1,21 +1,18 @@
-"""Trains a model that does not fit one device, in stages on several ranks. Any launcher that sets torchrun's variables
-will do.
+"""Trains a model that does not fit one device, in stages on several ranks, under any launcher that sets torchrun's variables.
 
-import torch
-from algorun.pipeline import pipeline
+    import torch
+    from algorun.pipeline import pipeline
 
-model = Net()  # equal weights on every rank: seed before
-images = torch.zeros(4, 3, 32, 32)  # one microbatch, in the shape that training uses
-pipe = pipeline(model, images, torch.nn.functional.cross_entropy, pp=2, microbatches=8)
-optimizer = torch.optim.AdamW(pipe.parameters())  # of this rank's stages
-for images, labels in batches(pipe.axes.dp_rank):  # 32 images; the ranks of one pipeline take the same
-    loss = pipe.everywhere(pipe.step(images, labels)) / 8
-    optimizer.step()
-    optimizer.zero_grad()
+    model = Net()  # equal weights on every rank: seed before
+    images = torch.zeros(4, 3, 32, 32)  # one microbatch, in the shape that training uses
+    pipe = pipeline(model, images, torch.nn.functional.cross_entropy, pp=2, microbatches=8)
+    optimizer = torch.optim.AdamW(pipe.parameters())  # of this rank's stages
+    for images, labels in batches(pipe.axes.dp_rank):  # 32 images; the ranks of one pipeline take the same
+        loss = pipe.everywhere(pipe.step(images, labels)) / 8
+        optimizer.step()
+        optimizer.zero_grad()
 
-`help(pipeline)` explains the options. `untie(model)` replaces a weight that two layers share, such as embedding and
-head, by one copy for each layer; the copies then train separately. Wrong arguments, or a model that cannot be cut, raise
-the same UserError on all ranks.
+Wrong arguments, or a model that cannot be cut, raise the same UserError on all ranks.
 """
 
 from __future__ import annotations

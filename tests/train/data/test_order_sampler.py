@@ -2,6 +2,7 @@
 
 import functools
 import random
+import textwrap
 
 import pytest
 import torch
@@ -118,7 +119,7 @@ def test_a_state_of_other_data_and_reading_without_counting():
 
 
 def test_the_page_s_example_is_the_package_s_and_trains_on_each_sample():
-    example = door.__doc__.split("\n\n", 1)[1].split("\n\nIt works", 1)[0]
+    example = textwrap.dedent(door.__doc__.split("\n\n", 1)[1].split("\n\nIt works", 1)[0])
     assert example in (ROOT / "docs" / "data.md").read_text()
     seen = []
     dataset = TensorDataset(torch.arange(64), torch.arange(64))

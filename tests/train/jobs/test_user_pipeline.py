@@ -2,6 +2,7 @@
 
 import json
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_a_script_with_a_model_of_its_own_learns_in_stages(ranks, tmp_path):
 def test_the_page_s_example_is_the_package_s():
     from algorun import pipeline
 
-    example = pipeline.__doc__.split("import torch\n", 1)[1].split("\n\n`help", 1)[0]
+    example = textwrap.dedent(pipeline.__doc__.split("\n\n", 1)[1].split("\n\nWrong", 1)[0])
     assert example in (ROOT / "docs" / "pipeline.md").read_text()
 
 

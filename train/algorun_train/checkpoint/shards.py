@@ -251,11 +251,17 @@ def newest_complete(rows: Sequence[Sequence[Shard]], keep: int) -> list[Save]:
 
 
 def model_state(root: Path) -> dict[str, torch.Tensor]:
-    """The uncut model's state dict from a folder that holds all shards of a checkpoint: the newest undamaged one.
+    """Returns the whole model's state dict, from the newest complete and undamaged checkpoint in a folder.
 
-    For a user's own program: `model.load_state_dict(model_state(Path("checkpoints")))`. Without a shared disk each host
-    holds only some shards: use a copy of the S3 prefix to which all hosts sync, or copy the hosts' folders into one.
-    Raises UserError if no checkpoint is complete and undamaged.
+    Call it in any process; it needs no other ranks. The tensors are on the CPU, under the uncut model's own names and in
+    its own shapes, whatever the number of stages or shares of the job that saved. Reading executes nothing in the files.
+
+    Args:
+        root: the folder that holds the `step-..` folders. It needs all shards of a checkpoint. Without a shared disk each
+            host's folder holds only some: use a copy of the S3 prefix to which all hosts sync.
+
+    Raises:
+        UserError: if no checkpoint there is complete and undamaged; the text names the first faults.
     """
     store = ShardStore(root, 1)
     found, warnings = store.found()

@@ -9,7 +9,7 @@ EXIT_USER_ERROR = 64  # sysexits.h EX_USAGE; the launcher's code for "configurat
 
 
 class UserError(Exception):
-    """Bad configuration or bad data input. The text says what, where, what is allowed and the fix."""
+    """Bad configuration or bad input data. The text says what is wrong, where, what is allowed, and the fix."""
 
     explains_itself = True  # the launcher looks for no hint, and for no other cause (inside/rank_report.py)
 

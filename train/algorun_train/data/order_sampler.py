@@ -16,11 +16,14 @@ FORMAT = 1  # of `state_dict`
 
 
 class StepSampler:
-    """The `batch_sampler` of a DataLoader. The order of an epoch is f(seed, epoch); the position is the number of samples
-    that were trained on. So an epoch that was interrupted goes on with any number of ranks and of workers, and every
-    sample is trained on exactly once.
+    """The `batch_sampler` of a DataLoader: yields the indices of this rank's batches.
 
-    Create it on all ranks, after torch.distributed if the script uses that: the ranks compare their arguments.
+    The order of an epoch depends on `seed` and the epoch alone; the position is the number of samples that were trained
+    on. So an interrupted epoch continues with any number of ranks and of workers, and every sample is trained on exactly
+    once.
+
+    Create it on all ranks, after torch.distributed if the script uses that: the ranks compare their arguments, and rank 0
+    prints what an epoch is. No other call exchanges anything between ranks.
 
     Args:
         dataset: what the DataLoader reads, or its number of samples.
@@ -35,8 +38,13 @@ class StepSampler:
             of torch.distributed, mpi4py, torchrun's variables or mpirun's. Give them for pipelines: their ranks read the same.
         exchange: gives this rank's text and returns those of all ranks. By default torch.distributed or mpi4py.
 
+    Attributes:
+        seed: the seed of the order; `load_state_dict` replaces it.
+        epoch: the epoch of the position, from 0.
+        valid: how many samples of the last batch count, from 0 to `batch_size`: the first ones.
+
     Raises:
-        UserError: the same on all ranks that can exchange it.
+        UserError: if an argument is wrong, or the ranks' arguments differ. The same on all ranks that can exchange it.
     """
 
     def __init__(
@@ -96,7 +104,7 @@ class StepSampler:
         return self._step.total
 
     def __len__(self) -> int:
-        """The batches that are left for this rank in this epoch."""
+        """The number of batches that are left for this rank in this epoch; the same on all ranks."""
         steps = self._layout.steps(self._layout.left(self._begin)) - self._steps
         return steps * self._layout.accumulation
 
@@ -108,7 +116,11 @@ class StepSampler:
                 yield piece.indices.tolist()
 
     def epochs(self, number: int) -> Iterator[int]:
-        """Yields the epochs to train, from the one that was interrupted to `number` - 1."""
+        """Yields the epochs to train, from the one that was interrupted to `number` - 1. Call it on all ranks.
+
+        Args:
+            number: the number of epochs of the whole training, those before a resume included.
+        """
         while self.epoch < number:
             epoch = self.epoch
             yield epoch
@@ -116,9 +128,13 @@ class StepSampler:
                 self._next_epoch()
 
     def counted(self, loader: Iterable[T]) -> Iterator[T]:
-        """Yields the batches of `loader`, the DataLoader with this sampler, and counts what the training has received.
+        """Yields the batches of `loader` to the end of the epoch, and counts what the training has received.
 
-        Workers read ahead; that does not count. A step counts from its last batch on: save after the optimizer step.
+        Call it on all ranks. What workers have read ahead does not count. A step counts from its last batch on, so save
+        after the optimizer step.
+
+        Args:
+            loader: the DataLoader that has this sampler as its `batch_sampler`.
 
         Raises:
             UserError: if the loader has another sampler, or gives batches in another order.
@@ -139,7 +155,9 @@ class StepSampler:
         self._next_epoch()
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, equal on all ranks: numbers and names only. No rank needs another one for it.
+        """Returns the position, equal on all ranks: a dictionary of numbers and names.
+
+        Call it on any rank: ranks exchange nothing.
 
         Raises:
             UserError: if batches were taken from the DataLoader without `counted`.
@@ -155,10 +173,13 @@ class StepSampler:
         return {"format": FORMAT, "seed": self.seed, "epoch": self.epoch, "files": files}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on at a saved position, with the seed of that run. Call it on all ranks with the same state, before a loop.
+        """Continues at a saved position, with the seed of that run. Call it on all ranks with the same state, before a loop.
+
+        Args:
+            state: what `state_dict` returned, in a job with any number of ranks and any batch size.
 
         Raises:
-            UserError: if the state is of another dataset or of another kind.
+            UserError: if the state is of another dataset, or is no state of a StepSampler.
         """
         counts = {file.name: file.count for each in self._layout.holders for file in each.files}
         if state.get("format") != FORMAT:

@@ -54,8 +54,9 @@ def pipeline(
         folder: the folder for partition.json if `partition` is not given; by default the job's output folder.
         by_layers: cut only between the layers of the model's longest nn.ModuleList or nn.Sequential, as language models
             are usually split. By default the model is cut at every place where this is possible.
-        options: options of the entrypoint `pipeline`: pp, chunks, schedule, placement, optimize, memory_limit_mb,
-            precision, recompute, optimizer (only to predict the memory).
+        options: options of the entrypoint `pipeline`: pp (ranks of a pipeline), chunks (stages of a rank), schedule,
+            placement, optimize, memory_limit_mb, precision, recompute, optimizer (only to predict the memory).
+            docs/pipeline.md has their values.
 
     Joins torch.distributed unless the script has joined it; then it needs a backend for CPU tensors. Rank 0 prints the
     decisions.

@@ -47,9 +47,16 @@ def cut_at_layers(model: nn.Module, example: object) -> Cut:
 
 
 def untie(model: nn.Module) -> list[str]:
-    """Gives every use of a shared parameter a parameter of its own with equal values; returns the names that changed.
+    """Gives every use of a shared parameter, such as a head tied to the embedding, a parameter of its own.
 
-    From then on the uses train independently, so the model is another one. No cut does this by itself.
+    The new parameters begin with equal values and train separately from then on, so the model is another one. No cut does
+    this by itself. Call it on every rank, before `pipeline`; ranks exchange nothing.
+
+    Args:
+        model: the whole model, which is changed in place.
+
+    Returns:
+        The names of the parameters that are new; [] for a model without shared parameters.
     """
     known, changed = names(model), []
     parameters = dict(model.named_parameters(remove_duplicate=False))

@@ -33,9 +33,14 @@ T = TypeVar("T")
 
 
 class Pipeline:
-    """This rank's stages of one model. Make it, and call its methods, on all ranks of the pipeline.
+    """This rank's stages of one model. Make it, and call its methods, on all ranks of the pipeline; those that need no
+    other rank say so.
 
     It joins four parts: the passes of training, forward passes for evaluation, the weights, and the sums of gradients.
+
+    Attributes:
+        axes: this rank's place: `axes.dp_rank` is the number of its replica (0 to `axes.grid.dp` - 1), `axes.pp_rank` its
+            place in the pipeline (0 to `axes.grid.pp` - 1), `axes.device` its device.
     """
 
     def __init__(
@@ -89,7 +94,7 @@ class Pipeline:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank has the first stage."""
+        """Whether this rank has the first stage, which takes the inputs."""
         return 0 in self.stages
 
     @property
@@ -98,15 +103,15 @@ class Pipeline:
         return self._evaluation.last in self.stages
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Each parameter of this rank once, under its name in the whole model."""
+        """Yields each parameter of this rank once, under its name in the whole model. Needs no other rank."""
         return self.weights.named_parameters()
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The parameters of this rank, for an optimizer."""
+        """Yields the parameters of this rank, for an optimizer. Needs no other rank."""
         return (parameter for _, parameter in self.weights.named_parameters())
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Parameters and buffers of this rank, under their names in the whole model."""
+        """Returns parameters and buffers of this rank, under their names in the whole model. Needs no other rank."""
         return self.weights.state_dict()
 
     def whole_state(self) -> dict[str, torch.Tensor]:
@@ -116,28 +121,44 @@ class Pipeline:
         return gathered_state(state, mesh) if mesh else state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Loads this rank's weights from a whole model's state dict. Raises KeyError for a name that is missing in it."""
+        """Loads this rank's weights. Needs no other rank.
+
+        Args:
+            state: the state dict of the whole model, of which this rank takes its own weights.
+
+        Raises:
+            KeyError: for a name that is missing in it.
+        """
         self.weights.load_state_dict(state)
 
     def train(self) -> None:
-        """Sets training mode. On this rank alone."""
+        """Sets training mode. Needs no other rank."""
         for stage in self.stages.values():
             stage.train()
 
     def eval(self) -> None:
-        """Sets evaluation mode. On this rank alone."""
+        """Sets evaluation mode. Needs no other rank."""
         for stage in self.stages.values():
             stage.eval()
 
     def step(self, inputs: object, targets: torch.Tensor, scale: float | None = None) -> torch.Tensor:
         """Forward and backward over one batch of B samples; gradients are then equal on all replicas.
 
-        `inputs` is nested like the example that the model was cut with: a tensor [B, ..], a tuple or a dictionary of
-        tensors. `targets` is [B, ..]. All ranks of a pipeline get the same batch. B is always the number of microbatches
-        x their size. Gradients are those of `scale` x the sum of the losses of all microbatches of all replicas; by
-        default `scale` makes it their mean.
-        Returns the sum of the unscaled losses of this replica, a scalar, on the rank with the last stage; 0 elsewhere.
-        Raises UserError for a batch of another shape.
+        Call it on all ranks. All ranks of a pipeline get the same batch; each pipeline gets another one. B is the number
+        of microbatches x their size.
+
+        Args:
+            inputs: nested like the example that the model was cut with: a tensor [B, ..], a tuple or a dictionary of them.
+            targets: [B, ..].
+            scale: gradients are those of `scale` x the sum of the losses of all microbatches of all replicas. By default
+                they are those of the mean.
+
+        Returns:
+            The sum of the unscaled losses of this replica's microbatches, a scalar, on the rank with the last stage; 0
+            on the others.
+
+        Raises:
+            UserError: for a batch of another shape.
         """
         loss, count = self._loss, self._options.microbatches
         assert loss is not None
@@ -167,9 +188,18 @@ class Pipeline:
         self.gradients.passes = self._countable_passes() if enabled else None
 
     def evaluate(self, inputs: object, targets: torch.Tensor, score: Loss) -> torch.Tensor | None:
-        """The sum of score(output, target) over the microbatches of a batch; None on ranks without the last stage.
+        """Forward passes over one batch, without gradients. Call it on all ranks of the pipeline.
 
-        `inputs` and `targets` as in `step`. No gradients.
+        Args:
+            inputs: as in `step`.
+            targets: as in `step`.
+            score: `score(output, target)` of one microbatch, a tensor of any shape.
+
+        Returns:
+            The sum of the scores of all microbatches, in their shape; None on ranks without the last stage.
+
+        Raises:
+            UserError: for a batch of another shape.
         """
         microbatches, labels = in_microbatches(inputs, targets, self._inputs, self._options.microbatches)
         autocast = AUTOCAST[self._options.precision]
@@ -191,14 +221,25 @@ class Pipeline:
         return self._evaluation.run(microbatches, use, autocast, other_types=other)
 
     def everywhere(self, loss: torch.Tensor) -> torch.Tensor:
-        """The result of `step`, a scalar, on all ranks of this pipeline."""
+        """Returns the result of `step`, a scalar, on all ranks of this pipeline. Call it on all of them.
+
+        Args:
+            loss: what `step` returned on this rank.
+        """
         if self.axes.pp_group is not None:
             loss = loss.detach().clone()
             dist.all_reduce(loss, group=self.axes.pp_group)
         return loss
 
     def clip(self, norm: float) -> torch.Tensor:
-        """Scales all gradients of the pipeline so that their norm is at most `norm`. Returns the norm before, a scalar."""
+        """Scales all gradients of the pipeline so that their norm is at most `norm`. Call it on all ranks of the pipeline.
+
+        Args:
+            norm: the largest 2-norm over the gradients of all stages, above 0. A shared weight counts once.
+
+        Returns:
+            The norm before, a float64 scalar, equal on all ranks of the pipeline.
+        """
         total = self.norm(self.parameters())
         gradient_norm.scale_to([p.grad for p in self.parameters() if p.grad is not None], norm, total)
         return total
