@@ -104,6 +104,24 @@ def test_objects_are_where_a_page_says(page):
     assert not wrong
 
 
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+
+
+@pytest.mark.parametrize("record", DECISIONS, ids=lambda record: record.stem)
+def test_a_decision_is_short_and_says_what_would_change_it(record):
+    lines = record.read_text().splitlines()
+    headings = [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+    assert len(lines) <= 40
+    assert headings == ["Decision", "Why", "Refused", "What would change our mind"]
+    assert re.match(rf"# {record.name[:3]}: ", lines[0])
+    assert any(re.search(r"\b20\d\d-\d\d-\d\d\b", line) for line in lines[1:4])
+
+
+def test_the_list_of_decisions_has_each_of_them():
+    listed = re.findall(r"\]\(([0-9][\w-]+\.md)\)", (ROOT / "docs" / "decisions" / "README.md").read_text())
+    assert listed == [record.name for record in DECISIONS]
+
+
 def test_each_public_report_has_an_address_and_a_test_that_exists():
     """A row without an input that a test runs would prove nothing."""
     rows = [line for line in (ROOT / "docs" / "public-reports.md").read_text().splitlines() if line.startswith("| [")]

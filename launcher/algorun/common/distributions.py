@@ -8,7 +8,7 @@ import sys
 
 from .errors import UserError
 
-# Each is a folder of the clone. Their names are never asked of an index, where they may be anybody's.
+# Each is a folder of the clone. An index is never asked for their names (docs/decisions/005-four-distributions.md).
 FOLDERS = {"algorun-train": "train", "algorun-client": "client", "algorun-smdistributed": "compat"}
 PACKAGES = {
     "algorun_train": "algorun-train",

@@ -1,7 +1,7 @@
 """Pipeline schedules: their names, their rules, the stages of each rank and the order of its computations.
 
-The orders are those that torch.distributed.pipelining executes (2.10 to 2.15). They are not read from torch's own
-`pipeline_order`: that of its 1F1B differs from what it executes.
+The orders are those that torch.distributed.pipelining executes (2.10 to 2.15); docs/decisions/006-schedules-as-data.md says why
+they stand here.
 """
 
 from __future__ import annotations
