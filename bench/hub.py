@@ -33,9 +33,9 @@ from pathlib import Path
 
 from algorun.common.event_loop import Loop
 from algorun.common.free_ports import free_ports
-from algorun.control import wire
-from algorun.control.failure import Failure
-from algorun.control.messages import Bye, End, Fail, Go, Heartbeat, Hello, Load, Message, Pace, Ready, Refuse
+from algorun.control.failures.failure import Failure
+from algorun.control.wire import wire
+from algorun.control.wire.messages import Bye, End, Fail, Go, Heartbeat, Hello, Load, Message, Pace, Ready, Refuse
 from algorun.job import config
 from algorun.job.request import Request
 from algorun.machine import probe

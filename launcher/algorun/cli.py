@@ -95,7 +95,7 @@ def _plan(options: argparse.Namespace) -> int:
     from algorun.common.fast_dataclasses import replace
 
     from .common import codec
-    from .host import entrypoint_options as bundled
+    from .host.preparing import entrypoint_options as bundled
     from .job import config
     from .machine import probe
     from .plan import cluster, plan, render

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,11 +18,13 @@ from tests.train.training_runs import by_itself
 
 @pytest.fixture
 def python(tmp_path: Path) -> Callable[..., tuple[int, str]]:
-    """Runs a script of this text, without a launcher: its exit code and its output."""
+    """Runs a script of this text, without a launcher: its exit code and its output, without the line that says whose package it
+    has imported (tests/repository/test_distributions.py)."""
 
     def run(text: str, **environ: str) -> tuple[int, str]:
         (tmp_path / "script.py").write_text(text)
-        return by_itself(tmp_path, tmp_path / "script.py", **environ)
+        code, output = by_itself(tmp_path, tmp_path / "script.py", **environ)
+        return code, re.sub(r"^algorun: smdistributed is .*\n", "", output, flags=re.MULTILINE)
 
     return run
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from algorun.common.event_loop import Loop
-from algorun.control import wire
-from algorun.control.call import Call
-from algorun.control.failure import Failure, RankLeft
-from algorun.control.hang import Frame, Stack
-from algorun.control.messages import (
+from algorun.control.failures.failure import Failure, RankLeft
+from algorun.control.hang.call import Call
+from algorun.control.hang.hang import Frame, Stack
+from algorun.control.wire import wire
+from algorun.control.wire.messages import (
     AskStacks,
     ClockAsked,
     ClockTold,
@@ -42,7 +42,7 @@ from algorun.control.messages import (
     Welcome,
     bye,
 )
-from algorun.control.seal import Seal
+from algorun.control.wire.seal import Seal
 from algorun.job.values import Sourced
 from algorun.network.connection import Connection
 from algorun.plan import cluster

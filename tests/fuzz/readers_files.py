@@ -16,9 +16,9 @@ from types import ModuleType
 
 from algorun.common.archives import unpack
 from algorun.common.errors import UserError
-from algorun.control.failure import Failure
-from algorun.control.last_words import last_words
-from algorun.host.logs import LONGEST_LINE, Lines, without_secrets
+from algorun.control.failures.failure import Failure
+from algorun.control.failures.last_words import last_words
+from algorun.host.output.logs import LONGEST_LINE, Lines, without_secrets
 from algorun.job.paths import Paths
 from algorun.job.usercode import Setup
 from algorun.outcome import report

@@ -8,10 +8,10 @@ import json
 import socket
 
 from algorun.common.free_ports import free_ports
-from algorun.control.failure import RankLeft
-from algorun.control.handshake import Applicant, Handshake, introduced
-from algorun.control.hub import Hub, Sends
-from algorun.control.messages import (
+from algorun.control.failures.failure import RankLeft
+from algorun.control.hub.hub import Hub, Sends
+from algorun.control.wire.handshake import Applicant, Handshake, introduced
+from algorun.control.wire.messages import (
     Bye,
     DaemonEnded,
     Done,
@@ -24,7 +24,7 @@ from algorun.control.messages import (
     Ready,
     Stop,
 )
-from algorun.control.seal import Seal
+from algorun.control.wire.seal import Seal
 from algorun.job.limits import ControlSettings, Limits
 from algorun.network.hub_server import HubServer
 from algorun.network.link import HubLink

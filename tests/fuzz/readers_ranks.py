@@ -10,14 +10,13 @@ import socket
 from typing import Any
 from unittest import mock
 
-from algorun.control import wire
-from algorun.control.failure import Failure
-from algorun.control.messages import DaemonEnded, Fail, StartDaemon
-from algorun.host import ranks
-from algorun.host.daemons import Daemons
-from algorun.host.rank_port import Peer, RankPort, parse_raised
-from algorun.host.ranks import Ranks
-from algorun.host.times_file import TimesFile
+from algorun.control.failures.failure import Failure
+from algorun.control.wire import wire
+from algorun.control.wire.messages import DaemonEnded, Fail, StartDaemon
+from algorun.host.engines.daemons import Daemons
+from algorun.host.ranks import ranks
+from algorun.host.ranks.rank_port import Peer, RankPort, parse_raised
+from algorun.host.ranks.ranks import RankRules, Ranks
 from algorun.host.tools import Tools
 from algorun.job import config
 from algorun.job.request import Request
@@ -85,9 +84,8 @@ def read_ranks(data: bytes) -> None:
                 all_ranks.peer_message(peer, message)
 
         port = RankPort(loop, lambda raised: None, heard)
-        times = TimesFile(scratch(), "algo-1", lambda text: None)
         all_ranks = Ranks(
-            Tools(loop, NoOwner(), NoConsole(), PROGRAMS, port.folder, scratch() / "ranks", times, mock.Mock()), made, host,
+            Tools(loop, NoOwner(), NoConsole(), PROGRAMS, port.folder, scratch() / "ranks", mock.Mock(), mock.Mock()), made, host, RankRules(),
             lambda local_rank, returncode, tail, printed: None, broken.append,
         )  # fmt: skip
         try:

@@ -5,14 +5,27 @@ from __future__ import annotations
 import random
 
 from algorun.common.fast_dataclasses import replace
-from algorun.control import hub_messages, messages, wire
-from algorun.control.actions import Conclude, Signal, Start, ToHub
-from algorun.control.failure import Raised
-from algorun.control.hang import Frame, Stack
+from algorun.control.failures.failure import Raised
+from algorun.control.hang.hang import Frame, Stack
 from algorun.control.host_loss import RESET_S
-from algorun.control.hub import Hub
-from algorun.control.member import Member, State
-from algorun.control.messages import AskStacks, Bye, End, Go, Hello, Message, Ready, Restart, StacksSent, Stop, Verdict
+from algorun.control.hub import hub_messages
+from algorun.control.hub.hub import Hub
+from algorun.control.member.actions import Conclude, Signal, Start, ToHub
+from algorun.control.member.member import Member, State
+from algorun.control.wire import messages, wire
+from algorun.control.wire.messages import (
+    AskStacks,
+    Bye,
+    End,
+    Go,
+    Hello,
+    Message,
+    Ready,
+    Restart,
+    StacksSent,
+    Stop,
+    Verdict,
+)
 from algorun.job.limits import Limits
 
 LIMITS = Limits()

@@ -100,7 +100,5 @@ def test_the_error_without_the_extra(monkeypatch, capsys):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert cli.main(["report", "x"]) == 64
-    assert (
-        capsys.readouterr().err
-        == f"algorun: error: algorun report: jinja2 is not installed; fix: {sys.executable} -m pip install 'jinja2>=3.1'\n"
-    )
+    fix = f"fix: {sys.executable} -m pip install boto3 'jinja2>=3.1' 'rich>=13'"
+    assert capsys.readouterr().err == f"algorun: error: algorun report: jinja2 is not installed; {fix}\n"

@@ -9,7 +9,7 @@ import pytest
 
 LAUNCHER = Path(__file__).parents[2] / "launcher" / "algorun"
 # It passes on the error of a bundled entrypoint, whose text has both already.
-PASSED_ON = ("host/entrypoint_options.py", "UserError(where, what)")
+PASSED_ON = ("host/preparing/entrypoint_options.py", "UserError(where, what)")
 
 
 def made(path: Path) -> list[ast.Call]:

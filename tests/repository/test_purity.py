@@ -56,6 +56,35 @@ def test_pure_modules_open_no_file():
     assert opening == []
 
 
+def test_no_function_is_passed_into_what_decides():
+    """A callable could read a disk or a clock in the middle of a decision. What decides returns what is to be done."""
+    passed = [
+        f"{path}:{parameter.lineno}"
+        for room in ("control", "plan")
+        for path in files(f"algorun.{room}")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for parameter in (*node.args.args, *node.args.kwonlyargs, *node.args.posonlyargs)
+        if parameter.annotation is not None and "Callable" in ast.dump(parameter.annotation)
+    ]
+    protocols = [
+        f"{path}:{node.lineno}"
+        for room in ("control", "plan")
+        for path in files(f"algorun.{room}")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and any("Protocol" in ast.dump(base) for base in node.bases)
+    ]
+    # A type alias would hide a callable: each module that names Callable is known.
+    named = {
+        str(path.relative_to(LAUNCHER))
+        for room in ("control", "plan")
+        for path in files(f"algorun.{room}")
+        if "Callable" in path.read_text()
+    }
+    assert (passed, protocols) == ([], [])
+    assert named == {"control/hub/host_loads.py", "plan/engines/registry.py"}  # tables of their own functions
+
+
 def test_the_request_of_the_client_opens_no_file():
     opening = [
         f"{path}:{node.lineno}"
@@ -98,7 +127,7 @@ def test_no_module_of_ours_has_the_name_of_a_standard_one():
 def test_a_plan_imports_neither_torch_nor_boto3_nor_what_runs_a_host():
     code = (
         "import sys; from algorun.cli import main; main(['plan', '-j', '2x2', 'ddp']);"
-        "heavy = {'torch', 'boto3', 'numpy', 'asyncio', 'multiprocessing', 'socket', 'algorun.control.messages'} & set(sys.modules);"
+        "heavy = {'torch', 'boto3', 'numpy', 'asyncio', 'multiprocessing', 'socket', 'algorun.control.wire.wire.messages'} & set(sys.modules);"
         "sys.exit(str(heavy) if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

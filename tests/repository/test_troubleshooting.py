@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from algorun.common.errors import ExitCode
-from algorun.control.failure import Failure
-from algorun.control.messages import Verdict
+from algorun.control.failures.failure import Failure
+from algorun.control.wire.messages import Verdict
 from algorun.outcome.report import closing_line
 from algorun_client.follow.outcome import root_cause
 

@@ -10,7 +10,14 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from algorun.control.held_tracebacks import CLOSING, HELD_S, HeldTracebacks, Traceback, count_text, split_by_cause
+from algorun.control.failures.held_tracebacks import (
+    CLOSING,
+    HELD_S,
+    HeldTracebacks,
+    Traceback,
+    count_text,
+    split_by_cause,
+)
 
 from .line_text import marked
 from .log_reader import LogLine

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from algorun.common.standard_streams import StandardStream
-from algorun.host.logs import Lines
+from algorun.host.output.logs import Lines
 
 from .simulated_end import SimulatedEnd
 

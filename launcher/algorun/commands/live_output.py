@@ -11,7 +11,14 @@ from pathlib import Path
 from algorun.common import terminal
 from algorun.common.durations import duration
 from algorun.common.standard_streams import StandardStream
-from algorun.control.held_tracebacks import CLOSING, MARK, HeldTracebacks, Traceback, count_text, split_by_cause
+from algorun.control.failures.held_tracebacks import (
+    CLOSING,
+    MARK,
+    HeldTracebacks,
+    Traceback,
+    count_text,
+    split_by_cause,
+)
 from algorun.job import metric_definitions
 from algorun.job.paths import Paths
 

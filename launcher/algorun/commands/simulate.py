@@ -19,7 +19,7 @@ from algorun.common.event_loop import hold_signals
 from algorun.common.free_ports import hold
 from algorun.common.process_limit import cannot_start, is_limit
 from algorun.common.systems import need_linux
-from algorun.host.processes import end_with_parent
+from algorun.host.processes.owner import end_with_parent
 from algorun.job import commit_variable, settings
 from algorun.job.engine import Engine
 from algorun.job.entry import BUNDLED

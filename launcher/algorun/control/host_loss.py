@@ -17,11 +17,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
+from algorun.control.failures.failure import listed
 from algorun.job.limits import Limits
 
-from .gate import listed
-from .heartbeat import Pulse
-
+PATIENCE_BEATS = 2  # after a pause of this process, until the silence of others counts again
 # From the end of a gap in the network until two hosts hear each other again: the kernel may ask for the other's hardware
 # address only once a second, and a connection is tried every half second (network/spare_search.py).
 RECONNECT_S = 1.25
@@ -29,6 +28,28 @@ RESET_S = 2.0  # from the reset of a connection until both hosts are connected a
 UNHEARD_BEATS = 2  # of a host's silence, until the hub tells it: it may hear the hub all the time
 REPORTED_BEATS = 3  # of silence that are worth a line once it is over
 REPORT_AGAIN_S = 60.0  # between two such lines, where the network comes and goes
+
+
+class Pulse:
+    """This process's own heartbeats: when the next one is due, every `every_s` seconds."""
+
+    def __init__(self, now: float, every_s: float) -> None:
+        self._every_s = every_s
+        self.next_at = now + every_s
+        self.patient_until = now  # where this process has not run, the heartbeats of others wait unread
+
+    def held_up(self, now: float) -> bool:
+        """True where silence may be this process's own: it has not run, or has only just begun to run again."""
+        return now < self.patient_until or now - self.next_at > self._every_s
+
+    def due(self, now: float) -> bool:
+        """True once for every beat."""
+        if now < self.next_at:
+            return False
+        if now - self.next_at > self._every_s:
+            self.patient_until = now + PATIENCE_BEATS * self._every_s
+        self.next_at = now + self._every_s
+        return True
 
 
 def silence_s(limits: Limits) -> float:

@@ -1,262 +1,209 @@
-"""One try at running the job on this host: its ranks, the processes of their engine, and what is known of them."""
+"""One try at running the job on this host: its ranks and its engine, and what is known of them.
+
+Tells the state machine (control/member/member.py) what happens to the ranks, and has the supervisor do what it asks for.
+"""
 
 from __future__ import annotations
 
-import math
-import re
+import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from algorun.common.errors import ExitCode, UserError, exit_code
-from algorun.common.fast_dataclasses import replace
-from algorun.control.failure import Failure
-from algorun.control.gate import listed
-from algorun.control.messages import DaemonEnded, Message, NodeAlive, StartDaemon
-from algorun.job.paths import Paths
-from algorun.job.settings import START_S
-from algorun.machine.openmpi import ABORTS
+from algorun.common.errors import ExitCode
+from algorun.control.failures.failure import Failure, Raised
+from algorun.control.member.actions import Action
+from algorun.control.member.member import Member, State
+from algorun.job.config import JobConfig
+from algorun.outcome import report
 from algorun.plan.plan import Plan
 from algorun.timing.clock import RankMoments
 from algorun.timing.host_figures import HostFigures
 
-from .engine_processes import EngineProcesses, EngineUser, without_harmless
-from .load_reports import LoadReports
-from .output import Pipes
-from .rank_port import Fields, Peer
-from .rank_stacks import RankStacks
-from .rank_times import Reports, ReportTo
-from .ranks import Ranks
-from .step_counter import StepBoard, stalled
+from .engines.engine import END_WORD_S, EngineAtWork
+from .explain import public
+from .measuring.measuring import Measuring
+from .measuring.step_counter import StepBoard, stalled
+from .ranks.rank_port import Fields, Peer
+from .ranks.rank_stacks import RankStacks
+from .ranks.ranks import Ranks
 from .tools import Tools
 
 if TYPE_CHECKING:
     from algorun.machine.failure_snapshot import Snapshot
 
-    from .early_head import EarlyHead
-    from .memory_watch import MemoryWatch
-    from .ray_node import RayNode
-
-ABORT_WORD_S = 0.2  # for the rest of mpirun's text
-ENGINE_WORD_S = 0.5  # the end of an engine counts only if no rank has explained it by then
+DRAIN_POLL_S = 0.05  # between two looks at what stopped shells have left
 
 
-class Running(Protocol):
-    """What an attempt needs of its runner."""
+class Supervising(Protocol):
+    """What an attempt needs of the supervisor."""
 
-    def rank_exited(self, local_rank: int, returncode: int, stderr_tail: str, printed: str) -> None:
-        """A rank has ended; -n for signal n. `printed`: the end of both its streams."""
+    def do(self, actions: list[Action]) -> None:
+        """Does what the state machine asks for."""
 
-    def broken(self, failure: Failure) -> None:
-        """Something other than a rank has failed."""
+    def leave(self) -> None:
+        """Leaves, if nothing is left to wait for."""
 
-    def engine_process_ended(self) -> None:
-        """A process of the engine has ended."""
-
-    def send(self, message: Message) -> None:
-        """Sends a message to the hub."""
-
-    def public(self, text: str) -> str:
-        """A text of the user's program, without the job's secrets."""
-        ...
+    def drain(self) -> None:
+        """Reads what ranks have reported of their exceptions."""
 
 
 class Attempt:
-    """The `ranks` of this host, their `stacks`, and the processes of their `engine`."""
+    """The `ranks` of this host, and its `engine`."""
 
     def __init__(
-        self, tools: Tools, plan: Plan, host: str, paths: Paths, runner: Running, head: EarlyHead | None = None
+        self,
+        tools: Tools,
+        config: JobConfig,
+        plan: Plan,
+        engine: EngineAtWork,
+        measuring: Measuring,
+        member: Member,
+        supervisor: Supervising,
     ) -> None:
-        self._tools, self._plan, self._host, self._folders = tools, plan, plan.host(host), paths.written
-        self._runner = runner
-        self._before: Snapshot | None = None
-        self._over = False
-        self._memory: MemoryWatch | None = None  # of an engine with a driver, once it runs
-        self._start_s, self._late_at = 0.0, math.inf  # the engine's time to start all ranks of this host, and its end
-        self._waits_for_nodes = plan.engine.value.has_driver
-        self.missing: list[str] = []  # hosts without a node of the engine's cluster, as the leader knows them
-        self._head = head  # runs already
-        self._pipes = head.pipes if head is not None else Pipes(tools.loop, tools.console)
+        self._tools, self._config, self._plan = tools, config, plan
+        self._measuring, self._member, self._supervisor = measuring, member, supervisor
+        self._host = plan.host(config.resources.current_host)
         self._board = StepBoard(tools.run_dir, len(self._host.ranks))
-        self.ranks = Ranks(tools, plan, self._host, runner.rank_exited, self._broken)
-        ranks = [rank.rank for rank in self._host.ranks]
-        self.reports = Reports(self._board, ranks, plan.attempt, ReportTo(runner.send, tools.times))
-        self.loads = LoadReports(self._board, len(ranks), plan.attempt, runner.send)
-        self.stacks = RankStacks(tools, paths, host, self.ranks, self._board, runner.send)
-        self._node: RayNode | None = head.node if head is not None else None
-        if plan.engine.value.has_driver and head is None:
-            from .ray_node import RayNode  # only this engine needs it
+        self.engine = engine
+        self.ranks = Ranks(tools, plan, self._host, engine.rules(plan), self._rank_exited, engine.broken)
+        self._stacks = RankStacks(tools, config.paths, self._host.host, self.ranks, self._board)
+        self.before: Snapshot | None = None  # what the machine was like when the ranks started
 
-            self._node = RayNode(host, self._node_alive, self._fail)
-        clean = self._node.read if self._node is not None else self._read_engine
-        self._abort_told = False
-        user = EngineUser(runner.send, clean)
-        self.engine = head.engine if head is not None else EngineProcesses(tools, self._pipes, plan, host, user)
-
-    def _read_engine(self, lines: bytes) -> bytes:
-        """What the engine prints, without what means nothing. mpirun tells that it ends the ranks before it does: a rank that
-        MPI has ended has no words of its own, and these are needed to find the cause."""
-        if self._plan.engine.value.needs_openmpi and not self._abort_told and re.search(ABORTS, lines):
-            self._abort_told = True
-            self._tools.loop.after(ABORT_WORD_S, lambda: self._broken(f"{self._plan.engine.value} ends the ranks"))
-        return without_harmless(lines)
-
-    def _node_alive(self) -> None:
-        self._runner.send(NodeAlive(self._plan.attempt))
-
-    def start(self, start_s: float) -> None:
-        """Starts the engine, or the ranks where the engine is ours. Raises UserError where a program cannot start.
-
-        `start_s` is the engine's time to start the ranks.
-        """
-        if self._tools.trace is not None:
-            self._tools.trace.begin(self._plan.attempt + 1, [rank.rank for rank in self._host.ranks])
-        engine = self._plan.engine.value
-        if engine.starts_ranks or engine.has_driver:
-            self._start_s, self._late_at = start_s, self._tools.loop.now() + start_s
-        if self._head is not None:
-            self._head.node.report_to(self._node_alive, self._fail)
-        elif self._host.starter:
-            self.engine.start(self._host.starter, what=engine)
-        if not (engine.starts_ranks or engine.has_driver) or not self._host.joined:
-            self.ranks.start()
-        self._tools.times.attempt(self._plan.attempt + 1, [rank.rank for rank in self._host.ranks])
+    def start(self) -> None:
+        """Starts the engine, or the ranks where no engine does. Raises UserError where a program cannot start."""
+        numbers = [rank.rank for rank in self._host.ranks]
+        self._measuring.begin(self._plan.attempt, numbers, self._board)
+        self.engine.start(self._plan, self.ranks)
+        self._measuring.started(self._plan.attempt, numbers)
 
         from algorun.machine import failure_snapshot  # while the ranks start
 
-        self._before = failure_snapshot.snapshot()
-        if engine.has_driver:
-            from .memory_watch import MemoryWatch  # only this engine needs it
+        self.before = failure_snapshot.snapshot()
 
-            self._memory = MemoryWatch(self._tools.loop, self._before, self._plan.attempt, self._runner.send)
-
-    def start_driver(self) -> None:
-        """All nodes of the engine's cluster are alive. Raises UserError where the program cannot start."""
-        if self._waits_for_nodes:
-            self._waits_for_nodes = False
-            self.ranks.start()
-
-    def signal(self, number: int) -> None:
-        """A signal to all ranks of this host. A driver that has not started does not start any more."""
-        self.ranks.signal(number)
-        if self._waits_for_nodes:
-            self._waits_for_nodes = False
-            self.ranks.give_up()
-
-    def place(self, rank: int, pid: int) -> tuple[int | None, bool]:
-        """The local rank of a global one, None if it is not here; and whether this process is the rank itself."""
-        local_rank = self.ranks.local_rank_of(rank)
-        return local_rank, local_rank is not None and self.ranks.is_rank(local_rank, pid)
+    @property
+    def _now(self) -> float:
+        return self._tools.loop.now()
 
     # -- events ----------------------------------------------------------------------------------------------------
 
     def child_ended(self, pid: int, returncode: int) -> None:
-        """A child of this process has ended, a rank or an engine's process."""
-        if self.ranks.exited(pid, returncode):
+        """A child of this process has ended, a rank or a process of the engine."""
+        if self.ranks.exited(pid, returncode) or not self.engine.child_ended(pid, returncode):
             return
-        if self.engine.is_starter(pid):
-            if self._node is not None:
-                self._pipes.drain()
-                self._node.starter_ended(returncode, self.engine.tail)
-                self._runner.engine_process_ended()
-                return
-            word = f"{self._plan.engine.value} ended with {exit_code(returncode)} before its ranks"
-            self._tools.loop.after(ENGINE_WORD_S, lambda: self._broken(word))
-        elif not self.engine.daemons.exited(pid, returncode):
-            return
-        self._runner.engine_process_ended()
+        self._supervisor.leave()
+        if not self.engine.busy:
+            self._tools.loop.after(END_WORD_S, self._give_up_in_stop)
+
+    def _give_up_in_stop(self) -> None:
+        """In a stop no more ranks follow once the engine has ended."""
+        if self._member.stopping:
+            self.ranks.give_up()
+            self.look_whether_done()
 
     def peer_message(self, peer: Peer, message: Fields | None) -> None:
-        """A message of a process that the engine has started."""
+        """A message of a process that the engine has started; None is its end."""
         if message is not None and "daemon" in message:
-            self.engine.daemons.wanted(peer, message)
+            self.engine.asked(peer, message)
         else:
             self.ranks.peer_message(peer, message)
+        self.look_whether_done()
 
-    def daemon(self, message: StartDaemon | DaemonEnded) -> None:
-        """The hub passes on what mpirun asks this host for, or that it has ended elsewhere."""
-        if isinstance(message, DaemonEnded):
-            self.engine.daemons.ended(message)
-        elif trouble := self.engine.daemons.start(message):
-            self._broken(trouble)
-
-    def _broken(self, trouble: str | UserError) -> None:
-        if self._over:
+    def rank_raised(self, raised: Raised) -> None:
+        """An exception has reached the top in a rank, or in a process below one."""
+        local_rank = self.ranks.local_rank_of(raised.rank)
+        if local_rank is None:
             return
-        self._pipes.drain()
-        if isinstance(trouble, UserError):
-            self._runner.broken(Failure.of(trouble, self._host.host))
-        else:
-            self._fail(Failure("engine", self._host.host, 1, trouble))
+        if raised.type.startswith("ray."):
+            from algorun.control.failures import ray_errors  # only this exception needs it
 
-    def _fail(self, failure: Failure) -> None:
-        """Something other than a rank has failed; what the engine's processes have printed explains it."""
-        if not self._over:
-            self._runner.broken(replace(failure, traceback=self.engine.tail))
+            raised = ray_errors.plain(raised, self._plan.hosts_by_address)
+        is_rank = self.ranks.is_rank(local_rank, raised.pid)
+        printed = self.ranks.printed(local_rank) if is_rank else ""
+        self._supervisor.do(self._member.rank_raised(self._now, local_rank, raised, is_rank=is_rank, printed=printed))
 
-    # -- what the ranks spend their time on ------------------------------------------------------------------------
+    def _rank_exited(self, local_rank: int, returncode: int, stderr_tail: str, printed: str) -> None:
+        """A rank has ended; -n for signal n. `printed`: the end of both its streams."""
+        self._supervisor.drain()  # its exception arrives before its end
+        step = self._board.read(local_rank).count
+        self._supervisor.do(self._member.rank_exited(self._now, local_rank, returncode, stderr_tail, step, printed))
+        self.look_whether_done()
 
-    def look_at_times(self, now: float, every_s: float, samples: Sequence[HostFigures]) -> None:
-        """Reports what the ranks and this host do, if all ranks run, and follows the trace of their steps."""
-        if self.ranks.all_run:
-            self.reports.look(now, every_s)
-        only_node = not self._host.ranks  # of a driver's cluster, which loads this host as ranks would
-        if self.ranks.all_run or only_node:
-            self.loads.look(now, every_s, samples)
-        if self._tools.trace is not None:
-            self._tools.trace.look()
+    def look_whether_done(self) -> None:
+        """Tells the hub once all ranks of this host have ended; in a stop, once their sessions are empty too."""
+        if not self.ranks.all_ended:
+            return
+        if self._member.state in (State.LEAVE, State.BYE):
+            self._supervisor.leave()
+        elif self._member.stopping and not self.ranks.quiet:
+            self._tools.loop.after(DRAIN_POLL_S, self.look_whether_done)
+        elif self._member.awaits_ranks:
+            self._measuring.ranks_ended()
+            leads = self._host.host == self._config.resources.hosts[0]
+            note = public(report.figures(self._config.paths.summary), self._config) if leads else ""
+            self._supervisor.do(self._member.all_ranks_gone(self._now, note, self.ranks.cut_off))
 
-    def tell_last_times(self) -> None:
-        """All ranks of this host have ended: the last that the hub hears of their times."""
-        self.reports.tell_last()
-        self.loads.tell_last()
-        if self._tools.trace is not None:
-            self._tools.trace.ask_last()
+    def signal(self, number: int) -> None:
+        """A signal to all ranks of this host."""
+        self.ranks.signal(number)
+        self.engine.signal(number)
+        if number == signal.SIGKILL or self.ranks.all_ended:
+            self.look_whether_done()
 
-    def keep_last_times(self) -> None:
-        """The attempt is over: writes what is known of its times into this host's file."""
-        self.reports.keep_last()
+    # -- while the ranks run ---------------------------------------------------------------------------------------
 
-    # -- the end ---------------------------------------------------------------------------------------------------
+    def look(self, samples: Sequence[HostFigures]) -> None:
+        """Looks, at every heartbeat of the hub, whether each rank has started, and still makes steps or at least prints.
 
-    def leave(self, *, well: bool) -> None:
-        """The job is over, and has ended well or not: the engine's processes may go."""
-        self.engine.hush()
-        self.ranks.leave(0)
-        if self._plan.engine.value.has_driver:
-            from . import ray_logs  # only this engine needs it
+        `samples`: this host's figures since the last call.
+        """
+        now, limit_s = self._now, self._config.limits.hang_s
+        self.ranks.show_unfinished(now)
+        self._expect_ranks(now)
+        ranks_run = self.ranks.all_run
+        self._measuring.look(now, samples, ranks_run=ranks_run, loaded=ranks_run or not self._host.ranks)
+        self._stacks.look(now, limit_s)
+        idle_s = self._stalled(now, limit_s)
+        if idle_s:
+            self._supervisor.do(self._member.hangs(now, idle_s))
+        self._supervisor.do(self._member.ranks_silent(self._silent(now, limit_s), limit_s))
 
-            if well and self._host.ranks and not ray_logs.driver_connected(self.engine.folder):
-                self._tools.console.say(f"algorun: warning: {ray_logs.NOT_CONNECTED}")
-            self.engine.kill()
+    def ask_for_stacks(self) -> None:
+        """The hub gets the stacks of all ranks of this host, a moment after they were asked."""
+        self._stacks.ask()
 
-    def close(self) -> None:
-        """Reads what is left, and closes all files."""
-        self._over = True
-        if self._memory is not None:
-            self._memory.close()
-        self.ranks.close()
-        self._pipes.close()
-        self._board.close()
+    def _stalled(self, now: float, limit_s: float) -> float:
+        """The seconds since a running rank made its last step, where they are too many; 0.0 where all ranks go on."""
+        steps = [self._board.read(local_rank) for local_rank, _, _ in self.ranks.running()]
+        return max((now - each.last_at for each in steps if stalled(each, now, limit_s)), default=0.0)
 
-    def keep_logs(self) -> None:
-        """Keeps the engine's own log files: the attempt has failed."""
-        if self._plan.engine.value.has_driver:
-            from . import ray_logs  # only this failure needs it
+    def _silent(self, now: float, limit_s: float) -> list[int]:
+        """The running ranks whose steps nobody counts and that have printed nothing for `limit_s`."""
+        found = []
+        for local_rank, rank, _ in self.ranks.running():
+            if not self._board.read(local_rank).last_at and now - self.ranks.heard_at(local_rank) > limit_s:
+                found.append(rank)
+        return found
 
-            ray_logs.keep(self.engine.folder, self._tools.logs / ray_logs.kept_in(self._host.host, self._plan.attempt))
+    def _expect_ranks(self, now: float) -> None:
+        """Reports, once, that the engine has not started all ranks of this host in time, and what processes wait for."""
+        text = self.engine.overdue(now)
+        if not text:
+            return
 
-    def clear_away(self) -> None:
-        """Removes its files: nothing of it lives any more, and another attempt follows in the same folders."""
-        from . import stacks
+        from .processes.process_list import process_list  # only this failure needs it
 
-        self.close()
-        stacks.forget(self._tools.run_dir)
+        left = process_list(self._tools.owner.left(), lambda words: public(words, self._config))
+        seen = left or "no process of the engine runs on this host"
+        self._tools.say(f"{text}\n{seen}")
+        trace = f"{self.engine.last_words()}\n{seen}".strip()
+        self._tools.broken(Failure("engine", self._host.host, ExitCode.HANG, text, traceback=trace))
 
     # -- what is known ---------------------------------------------------------------------------------------------
 
-    def step(self, local_rank: int) -> int:
-        """The steps of optimizers that a rank has made, 0 where nobody counts."""
-        return self._board.read(local_rank).count
+    def step_of(self, rank: int | None) -> int:
+        """The optimizer steps that a rank of this host has made, 0 where nobody counts or it is not here."""
+        local_rank = self.ranks.local_rank_of(rank) if rank is not None else None
+        return self._board.read(local_rank).count if local_rank is not None else 0
 
     def moments(self) -> list[RankMoments]:
         """What the record of each rank of this host says of the attempt."""
@@ -271,54 +218,29 @@ class Attempt:
             for each in found
         ]
 
-    def explain(self, failure: Failure) -> Failure:
-        """The failure with what this machine knows of it."""
-        local_rank = self.ranks.local_rank_of(failure.rank) if failure.rank is not None else None
-        if local_rank is not None:
-            failure = replace(failure, step=self.step(local_rank))
+    # -- the end ---------------------------------------------------------------------------------------------------
 
-        from .explain import explained  # only a failure needs it
+    def over(self) -> None:
+        """The attempt is over, well or not."""
+        self._measuring.attempt_over()
+        self.engine.hush()
 
-        return explained(failure, self._before, self._folders)
+    def leave(self, *, well: bool) -> None:
+        """The job is over, and has ended well or not: the engine's processes may go."""
+        self.ranks.leave(0)
+        self.engine.leave(well=well)
 
-    def stalled(self, now: float, limit_s: float) -> float:
-        """The seconds since a running rank made its last step, where they are too many; 0.0 where all ranks go on."""
-        steps = [self._board.read(local_rank) for local_rank, _, _ in self.ranks.running()]
-        return max((now - each.last_at for each in steps if stalled(each, now, limit_s)), default=0.0)
+    def close(self) -> None:
+        """Reads what is left, and closes all files."""
+        self.engine.close()
+        self.ranks.close()
+        self._board.close()
 
-    def silent(self, now: float, limit_s: float) -> list[int]:
-        """The running ranks whose steps nobody counts and that have printed nothing for `limit_s`."""
-        found = []
-        for local_rank, rank, _ in self.ranks.running():
-            if not self._board.read(local_rank).last_at and now - self.ranks.heard_at(local_rank) > limit_s:
-                found.append(rank)
-        return found
+    def clear_away(self) -> None:
+        """Removes its files: nothing of it lives any more, and another attempt follows in the same folders."""
+        from .ranks import stacks
 
-    def expect_ranks(self, now: float) -> None:
-        """Reports, once, that the engine has not started all ranks of this host in time, and what processes wait for."""
-        waits = self._not_started() if now >= self._late_at else ""
-        if not waits:
-            return
-        self._late_at = math.inf
-
-        from .process_list import process_list  # only this failure needs it
-
-        text = f"{self._plan.engine.value} has not started {waits} within {self._start_s:g} s ({START_S.name})"
-        if self.engine.missing:
-            text += f"; {self.engine.missing}"
-        self._pipes.drain()
-        seen = (
-            process_list(self._tools.owner.left(), self._runner.public) or "no process of the engine runs on this host"
-        )
-        self._tools.console.say(f"algorun: {text}\n{seen}")
-        trace = f"{self.engine.tail}\n{seen}".strip()
-        self._runner.broken(Failure("engine", self._host.host, ExitCode.HANG, text, traceback=trace))
-
-    def _not_started(self) -> str:
-        """What the engine has not started, "" if nothing is missing."""
-        if self._node is not None:
-            missing = self.missing if self._waits_for_nodes and self._host.ranks else []
-            missing = [] if self._node.is_alive and not missing else missing or [self._host.host]
-            return f"{'the node' if len(missing) == 1 else 'the nodes'} of {listed(missing)}" if missing else ""
-        waits = self.ranks.not_started
-        return f"{'rank' if len(waits) == 1 else 'ranks'} {listed([str(rank) for rank in waits])}" if waits else ""
+        self.engine.keep_logs()
+        self._measuring.keep_trace()  # not before the ranks' end: it may take a second
+        self.close()
+        stacks.forget(self._tools.run_dir)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from algorun.common.errors import ExitCode, UserError
 from algorun.common.fast_dataclasses import dataclass
 from algorun.common.process_limit import cannot_start, is_limit
-from algorun.control.failure import Failure
-from algorun.control.messages import Verdict
+from algorun.control.failures.failure import Failure
+from algorun.control.wire.messages import Verdict
 from algorun.job.config import JobConfig
 from algorun.machine.probe import Machine
 from algorun.machine.process_begin import begun_at
@@ -17,7 +17,7 @@ from algorun.outcome import report
 from algorun.plan.engines.base import Programs
 from algorun.timing.clock import Clock
 
-from .logs import PATIENCE_S, Console
+from .output.logs import PATIENCE_S, Console
 from .supervisor import Supervisor
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """The supervisor: one host's main process.
 
-It passes what happens to the state machine (control/member.py), and does what the state machine asks for; it decides
-nothing. attempt_runner.py has the part that concerns the ranks.
+It passes what happens to the state machine (control/member/member.py), and does what the state machine asks for; it decides
+nothing. attempt.py has the part that concerns the ranks.
 """
 
 from __future__ import annotations
@@ -9,30 +9,31 @@ from __future__ import annotations
 import contextlib
 import functools
 import signal
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from algorun.common.errors import UserError
 from algorun.common.event_loop import STOP_SIGNALS, Loop, Timer
 from algorun.common.fast_dataclasses import replace
-from algorun.control.actions import Action, Conclude, EndProcesses, Signal, Start, ToHub, Warn
-from algorun.control.failure import Failure, Raised
-from algorun.control.member import Member, State
-from algorun.control.messages import (
+from algorun.control.failures.failure import Failure, Raised
+from algorun.control.member.actions import Action, Conclude, EndProcesses, Signal, Start, ToHub, Warn
+from algorun.control.member.member import Member, State
+from algorun.control.wire.messages import (
     AskStacks,
     ClockTold,
     DaemonEnded,
     Done,
     End,
+    Fail,
     Go,
     Heartbeat,
     Hello,
     Message,
     NodeAlive,
     Notice,
-    Ready,
     Refuse,
     Restart,
+    SaveFailed,
+    StacksSent,
     StartDaemon,
     Stop,
     Verdict,
@@ -43,43 +44,51 @@ from algorun.machine.probe import Machine
 from algorun.network import channel
 from algorun.network.channel import Channel
 from algorun.outcome import report
-from algorun.plan import agreement
+from algorun.plan import agreement, render
+from algorun.plan.cluster import Cluster
 from algorun.plan.engines.base import Programs
+from algorun.plan.plan import Plan
 from algorun.timing.clock import LEAVING, STOPPING, WAITING, Clock
 
-from .attempt_runner import AttemptRunner
-from .logs import Console
-from .processes import Owner
-from .rank_port import LONGEST_FOR_RAY, LONGEST_TEMPORARY, Fields, Peer, RankPort
-from .readiness import Readiness
-from .times_file import TimesFile
+from .attempt import DRAIN_POLL_S, Attempt
+from .engines.registry import longest_temporary
+from .explain import explained, public
+from .measuring.measuring import Measuring
+from .output.logs import Console
+from .preparing.readiness import Readiness
+from .processes.owner import Owner
+from .ranks.rank_port import Fields, Peer, RankPort
 from .tools import Tools
-
-if TYPE_CHECKING:
-    from .host_sampling import HostSampling
-    from .step_trace import StepTrace
 
 
 class Supervisor:
-    """One host's main process."""
+    """One host's main process. Its tools, `_readiness` and `_measuring` are made with the run folder."""
 
     def __init__(self, config: JobConfig, machine: Machine, programs: Programs, console: Console, clock: Clock) -> None:
         self._job, self._machine, self._programs, self._console = config, machine, programs, console
         self._loop, self._clock = Loop(), clock
         self.owner = Owner(self._child_ended)
         leader = config.resources.hosts[0]
-        self._member = Member(self._loop.now(), self._host, leader, config.limits, self._explained)
+        self._member = Member(self._loop.now(), self._host, leader, config.limits)
         self._timer: Timer | None = None
         self._channel: Channel | None = None
-        self._port: RankPort | None = None
-        self._tools: Tools  # made with the run folder, as are _readiness and _runner
+        self._port: RankPort
+        self._tools: Tools
         self._readiness: Readiness
-        self._runner: AttemptRunner
-        self._sampling: HostSampling | None = None  # once ranks run
+        self._measuring: Measuring
+        self._cluster: Cluster | None = None  # once the hosts have met
+        self._plan: Plan | None = None
+        self._attempt: Attempt | None = None  # while it runs, or is the last one
+        self._announced = ""  # the next attempt as the log has announced it, until it starts
+        self._verdict: Verdict | None = None
 
     @property
     def _host(self) -> str:
         return self._job.resources.current_host
+
+    @property
+    def _leads(self) -> bool:
+        return self._host == self._job.resources.hosts[0]
 
     # -- the run ---------------------------------------------------------------------------------------------------
 
@@ -100,14 +109,13 @@ class Supervisor:
             self._settle_in(closing)
             self._join(closing, error)
             if unfit is not None and not error:
-                self.cannot_start(unfit)
+                self._broken(unfit)
             elif not error and self._readiness.prepare():
                 self._member.preparing(self._loop.now())
             self._arm()
             self._loop.run()
-        verdict, cluster = self._member.verdict, self._runner.cluster
-        assert verdict is not None
-        return verdict, cluster.world_size if cluster else 0
+        assert self._verdict is not None
+        return self._verdict, self._cluster.world_size if self._cluster else 0
 
     def _guard(self) -> Failure | None:
         """Starts the watcher. Returns why it cannot: the other hosts hear it, and nothing starts here."""
@@ -131,46 +139,38 @@ class Supervisor:
 
     def _settle_in(self, closing: contextlib.ExitStack) -> None:
         """Makes the run folder, and the objects that work in it."""
-        longest = LONGEST_FOR_RAY if self._job.launch.engine.value.has_driver else LONGEST_TEMPORARY
+        longest = longest_temporary(self._job.launch.engine.value)
         self._port = RankPort(self._loop, self._rank_raised, self._peer_message, longest)
         closing.callback(self._port.close)
-        self.owner.clean_up(self._port.folder)
-        folder = self._job.paths.output_data
-        times = TimesFile(folder, self._host, self.warn)
+        folder = self._port.folder
+        self.owner.clean_up(folder)
+        logs = self._job.paths.output_data / "logs"
         self._tools = tools = Tools(
-            self._loop,
-            self.owner,
-            self._console,
-            self._programs,
-            self._port.folder,
-            folder / "logs",
-            times,
-            self._step_trace(self._port.folder),
+            self._loop, self.owner, self._console, self._programs, folder, logs, self._send, self._broken
         )
-        self._readiness = Readiness(tools, self._job, self._machine, self)
+        self._measuring = Measuring(tools, self._job, self._machine, self._clock.begin)
+        self._readiness = Readiness(tools, self._job, self._machine, self._clock)
         closing.callback(self._readiness.close)
         closing.callback(self.owner.close)
-        self._runner = AttemptRunner(tools, self._readiness, self._member, self)
-
-    def _step_trace(self, run_dir: str) -> StepTrace | None:
-        if self._job.trace_steps is None:
-            return None
-        from .step_trace import StepTrace  # few jobs trace steps
-
-        return StepTrace(self._job, self._job.trace_steps, run_dir, self.send, self.tell)
 
     def _join(self, closing: contextlib.ExitStack, error: str) -> None:
         """Meets the other hosts."""
         hello = Hello(self._host, agreement.at_first(self._job, self._machine), error)
-        if self._host == self._job.resources.hosts[0]:
+        if self._leads:
             self._member.heard(self._loop.now())
         self._channel = channel.to_hub(self._loop, self._job, self._machine, hello, self)
         closing.callback(self._channel.close)
-        closing.callback(self._runner.close)
+        closing.callback(self._close_attempt)
+
+    def _close_attempt(self) -> None:
+        """Writes what is left to write now that no host waits for this one, and closes all files of the attempt."""
+        if self._attempt is not None:
+            self._measuring.keep_trace(final=True)
+            self._attempt.close()
 
     # -- events ----------------------------------------------------------------------------------------------------
 
-    def cannot_start(self, failure: Failure) -> None:
+    def _broken(self, failure: Failure) -> None:
         """Something of this host other than a rank has failed."""
         self.do(self._member.broken(self._loop.now(), failure))
 
@@ -180,59 +180,41 @@ class Supervisor:
         member.heard(now)
         match message:
             case Go():
-                self._runner.go(message)
+                self._go(message)
             case Restart(attempt, cause):
                 self._restart(attempt, cause)
             case AskStacks():
-                self._runner.ask_for_stacks()
+                if self._attempt is not None:
+                    self._attempt.ask_for_stacks()
+                else:
+                    self._send(StacksSent())
             case Stop(why):
                 self.do(member.stop(now, why))
             case End(verdict):
                 self.do(member.end(now, verdict))
             case Refuse(why):
                 self.do(member.refused(now, why))
-            case NodeAlive():
-                self._runner.node_alive(message)
-            case StartDaemon() | DaemonEnded():
-                self._runner.daemon(message)
+            case NodeAlive() | StartDaemon() | DaemonEnded():
+                if self._readiness.engine is not None:
+                    self._readiness.engine.heard(message)
             case Notice(text):
-                self.warn(text)
-                from algorun.control.pace import SLOW  # no start needs it
-
-                if text.startswith(SLOW):
-                    self._tools.times.slow(text)
+                self._tools.warn(text)
+                self._measuring.noticed(text)
             case ClockTold():
-                if self._tools.trace is not None:
-                    self._tools.trace.answered(message, now)
+                self._measuring.clock_told(message, now)
             case Welcome() | Heartbeat():
-                self._look_after_sampling()
-                self._runner.look_after_ranks(self._sampling.take() if self._sampling is not None else ())
+                self._look()
                 self._arm()
             case other:
                 raise ValueError(f"the hub cannot send {type(other).__name__}")
 
-    def _look_after_sampling(self) -> None:
-        """Measures the host from the moment on at which ranks run, without holding up their start."""
-        if self._sampling is not None:
-            self._sampling.look(self._loop.now())
-        elif self._runs and self._job.figures:
-            from .host_sampling import HostSampling, setup
-
-            self._sampling = HostSampling(self._tools, setup(self._job, self._machine, self._clock.begin))
-            self._sampling.start(self._loop.now())
-
-    @property
-    def _runs(self) -> bool:
-        """Whether the program runs here: ranks, or a node of an engine with a driver."""
-        has_driver = self._job.launch.engine.value.has_driver
-        return self._member.state is State.RUN and (self._runner.ranks_run or has_driver)
-
-    def _restart(self, attempt: int, cause: Failure) -> None:
-        """The attempt has failed, and another one follows."""
-        moments = self._runner.moments  # before the attempt is cleared away
-        if self._member.state is State.RUN and not self._member.stopping:  # else it does not restart
-            self._clock.attempt_failed(self._loop.now(), max((each.steps for each in moments), default=0))
-        self._runner.restart(attempt, cause)
+    def _look(self) -> None:
+        """Looks at this host and its ranks, at every heartbeat of the hub."""
+        attempt = self._attempt if self._member.state is State.RUN else None
+        runs = attempt is not None and (not attempt.ranks.all_ended or attempt.engine.has_nodes)
+        samples = self._measuring.sample(self._loop.now(), runs=runs)
+        if attempt is not None:
+            attempt.look(samples)
 
     def hub_lost(self, reason: str) -> None:
         """The hub has closed the connection."""
@@ -243,10 +225,12 @@ class Supervisor:
         self.do(self._member.stop_asked(self._loop.now(), why, interrupt=name == "SIGINT"))
 
     def _rank_raised(self, raised: Raised) -> None:
-        self._runner.rank_raised(raised)
+        if self._attempt is not None:
+            self._attempt.rank_raised(raised)
 
     def _peer_message(self, peer: Peer, message: Fields | None) -> None:
-        self._runner.peer_message(peer, message)
+        if self._attempt is not None:
+            self._attempt.peer_message(peer, message)
 
     def _child_ended(self, pid: int, returncode: int) -> None:
         if self._readiness.is_preparation(pid):
@@ -254,17 +238,95 @@ class Supervisor:
             self._readiness.prepared(returncode)
         elif self._readiness.is_check(pid):
             self._readiness.checked(returncode)
-        elif self._sampling is not None and self._sampling.is_sampler(pid):
-            self._sampling.ended(returncode, self._loop.now())
-        else:
-            self._runner.child_ended(pid, returncode)
+        elif self._measuring.child_ended(pid, returncode, self._loop.now()):
+            pass
+        elif self._attempt is not None:
+            self._attempt.child_ended(pid, returncode)
+        elif self._readiness.engine is not None:
+            self._readiness.engine.child_ended(pid, returncode)
 
-    def _explained(self, failure: Failure) -> Failure:
-        """The failure with what this host knows of it."""
-        if failure.kind == "gate":
-            seen = self._channel.seen if self._channel is not None else ""
-            return replace(failure, message=f"{failure.message} ({seen})") if seen else failure
-        return self._runner.explained(failure)
+    # -- attempts --------------------------------------------------------------------------------------------------
+
+    def _go(self, go: Go) -> None:
+        """All hosts have met: every host makes the same plan."""
+        config, engine = self._readiness.config, self._readiness.engine
+        assert engine is not None  # the hub has heard that this host is ready
+        engine.met(go)
+        try:
+            self._cluster, self._plan = self._readiness.planned(go)
+        except UserError as error:  # every host finds it, and the hub makes all name one of them
+            self._broken(Failure.of(error, self._host))
+            return
+        ranks = {rank.local_rank: rank.rank for rank in self._plan.host(self._host).ranks}
+        bundled = config.entry.kind == "bundled"
+        self.do(self._member.go(self._loop.now(), go, ranks, bundled=bundled, code=self._plan.cwd))
+
+    def _start(self) -> None:
+        """Starts the ranks, once the entrypoint's options are known to be right."""
+        assert self._plan is not None
+        launch = functools.partial(self._launch, self._plan)
+        self._readiness.when_options_are_right(self._plan.world_size, launch)
+
+    def _launch(self, planned: Plan) -> None:
+        """Starts the ranks of a plan, unless the job has ended or restarted in the meantime."""
+        engine = self._readiness.engine
+        if engine is None or planned is not self._plan or self._member.state is not State.RUN:
+            return
+        if self._member.stopping:  # before any rank was there to be told
+            self.do(self._member.all_ranks_gone(self._loop.now()))
+            engine.refuse()
+            return
+        self._announced = ""
+        if self._leads and not planned.attempt:
+            self._console.say(render.rank_map(planned))
+        try:
+            self._attempt = Attempt(
+                self._tools, self._readiness.config, planned, engine, self._measuring, self._member, self
+            )
+            self._attempt.start()
+        except UserError as error:
+            self._broken(Failure.of(error, self._host))
+        self.owner.adopt()
+        if self._attempt is not None:
+            self._attempt.look_whether_done()  # a host without ranks has nothing to wait for
+
+    def _restart(self, attempt: int, cause: Failure) -> None:
+        """The attempt has failed, and another one follows: ends its ranks. After that this host gets ready once more."""
+        moments = self._attempt.moments() if self._attempt is not None else []
+        if self._member.state is State.RUN and not self._member.stopping:  # else it does not restart
+            self._clock.attempt_failed(self._loop.now(), max((each.steps for each in moments), default=0))
+        actions = self._member.restart(self._loop.now(), attempt)
+        if not actions:
+            return
+        report.write_attempt(self._job.paths, attempt, cause)
+        if self._attempt is not None:
+            self._attempt.over()
+        if self._leads:
+            self._announced = f"attempt {attempt + 1}/{cause.attempts}"
+            self._console.say(f"algorun: {cause.headline()}\nalgorun: {self._announced} follows")
+        self.do(actions)
+        self._look_whether_cleared()
+
+    def _look_whether_cleared(self) -> None:
+        """Waits until nothing of the failed attempt lives, then gets ready for the next one."""
+        if self._member.state is not State.RESTART:
+            return
+        self.owner.reap()
+        if self._ranks_run or self.owner.kill_left():
+            self._loop.after(DRAIN_POLL_S, self._look_whether_cleared)
+            return
+        if self._attempt is not None:
+            self._attempt.clear_away()
+            self._attempt = None
+        report.forget_user_failure_text(self._job.paths)
+        self._member.cleared(self._loop.now())
+        self._arm()
+        self._readiness.ready()
+
+    @property
+    def _ranks_run(self) -> bool:
+        """True while a rank of this host has not ended."""
+        return self._attempt is not None and not self._attempt.ranks.all_ended
 
     # -- actions ---------------------------------------------------------------------------------------------------
 
@@ -273,67 +335,109 @@ class Supervisor:
         for action in actions:
             match action:
                 case ToHub(message):
-                    if isinstance(message, Done):
-                        self.mark(WAITING)
-                    self.send(message)
+                    self._tell_hub(message)
                 case Start():
-                    self._runner.start()
+                    self._start()
                 case Signal(number):
-                    if self._member.stopping and self._runner.ranks_run:
-                        self.mark(STOPPING)
-                    self._readiness.kill()
-                    self._runner.signal_ranks(number)
-                    if number == signal.SIGKILL:
-                        self._leave(forced=True)
+                    self._signal(number)
                 case Warn(text):
-                    self.warn(text)
-                case Conclude(verdict):
-                    self._clock.ranks(self._loop.now(), self._runner.moments)
-                    self.mark(LEAVING)
-                    self._runner.conclude(verdict)
-                    if self._sampling is not None:
-                        self._sampling.finish()
-                    self._loop.post(self.leave)
+                    self._tools.warn(text)
+                case Conclude(verdict, own):
+                    self._conclude(self._with_seen(verdict) if own else verdict)
                 case EndProcesses():
                     self.owner.close()
         self._arm()
 
-    def send(self, message: Message) -> None:
+    def _tell_hub(self, message: Message) -> None:
+        """Sends a message to the hub; a failure with what this machine knows of it."""
+        match message:
+            case Done():
+                self._mark(WAITING)
+            case Fail(failure):
+                failure = self._explained(failure)
+                self._member.explained(failure)
+                message = Fail(failure)
+            case SaveFailed(failure):
+                message = SaveFailed(self._explained(failure))
+        self._send(message)
+
+    def _explained(self, failure: Failure) -> Failure:
+        """The failure with what this host knows of it, without the job's secrets."""
+        config, attempt = self._readiness.config, self._attempt
+        if attempt is None:
+            return explained(failure, config, None)
+        failure = replace(failure, step=attempt.step_of(failure.rank), user_text=report.user_failure_text(config.paths))
+        return explained(failure, config, attempt.before)
+
+    def _with_seen(self, verdict: Verdict) -> Verdict:
+        """A verdict of this host alone, with whom it has heard of."""
+        seen = self._channel.seen if self._channel is not None else ""
+        if verdict.failure is None or not seen:
+            return verdict
+        return replace(verdict, failure=replace(verdict.failure, message=f"{verdict.failure.message} ({seen})"))
+
+    def _signal(self, number: int) -> None:
+        if self._member.stopping and self._ranks_run:
+            self._mark(STOPPING)
+        self._readiness.kill()
+        if self._attempt is not None:
+            self._attempt.signal(number)
+        if number == signal.SIGKILL:
+            self._leave(forced=True)
+
+    def _conclude(self, verdict: Verdict) -> None:
+        """The job is over: writes the outcome down, lets the engine go."""
+        self._verdict = verdict
+        self._clock.ranks(self._loop.now(), self._attempt.moments() if self._attempt is not None else [])
+        self._mark(LEAVING)
+        config, attempt, engine = self._readiness.config, self._attempt, self._readiness.engine
+        own = public(report.user_failure_text(config.paths), config) if attempt is not None else ""
+        warning = report.write(config.paths, verdict, own)
+        if warning:
+            self._console.say(warning)
+        if self._announced:
+            why = verdict.failure.headline() if verdict.failure else verdict.why
+            self._tools.say(f"{self._announced} was not started: {why}")
+        if attempt is not None:
+            self._say_links()
+            attempt.over()
+        if engine is not None and verdict.failure is not None:
+            engine.keep_logs()
+        if attempt is not None:
+            attempt.leave(well=verdict.kind == "ok")
+        self._measuring.finish()
+        self._loop.post(self.leave)
+
+    def _say_links(self) -> None:
+        from algorun.outcome import links  # the end is near: nobody waits for an import any more
+
+        config = self._readiness.config
+        for note in links.notes(config.paths):
+            self._tools.warn(public(note, config))
+
+    def _send(self, message: Message) -> None:
         """To the hub, wherever it is."""
         if self._channel is not None:
             self._channel.send(message)
 
     def drain(self) -> None:
         """Reads the exceptions that ranks have reported: a rank's exception arrives before its end."""
-        if self._port is not None:
-            self._port.drain()
+        self._port.drain()
 
     def leave(self) -> None:
         """Leaves once nothing is left to wait for: own ranks, the engine's orderly end, the other hosts."""
         self._leave(forced=False)
 
     def _leave(self, *, forced: bool) -> None:
-        runner = self._runner
-        self.do(self._member.leave(ranks=runner.ranks_run, engine=runner.engine_runs, forced=forced))
+        engine_runs = self._attempt is not None and self._attempt.engine.busy
+        self.do(self._member.leave(ranks=self._ranks_run, engine=engine_runs, forced=forced))
         if self._member.state is State.BYE and (self._channel is None or self._channel.finished):
             self._member.left()
             self._loop.stop()
 
-    def mark(self, cause: str) -> None:
+    def _mark(self, cause: str) -> None:
         """From now on this host's time goes to `cause` (timing/clock.py)."""
         self._clock.mark(self._loop.now(), cause)
-
-    def divide(self, cause: str, moments: Sequence[tuple[float, str]]) -> None:
-        """Divides the last span of `cause`: each moment is of the monotonic clock."""
-        self._clock.divide(self._loop.now(), cause, moments)
-
-    def start_head(self, ready: Ready) -> None:
-        """Starts what the leader of an engine with a driver can start before the hosts have met. Raises UserError."""
-        self._runner.start_head(ready)
-
-    def warn(self, text: str) -> None:
-        """A warning of the launcher's own."""
-        self.tell(f"warning: {text}")
 
     def tell(self, text: str) -> None:
         """A line of the launcher's own."""

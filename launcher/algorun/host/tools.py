@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from algorun.common.event_loop import Loop
 from algorun.common.fast_dataclasses import dataclass
+from algorun.control.failures.failure import Failure
+from algorun.control.wire.messages import Message
 from algorun.plan.engines.base import Programs
 
-from .logs import Console
-from .processes import Owner
-from .times_file import TimesFile
-
-if TYPE_CHECKING:
-    from .step_trace import StepTrace
+from .output.logs import Console
+from .processes.owner import Owner
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
     """One host's loop, processes and console.
 
-    `run_dir` is its folder for sockets and temporary files, `logs` the folder of its log files, `times` the file of what
-    its ranks do, `trace` the trace of their steps where the job has one.
+    `run_dir` is its folder for sockets and temporary files, `logs` the folder of its log files. `send` takes a message to
+    the hub; `broken` hears that something of this host other than a rank has failed.
     """
 
     loop: Loop
@@ -31,5 +29,13 @@ class Tools:
     programs: Programs
     run_dir: str
     logs: Path
-    times: TimesFile
-    trace: StepTrace | None
+    send: Callable[[Message], None]
+    broken: Callable[[Failure], None]
+
+    def say(self, text: str) -> None:
+        """A line of the launcher's own."""
+        self.console.say(f"algorun: {text}")
+
+    def warn(self, text: str) -> None:
+        """A warning of the launcher's own."""
+        self.say(f"warning: {text}")

@@ -1,7 +1,7 @@
 """Runs in a process of a rank that uses torch.distributed: writes its last collective calls into a file when asked.
 
 The calls come from torch's flight recorder. A thread waits in read() on a named pipe until the supervisor asks
-(host/rank_calls.py): it needs no time and no GIL before that, and the process ends without it. A signal would not do:
+(host/ranks/rank_calls.py): it needs no time and no GIL before that, and the process ends without it. A signal would not do:
 Python runs handlers in the main thread, which is in a collective while the rank hangs.
 
 As in rank_steps, no module is imported that a file of the user could replace, and no exception reaches the program.
@@ -73,7 +73,7 @@ def _answer(pipe: int, path: str) -> None:
 
 
 def _calls() -> list[dict[str, object]]:
-    """The last collective calls, oldest first; each as host/rank_calls.py reads it.
+    """The last collective calls, oldest first; each as host/ranks/rank_calls.py reads it.
 
     A program on a GPU queues calls long before they run, so those of a group lie around the first that has not completed.
     """

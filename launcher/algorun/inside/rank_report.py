@@ -1,7 +1,7 @@
 """What a process of a rank sends when an exception has reached its top: all that the exception carries, as text.
 
 rank_shim.py executes this file at the exception, from its path, in a process that may hold any module: only built-in modules
-are imported (and `_socket`). control/tracebacks.py reads the text of a traceback, host/rank_port.py the fields.
+are imported (and `_socket`). control/failures/tracebacks.py reads the text of a traceback, host/ranks/rank_port.py the fields.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ says that it does, and writes all stacks on SIGUSR2.
 rank_shim executes it after the import of torch.optim.optimizer. As there, it imports no module that a file of the user
 could replace, and no exception may reach the user's program.
 
-Each rank has one record, shared with the supervisor (host/step_counter.py). The first process of the rank that makes a
+Each rank has one record, shared with the supervisor (host/measuring/step_counter.py). The first process of the rank that makes a
 step owns it: the rank itself, a child of mp.spawn, or the Python program of a shell script. Only the owner counts, so
 the count is the rank's step even if several processes train. A step of another process is a sign of life only; if the
 owner has ended, that process becomes the owner and goes on counting. Workers of a DataLoader make no steps. If an
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     WhenImported = Callable[[str, Callable[[ModuleType], None]], None]  # of rank_shim
 
-# A record has words of 8 bytes, floats and unsigned numbers; host/step_counter.py says what each is. The rest is spare.
+# A record has words of 8 bytes, floats and unsigned numbers; host/measuring/step_counter.py says what each is. The rest is spare.
 RECORD = 256  # bytes
 COUNT, LAST_AT, LONGEST_S, OWNER, TORCH_AT, _, FIRST_STEP_AT = range(7)
 FIRST_ACTIVITY, ACTIVITIES = 7, ("data", "forward", "backward", "exchange", "optimizer", "saving", "evaluation")

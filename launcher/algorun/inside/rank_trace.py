@@ -2,7 +2,7 @@
 
 rank_steps executes it, if the variable is set, in a process that uses torch. The moments go into a file of the run folder
 that is mapped: to note one is three stores into memory, no call of the system. The supervisor reads the file
-(host/step_trace.py), also if this process is killed. As there, no module that a file of the user could replace is imported.
+(host/measuring/step_trace.py), also if this process is killed. As there, no module that a file of the user could replace is imported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """NVIDIA's management library NVML, as far as figures of GPUs need it. Names and numbers: NVIDIA's nvml.h.
 
 Its calls may hang with a broken driver, and a broken library may end the process. So only a process of its own calls
-it (host/figure_sampler.py).
+it (host/measuring/figure_sampler.py).
 """
 
 from __future__ import annotations

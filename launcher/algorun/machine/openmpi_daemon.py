@@ -34,7 +34,7 @@ ITS_OWN = {
     "ess_base_nspace": r"[\w.@-]+",
     "orte_node_regex": r"[\w.,:@()\[\]-]+",
     "(orte|prte)_(hnp|parent)_uri": r"[\w.,:;/@\[\]-]+",
-    "(orte|prte)_tmpdir_base": ".*",  # gets this host's folder (host/daemons.py)
+    "(orte|prte)_tmpdir_base": ".*",  # gets this host's folder (host/engines/daemons.py)
 }
 # Those that stand for mpirun's options about mapping, binding and what is printed (`mpirun --help`, 4.1).
 OF_OPTIONS = (

@@ -6,7 +6,7 @@ import os
 from typing import Protocol
 
 from algorun.common.event_loop import Loop
-from algorun.control.messages import Hello, Message
+from algorun.control.wire.messages import Hello, Message
 from algorun.job.config import JobConfig
 from algorun.machine.probe import Machine
 from algorun.plan import cluster
@@ -50,7 +50,7 @@ def to_hub(loop: Loop, config: JobConfig, machine: Machine, hello: Hello, user: 
 
 def lead(loop: Loop, config: JobConfig, machine: Machine, hello: Hello, user: ChannelUser) -> Channel:
     """The hub, for this host and for all others."""
-    from algorun.control.hub import Hub
+    from algorun.control.hub.hub import Hub
 
     from .hub_server import HubServer
 
@@ -65,7 +65,7 @@ def lead(loop: Loop, config: JobConfig, machine: Machine, hello: Hello, user: Ch
 def follow(loop: Loop, config: JobConfig, hello: Hello, user: ChannelUser) -> Channel:
     """A connection to the leader's hub."""
 
-    from algorun.control.handshake import Applicant, Handshake
+    from algorun.control.wire.handshake import Applicant, Handshake
 
     from .link import HubLink
     from .spare_search import Route

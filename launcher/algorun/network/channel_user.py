@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from algorun.control.messages import Message
+from algorun.control.wire.messages import Message
 
 
 class ChannelUser(Protocol):

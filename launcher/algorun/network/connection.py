@@ -11,9 +11,9 @@ from enum import Enum
 
 from algorun.common.event_loop import READ, WRITE, Loop
 from algorun.common.fast_dataclasses import dataclass
-from algorun.control import seal, wire
-from algorun.control.messages import Message
-from algorun.control.seal import Seal
+from algorun.control.wire import seal, wire
+from algorun.control.wire.messages import Message
+from algorun.control.wire.seal import Seal
 
 UNSENT = 4 * 1024 * 1024  # bytes to a peer that does not read, before it counts as lost
 LONGEST = wire.LONGEST + seal.LENGTH  # bytes of a line

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Protocol
 
 from algorun.common.event_loop import Loop, Timer
-from algorun.control.handshake import refusal
-from algorun.control.refusals import shown
-from algorun.control.seal import is_sealed
-from algorun.control.waiting import Reach
+from algorun.control.hub.refusals import shown
+from algorun.control.hub.waiting import Reach
+from algorun.control.wire.handshake import refusal
+from algorun.control.wire.seal import is_sealed
 
 from .connection import Connection
 from .spare_search import Route

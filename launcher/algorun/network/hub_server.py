@@ -1,4 +1,4 @@
-"""The hub's server: it moves the messages of hosts that have joined; what these mean is decided in control/hub.py."""
+"""The hub's server: it moves the messages of hosts that have joined; what these mean is decided in control/hub/hub.py."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import functools
 from typing import TYPE_CHECKING
 
 from algorun.common.event_loop import Loop, Timer
-from algorun.control import hub_messages, seal, wire
-from algorun.control.hub import Hub, Sends
-from algorun.control.messages import Hello, Message, Refuse, Welcome
-from algorun.control.session import Session
+from algorun.control.hub import hub_messages
+from algorun.control.hub.hub import Hub, Sends
+from algorun.control.wire import seal, wire
+from algorun.control.wire.messages import Hello, Message, Refuse, Welcome
+from algorun.control.wire.session import Session
 from algorun.job.limits import ControlSettings
 
 from .channel_user import ChannelUser
@@ -48,7 +49,7 @@ class HubServer:
         """The leader's own host joins, without a socket."""
         self._send(self._hub.hello(self._loop.now(), hello))
         if self._reception is not None:
-            from algorun.control.handshake import Applicant
+            from algorun.control.wire.handshake import Applicant
 
             from .rival_search import Lookout
 

@@ -1,6 +1,6 @@
 """A follower's link to the hub: one connection at a time, and another one when the hub falls silent or the first is reset.
 
-What the hub's lines mean for the link is decided in control/handshake.py. first_contact.py makes the first connection,
+What the hub's lines mean for the link is decided in control/wire/handshake.py. first_contact.py makes the first connection,
 spare_search.py the later ones.
 """
 
@@ -10,10 +10,10 @@ import functools
 import socket
 
 from algorun.common.event_loop import Loop, Timer
-from algorun.control import wire
-from algorun.control.handshake import Handshake, Phase, greeting, unheard
 from algorun.control.host_loss import RESET_S
-from algorun.control.messages import Heartbeat, Message, Welcome
+from algorun.control.wire import wire
+from algorun.control.wire.handshake import Handshake, Phase, greeting, unheard
+from algorun.control.wire.messages import Heartbeat, Message, Welcome
 
 from .channel_user import ChannelUser
 from .connection import Connection, Ending, How

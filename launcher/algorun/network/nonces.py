@@ -1,10 +1,10 @@
-"""New nonces and challenges for the seal of a connection (control/seal.py)."""
+"""New nonces and challenges for the seal of a connection (control/wire/seal.py)."""
 
 from __future__ import annotations
 
 import os
 
-from algorun.control.seal import HEX
+from algorun.control.wire.seal import HEX
 
 
 def fresh() -> str:

@@ -17,10 +17,10 @@ from typing import Protocol
 
 from algorun.common.errors import UserError
 from algorun.common.event_loop import READ, Loop, Timer
-from algorun.control.gate import Gate
-from algorun.control.handshake import introduced
-from algorun.control.messages import Heartbeat, Hello, Nonce, Refuse
-from algorun.control.refusals import Refusals, shown
+from algorun.control.hub.gate import Gate
+from algorun.control.hub.refusals import Refusals, shown
+from algorun.control.wire.handshake import introduced
+from algorun.control.wire.messages import Heartbeat, Hello, Nonce, Refuse
 from algorun.job.limits import ControlSettings
 
 from .addresses import Address, look_up
@@ -46,7 +46,7 @@ class Admitting(Protocol):
 
 
 class RefusalLog:
-    """Warns about refused peers: at once about the first, in one line about a flood of others (control/refusals.py)."""
+    """Warns about refused peers: at once about the first, in one line about a flood of others (control/hub/refusals.py)."""
 
     def __init__(self, loop: Loop, tell: Callable[[str], None]) -> None:
         self._loop, self._tell = loop, tell

@@ -10,12 +10,12 @@ import socket
 from collections.abc import Callable
 
 from algorun.common.event_loop import Loop, Timer
-from algorun.control import wire
-from algorun.control.handshake import Applicant, greeting, refusal
-from algorun.control.hub import Hub, Sends
-from algorun.control.messages import Bye, End, Heartbeat, Notice, Refuse
-from algorun.control.refusals import shown
-from algorun.control.rivals import MOST_ASKED, Looks
+from algorun.control.hub.hub import Hub, Sends
+from algorun.control.hub.refusals import shown
+from algorun.control.hub.rivals import MOST_ASKED, Looks
+from algorun.control.wire import wire
+from algorun.control.wire.handshake import Applicant, greeting, refusal
+from algorun.control.wire.messages import Bye, End, Heartbeat, Notice, Refuse
 from algorun.job.limits import ControlSettings
 
 from .connection import Connection

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from algorun.common.fast_dataclasses import dataclass, replace
-from algorun.control import peer_errors
-from algorun.control.failure import Failure
-from algorun.control.peer_errors import says
+from algorun.control.failures import peer_errors
+from algorun.control.failures.failure import Failure
+from algorun.control.failures.peer_errors import says
 from algorun.machine.failure_snapshot import Evidence
 from algorun.machine.preflight import FULL, LITTLE_SHM, MORE_SHM, size
 from algorun.machine.probe import Folder

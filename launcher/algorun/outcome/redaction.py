@@ -15,7 +15,7 @@ from urllib.parse import quote
 from algorun.common.fast_dataclasses import replace
 from algorun.common.secret_names import HIDDEN, is_secret, secrets_of
 from algorun.common.secret_values import hidden
-from algorun.control.failure import Failure
+from algorun.control.failures.failure import Failure
 from algorun.job.config import JobConfig
 
 SHORT = 4  # characters; a shorter value is replaced only after its name

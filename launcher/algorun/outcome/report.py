@@ -14,9 +14,9 @@ from algorun.common.codec import loads
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass
 from algorun.common.plain_text import plain
-from algorun.control.failure import SHOWN, Failure
-from algorun.control.hang import Stack
-from algorun.control.messages import Verdict
+from algorun.control.failures.failure import SHOWN, Failure
+from algorun.control.hang.hang import Stack
+from algorun.control.wire.messages import Verdict
 from algorun.job.paths import Paths, free, reserve, write_aside, write_reserved
 
 RESULT = "result.json"

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from algorun.control.held_tracebacks import HELD_S
+from algorun.control.failures.held_tracebacks import HELD_S
 from algorun_client.follow.failure_lines import FailureLines
 from algorun_client.follow.log_reader import LogLine
 from tests.conftest import clean_environ

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.failure import Failure
+from algorun.control.failures.failure import Failure
 from algorun_client.common.codes import Source
 from algorun_client.follow.outcome import Ending, judge, own_code, root_cause
 from algorun_client.request.model import Kind

@@ -126,8 +126,8 @@ def test_fields_replace_and_patterns(module: Any) -> None:
 
 
 def test_copies_are_equal() -> None:
-    from algorun.control.failure import Failure
-    from algorun.control.messages import Fail
+    from algorun.control.failures.failure import Failure
+    from algorun.control.wire.messages import Fail
 
     message = Fail(Failure("exit", "algo-1", 3, "the end"))
     assert copy.deepcopy(message) == message == pickle.loads(pickle.dumps(message))

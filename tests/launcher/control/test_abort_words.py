@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from algorun.control import abort_words
-from algorun.control.failure import Failure
-from algorun.control.peer_errors import Distance
-from algorun.control.rank_failures import RankFailures
-from algorun.host.tail import Tail
+from algorun.control.failures import abort_words
+from algorun.control.failures.failure import Failure
+from algorun.control.failures.peer_errors import Distance
+from algorun.control.member.rank_failures import RankFailures
+from algorun.host.output.tail import Tail
 from algorun.machine.failure_snapshot import Evidence
 from algorun.outcome.hints import explain
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.call import Call, nearest
-from algorun.control.calls import mismatch, parse
-from algorun.control.hang import Frame, Stack
-from algorun.control.inquiry import Inquiry
-from algorun.control.messages import MOST_CALLS, short
+from algorun.control.hang.call import Call, nearest
+from algorun.control.hang.calls import mismatch, parse
+from algorun.control.hang.hang import Frame, Stack
+from algorun.control.hub.inquiry import Inquiry
+from algorun.control.wire.messages import MOST_CALLS, short
 
 
 def call(number, operation="all_reduce", shapes="[[3]]", group="gloo:0", members="0-3", dtypes="Float", line=1):

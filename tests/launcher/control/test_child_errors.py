@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.failure import Raised
-from algorun.control.rank_failures import RankFailures
+from algorun.control.failures.failure import Raised
+from algorun.control.member.rank_failures import RankFailures
 
 RANK, SHELL, LAUNCHER, WORKER, OTHER = 100, 101, 102, 103, 104
 CODE = "/opt/ml/code"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.failure import SHOWN, Failure, with_others
-from algorun.control.failure_reports import failure_to_blame
-from algorun.control.last_words import last_words
-from algorun.control.rank_failures import RankFailures
+from algorun.control.failures.failure import SHOWN, Failure, with_others
+from algorun.control.failures.last_words import last_words
+from algorun.control.hub.failure_reports import failure_to_blame
+from algorun.control.member.rank_failures import RankFailures
 from algorun.outcome.report import full_text
 
 ROOT = Failure("exception", "algo-2", 1, "ValueError: bad", rank=3, traceback="Traceback ..\nValueError: bad")

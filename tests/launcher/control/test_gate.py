@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun.common.fast_dataclasses import replace
-from algorun.control.actions import Conclude
-from algorun.control.failure import Failure
-from algorun.control.gate import Gate
-from algorun.control.hub import State as HubState
-from algorun.control.member import Member, State
-from algorun.control.messages import Ready, Refuse
+from algorun.control.failures.failure import Failure
+from algorun.control.hub.gate import Gate
+from algorun.control.hub.hub import State as HubState
+from algorun.control.member.actions import Conclude
+from algorun.control.member.member import Member, State
+from algorun.control.wire.messages import Ready, Refuse
 from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, Job, hello
 

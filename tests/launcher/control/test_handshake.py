@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control import wire
-from algorun.control.handshake import Applicant, Handshake, Phase, greeting, introduced, refusal, unheard
-from algorun.control.messages import Heartbeat, Hello, Nonce, Refuse, Stop, Welcome
-from algorun.control.seal import Seal
+from algorun.control.wire import wire
+from algorun.control.wire.handshake import Applicant, Handshake, Phase, greeting, introduced, refusal, unheard
+from algorun.control.wire.messages import Heartbeat, Hello, Nonce, Refuse, Stop, Welcome
+from algorun.control.wire.seal import Seal
 
 TOKEN, SESSION, SILENCE_S = "token", "5e55", 2.0
 NONCE, CHALLENGE = "0" * 32, "f" * 32

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.hang import Frame, Stack, message, odd, of_one_rank
-from algorun.host.step_counter import Steps, stalled
+from algorun.control.hang.hang import Frame, Stack, message, odd, of_one_rank
+from algorun.host.measuring.step_counter import Steps, stalled
 
 SITE = "/opt/venv/lib/python3.11/site-packages/torch"
 CODE = "/opt/ml/code/train.py"

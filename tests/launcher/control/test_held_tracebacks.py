@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from algorun.control.held_tracebacks import HELD_S, HeldTracebacks, count_text, split_by_cause
+from algorun.control.failures.held_tracebacks import HELD_S, HeldTracebacks, count_text, split_by_cause
 
 PEER = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:19855"
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun.common.fast_dataclasses import replace
-from algorun.control.host_loads import AGAIN_S, FULL_MEMORY, IN_A_ROW, HostLoads
+from algorun.control.hub.host_loads import AGAIN_S, FULL_MEMORY, IN_A_ROW, HostLoads
 from algorun.timing.host_figures import FolderFigures
 from algorun.timing.host_load import HostLoad
 from tests.conftest import examples

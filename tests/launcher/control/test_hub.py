@@ -6,13 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from algorun.control import messages
-from algorun.control.actions import Conclude
-from algorun.control.failure import Failure, Raised
+from algorun.control.failures.failure import Failure, Raised
 from algorun.control.host_loss import RECONNECT_S, REPORT_AGAIN_S, silence_s
-from algorun.control.hub import Hub
-from algorun.control.member import Member
-from algorun.control.messages import Bye, End, Heartbeat, Notice
+from algorun.control.hub.hub import Hub
+from algorun.control.member.actions import Conclude
+from algorun.control.member.member import Member
+from algorun.control.wire import messages
+from algorun.control.wire.messages import Bye, End, Heartbeat, Notice
 from algorun.job.limits import Limits
 from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, finish, hello, ready, running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.inquiry import ANSWER_S
+from algorun.control.hub.inquiry import ANSWER_S
 from tests.launcher.jobs import LIMITS, Job, finish, running
 
 

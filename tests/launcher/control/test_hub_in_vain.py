@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.call import Call
-from algorun.control.failure import Failure, Raised
-from algorun.control.hang import Frame, Stack
-from algorun.control.member import State
-from algorun.control.messages import ANSWER_S
+from algorun.control.failures.failure import Failure, Raised
+from algorun.control.hang.call import Call
+from algorun.control.hang.hang import Frame, Stack
+from algorun.control.member.member import State
+from algorun.control.wire.messages import ANSWER_S
 from tests.launcher.jobs import LIMITS, Job, finish, running
 
 WATCHDOG = (

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.failure import Failure, Raised
-from algorun.control.failure_reports import MISSED_S
-from algorun.control.hang import Frame, Stack
+from algorun.control.failures.failure import Failure, Raised
+from algorun.control.hang.hang import Frame, Stack
+from algorun.control.hub.failure_reports import MISSED_S
 from tests.launcher.jobs import LIMITS, MISSED, Job, finish, running
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from algorun.control.failure import Failure
-from algorun.control.hub import State as HubState
-from algorun.control.member import State
-from algorun.control.messages import Go, Stop
+from algorun.control.failures.failure import Failure
+from algorun.control.hub.hub import State as HubState
+from algorun.control.member.member import State
+from algorun.control.wire.messages import Go, Stop
 from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, Job, finish, running
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from algorun.control.failure import Raised
-from algorun.control.joining import STOP_S
+from algorun.control.failures.failure import Raised
+from algorun.control.member.joining import STOP_S
 from tests.launcher.jobs import LIMITS, Job, finish, running
 
 

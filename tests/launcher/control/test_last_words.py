@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.last_words import evidence, last_words, told_on_stdout
-from algorun.control.rank_failures import RankFailures
+from algorun.control.failures.last_words import evidence, last_words, told_on_stdout
+from algorun.control.member.rank_failures import RankFailures
 
 TQDM = " 10%|█         | 3/30 [00:00<00:04,  6.52it/s]"
 SUMMARY = """\

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.failure import Failure
-from algorun.control.memory_kills import FEWER_TASKS, MemoryKills
-from algorun.control.messages import Fail, MemoryKill
+from algorun.control.failures.failure import Failure
+from algorun.control.hub.memory_kills import FEWER_TASKS, MemoryKills
+from algorun.control.wire.messages import Fail, MemoryKill
 from tests.launcher.jobs import running
 
 TEXT = "the kernel killed 1 process (peak 1.46 GiB of a limit of 1.46 GiB)"

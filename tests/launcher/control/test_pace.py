@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from algorun.control.messages import Pace, Verdict
-from algorun.control.pace import IN_A_ROW, Paces
+from algorun.control.hub.pace import IN_A_ROW, Paces
+from algorun.control.wire.messages import Pace, Verdict
 from algorun.timing.rank_times import RankTimes
 
 HOSTS = {"algo-1": (0, 1), "algo-2": (2, 3)}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.failure import Failure
-from algorun.control.failure_reports import failure_to_blame
-from algorun.control.peer_errors import Distance, last_lines
+from algorun.control.failures.failure import Failure
+from algorun.control.failures.peer_errors import Distance, last_lines
+from algorun.control.hub.failure_reports import failure_to_blame
 
 TYPICAL = "This is typically caused by a remote worker crashing. Check the logs of the remote worker .. GLHF! 🏖️"
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control import ray_errors
-from algorun.control.failure import Failure, Raised
-from algorun.control.peer_errors import Distance
-from algorun.control.rank_failures import RankFailures
+from algorun.control.failures import ray_errors
+from algorun.control.failures.failure import Failure, Raised
+from algorun.control.failures.peer_errors import Distance
+from algorun.control.member.rank_failures import RankFailures
 
 HOSTS = {"10.0.0.1": "algo-1", "10.0.0.2": "algo-2"}
 SITE = "/opt/venv/lib/python3.11/site-packages/ray/_private"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.refusals import PAUSE_S, Refusals, shown
+from algorun.control.hub.refusals import PAUSE_S, Refusals, shown
 
 
 def test_the_first_refusal_is_told_at_once_and_the_others_together():

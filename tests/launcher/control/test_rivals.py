@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.failure import Failure
-from algorun.control.hub import Hub
-from algorun.control.messages import End, Heartbeat, Hello, Verdict
-from algorun.control.rivals import Looks
+from algorun.control.failures.failure import Failure
+from algorun.control.hub.hub import Hub
+from algorun.control.hub.rivals import Looks
+from algorun.control.wire.messages import End, Heartbeat, Hello, Verdict
 from algorun.job.limits import Limits
 from tests.conftest import examples
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.seal import HEX, LENGTH, Seal, body, is_nonce, same
+from algorun.control.wire.seal import HEX, LENGTH, Seal, body, is_nonce, same
 from algorun.network.nonces import fresh
 
 TOKEN, NONCE, CHALLENGE, HOST = "token", "0" * HEX, "1" * HEX, "algo-2"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.messages import Heartbeat, Stop
-from algorun.control.session import Session
+from algorun.control.wire.messages import Heartbeat, Stop
+from algorun.control.wire.session import Session
 
 HEARTBEAT = Heartbeat()
 

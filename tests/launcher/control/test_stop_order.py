@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from algorun.control.stop_order import WRAPPER_S, Seen, StopOrder
+from algorun.control.member.stop_order import WRAPPER_S, Seen, StopOrder
 
 RANK = 10
 

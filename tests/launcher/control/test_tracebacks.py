@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control import peer_errors, tracebacks
-from algorun.control.failure import SHOWN, Failure
-from algorun.control.peer_errors import Distance
+from algorun.control.failures import peer_errors, tracebacks
+from algorun.control.failures.failure import SHOWN, Failure
+from algorun.control.failures.peer_errors import Distance
 
 HEADER = "Traceback (most recent call last):\n"
 TORCH = "".join(

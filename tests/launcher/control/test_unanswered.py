@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from algorun.control.host_loss import silence_s
-from algorun.control.member import Member
-from algorun.control.messages import Go
+from algorun.control.member.member import Member
+from algorun.control.wire.messages import Go
 from algorun.job.limits import Limits
 
 

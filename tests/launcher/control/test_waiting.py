@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from algorun.control.waiting import Reach, Waiting
+from algorun.control.hub.waiting import Reach, Waiting
 
 
 def test_a_wait_is_told_after_some_seconds_and_then_rarely():

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from algorun import __version__
 from algorun.common.fast_dataclasses import fields
-from algorun.control import wire
-from algorun.control.failure import Failure, RankLeft
-from algorun.control.hang import Frame, Stack
-from algorun.control.messages import (
+from algorun.control.failures.failure import Failure, RankLeft
+from algorun.control.hang.hang import Frame, Stack
+from algorun.control.wire import wire
+from algorun.control.wire.messages import (
     FROM_HOST,
     FROM_HUB,
     End,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.messages import DaemonEnded, StartDaemon
-from algorun.host.daemons import Daemons, with_session
+from algorun.control.wire.messages import DaemonEnded, StartDaemon
+from algorun.host.engines.daemons import Daemons, with_session
 from algorun.machine.openmpi import OpenMpi
 
 FOUR = OpenMpi("/usr/bin/mpirun", True, 4, "orted")

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from algorun.common import codec
-from algorun.host.figure_setup import SamplerSetup
+from algorun.host.measuring.figure_setup import SamplerSetup
 from algorun.timing.host_figures import from_line
 from tests.launcher.machine.fake_nvml import GPUS, build
 
@@ -28,7 +28,7 @@ def nvml(tmp_path_factory):
 def sampler(file, library="", does="", **wanted):
     """A running sampler; its lines are those of stdout."""
     setup = SamplerSetup("algo-1", str(file), "lo", ("/tmp", "/absent", "/"), 0.0, **wanted)
-    argv = [sys.executable, "-I", "-m", "algorun.host.figure_sampler", json.dumps(codec.to_json(setup))]
+    argv = [sys.executable, "-I", "-m", "algorun.host.measuring.figure_sampler", json.dumps(codec.to_json(setup))]
     environ = {**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_NVML": does}
     process = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     watchdog = signal.alarm(LIMIT_S)

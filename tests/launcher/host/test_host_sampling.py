@@ -12,8 +12,8 @@ import pytest
 from algorun.common.errors import UserError
 from algorun.common.event_loop import Loop
 from algorun.common.fast_dataclasses import replace
-from algorun.host.figure_setup import SamplerSetup
-from algorun.host.host_sampling import SILENT_S, HostSampling, setup
+from algorun.host.measuring.figure_setup import SamplerSetup
+from algorun.host.measuring.host_sampling import SILENT_S, HostSampling, setup
 from algorun.machine.nvidia import Nvidia
 from algorun.machine.visible_gpus import visible
 from algorun.timing.host_figures import HostFigures, to_line
@@ -41,7 +41,7 @@ class Host:
         tools = SimpleNamespace(
             loop=Loop(),
             owner=self,
-            console=SimpleNamespace(say=self.said.append),
+            warn=lambda text: self.said.append(f"algorun: warning: {text}"),
             programs=SimpleNamespace(python="python"),
         )
         self.loop = tools.loop
@@ -71,7 +71,9 @@ class Host:
 @pytest.fixture
 def host(monkeypatch):
     found = Host()
-    monkeypatch.setattr("algorun.host.host_sampling.send_below", lambda pid, number: found.killed.append((pid, number)))
+    monkeypatch.setattr(
+        "algorun.host.measuring.host_sampling.send_below", lambda pid, number: found.killed.append((pid, number))
+    )
     yield found
     found.close()
 

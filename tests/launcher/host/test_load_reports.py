@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from algorun.host.load_reports import LoadReports
-from algorun.host.step_counter import Steps
+from algorun.host.measuring.load_reports import LoadReports
+from algorun.host.measuring.step_counter import Steps
 from algorun.timing.host_figures import GpuFigures, HostFigures
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.host.logs import LONGEST_LINE, Console, Lines, RankLog, harmless, prefixed
-from algorun.host.tail import Tail
+from algorun.host.output.logs import LONGEST_LINE, Console, Lines, RankLog, harmless, prefixed
+from algorun.host.output.tail import Tail
 from tests.ci_commands import COMMANDS as CI_COMMANDS
 from tests.ci_commands import NONE, TEXTS, is_command
 

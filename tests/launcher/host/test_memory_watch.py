@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from algorun.common.event_loop import Loop
-from algorun.control.messages import MemoryKill
-from algorun.host.memory_watch import LOOK_S, MemoryWatch
+from algorun.control.wire.messages import MemoryKill
+from algorun.host.engines.ray.memory_watch import LOOK_S, MemoryWatch
 from algorun.job.settings import BLAME_S
 from algorun.machine import failure_snapshot
 from tests.launcher.machine.test_failure_snapshot import GIB, V1, Tree

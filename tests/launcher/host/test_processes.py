@@ -9,7 +9,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from algorun.host.processes import Owner, alive_in, kill_sessions, processes
+from algorun.host.processes.owner import Owner, alive_in, kill_sessions, processes
 from tests.launcher.inside.rank_processes import eventually
 
 LIMIT_S = 30

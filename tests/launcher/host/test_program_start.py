@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from algorun.common.errors import UserError
-from algorun.host.processes import Owner
-from algorun.host.program_start import explained
+from algorun.host.processes.owner import Owner
+from algorun.host.processes.program_start import explained
 from tests.conftest import FAILS_ALONE, algorun
 
 TRUE = Path("/bin/true").read_bytes()

@@ -7,9 +7,9 @@ import sys
 from types import SimpleNamespace
 
 from algorun.common.event_loop import Loop
-from algorun.host import stacks
-from algorun.host.rank_stacks import EARLIEST_S, RankStacks
-from algorun.host.step_counter import Steps
+from algorun.host.measuring.step_counter import Steps
+from algorun.host.ranks import stacks
+from algorun.host.ranks.rank_stacks import EARLIEST_S, RankStacks
 
 PROGRAM = (
     "import faulthandler, signal, sys\n"
@@ -30,9 +30,9 @@ def answering(folder):
 def asking(folder, rank_pid, board=None):
     """A RankStacks whose host has one rank that runs."""
     ranks = SimpleNamespace(running=lambda: [(0, 0, rank_pid)])
-    tools = SimpleNamespace(run_dir=str(folder), loop=Loop())
+    tools = SimpleNamespace(run_dir=str(folder), loop=Loop(), send=lambda message: None)
     board = board or SimpleNamespace(read=lambda _: Steps())
-    return RankStacks(tools, SimpleNamespace(data=folder), "algo-1", ranks, board, lambda message: None)
+    return RankStacks(tools, SimpleNamespace(data=folder), "algo-1", ranks, board)
 
 
 def test_a_stranger_that_has_the_number_of_an_ended_process_gets_no_signal(tmp_path):

@@ -8,7 +8,7 @@ import sys
 import time
 from types import SimpleNamespace
 
-from algorun.host.rank_times import Reports, ReportTo, queued_s
+from algorun.host.measuring.rank_times import Reports, ReportTo, queued_s
 
 HOGS = 3
 SPIN = "while True: pass"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.host import ray_logs
+from algorun.host.engines.ray import logs as ray_logs
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.failure import Failure
-from algorun.host.rank_port import LONGEST_FOR_RAY
-from algorun.host.ray_node import RayNode
+from algorun.control.failures.failure import Failure
+from algorun.host.engines.ray.node import RayNode
+from algorun.host.ranks.rank_port import LONGEST_FOR_RAY
 
 STARTED = b"2026-11-25 02:30:48,080\tSUCC scripts.py:1251 -- Ray runtime started.\n"
 PROMISE = (

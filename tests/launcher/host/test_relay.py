@@ -12,8 +12,8 @@ import textwrap
 import pytest
 
 from algorun.common.event_loop import Loop
-from algorun.host.logs import Console, RankLog
-from algorun.host.output import Pipes
+from algorun.host.output.logs import Console, RankLog
+from algorun.host.output.pipes import Pipes
 
 
 @pytest.fixture
@@ -157,7 +157,7 @@ def test_a_log_file_that_gets_only_part_of_a_line_says_so(tmp_path):
     done = alone(
         f"""
         import pathlib, resource
-        from algorun.host.logs import Console, RankLog
+        from algorun.host.output.logs import Console, RankLog
         console = Console()
         log = RankLog("0 algo-1", "rank.log", pathlib.Path({str(tmp_path)!r}), console)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
@@ -171,7 +171,7 @@ def test_a_log_file_that_gets_only_part_of_a_line_says_so(tmp_path):
 
 SAYS_MUCH = """
 import sys
-from algorun.host.logs import Console
+from algorun.host.output.logs import Console
 console = Console()
 for number in range(1000):
     console.put(1, b"%d\\n" % number + b"x" * 1000 + b"\\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from algorun.common.errors import UserError
-from algorun.host.rank_port import LONGEST_TEMPORARY, run_folder
+from algorun.host.ranks.rank_port import LONGEST_TEMPORARY, run_folder
 from tests.conftest import algorun
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.host import stacks
+from algorun.host.ranks import stacks
 
 EXITING = 0x4  # PF_EXITING among the flags of /proc/PID/stat
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from algorun.control.messages import ClockTold
-from algorun.host.step_trace import IN_A_ROW, StepTrace
+from algorun.control.wire.messages import ClockTold
+from algorun.host.measuring.step_trace import IN_A_ROW, StepTrace
 from algorun.inside import rank_trace
 from algorun.job.paths import Paths
 from tests.launcher.timing.trace_reader import slices

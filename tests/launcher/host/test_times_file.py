@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from algorun.host import times_file
-from algorun.host.times_file import TimesFile
+from algorun.host.measuring import times_file
+from algorun.host.measuring.times_file import TimesFile
 from algorun.timing.activities import NAMES
 from algorun.timing.rank_times import RankTimes
 

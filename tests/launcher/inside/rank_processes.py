@@ -11,7 +11,8 @@ import threading
 import time
 from pathlib import Path
 
-from algorun.host import stacks, step_counter
+from algorun.host.measuring import step_counter
+from algorun.host.ranks import stacks
 from tests.conftest import ROOT, clean_environ
 
 LIMIT_S = 90

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.host import rank_calls
+from algorun.host.ranks import rank_calls
 from tests.launcher.inside.rank_processes import RankProcesses, ended, eventually
 from tests.ports import own_port
 

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control import tracebacks
-from algorun.host.rank_port import parse_raised
+from algorun.control.failures import tracebacks
+from algorun.host.ranks.rank_port import parse_raised
 from algorun.inside import rank_report
 
 

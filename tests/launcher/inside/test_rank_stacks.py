@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from algorun.host import stacks
+from algorun.host.ranks import stacks
 
 from .rank_processes import USER, eventually, line
 

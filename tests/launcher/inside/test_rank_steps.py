@@ -7,8 +7,8 @@ import time
 import pytest
 
 from algorun.common.errors import UserError
-from algorun.host import stacks
-from algorun.host.step_counter import RECORD, RECORD_BYTES, StepBoard
+from algorun.host.measuring.step_counter import RECORD, RECORD_BYTES, StepBoard
+from algorun.host.ranks import stacks
 from algorun.inside import rank_steps
 from algorun.timing.activities import NAMES
 

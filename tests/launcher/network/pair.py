@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from algorun.common.event_loop import READ, Loop
 from algorun.common.free_ports import free_ports
-from algorun.control.handshake import Applicant, Handshake
-from algorun.control.hub import Hub
-from algorun.control.messages import Go, Heartbeat, Message
+from algorun.control.hub.hub import Hub
+from algorun.control.wire.handshake import Applicant, Handshake
+from algorun.control.wire.messages import Go, Heartbeat, Message
 from algorun.job.limits import ControlSettings, Limits
 from algorun.network.hub_server import HubServer
 from algorun.network.link import HubLink

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 from algorun.common.event_loop import Loop
-from algorun.control.messages import Stop
+from algorun.control.wire.messages import Stop
 from algorun.network.connection import Connection
 
 

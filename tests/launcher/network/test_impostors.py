@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from algorun.common.event_loop import READ
-from algorun.control import wire
-from algorun.control.failure import Failure
-from algorun.control.messages import (
+from algorun.control.failures.failure import Failure
+from algorun.control.wire import wire
+from algorun.control.wire.messages import (
     DaemonEnded,
     End,
     Go,
@@ -29,7 +29,7 @@ from algorun.control.messages import (
     Verdict,
     Welcome,
 )
-from algorun.control.seal import Seal
+from algorun.control.wire.seal import Seal
 from algorun.network.nonces import fresh
 
 from .pair import LIMIT_S, SESSION, TOKEN, Meddle, Pair

@@ -10,9 +10,9 @@ import pytest
 
 from algorun import __version__
 from algorun.common.event_loop import READ
-from algorun.control import wire
-from algorun.control.messages import Go, Hello, StartDaemon, Stop, Welcome
-from algorun.control.seal import Seal, body
+from algorun.control.wire import wire
+from algorun.control.wire.messages import Go, Hello, StartDaemon, Stop, Welcome
+from algorun.control.wire.seal import Seal, body
 from algorun.network.nonces import fresh
 
 from .pair import SESSION, TOKEN, Pair

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from algorun.control.failure import Failure
+from algorun.control.failures.failure import Failure
 from algorun.control.host_loss import RESET_S
-from algorun.control.messages import DaemonEnded, Fail, Go, StartDaemon, Stop, Welcome
+from algorun.control.wire.messages import DaemonEnded, Fail, Go, StartDaemon, Stop, Welcome
 from algorun.network import link as links
 
 from .pair import Pair, at_once

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from algorun.common.event_loop import Loop, Timer
-from algorun.control import wire
-from algorun.control.handshake import Applicant, introduced
-from algorun.control.hub import Hub
-from algorun.control.messages import Heartbeat, Nonce
+from algorun.control.hub.hub import Hub
+from algorun.control.wire import wire
+from algorun.control.wire.handshake import Applicant, introduced
+from algorun.control.wire.messages import Heartbeat, Nonce
 from algorun.job.limits import ControlSettings, Limits
 from algorun.network.nonces import fresh
 from algorun.network.rival_search import LOOK_S, Lookout

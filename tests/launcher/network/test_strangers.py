@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from algorun.control.messages import Go, Welcome
+from algorun.control.wire.messages import Go, Welcome
 from algorun.network import reception
 
 from .pair import Pair

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from algorun.common.fast_dataclasses import replace
-from algorun.control.failure import SHOWN, Failure
+from algorun.control.failures.failure import SHOWN, Failure
 from algorun.machine.failure_snapshot import Evidence
 from algorun.machine.probe import Folder
 from algorun.outcome.hints import RULES, Case, _words, explain, rule_for

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from algorun.common.fast_dataclasses import replace
 from algorun.common.secret_names import is_secret
-from algorun.control.failure import Failure
+from algorun.control.failures.failure import Failure
 from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.request import Request
 from algorun.outcome import redaction

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from algorun.control.failure import SHOWN, Failure
-from algorun.control.messages import Verdict
+from algorun.control.failures.failure import SHOWN, Failure
+from algorun.control.wire.messages import Verdict
 from algorun.job.paths import RESERVED, Paths, reserved
 from algorun.outcome import report
 

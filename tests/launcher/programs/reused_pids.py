@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from algorun.host.processes import Owner, alive_in, below, kill_sessions, processes
+from algorun.host.processes.owner import Owner, alive_in, below, kill_sessions, processes
 
 LIMIT_S = 10.0
 MARK = "ALGORUN_RUN_DIR"

@@ -23,7 +23,7 @@ def figures(folder, host):
 
 
 def samplers(supervisor):
-    return [child for child in supervisor.children() if "algorun.host.figure_sampler" in child.cmdline()]
+    return [child for child in supervisor.children() if "algorun.host.measuring.figure_sampler" in child.cmdline()]
 
 
 @pytest.mark.timed

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.hang import Stack, message, odd
-from algorun.host import stacks
+from algorun.control.hang.hang import Stack, message, odd
+from algorun.host.ranks import stacks
 from tests.launcher.inside.rank_processes import RankProcesses, eventually
 from tests.ports import own_port
 

@@ -145,6 +145,6 @@ def test_a_start_without_a_terminal_does_not_load_the_display():
     code = (
         "import sys; from algorun import cli; from algorun.commands import simulate, host_output\n"
         "host_output.display('', {}, {})\n"
-        "assert not {'algorun.commands.live_output', 'algorun.control.held_tracebacks'} & set(sys.modules)"
+        "assert not {'algorun.commands.live_output', 'algorun.control.failures.held_tracebacks'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, timeout=60)

@@ -13,7 +13,7 @@ import pytest
 
 from algorun.common.event_loop import Loop
 from algorun.common.process_limit import is_limit
-from algorun.host.logs import Console
+from algorun.host.output.logs import Console
 from tests.conftest import clean_environ
 from tests.launcher.whole.supervisors import by_hand
 

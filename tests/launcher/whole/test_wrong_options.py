@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from algorun.host import entrypoint_options
+from algorun.host.preparing import entrypoint_options
 from algorun.inside import rsh
 from tests.conftest import algorun, clean_environ, commands, needs_mpi
 

@@ -1,0 +1,1 @@
+"""What a failure is, and its cause by the words that programs print. Pure."""

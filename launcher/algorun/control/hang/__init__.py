@@ -1,0 +1,1 @@
+"""What ranks of a hang were doing: their stacks and their collective calls. Pure."""

@@ -1,0 +1,1 @@
+"""The hub: one host's judgement for all. Pure."""

@@ -1,0 +1,1 @@
+"""One host's part of the job. Pure."""

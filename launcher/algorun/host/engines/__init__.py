@@ -1,0 +1,1 @@
+"""What this host does for the job's engine."""

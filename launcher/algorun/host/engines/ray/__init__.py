@@ -1,0 +1,1 @@
+"""This host's part of a Ray cluster."""

@@ -1,0 +1,1 @@
+"""What is measured of this host and its ranks while they run."""

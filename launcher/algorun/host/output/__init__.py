@@ -1,0 +1,1 @@
+"""What processes print: read, shown, and kept."""

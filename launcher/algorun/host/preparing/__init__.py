@@ -1,0 +1,1 @@
+"""How this host gets ready for an attempt."""

@@ -1,0 +1,1 @@
+"""The processes of this host, and who ends them."""
