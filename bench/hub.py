@@ -40,7 +40,7 @@ from algorun.job import config
 from algorun.job.request import Request
 from algorun.machine import probe
 from algorun.network import channel
-from algorun.network.channel import Channel
+from algorun.network.channel import ControlChannel
 from algorun.plan import agreement, cluster
 from algorun.timing.activities import NAMES
 from algorun.timing.host_load import HostLoad
@@ -104,7 +104,7 @@ class Hosts:
         slots = cluster.own_slots(job, machine).value
         self._ready = Ready(slots, agreement.at_the_start(job, machine, "", slots))
         self._loop = Loop()
-        self._links: dict[str, Channel] = {}
+        self._links: dict[str, ControlChannel] = {}
         self._waiting = set(job.resources.hosts[1:])
         self._running: set[str] = set()
         self._started = self._failed_at = self.gate_s = self.verdict_s = self.share = 0.0

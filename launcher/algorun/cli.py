@@ -28,7 +28,7 @@ def _programs() -> tuple[str, str]:
     return sys.executable, str(Path(__file__).resolve().parent / "inside")
 
 
-def _execute(wish: Request) -> int:
+def _execute(asked: Request) -> int:
     """`train` and `run`. If this host's configuration is wrong but the hosts are known, all hosts report the error."""
     from .common.event_loop import hold_signals
 
@@ -41,20 +41,20 @@ def _execute(wish: Request) -> int:
     from .outcome.report import write_error
     from .plan.engines.base import Programs
 
-    if not wish.from_job and "SAGEMAKER_BASE_DIR" not in os.environ and not Path(DEFAULT_BASE).is_dir():
+    if not asked.from_job and "SAGEMAKER_BASE_DIR" not in os.environ and not Path(DEFAULT_BASE).is_dir():
         os.environ["SAGEMAKER_BASE_DIR"] = os.path.abspath(HOME_BASE)  # at home /opt/ml is not writable
-    os.environ.update(commit_variable.of_command_line(wish, os.environ))
+    os.environ.update(commit_variable.of_command_line(asked, os.environ))
     environ = dict(os.environ)
     os.environ.pop(settings.TOKEN.name, None)  # this process alone needs it, and all others inherit the environment
     paths = Paths.of(environ)
     try:
-        resources = job_input.read_resources(paths, wish)
+        resources = job_input.read_resources(paths, asked)
         machine = probe.look(environ)
     except UserError as error:
         write_error(paths, error)
         raise
     try:
-        job, failed = config.read(wish, environ, resources), None
+        job, failed = config.read(asked, environ, resources), None
     except UserError as error:
         if len(resources.hosts) == 1:
             write_error(paths, error)
@@ -101,10 +101,10 @@ def _plan(options: argparse.Namespace) -> int:
     from .plan import cluster, plan, render
     from .plan.engines.base import Programs
 
-    wish = request(options)
+    asked = request(options)
     environ = dict(os.environ)
     machine = probe.look(environ)
-    job = config.read(wish, environ)
+    job = config.read(asked, environ)
     if job.launch.engine.value.needs_openmpi:
         machine = replace(machine, openmpi=probe.openmpi(environ))
     if job.launch.engine.value.has_driver:

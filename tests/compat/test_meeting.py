@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from algorun_smdistributed.ranks.meeting import Meeting
+from algorun_smdistributed.ranks.meeting import RankMeeting
 from algorun_train.common.errors import UserError
 
-ALONE = Meeting(3, [3])
+ALONE = RankMeeting(3, [3])
 
 
 def test_a_rank_alone_gets_a_copy_of_its_own():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from smdistributed.modelparallel.core.staged_step import Batch, Mode, StagedStep
+from smdistributed.modelparallel.core.staged_step import Mode, StagedBatch, StagedStep
 from smdistributed.modelparallel.core.step_function import StepFunction
 from tests.train.pretended_gpu import CUDA, PretendedGpu
 
@@ -59,7 +59,7 @@ def test_noise_before_the_models_call_is_the_same_on_all_stages(monkeypatch):
     monkeypatch.setattr(torch.cuda, "default_generators", (gpus[1],))
     torch.manual_seed(99)
     before = torch.get_rng_state(), gpus[1].get_state()
-    last = Batch(prepared.parts, [], random)
+    last = StagedBatch(prepared.parts, [], random)
     for number in (0, 1):
         step._answered(Answer(), model, last, number)
     assert noise == drawn

@@ -9,8 +9,8 @@ from typing import Any
 
 from algorun.common.event_loop import Loop
 from algorun.control.failures.failure import Failure, RankLeft
-from algorun.control.hang.call import Call
-from algorun.control.hang.hang import Frame, Stack
+from algorun.control.hang.call import CollectiveCall
+from algorun.control.hang.hang import Stack, StackFrame
 from algorun.control.wire import wire
 from algorun.control.wire.messages import (
     AskStacks,
@@ -104,12 +104,16 @@ FROM_HOSTS = [
         ),
     ),
     Pace(0, (RankTimes(1, 0, 20, 12.5, (0.0, 1.0, 2.0, 0.5, 0.25, 0.0, 0.0)),)),
-    Stack(1, "algo-2", 20, (Frame("/opt/ml/code/train.py", 3, "step"),), source="loss.item()"),
+    Stack(1, "algo-2", 20, (StackFrame("/opt/ml/code/train.py", 3, "step"),), source="loss.item()"),
     Stack(
         2,
         "algo-2",
         20,
-        calls=(Call("gloo:0", 3, "all_reduce", "0-3", "[[3, 4]]", "Float", "/opt/ml/code/train.py", 3, "started"),),
+        calls=(
+            CollectiveCall(
+                "gloo:0", 3, "all_reduce", "0-3", "[[3, 4]]", "Float", "/opt/ml/code/train.py", 3, "started"
+            ),
+        ),
     ),
     ClockAsked(12.5),
     StacksSent(),

@@ -10,7 +10,7 @@ import socket
 from algorun.common.free_ports import free_ports
 from algorun.control.failures.failure import RankLeft
 from algorun.control.hub.hub import Hub, Sends
-from algorun.control.wire.handshake import Applicant, Handshake, introduced
+from algorun.control.wire.introduction import Applicant, Introduction, introduced
 from algorun.control.wire.messages import (
     Bye,
     DaemonEnded,
@@ -180,8 +180,8 @@ def read_link(data: bytes) -> None:
     with contextlib.closing(loop), socket.socket() as listener:
         listener.bind((_loopback(2), 0))
         listener.listen(BACKLOG)
-        handshake = Handshake(loop.now(), Applicant(Hello("algo-2", {}), TOKEN), "5e55", 10.0)
-        link = HubLink(loop, Route("algo-1", listener.getsockname()), handshake, User(lost))
+        introduction = Introduction(loop.now(), Applicant(Hello("algo-2", {}), TOKEN), "5e55", 10.0)
+        link = HubLink(loop, Route("algo-1", listener.getsockname()), introduction, User(lost))
         link.send(Done())
         loop.turn(2)
         hub, _ = listener.accept()

@@ -6,12 +6,12 @@ import random
 
 from algorun.common.fast_dataclasses import replace
 from algorun.control.failures.failure import Raised
-from algorun.control.hang.hang import Frame, Stack
+from algorun.control.hang.hang import Stack, StackFrame
 from algorun.control.host_loss import RESET_S
 from algorun.control.hub import hub_messages
 from algorun.control.hub.hub import Hub
 from algorun.control.member.actions import Conclude, Signal, Start, ToHub
-from algorun.control.member.member import Member, State
+from algorun.control.member.member import Member, MemberState
 from algorun.control.wire import messages, wire
 from algorun.control.wire.messages import (
     AskStacks,
@@ -139,8 +139,8 @@ class Job:
         """What the two ranks of a host do: all wait but the last rank of all, which sleeps."""
         first = 2 * self.hosts.index(host)
         last = 2 * len(self.hosts) - 1
-        waits = Frame("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
-        own = Frame("/opt/ml/code/train.py", 17, "step")
+        waits = StackFrame("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
+        own = StackFrame("/opt/ml/code/train.py", 17, "step")
         return [Stack(r, host, 41, (own,) if r == last else (waits, own)) for r in (first, first + 1)]
 
     def settle(self) -> None:
@@ -151,14 +151,14 @@ class Job:
         """Time goes on to every deadline in between, as the shells do it."""
         until = self.now + seconds
         for _ in range(100_000):
-            live = [m for h, m in self.members.items() if h not in self.dead and m.state is not State.LEFT]
+            live = [m for h, m in self.members.items() if h not in self.dead and m.state is not MemberState.LEFT]
             due = min([self.hub.deadline, *(m.deadline for m in live)])
             if due > until:
                 break
             self.now = max(self.now, due)
             self.send(self.hub.tick(self.now))
             for host, member in self.members.items():
-                if host not in self.dead and member.state is not State.LEFT:
+                if host not in self.dead and member.state is not MemberState.LEFT:
                     self.act(host, member.tick(self.now))
                     if host in self.verdicts:
                         member.left()
@@ -219,7 +219,7 @@ def running(count: int, seed: int = 0, restarts: int = 0) -> Job:
     for host in job.hosts:
         job.join(host)
     job.settle()
-    assert all(member.state is State.RUN for member in job.members.values())
+    assert all(member.state is MemberState.RUN for member in job.members.values())
     return job
 
 

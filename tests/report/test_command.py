@@ -9,7 +9,7 @@ import pytest
 
 from algorun import cli
 from algorun.timing.host_clock import Offset
-from algorun.timing.step_trace import END, STEP, Moments, Part, to_json
+from algorun.timing.step_trace import END, STEP, Moments, TracePart, to_json
 from algorun_client.common.json_lines import End
 from tests.launcher.timing.trace_reader import slices
 from tests.report.job_folders import JOB, job_json, line, write_job
@@ -35,7 +35,7 @@ def test_the_parts_of_a_trace_become_one_file_beside_the_page(tmp_path, capsys):
     (folder / "output" / "logs").mkdir(parents=True)
     for number, host in enumerate(("algo-1", "algo-2")):
         moments = Moments(5, 5, True, 0, ((10.0, STEP), (10.5, 1), (10.75, END), (11.0, STEP)))
-        made = to_json(Part(host, number, 1, {number: moments}, Offset(0.0, 0.001 * number), 0.0))
+        made = to_json(TracePart(host, number, 1, {number: moments}, Offset(0.0, 0.001 * number), 0.0))
         (folder / "output" / f"trace_steps-attempt-1-{host}.json").write_text(json.dumps(made))
     (folder / "output" / "trace_steps-attempt-1-algo-3.json").write_text('{"traceEvents": [')
     out = tmp_path / "page.html"

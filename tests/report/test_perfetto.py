@@ -18,7 +18,7 @@ import pytest
 
 from algorun.inside import rank_trace
 from algorun.timing.host_clock import Offset
-from algorun.timing.step_trace import Part, merged, read_moments, to_json
+from algorun.timing.step_trace import TracePart, merged, read_moments, to_json
 
 from .browser import Browser, needs_chromium
 
@@ -72,7 +72,7 @@ def a_trace(folder: Path) -> dict[str, object]:
     for host in range(HOSTS):
         ranks = range(host * RANKS, host * RANKS + RANKS)
         found = {rank: noted(folder / f"trace-{rank}", rank) for rank in ranks}
-        part = Part(f"algo-{host + 1}", host, 1, found, Offset(host * 1.23456789e-4, 1e-4), 1.7e9)
+        part = TracePart(f"algo-{host + 1}", host, 1, found, Offset(host * 1.23456789e-4, 1e-4), 1.7e9)
         parts.append(json.loads(json.dumps(to_json(part))))
     (found,) = merged(parts)
     return dict(found.trace)

@@ -127,7 +127,7 @@ def test_no_module_of_ours_has_the_name_of_a_standard_one():
 def test_a_plan_imports_neither_torch_nor_boto3_nor_what_runs_a_host():
     code = (
         "import sys; from algorun.cli import main; main(['plan', '-j', '2x2', 'ddp']);"
-        "heavy = {'torch', 'boto3', 'numpy', 'asyncio', 'multiprocessing', 'socket', 'algorun.control.wire.wire.messages'} & set(sys.modules);"
+        "heavy = {'torch', 'boto3', 'numpy', 'asyncio', 'multiprocessing', 'socket', 'algorun.control.wire.messages'} & set(sys.modules);"
         "sys.exit(str(heavy) if heavy else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -69,7 +69,7 @@ def _text(node: ast.AST) -> str:
 
 def kinds() -> set[str]:
     """The kinds of failures, as the docstring of `Failure` lists them."""
-    text = (ROOT / "launcher" / "algorun" / "control" / "failure.py").read_text()
+    text = (ROOT / "launcher" / "algorun" / "control" / "failures" / "failure.py").read_text()
     listed = re.search(r"kind: ([\w\s,]+?)\.", text)[1]
     return set(re.findall(r"\w+", listed)) - {"or"}
 

@@ -30,23 +30,23 @@ def _call_roll(options: Options, device: str) -> None:
     if dist.is_initialized():  # not for the first group
         return
     _, refused = devices.count(os.environ)
-    place = roll_call.Place(options.group_rank, roll_call.host_name(), device, error=refused)
+    place = roll_call.RankAnswer(options.group_rank, roll_call.host_name(), device, error=refused)
     store = options.store
     while isinstance(store, dist.PrefixStore):  # torch has a part of it for each type of device
         store = store.underlying_store
     roll_call.agree(store, options.group_size, place)
 
 
-def _nccl(options: Options, wish: Options | None) -> dist.ProcessGroupNCCL:
+def _nccl(options: Options, asked: Options | None) -> dist.ProcessGroupNCCL:
     """torch's own NCCL group (extended creator: `options` is torch's DistributedBackendOptions)."""
     _call_roll(options, "cuda")
-    chosen = wish or dist.ProcessGroupNCCL.Options()
+    chosen = asked or dist.ProcessGroupNCCL.Options()
     chosen._timeout = options.timeout
     chosen.global_ranks_in_group = options.global_ranks_in_group
     return dist.ProcessGroupNCCL(options.store, options.group_rank, options.group_size, chosen)
 
 
-def _gloo(options: Options, wish: Options | None) -> dist.ProcessGroupGloo:
+def _gloo(options: Options, asked: Options | None) -> dist.ProcessGroupGloo:
     """torch's own Gloo group."""
     _call_roll(options, "cpu")
     return dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 T = TypeVar("T")
 
 
-class Meeting:
+class RankMeeting:
     """One group of ranks. Make it on all ranks of the job, in the same order: it makes process groups."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Meeting:
 
 def own_meeting(
     rank: int, groups: Sequence[Sequence[int]], advice: str, patience: datetime.timedelta | None = None
-) -> Meeting:
+) -> RankMeeting:
     """The meeting of the group that `rank` is in. `groups` are disjoint. On all ranks of the job."""
-    made = [Meeting(rank, ranks, patience, advice) for ranks in groups]
+    made = [RankMeeting(rank, ranks, patience, advice) for ranks in groups]
     return next(meeting for meeting in made if rank in meeting.ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, astuple, dataclass
 
-from algorun_smdistributed.ranks.meeting import Meeting
+from algorun_smdistributed.ranks.meeting import RankMeeting
 from algorun_train.common.errors import UserError
 
 from .fit import Fit
@@ -24,7 +24,7 @@ class Header:
     error: str = ""
 
 
-def agree(pipeline: Meeting, function: str, mine: Header, advice: str) -> Fit:
+def agree(pipeline: RankMeeting, function: str, mine: Header, advice: str) -> Fit:
     """How the batch goes through the stages, when all ranks of the pipeline call the same `function`.
 
     UserError on all of them when they do not, or one has an error; `advice` tells how to call it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from algorun_smdistributed.happening import Happening
-from algorun_smdistributed.ranks.meeting import Meeting
+from algorun_smdistributed.ranks.meeting import RankMeeting
 from algorun_train.parallel.layout.layout import Layout
 from algorun_train.parallel.run.process_groups import Axes
 from algorun_train.ranks.communicator import Communicator
@@ -19,9 +19,9 @@ class ModelRanks:
     comm: Communicator
     layout: Layout
     axes: Axes
-    pipeline: Meeting
+    pipeline: RankMeeting
     """of the ranks of this pipeline"""
-    replicas: Meeting
+    replicas: RankMeeting
     """of the ranks with the same stages"""
     steps: ObjectChannel
     """between the ranks of this pipeline: what a pass of the model needs and gives"""

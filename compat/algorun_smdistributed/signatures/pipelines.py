@@ -11,7 +11,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from algorun_smdistributed.ranks.meeting import Meeting
+from algorun_smdistributed.ranks.meeting import RankMeeting
 from algorun_smdistributed.replicas.part import ReplicaOptions
 from algorun_train.parallel.cut import any_module, found_cut, module_copy
 from algorun_train.parallel.model import recompute
@@ -37,11 +37,11 @@ Tried: TypeAlias = tuple[bytes, tuple[tuple[TensorSpec, ...], ...], dict[bool, b
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class StageSetting:
     """Where and how a model's stages run, whatever the signature."""
 
     axes: Axes
-    meeting: Meeting
+    meeting: RankMeeting
     """of the ranks of this pipeline"""
     run: RunOptions
     """the precision is that of calls without an autocast of their own"""
@@ -49,7 +49,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CutPlan:
     """How a model is cut for its first signature. Equal on all ranks of the job."""
 
     call: ModelCall
@@ -65,7 +65,7 @@ class PipelinesBySignature:
     Iterating begins with the first one, then the latest used.
     """
 
-    def __init__(self, module: nn.Module, plan: Plan, setting: Setting) -> None:
+    def __init__(self, module: nn.Module, plan: CutPlan, setting: StageSetting) -> None:
         """On all ranks of the job."""
         self._module, self._setting = module, setting
         self.first = self._made(0, plan, None)
@@ -85,7 +85,7 @@ class PipelinesBySignature:
         with generators.kept(axes.device):
             told = meeting.on_all(lambda: self._tried(call) if axes.pp_rank == 0 else None, OTHER, patient=True)[0]
             assert told is not None  # the first rank has tried
-            plans: list[Plan] = []  # a rank's own stay there
+            plans: list[CutPlan] = []  # a rank's own stay there
             meeting.on_all(lambda: plans.append(self._cut_as(told, call)), OTHER)
         self.total += 1
         self._others = [*self._others[1 - KEPT :], self._made(self.total, plans[0], self.first.pipeline)]
@@ -99,14 +99,14 @@ class PipelinesBySignature:
         entries = profiling.entries(cutting.over(self._module), self._setting.axes.device, self._run(call).precision)
         return found_cut.packed(cutting.found), tuple(entries), independent
 
-    def _cut_as(self, told: Tried, call: ModelCall) -> Plan:
+    def _cut_as(self, told: Tried, call: ModelCall) -> CutPlan:
         """This rank's own model, cut where the first rank has cut its own."""
         packed, entries, independent = told
         example = call.example(self._module)
         cutting = any_module.Cut(self._module, example, found_cut.unpacked(packed, self._module, example))
-        return Plan(call, ModelStages(cutting, tuple(range(len(entries) - 1)), entries), independent)
+        return CutPlan(call, ModelStages(cutting, tuple(range(len(entries) - 1)), entries), independent)
 
-    def _made(self, number: int, plan: Plan, beside: Pipeline | None) -> Stages:
+    def _made(self, number: int, plan: CutPlan, beside: Pipeline | None) -> Stages:
         pipeline = Pipeline(plan.split, self._setting.axes, self._run(plan.call), beside=beside)
         parts = {index: stage.module for index, stage in pipeline.stages.items()}
         recompute.in_stages(self._module, plan.split.stages_of_modules(), parts)

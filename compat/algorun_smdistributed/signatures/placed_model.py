@@ -18,7 +18,7 @@ from algorun_train.parallel.run.gradient_sum import Hook
 from .fit import AGAIN, PLAN, Fit, fit
 from .model_call import ModelCall
 from .model_ranks import ModelRanks
-from .pipelines import Plan, Setting
+from .pipelines import CutPlan, StageSetting
 from .staged_model import Loss, StagedModel
 
 
@@ -32,8 +32,8 @@ class PlacedModel:
         self,
         ranks: ModelRanks,
         module: nn.Module,
-        setting: Setting,
-        plan: Callable[[ModelCall], Plan],
+        setting: StageSetting,
+        plan: Callable[[ModelCall], CutPlan],
         average: bool = True,
     ) -> None:
         """`plan` cuts the module, which is on the CPU then, for a call of rank 0's; on all ranks of the job.

@@ -15,7 +15,7 @@ from algorun_train.ranks import device_copies
 
 from .fit import Fit, Stages, in_pieces, whole_of
 from .model_call import ModelCall
-from .pipelines import PipelinesBySignature, Plan, Setting
+from .pipelines import CutPlan, PipelinesBySignature, StageSetting
 
 Loss = Callable[[Any, int], torch.Tensor]  # of the model's output, of the user's own type, and a microbatch's number
 Use = Callable[[Any, int], Any]  # what is done with the output in evaluation
@@ -24,7 +24,7 @@ Use = Callable[[Any, int], Any]  # what is done with the output in evaluation
 class StagedModel(Part):
     """This rank's stages of a model. Make it on all ranks of the job at once."""
 
-    def __init__(self, module: nn.Module, plan: Plan, setting: Setting) -> None:
+    def __init__(self, module: nn.Module, plan: CutPlan, setting: StageSetting) -> None:
         """`module` is on the CPU; a stage's own part goes to the device."""
         self._module, self._setting = module, setting
         self.signatures = PipelinesBySignature(module, plan, setting)

@@ -50,52 +50,52 @@ def channels(pairs: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def _has_driver(wish: Request, environ: Mapping[str, str]) -> bool:
-    engine = Engine.of("--engine", wish.engine) if wish.engine else settings.ENGINE.read(environ)
+def _has_driver(request: Request, environ: Mapping[str, str]) -> bool:
+    engine = Engine.of("--engine", request.engine) if request.engine else settings.ENGINE.read(environ)
     return engine is not None and engine.has_driver
 
 
-def _environments(wish: Request, environ: Mapping[str, str]) -> dict[str, str]:
+def _environments(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
     """Where the hosts make the environment for the program's requirements.txt; {} without one. Raises UserError."""
-    folder = Path(wish.cwd or os.getcwd())
-    if (wish.target in BUNDLED and not wish.module) or not has_requirements(folder):
+    folder = Path(request.cwd or os.getcwd())
+    if (request.target in BUNDLED and not request.module) or not has_requirements(folder):
         return {}
     named = settings.ENVIRONMENTS.read(environ) or os.path.expanduser(ENVIRONMENTS)
     return {settings.ENVIRONMENTS.name: os.path.abspath(named)}
 
 
-def _cpu_torch(wish: Request) -> bool:
+def _cpu_torch(request: Request) -> bool:
     """True if a bundled program would compute on the CPU because torch is built without CUDA. A user's program may use
     the GPUs without torch."""
-    return wish.target in BUNDLED and not wish.module and probe.torch_cuda(sys.path) == probe.NO_CUDA
+    return request.target in BUNDLED and not request.module and probe.torch_cuda(sys.path) == probe.NO_CUDA
 
 
-def _command(wish: Request, python: str) -> list[str]:
+def _command(request: Request, python: str) -> list[str]:
     """The command line of one simulated host."""
-    argv = [python, "-I", "-m", "algorun", "run", "--cwd", os.path.abspath(wish.cwd or os.getcwd())]
-    if wish.engine:
-        argv += ["--engine", wish.engine]
-    if wish.share_nothing:
+    argv = [python, "-I", "-m", "algorun", "run", "--cwd", os.path.abspath(request.cwd or os.getcwd())]
+    if request.engine:
+        argv += ["--engine", request.engine]
+    if request.share_nothing:
         argv += ["--share-nothing"]
-    elif wish.per_host:
+    elif request.per_host:
         argv += ["--per-host"]
-    elif wish.per_gpu:
+    elif request.per_gpu:
         argv += ["--per-gpu"]
-    elif (slots := _slots(wish)) is not None:
+    elif (slots := _slots(request)) is not None:
         argv += ["--slots", str(slots)]
-    if wish.restarts is not None:
-        argv += ["--restarts", str(wish.restarts)]
-    if wish.args_file:
-        argv += ["--args-file", wish.args_file]
-    return [*argv, *(["-m", wish.target] if wish.module else [wish.target]), *wish.args]
+    if request.restarts is not None:
+        argv += ["--restarts", str(request.restarts)]
+    if request.args_file:
+        argv += ["--args-file", request.args_file]
+    return [*argv, *(["-m", request.target] if request.module else [request.target]), *request.args]
 
 
 def run(
-    wish: Request, inputs: Mapping[str, Path], out: Path, environ: Mapping[str, str], python: str, *, resume: bool
+    request: Request, inputs: Mapping[str, Path], out: Path, environ: Mapping[str, str], python: str, *, resume: bool
 ) -> int:
     """Runs the program on the simulated hosts; returns the job's exit code. `python`: the interpreter to use."""
     need_linux("simulate")
-    count, slots = _checked(wish), _slots(wish)
+    count, slots = _checked(request), _slots(request)
     hosts = [f"algo-{number}" for number in range(1, count + 1)]
     patience_s = Limits.of(environ).grace_s + STOP_EXTRA_S
     out = out.absolute()
@@ -103,18 +103,20 @@ def run(
         trees, earlier = simulated_trees.prepare(out, hosts, inputs, resume=resume)
         if earlier:
             _say(f"the run before is now in {earlier}")
-        whole_hosts = wish.per_host or wish.share_nothing or slots is None
-        gpus = simulated_gpus.give_out(environ, count, slots or 1, whole_hosts=whole_hosts, cpu_torch=_cpu_torch(wish))
-        shared = own_opt_ml.why_shared(trees[hosts[0]], [str(out), *_used(wish, inputs, python)])
-        for line in (gpus.warning and f"warning: {gpus.warning}", gpus.why_cpu, shared and _shared(wish, shared)):
+        whole_hosts = request.per_host or request.share_nothing or slots is None
+        gpus = simulated_gpus.give_out(
+            environ, count, slots or 1, whole_hosts=whole_hosts, cpu_torch=_cpu_torch(request)
+        )
+        shared = own_opt_ml.why_shared(trees[hosts[0]], [str(out), *_used(request, inputs, python)])
+        for line in (gpus.warning and f"warning: {gpus.warning}", gpus.why_cpu, shared and _shared(request, shared)):
             if line:
                 _say(line)
-        first = FIRST_FOR_RAY if _has_driver(wish, environ) else 1
+        first = FIRST_FOR_RAY if _has_driver(request, environ) else 1
         addresses = ",".join(f"{host}=127.0.0.{number}" for number, host in enumerate(hosts, first))
         common = {**environ, "ALGORUN_ADDRESSES": addresses, "ALGORUN_CONTROL_PORT": str(control.getsockname()[1])}
-        common |= {"PATH": own_python.path(python, environ.get("PATH", os.defpath)), **_environments(wish, environ)}
-        common |= commit_variable.of_command_line(wish, environ)
-        argv = _command(wish, python)
+        common |= {"PATH": own_python.path(python, environ.get("PATH", os.defpath)), **_environments(request, environ)}
+        common |= commit_variable.of_command_line(request, environ)
+        argv = _command(request, python)
         started = time.monotonic()
         children: list[subprocess.Popen[bytes]] = []
         tie = end_with_parent(signal.SIGTERM)
@@ -134,7 +136,7 @@ def run(
                 signal.pthread_sigmask(signal.SIG_SETMASK, held)
                 raise (cannot_start(f"simulated host {host}") if is_limit(error) else error) from None
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
-        shown = host_output.display(_about(wish, count), trees, environ)
+        shown = host_output.display(_about(request, count), trees, environ)
         codes = _wait(children, stopped_at, patience_s, shown)
         shown.end(end := simulated_end.read(hosts, trees, codes, time.monotonic() - started))
         return INTERRUPTED if end.code == ExitCode.OK and stopped_at and stopped_at[0][1] == signal.SIGINT else end.code
@@ -154,32 +156,32 @@ def _say(text: str) -> None:
         print(f"algorun: {text}", flush=True)
 
 
-def _slots(wish: Request) -> int | None:
+def _slots(request: Request) -> int | None:
     """The ranks on each host. None: the launcher decides, from the program and the GPUs that a host gets."""
-    return wish.layout[1] if wish.layout is not None else wish.slots
+    return request.layout[1] if request.layout is not None else request.slots
 
 
-def _about(wish: Request, hosts: int) -> str:
-    slots = _slots(wish)
+def _about(request: Request, hosts: int) -> str:
+    slots = _slots(request)
     ranks = f" x {slots} rank{'s'[: slots != 1]}" if slots else ""
-    return f"{os.path.basename(wish.target)} on {hosts} host{'s'[: hosts != 1]}{ranks}"
+    return f"{os.path.basename(request.target)} on {hosts} host{'s'[: hosts != 1]}{ranks}"
 
 
-def _checked(wish: Request) -> int:
+def _checked(request: Request) -> int:
     """The number of hosts. Raises UserError for a job that cannot be simulated."""
-    hosts, slots = wish.imagine_hosts, _slots(wish)
-    option = "--hosts" if wish.layout is None else "-j"
-    if wish.from_job:
+    hosts, slots = request.imagine_hosts, _slots(request)
+    option = "--hosts" if request.layout is None else "-j"
+    if request.from_job:
         raise UserError("simulate", "no program is named", allowed=f"a script, or one of {', '.join(BUNDLED)}")
-    if wish.code:
+    if request.code:
         raise UserError(
             "--code", "is for hosts that have no code yet", fix="name the program by its path on this machine"
         )
     if hosts is None:
         raise UserError("simulate", "the number of hosts is missing", fix="add --hosts 2 --slots 2, or -j 2x2 in short")
-    if (wish.per_host or wish.share_nothing) and (slots or 1) != 1:
-        one_each = "--per-host" if wish.per_host else "--share-nothing"
-        where, fix = ("-j", f"-j {hosts}x1") if wish.layout is not None else ("--slots", "drop one of the two")
+    if (request.per_host or request.share_nothing) and (slots or 1) != 1:
+        one_each = "--per-host" if request.per_host else "--share-nothing"
+        where, fix = ("-j", f"-j {hosts}x1") if request.layout is not None else ("--slots", "drop one of the two")
         raise UserError(one_each, f"contradicts {slots} slots from {where}", fix=fix)
     if hosts > MOST_HOSTS:
         raise UserError(option, f"{hosts} hosts are too many for one machine", allowed=f"up to {MOST_HOSTS}")
@@ -213,17 +215,17 @@ def _begins_with(tie: Callable[[], None], enter: Callable[[], None] | None) -> C
     return begin
 
 
-def _used(wish: Request, inputs: Mapping[str, Path], python: str) -> list[str]:
+def _used(request: Request, inputs: Mapping[str, Path], python: str) -> list[str]:
     """What the hosts read of this machine, whatever lies in /opt/ml."""
-    folder = os.path.abspath(wish.cwd or os.getcwd())
-    program = [] if wish.module or wish.target in BUNDLED else [os.path.join(folder, wish.target)]
+    folder = os.path.abspath(request.cwd or os.getcwd())
+    program = [] if request.module or request.target in BUNDLED else [os.path.join(folder, request.target)]
     return [folder, *program, *map(str, inputs.values()), python, sys.prefix]
 
 
-def _shared(wish: Request, why: str) -> str:
+def _shared(request: Request, why: str) -> str:
     """The warning that a program with /opt/ml in its text gets where hosts share this folder; "" for other programs."""
-    folder = os.path.abspath(wish.cwd or os.getcwd())
-    named = "" if wish.module or wish.target in BUNDLED else own_opt_ml.named_in(wish.target, folder)
+    folder = os.path.abspath(request.cwd or os.getcwd())
+    named = "" if request.module or request.target in BUNDLED else own_opt_ml.named_in(request.target, folder)
     return named and (
         f"warning: {named} names /opt/ml, and all simulated hosts share this machine's ({why}): they find there what others, "
         "or earlier runs, have left; fix: use ALGORUN_CHECKPOINT_DIR, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR"

@@ -14,7 +14,7 @@ ON_CPU = "the simulated hosts compute on the CPU"
 SLICES = "a process sees only one MIG slice, and NCCL cannot tell two slices of a GPU apart"
 
 
-class Given(NamedTuple):
+class GivenGpus(NamedTuple):
     """The GPUs of the simulated hosts."""
 
     visible: list[str | None]  # CUDA_VISIBLE_DEVICES of each host; None leaves it unset
@@ -30,7 +30,7 @@ def give_out(
     whole_hosts: bool = False,
     cpu_torch: bool = False,
     root: str = "",
-) -> Given:
+) -> GivenGpus:
     """A GPU of its own for every rank. If there are too few GPUs, all ranks compute on the CPU.
 
     `whole_hosts`: there is one process per host, and each host gets an equal share of all GPUs. `cpu_torch`: the program
@@ -40,11 +40,11 @@ def give_out(
     found, value = nvidia.look(environ, root), environ.get(VARIABLE)
     seen = visible.look(environ, found)
     if not found.devices:
-        return Given([None] * hosts)
+        return GivenGpus([None] * hosts)
     if seen.hidden:
-        return Given([""] * hosts)
+        return GivenGpus([""] * hosts)
     if cpu_torch:
-        return Given([""] * hosts, f"{ON_CPU}: torch is built without CUDA")
+        return GivenGpus([""] * hosts, f"{ON_CPU}: torch is built without CUDA")
     names = tuple(map(str, range(found.devices))) if value is None else visible.named(value)
     warning = ""
     if seen.wrong:
@@ -53,13 +53,13 @@ def give_out(
         warning = "; ".join(map(str, preflight_gpus.choice(seen, found.devices)))
     sliced = visible.sliced(seen, found) or any(name.startswith("MIG-") for name in names)
     if sliced and hosts * slots > 1:
-        return Given([""] * hosts, f"{ON_CPU}: {SLICES}", warning)
+        return GivenGpus([""] * hosts, f"{ON_CPU}: {SLICES}", warning)
     if len(names) < hosts * slots:
         need = f"{_many(hosts, 'host')} x {_many(slots, 'rank')} need {_many(hosts * slots, 'GPU')}"
         are, source = "is" if len(names) == 1 else "are", "/dev/nvidia*" if value is None else VARIABLE
-        return Given([""] * hosts, f"{ON_CPU}: {need}, but there {are} {len(names)} ({source})", warning)
+        return GivenGpus([""] * hosts, f"{ON_CPU}: {need}, but there {are} {len(names)} ({source})", warning)
     each = len(names) // hosts if whole_hosts else slots
-    return Given([",".join(names[host * each : (host + 1) * each]) for host in range(hosts)], warning=warning)
+    return GivenGpus([",".join(names[host * each : (host + 1) * each]) for host in range(hosts)], warning=warning)
 
 
 def _refuse_none_left(seen: visible.Visible, devices: int) -> None:

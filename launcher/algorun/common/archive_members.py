@@ -31,12 +31,12 @@ LONGEST_HEADER = 64 * 1024  # bytes of such a header; Linux's longest path has 4
 TRUSTED: dict[str, Any] = {"filter": "fully_trusted"} if hasattr(tarfile, "fully_trusted_filter") else {}
 
 
-class Member(tarfile.TarInfo):
+class ArchiveMember(tarfile.TarInfo):
     """A member with checked headers. tarfile alone would take a broken header for the archive's end, and would read a
     header of any size into memory."""
 
     @classmethod
-    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> Member:
+    def fromtarfile(cls, tarfile_: tarfile.TarFile) -> ArchiveMember:
         try:
             return super().fromtarfile(tarfile_)
         except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from . import STAGE
-from .archive_members import CHUNK, DAMAGE, TRUSTED, Checker, Member
+from .archive_members import CHUNK, DAMAGE, TRUSTED, ArchiveMember, Checker
 from .errors import UserError
 
 MOST_MEMBERS = 1_000_000
@@ -35,7 +35,7 @@ def unpack(
     see `Checker`. Raises UserError; the folder is then empty again.
     """
     try:
-        with tarfile.open(archive, tarinfo=Member) as tar, staged(folder) as stage:
+        with tarfile.open(archive, tarinfo=ArchiveMember) as tar, staged(folder) as stage:
             members = _read(tar, Checker(where, place, MOST_MEMBERS, advice, leave_out=leave_out, home=home))
             need, free = sum(m.size for m in members if m.isreg()), shutil.disk_usage(folder).free
             if need > free:
@@ -57,7 +57,7 @@ def unpack(
 def is_tar(archive: Path) -> bool:
     """True if the file begins as a tar file. Raises an exception of DAMAGE on a damaged one, OSError as `open` does."""
     try:
-        with tarfile.open(archive, tarinfo=Member):
+        with tarfile.open(archive, tarinfo=ArchiveMember):
             return True
     except tarfile.TarError:
         return False

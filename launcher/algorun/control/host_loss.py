@@ -30,7 +30,7 @@ REPORTED_BEATS = 3  # of silence that are worth a line once it is over
 REPORT_AGAIN_S = 60.0  # between two such lines, where the network comes and goes
 
 
-class Pulse:
+class OwnHeartbeats:
     """This process's own heartbeats: when the next one is due, every `every_s` seconds."""
 
     def __init__(self, now: float, every_s: float) -> None:
@@ -67,11 +67,11 @@ def reset_s(limits: Limits) -> float:
 
 
 class HostLoss:
-    """Which hosts are lost or have left. `departed` holds both; `pulse` is the hub's own heartbeat."""
+    """Which hosts are lost or have left. `departed` holds both; `_own` are the hub's own heartbeats."""
 
     def __init__(self, now: float, limits: Limits) -> None:
         self.departed: set[str] = set()
-        self._pulse = Pulse(now, limits.heartbeat_s)
+        self._own = OwnHeartbeats(now, limits.heartbeat_s)
         self._beat_s, self._silence_s, self._reset_s = limits.heartbeat_s, silence_s(limits), reset_s(limits)
         self._resets: dict[str, tuple[float, str]] = {}  # hosts that have to connect anew: until when, and why
         self._heard_at: dict[str, float] = {}
@@ -82,7 +82,7 @@ class HostLoss:
     @property
     def deadline(self) -> float:
         """When `tick` is due: at every beat, and when a silence or the wait for a host ends."""
-        return min(self._pulse.next_at, self._silent_at, *(at for at, _ in self._resets.values()))
+        return min(self._own.next_at, self._silent_at, *(at for at, _ in self._resets.values()))
 
     @property
     def awaits(self) -> bool:
@@ -96,7 +96,7 @@ class HostLoss:
     def heard(self, now: float, host: str) -> None:
         """Something has come from this host."""
         silent_s = now - self._heard_at.get(host, now)
-        if silent_s > REPORTED_BEATS * self._beat_s and not self._pulse.held_up(now):
+        if silent_s > REPORTED_BEATS * self._beat_s and not self._own.held_up(now):
             self._silences[host] = silent_s
         self._heard_at[host] = now
 
@@ -110,11 +110,11 @@ class HostLoss:
 
     def unheard(self, now: float, host: str) -> bool:
         """True where this host's heartbeats do not arrive. Another leader, which waits for a verdict, sends none."""
-        return now - self._heard_at.get(host, now) > UNHEARD_BEATS * self._beat_s and not self._pulse.held_up(now)
+        return now - self._heard_at.get(host, now) > UNHEARD_BEATS * self._beat_s and not self._own.held_up(now)
 
     def beat_due(self, now: float) -> bool:
         """True once for every beat of the hub."""
-        return self._pulse.due(now)
+        return self._own.due(now)
 
     def not_back(self, now: float) -> dict[str, tuple[str, float]]:
         """The hosts that have not connected anew in time, with the reason, and the seconds since their reset: on a busy machine
@@ -130,9 +130,9 @@ class HostLoss:
     def silent(self, now: float, hosts: Collection[str]) -> dict[str, str]:
         """Those of these hosts that are lost by their silence, with the reason. Asked at every `deadline`."""
         ends = {host: at + self._silence_s for host, at in self._heard_at.items() if host in hosts}
-        silent = [host for host, end in ends.items() if max(end, self._pulse.patient_until) <= now]
+        silent = [host for host, end in ends.items() if max(end, self._own.patient_until) <= now]
         next_at = min((end for host, end in ends.items() if host not in silent), default=math.inf)
-        self._silent_at = max(next_at, self._pulse.patient_until)
+        self._silent_at = max(next_at, self._own.patient_until)
         return dict.fromkeys(silent, f"host lost: no sign of life for {self._silence_s:g} s")
 
     def news(self, now: float) -> str:
@@ -150,7 +150,7 @@ class HubLoss:
 
     def __init__(self, now: float, leader: str, limits: Limits) -> None:
         self._leader, self._silence_s = leader, silence_s(limits)
-        self._pulse = Pulse(now, limits.heartbeat_s)
+        self._own = OwnHeartbeats(now, limits.heartbeat_s)
         self._heard_at: float | None = None
 
     @property
@@ -159,14 +159,14 @@ class HubLoss:
 
     @property
     def next_beat_at(self) -> float:
-        return self._pulse.next_at
+        return self._own.next_at
 
     @property
     def silent_at(self) -> float:
         """When the hub counts as lost, unless something comes until then."""
         if self._heard_at is None:
             return math.inf
-        return max(self._heard_at + self._silence_s, self._pulse.patient_until)
+        return max(self._heard_at + self._silence_s, self._own.patient_until)
 
     def heard(self, now: float) -> None:
         """Something has come from the hub, or the connection to it is made."""
@@ -174,7 +174,7 @@ class HubLoss:
 
     def beat_due(self, now: float) -> bool:
         """True once for every heartbeat that this host owes the hub."""
-        return self._pulse.due(now) and self.reached
+        return self._own.due(now) and self.reached
 
     def silence(self, now: float) -> str:
         """Why the hub is lost, "" while it is not."""

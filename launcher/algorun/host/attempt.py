@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from algorun.common.errors import ExitCode
 from algorun.control.failures.failure import Failure, Raised
 from algorun.control.member.actions import Action
-from algorun.control.member.member import Member, State
+from algorun.control.member.member import Member, MemberState
 from algorun.job.config import JobConfig
 from algorun.outcome import report
 from algorun.plan.plan import Plan
@@ -132,7 +132,7 @@ class Attempt:
         """Tells the hub once all ranks of this host have ended; in a stop, once their sessions are empty too."""
         if not self.ranks.all_ended:
             return
-        if self._member.state in (State.LEAVE, State.BYE):
+        if self._member.state in (MemberState.LEAVE, MemberState.BYE):
             self._supervisor.leave()
         elif self._member.stopping and not self.ranks.quiet:
             self._tools.loop.after(DRAIN_POLL_S, self.look_whether_done)

@@ -16,7 +16,7 @@ from algorun.common.event_loop import STOP_SIGNALS, Loop, Timer
 from algorun.common.fast_dataclasses import replace
 from algorun.control.failures.failure import Failure, Raised
 from algorun.control.member.actions import Action, Conclude, EndProcesses, Signal, Start, ToHub, Warn
-from algorun.control.member.member import Member, State
+from algorun.control.member.member import Member, MemberState
 from algorun.control.wire.messages import (
     AskStacks,
     ClockTold,
@@ -42,7 +42,7 @@ from algorun.control.wire.messages import (
 from algorun.job.config import JobConfig
 from algorun.machine.probe import Machine
 from algorun.network import channel
-from algorun.network.channel import Channel
+from algorun.network.channel import ControlChannel
 from algorun.outcome import report
 from algorun.plan import agreement, render
 from algorun.plan.cluster import Cluster
@@ -71,7 +71,7 @@ class Supervisor:
         leader = config.resources.hosts[0]
         self._member = Member(self._loop.now(), self._host, leader, config.limits)
         self._timer: Timer | None = None
-        self._channel: Channel | None = None
+        self._channel: ControlChannel | None = None
         self._port: RankPort
         self._tools: Tools
         self._readiness: Readiness
@@ -210,7 +210,7 @@ class Supervisor:
 
     def _look(self) -> None:
         """Looks at this host and its ranks, at every heartbeat of the hub."""
-        attempt = self._attempt if self._member.state is State.RUN else None
+        attempt = self._attempt if self._member.state is MemberState.RUN else None
         runs = attempt is not None and (not attempt.ranks.all_ended or attempt.engine.has_nodes)
         samples = self._measuring.sample(self._loop.now(), runs=runs)
         if attempt is not None:
@@ -270,7 +270,7 @@ class Supervisor:
     def _launch(self, planned: Plan) -> None:
         """Starts the ranks of a plan, unless the job has ended or restarted in the meantime."""
         engine = self._readiness.engine
-        if engine is None or planned is not self._plan or self._member.state is not State.RUN:
+        if engine is None or planned is not self._plan or self._member.state is not MemberState.RUN:
             return
         if self._member.stopping:  # before any rank was there to be told
             self.do(self._member.all_ranks_gone(self._loop.now()))
@@ -293,7 +293,7 @@ class Supervisor:
     def _restart(self, attempt: int, cause: Failure) -> None:
         """The attempt has failed, and another one follows: ends its ranks. After that this host gets ready once more."""
         moments = self._attempt.moments() if self._attempt is not None else []
-        if self._member.state is State.RUN and not self._member.stopping:  # else it does not restart
+        if self._member.state is MemberState.RUN and not self._member.stopping:  # else it does not restart
             self._clock.attempt_failed(self._loop.now(), max((each.steps for each in moments), default=0))
         actions = self._member.restart(self._loop.now(), attempt)
         if not actions:
@@ -309,7 +309,7 @@ class Supervisor:
 
     def _look_whether_cleared(self) -> None:
         """Waits until nothing of the failed attempt lives, then gets ready for the next one."""
-        if self._member.state is not State.RESTART:
+        if self._member.state is not MemberState.RESTART:
             return
         self.owner.reap()
         if self._ranks_run or self.owner.kill_left():
@@ -431,7 +431,7 @@ class Supervisor:
     def _leave(self, *, forced: bool) -> None:
         engine_runs = self._attempt is not None and self._attempt.engine.busy
         self.do(self._member.leave(ranks=self._ranks_run, engine=engine_runs, forced=forced))
-        if self._member.state is State.BYE and (self._channel is None or self._channel.finished):
+        if self._member.state is MemberState.BYE and (self._channel is None or self._channel.finished):
             self._member.left()
             self._loop.stop()
 

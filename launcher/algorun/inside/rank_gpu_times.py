@@ -29,7 +29,7 @@ MOST_PENDING = 4096  # activities that the GPU has not passed yet; what comes be
 ASK_FROM = 256  # pending activities: from so many on, events are asked between steps as well
 
 
-class Step:
+class GpuStep:
     """A measured step. Its usual time stands for `weight` times as much; None until the step is over."""
 
     __slots__ = ("weight",)
@@ -57,11 +57,11 @@ class GpuTimes:
         self._cuda, self._has_context, self._always = cuda, has_context, always
         self._seconds, self._measured = seconds, measured
         self._begin: Mark | None = None  # of what runs now
-        self._of: Step | None = None  # the step in which it has begun: an optimizer's ends in the next one
-        self._pending: list[tuple[Step | None, int, Mark | None, Mark | None, float]] = []
+        self._of: GpuStep | None = None  # the step in which it has begun: an optimizer's ends in the next one
+        self._pending: list[tuple[GpuStep | None, int, Mark | None, Mark | None, float]] = []
         self._used: set[int] = set()  # devices that this process uses
         self._every = 1  # each so many steps one is measured
-        self._step: Step | None = Step(1.0)  # None: this one is not measured
+        self._step: GpuStep | None = GpuStep(1.0)  # None: this one is not measured
         self._since = 0  # steps since the last one that was measured
         self._usual_s = 0.0  # of those steps, without what is long
         self._step_at, self._long_s, self._cost_s = now, 0.0, 0.0  # of this step
@@ -107,7 +107,7 @@ class GpuTimes:
         if self._step is not None and now > self._step_at:
             self._every = min(MOST_BETWEEN, int(cost_s / (now - self._step_at) / SHARE) + 1)
         self._since += 1
-        self._step = Step(1.0 if self._every == 1 else None) if self._since >= self._every else None
+        self._step = GpuStep(1.0 if self._every == 1 else None) if self._since >= self._every else None
         self._step_at = now
 
     def _mark(self) -> Mark | None:

@@ -13,14 +13,14 @@ AGREE_EVERY_S = 0.25
 MAX_STEPS_BETWEEN = 64  # where steps of a millisecond become steps of a second, a stop is still heard in a minute
 
 
-class Verdict(NamedTuple):
+class StopVerdict(NamedTuple):
     """What all ranks do after this step, the same on each."""
 
     stop: bool = False
     save: bool = False
 
 
-NOTHING = Verdict()
+NOTHING = StopVerdict()
 
 
 class Peers(Protocol):
@@ -52,20 +52,20 @@ class Agreement:
         self._every, self._since = 1, 0
         self._at: float | None = None  # of the last exchange; before it no step was measured
 
-    def poll(self, save_due: bool = False) -> Verdict:
+    def poll(self, save_due: bool = False) -> StopVerdict:
         """The common verdict. `save_due` counts on rank 0 only: its clock decides when a checkpoint is due."""
         show_life()
         self._since += 1
         if self._since < self._every:
             return NOTHING
         now = time.monotonic()
-        every = self._wished(now)
+        every = self._wanted(now)
         save = save_due and self._peers.rank == 0
         stopping, saving, fewest = self._peers.largest([float(self._flag.wanted), float(save), -float(every)])
         self._every, self._since, self._at = int(-fewest), 0, now
-        return Verdict(stop=bool(stopping), save=bool(saving))
+        return StopVerdict(stop=bool(stopping), save=bool(saving))
 
-    def _wished(self, now: float) -> int:
+    def _wanted(self, now: float) -> int:
         """Steps until the next exchange, by this rank's clock: at most twice as many as the last time, so that a few quick steps
         among slow ones mean little."""
         if self._at is None:

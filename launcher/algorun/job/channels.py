@@ -68,15 +68,15 @@ def placed(folder: str, base: Path) -> str:
 
 
 def to_extract(
-    wished: tuple[str, ...] | None, setting: tuple[str, ...], channels: Mapping[str, Channel]
+    asked: tuple[str, ...] | None, setting: tuple[str, ...], channels: Mapping[str, Channel]
 ) -> tuple[Channel, ...]:
-    """The channels whose archives are unpacked, each once. `wished`: the hyperparameter, which overrides the setting.
+    """The channels whose archives are unpacked, each once. `asked`: the hyperparameter, which overrides the setting.
 
     Raises UserError on a name that no channel has, and on a channel whose files are not on the host's disk.
     """
-    where = SETTING.name if wished is None else f"hyperparameter {EXTRACT}"
+    where = SETTING.name if asked is None else f"hyperparameter {EXTRACT}"
     found = {}
-    for name in setting if wished is None else wished:
+    for name in setting if asked is None else asked:
         channel = channels.get(name)
         if channel is None:
             known = ", ".join(sorted(channels)) or "none; this job has no channels"

@@ -13,14 +13,14 @@ from .entry import BUNDLED
 from .request import Request
 
 
-def of_command_line(wish: Request, environ: Mapping[str, str]) -> dict[str, str]:
+def of_command_line(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
     """ALGORUN_CODE_COMMIT of the program that the command line names; {} if it is set, or the code is not the user's or not here."""
     name = settings.CODE_COMMIT.name
-    is_bundled = wish.target in BUNDLED and not wish.module
-    if name in environ or wish.from_job or wish.code or is_bundled:
+    is_bundled = request.target in BUNDLED and not request.module
+    if name in environ or request.from_job or request.code or is_bundled:
         return {}
-    folder = Path(wish.cwd or os.getcwd()).resolve()
-    program = (folder / wish.target).resolve()
-    if wish.module or not program.is_file():
+    folder = Path(request.cwd or os.getcwd()).resolve()
+    program = (folder / request.target).resolve()
+    if request.module or not program.is_file():
         return {name: commit_of(folder, [])}
     return {name: commit_of(folder if program.is_relative_to(folder) else program.parent, [program])}

@@ -173,7 +173,7 @@ def _entry(given: JobInput, program: str, source: str, *, prepared: bool) -> tup
         entry = entries.of_command_line(request.target, args, module=request.module, cwd=cwd)
         return entry, None if prepared or entry.kind == "bundled" else _requirements(given, cwd)
     code = given.trainer.code if given.trainer else given.paths.code
-    setup = None if prepared or given.trainer else usercode.wished(_source(given, program))
+    setup = None if prepared or given.trainer else usercode.needed(_source(given, program))
     args = _args(given, code, pending=setup is not None)
     if setup is not None:
         return entries.pending(program, source, args, str(code)), setup
@@ -209,11 +209,11 @@ def _folder(given: JobInput, code: Path) -> str:
 
     `state` means the state folder of this host, unless the code has a folder of that name. Raises UserError.
     """
-    wish = given.request.cwd or given.hyperparameters.own.cwd
-    cwd = os.path.normpath(os.path.join(code, wish)) if wish else str(code)
+    asked = given.request.cwd or given.hyperparameters.own.cwd
+    cwd = os.path.normpath(os.path.join(code, asked)) if asked else str(code)
     if cwd == str(code) or os.path.isdir(cwd):
         return cwd
-    if wish == STATE:
+    if asked == STATE:
         return given.state_of(given.resources.current_host)
     where = "--cwd" if given.request.cwd else f"hyperparameter {groups.CWD}"
     raise UserError(where, f"{cwd} is not a folder", fix=f"name a folder of the user's code, or {STATE}")

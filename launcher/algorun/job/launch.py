@@ -100,10 +100,10 @@ def _engine(given: JobInput) -> Sourced[Engine] | None:
     """The engine that was asked for, None without one."""
     if given.request.engine:
         return Sourced(Engine.of("--engine", given.request.engine), "--engine")
-    if wish := settings.ENGINE.read(given.environ):
-        return Sourced(wish, settings.ENGINE.name)
-    if wish := given.hyperparameters.own.engine:
-        return Sourced(wish, f"hyperparameter {groups.ENGINE}")
+    if value := settings.ENGINE.read(given.environ):
+        return Sourced(value, settings.ENGINE.name)
+    if value := given.hyperparameters.own.engine:
+        return Sourced(value, f"hyperparameter {groups.ENGINE}")
     chosen = _distribution(given.hyperparameters.platform.distributions)
     return chosen or (given.trainer.engine if given.trainer else None)
 
@@ -130,10 +130,10 @@ def _distribution(keys: tuple[str, ...]) -> Sourced[Engine] | None:
 
 def _tf_config(given: JobInput, *, alone: bool) -> str:
     """Who asks for TF_CONFIG, "" for nobody. Raises UserError if another distribution or --share-nothing contradicts it."""
-    keys, wish = given.hyperparameters.platform.distributions, settings.TF_CONFIG.read(given.environ)
-    if wish is False or not (wish or groups.MULTI_WORKER in keys):
+    keys, value = given.hyperparameters.platform.distributions, settings.TF_CONFIG.read(given.environ)
+    if value is False or not (value or groups.MULTI_WORKER in keys):
         return ""
-    source = settings.TF_CONFIG.name if wish else f"hyperparameter {groups.MULTI_WORKER}"
+    source = settings.TF_CONFIG.name if value else f"hyperparameter {groups.MULTI_WORKER}"
     others = [key for key in keys if key in groups.ENGINES]
     others += [groups.MODEL_PARALLEL] if given.hyperparameters.model_parallel else []
     if others:
@@ -157,8 +157,8 @@ def _slots(given: JobInput) -> Sourced[int | None] | None:
         return Sourced(request.layout[1], "-j")
     if request.slots is not None:
         return Sourced(request.slots, "--slots")
-    if (wish := settings.SLOTS.read(given.environ)) is not None:
-        return Sourced(wish, settings.SLOTS.name)
+    if (value := settings.SLOTS.read(given.environ)) is not None:
+        return Sourced(value, settings.SLOTS.name)
     if own.slots is not None:
         return Sourced(own.slots, f"hyperparameter {groups.SLOTS}")
     if own.per_gpu:

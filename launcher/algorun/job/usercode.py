@@ -60,7 +60,7 @@ def named_source(
     return Setup(uri, str(paths.code), program, region, option=option)
 
 
-def wished(setup: Setup) -> Setup | None:
+def needed(setup: Setup) -> Setup | None:
     """The preparation that this host needs, None if the program can start at once. Raises UserError on a wrong address."""
     code = Path(setup.code)
     if not has_files(code):

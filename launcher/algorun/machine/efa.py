@@ -30,12 +30,12 @@ class Plugin:
 
     path: str = ""  # the file that NCCL will load
     elsewhere: str = ""  # a plugin in a folder that NCCL does not search
-    wish: str = ""  # the value of NCCL_NET_PLUGIN
+    asked: str = ""  # the value of NCCL_NET_PLUGIN
 
     @property
     def left_aside(self) -> str:
         """The plugin that NCCL loads only if NCCL_NET_PLUGIN names it; "" where it finds one, or somebody has set the variable."""
-        return "" if self.path or self.wish else self.elsewhere
+        return "" if self.path or self.asked else self.elsewhere
 
 
 def devices(root: str = "") -> tuple[str, ...]:
@@ -67,18 +67,18 @@ def _is_there(node: str, root: str) -> bool:
 
 def plugin(environ: Mapping[str, str], root: str = "") -> Plugin:
     """NCCL's network plugin, found by the same rules as in NCCL (its src/plugin/plugin_open.cc)."""
-    wish = environ.get("NCCL_NET_PLUGIN", "")
-    for name in _names(wish):
+    asked = environ.get("NCCL_NET_PLUGIN", "")
+    for name in _names(asked):
         if path := libraries.find(name, environ, root):
-            return Plugin(path, wish=wish)
+            return Plugin(path, asked=asked)
     places = [f"{folder}/{name}" for name in FILES for folder in PLACES]
-    return Plugin("", next((path for path in places if os.path.exists(f"{root}{path}")), ""), wish)
+    return Plugin("", next((path for path in places if os.path.exists(f"{root}{path}")), ""), asked)
 
 
-def _names(wish: str) -> list[str]:
+def _names(asked: str) -> list[str]:
     """The file names to try. NCCL_NET_PLUGIN is a list with commas; `ofi` stands for libnccl-net-ofi.so."""
     names = []
-    for each in filter(None, (part.strip() for part in wish.split(","))):
+    for each in filter(None, (part.strip() for part in asked.split(","))):
         names.append(each)
         if "/" not in each and not (each.startswith("lib") and each.endswith(".so")):
             names.append(f"libnccl-net-{each}.so")

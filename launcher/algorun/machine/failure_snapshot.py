@@ -25,7 +25,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class FailureSnapshot:
     """The measurements after a failure. Sizes in bytes, 0 if unknown."""
 
     oom_kills: int = 0  # since the snapshot
@@ -49,7 +49,7 @@ def snapshot(root: str = "") -> Snapshot:
     return _oom_kills(memory_cgroup.find(root), root)
 
 
-def look(before: Snapshot | None, folders: Iterable[str] = (), root: str = "") -> Evidence:
+def look(before: Snapshot | None, folders: Iterable[str] = (), root: str = "") -> FailureSnapshot:
     """Measures after a failure. `before`: the attempt's snapshot, None if no attempt had begun. `folders`: those that
     the job writes to."""
     root = root.rstrip("/")
@@ -61,7 +61,7 @@ def look(before: Snapshot | None, folders: Iterable[str] = (), root: str = "") -
         limit = cgroup.number(cgroup.limit) or 0
     if not 0 < limit < NO_LIMIT or now.of_machine:
         limit = probe.memory_bytes(root)
-    return Evidence(
+    return FailureSnapshot(
         oom_kills=now.oom_kills - before.oom_kills if before and now.of_machine == before.of_machine else 0,
         peak_bytes=0 if now.of_machine else peak,
         limit_bytes=limit,

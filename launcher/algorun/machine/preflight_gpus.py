@@ -93,10 +93,10 @@ def too_many_ranks(machine: Machine, slots: Sourced[int]) -> list[Finding]:
 def plugin(machine: Machine, hosts: int) -> list[Finding]:
     """EFA devices, but NCCL does not find its plugin for them."""
     found = machine.nccl_plugin
-    if hosts < 2 or not machine.efa_devices or found.path or found.left_aside or found.wish == "none":
+    if hosts < 2 or not machine.efa_devices or found.path or found.left_aside or found.asked == "none":
         return []
-    wish = f" for NCCL_NET_PLUGIN={found.wish}" if found.wish else ""
-    value = f"{_efa(machine)}, but NCCL finds no network plugin{wish}: between hosts it uses TCP, at a fraction of the bandwidth"
+    asked = f" for NCCL_NET_PLUGIN={found.asked}" if found.asked else ""
+    value = f"{_efa(machine)}, but NCCL finds no network plugin{asked}: between hosts it uses TCP, at a fraction of the bandwidth"
     fix = "build the image with EFA_INSTALLER_VERSION (docs/image.md)"
     if found.elsewhere:
         fix = f"NCCL_NET_PLUGIN={found.elsewhere}, a file of this image"

@@ -12,7 +12,7 @@ TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ProgramAnswer:
     """What a program printed, and how it ended."""
 
     lines: tuple[str, ...] = ()
@@ -32,17 +32,17 @@ class Answer:
         return f"its process exited with {self.code}" if self.code else ""
 
 
-def ask(*argv: str, environ: Mapping[str, str] | None = None) -> Answer:
+def ask(*argv: str, environ: Mapping[str, str] | None = None) -> ProgramAnswer:
     """Runs a program until it ends, for TIMEOUT_S at most."""
     if shutil.which(argv[0]) is None:
-        return Answer(absent=True)
+        return ProgramAnswer(absent=True)
     try:
         done = subprocess.run(argv, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=environ)
     except OSError:
-        return Answer(absent=True)
+        return ProgramAnswer(absent=True)
     except subprocess.TimeoutExpired:
-        return Answer(late=True)
-    return Answer(tuple(done.stdout.strip().splitlines()), done.returncode)
+        return ProgramAnswer(late=True)
+    return ProgramAnswer(tuple(done.stdout.strip().splitlines()), done.returncode)
 
 
 def lines(*argv: str) -> list[str]:

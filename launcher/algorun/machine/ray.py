@@ -32,7 +32,7 @@ class Ray:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class NodeResources:
     """What one host gives to Ray's scheduler."""
 
     cpus: int
@@ -55,19 +55,19 @@ def node_address(address: str) -> str:
     return OWN_LOOPBACK if address == LOOPBACK else address
 
 
-def object_store(memory_bytes: int, shm_bytes: int, wish: int | None, setting: str) -> int:
+def object_store(memory_bytes: int, shm_bytes: int, asked: int | None, setting: str) -> int:
     """The bytes of the object store on a host with so much memory and so much room in /dev/shm.
 
-    `wish`: what the user asks for with `setting`. Raises UserError if /dev/shm is too small for it. Without a wish, Ray puts a
+    `asked`: what the user asks for with `setting`. Raises UserError if /dev/shm is too small for it. Without that, Ray puts a
     store for which /dev/shm is too small into /tmp.
     """
-    if wish is not None:
-        if wish > shm_bytes:
+    if asked is not None:
+        if asked > shm_bytes:
             raise UserError(
-                setting, f"{_mib(wish)} for Ray's object store is more than the {_mib(shm_bytes)} free in /dev/shm",
+                setting, f"{_mib(asked)} for Ray's object store is more than the {_mib(shm_bytes)} free in /dev/shm",
                 allowed=f"{_mib(LEAST_STORE)} to {_mib(shm_bytes)}", fix="a smaller value, or docker run --shm-size",
             )  # fmt: skip
-        return wish
+        return asked
     most = memory_bytes * SHARE_OF_MEMORY
     in_shm = int(min(most, shm_bytes * SHARE_OF_SHM, MOST_STORE))
     # Docker gives a container 64 MiB of /dev/shm, and the SageMaker SDKs' local modes leave it at that.

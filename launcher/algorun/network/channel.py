@@ -16,7 +16,7 @@ from .channel_user import ChannelUser
 SILENT_BEATS = 2  # of the hub, until a follower connects anew
 
 
-class Channel(Protocol):
+class ControlChannel(Protocol):
     """What a host has of the control channel."""
 
     @property
@@ -41,14 +41,14 @@ def own_address(config: JobConfig, machine: Machine) -> str:
     return addresses.own_address(config.resources.current_host, config.control.addresses, nic)
 
 
-def to_hub(loop: Loop, config: JobConfig, machine: Machine, hello: Hello, user: ChannelUser) -> Channel:
+def to_hub(loop: Loop, config: JobConfig, machine: Machine, hello: Hello, user: ChannelUser) -> ControlChannel:
     """Says hello, at once or as soon as the hub can be reached. Raises UserError where its port is taken."""
     if config.resources.current_host != config.resources.hosts[0]:
         return follow(loop, config, hello, user)
     return lead(loop, config, machine, hello, user)
 
 
-def lead(loop: Loop, config: JobConfig, machine: Machine, hello: Hello, user: ChannelUser) -> Channel:
+def lead(loop: Loop, config: JobConfig, machine: Machine, hello: Hello, user: ChannelUser) -> ControlChannel:
     """The hub, for this host and for all others."""
     from algorun.control.hub.hub import Hub
 
@@ -62,10 +62,10 @@ def lead(loop: Loop, config: JobConfig, machine: Machine, hello: Hello, user: Ch
     return server
 
 
-def follow(loop: Loop, config: JobConfig, hello: Hello, user: ChannelUser) -> Channel:
+def follow(loop: Loop, config: JobConfig, hello: Hello, user: ChannelUser) -> ControlChannel:
     """A connection to the leader's hub."""
 
-    from algorun.control.wire.handshake import Applicant, Handshake
+    from algorun.control.wire.introduction import Applicant, Introduction
 
     from .link import HubLink
     from .spare_search import Route
@@ -74,5 +74,5 @@ def follow(loop: Loop, config: JobConfig, hello: Hello, user: ChannelUser) -> Ch
     where = (control.addresses.get(leader, leader), control.port)
     route = Route(leader, where, control.addresses.get(hello.host, ""))
     silence_s = SILENT_BEATS * config.limits.heartbeat_s
-    handshake = Handshake(loop.now(), Applicant(hello, control.token), os.urandom(16).hex(), silence_s)
-    return HubLink(loop, route, handshake, user)
+    introduction = Introduction(loop.now(), Applicant(hello, control.token), os.urandom(16).hex(), silence_s)
+    return HubLink(loop, route, introduction, user)

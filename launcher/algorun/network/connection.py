@@ -27,7 +27,7 @@ class How(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class ConnectionEnd:
     """How a connection has ended without this side closing it. `why` is for people, "" where there is nothing to say."""
 
     how: How
@@ -41,7 +41,7 @@ class Connection:
     """
 
     def __init__(
-        self, loop: Loop, sock: socket.socket, on_line: Callable[[bytes], None], on_end: Callable[[Ending], None]
+        self, loop: Loop, sock: socket.socket, on_line: Callable[[bytes], None], on_end: Callable[[ConnectionEnd], None]
     ) -> None:
         self._loop, self._sock = loop, sock
         self._on_line, self._on_end = on_line, on_end
@@ -57,7 +57,7 @@ class Connection:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         loop.watch(sock, READ, self._ready)
 
-    def listen(self, on_line: Callable[[bytes], None], on_end: Callable[[Ending], None]) -> None:
+    def listen(self, on_line: Callable[[bytes], None], on_end: Callable[[ConnectionEnd], None]) -> None:
         """Calls these from now on, once the peer has said who it is."""
         self._on_line, self._on_end = on_line, on_end
 
@@ -125,7 +125,7 @@ class Connection:
     def _ended(self, how: How, why: str) -> None:
         if self._open:
             self._shut()
-            self._on_end(Ending(how, why))
+            self._on_end(ConnectionEnd(how, why))
 
     def _failed(self, error: OSError) -> None:
         match error.errno:
@@ -139,7 +139,7 @@ class Connection:
     def _forged(self, why: str) -> None:
         if self._open:
             self.reset()
-            self._on_end(Ending(How.RESET, why))
+            self._on_end(ConnectionEnd(How.RESET, why))
 
     def _ready(self, events: int) -> None:
         if events & WRITE:

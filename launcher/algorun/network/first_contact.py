@@ -9,7 +9,7 @@ from typing import Protocol
 from algorun.common.event_loop import Loop, Timer
 from algorun.control.hub.refusals import shown
 from algorun.control.hub.waiting import Reach
-from algorun.control.wire.handshake import refusal
+from algorun.control.wire.introduction import refusal
 from algorun.control.wire.seal import is_sealed
 
 from .connection import Connection

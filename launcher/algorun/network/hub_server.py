@@ -16,7 +16,7 @@ from algorun.job.limits import ControlSettings
 from .channel_user import ChannelUser
 
 if TYPE_CHECKING:  # a job of one host needs no socket
-    from .connection import Connection, Ending
+    from .connection import Connection, ConnectionEnd
     from .reception import Reception
     from .rival_search import Lookout
 
@@ -49,7 +49,7 @@ class HubServer:
         """The leader's own host joins, without a socket."""
         self._send(self._hub.hello(self._loop.now(), hello))
         if self._reception is not None:
-            from algorun.control.wire.handshake import Applicant
+            from algorun.control.wire.introduction import Applicant
 
             from .rival_search import Lookout
 
@@ -147,7 +147,7 @@ class HubServer:
             self._reception.warn(connection, why, host)
         connection.close()
 
-    def _ended(self, host: str, connection: Connection, ending: Ending) -> None:
+    def _ended(self, host: str, connection: Connection, ending: ConnectionEnd) -> None:
         """A connection that the network has ended may be replaced by the host; one that the host has closed may not."""
         from .connection import How
 

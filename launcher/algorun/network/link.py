@@ -1,6 +1,6 @@
 """A follower's link to the hub: one connection at a time, and another one when the hub falls silent or the first is reset.
 
-What the hub's lines mean for the link is decided in control/wire/handshake.py. first_contact.py makes the first connection,
+What the hub's lines mean for the link is decided in control/wire/introduction.py. first_contact.py makes the first connection,
 spare_search.py the later ones.
 """
 
@@ -12,11 +12,11 @@ import socket
 from algorun.common.event_loop import Loop, Timer
 from algorun.control.host_loss import RESET_S
 from algorun.control.wire import wire
-from algorun.control.wire.handshake import Handshake, Phase, greeting, unheard
+from algorun.control.wire.introduction import ContactPhase, Introduction, greeting, unheard
 from algorun.control.wire.messages import Heartbeat, Message, Welcome
 
 from .channel_user import ChannelUser
-from .connection import Connection, Ending, How
+from .connection import Connection, ConnectionEnd, How
 from .first_contact import FirstContact
 from .nonces import fresh
 from .spare_search import Route, SpareSearch
@@ -29,8 +29,8 @@ class HubLink:
     stays. After a reset it comes back at once, or the hub is lost.
     """
 
-    def __init__(self, loop: Loop, route: Route, handshake: Handshake, user: ChannelUser) -> None:
-        self._loop, self._handshake, self._user = loop, handshake, user
+    def __init__(self, loop: Loop, route: Route, introduction: Introduction, user: ChannelUser) -> None:
+        self._loop, self._introduction, self._user = loop, introduction, user
         self._connection: Connection | None = None  # the one in use
         self._resting: list[Connection] = []  # earlier ones: they end once the hub has taken the new one, not before
         self._back_by: Timer | None = None  # the hub counts as lost unless this host is back by then
@@ -45,14 +45,14 @@ class HubLink:
     @property
     def seen(self) -> str:
         """What answers where the hub should be, "" once the hub has proved itself."""
-        return "" if self._handshake.proven else self._first.seen
+        return "" if self._introduction.proven else self._first.seen
 
     def send(self, message: Message) -> None:
         """Sends a message once, over this connection or a later one. Heartbeats look after the hub's silence."""
-        now_due = self._handshake.say(message)
+        now_due = self._introduction.say(message)
         if now_due is not None and self._connection is not None:
             self._connection.send(now_due)
-        if isinstance(message, Heartbeat) and self._handshake.wants_another(self._loop.now()):
+        if isinstance(message, Heartbeat) and self._introduction.wants_another(self._loop.now()):
             self._spares.seek()
 
     def close(self, timeout_s: float = 0.5) -> None:
@@ -87,19 +87,19 @@ class HubLink:
         if self._connection is not None:
             self._connection.rest()
             self._resting.append(self._connection)
-        self._handshake.connection_gone()
+        self._introduction.connection_gone()
         self._connection = self._spares.take()
 
-    def _ended(self, connection: Connection, ending: Ending) -> None:
+    def _ended(self, connection: Connection, ending: ConnectionEnd) -> None:
         """A connection has ended, and not by this side."""
         if connection is self._spares.spare:
             return self._spares.drop()
         self._connection = None
-        phase = self._handshake.phase
-        self._handshake.connection_gone()
-        if phase is Phase.REACHING or (phase is Phase.PROVEN and ending.how is not How.CLOSED):
+        phase = self._introduction.phase
+        self._introduction.connection_gone()
+        if phase is ContactPhase.REACHING or (phase is ContactPhase.PROVEN and ending.how is not How.CLOSED):
             self._first.ended(connection, ending.why or "the connection broke")
-        elif phase is Phase.RETURNING:  # the hub had not taken this one yet
+        elif phase is ContactPhase.RETURNING:  # the hub had not taken this one yet
             self._spares.seek_later()
         elif ending.how is How.CLOSED:
             self._user.hub_lost(f"hub lost: {ending.why}")
@@ -133,15 +133,15 @@ class HubLink:
     def _answer(self, connection: Connection, nonce: str) -> None:
         if connection is self._spares.spare:
             self._change_over()
-        hello, by = self._handshake.answer(nonce, fresh())
+        hello, by = self._introduction.answer(nonce, fresh())
         connection.sealed(by, functools.partial(self._stranger, connection))
         connection.send(hello)
-        if self._handshake.phase is Phase.REACHING:
+        if self._introduction.phase is ContactPhase.REACHING:
             self._first.greeted(connection)
 
     def _stranger(self, connection: Connection, line: bytes) -> None:
         """Whoever has greeted does not prove that it holds the job's token."""
-        if not self._handshake.proven:
+        if not self._introduction.proven:
             return self._first.unproven(connection, line)
         connection.reset()
         self._connection = None
@@ -151,7 +151,7 @@ class HubLink:
         if connection is self._spares.spare:
             connection.close()
             self._spares.drop()
-        elif self._handshake.proven:
+        elif self._introduction.proven:
             connection.close()
             self._connection = None
             self._user.hub_lost(f"hub lost: sent an unusable message: {error}")
@@ -159,7 +159,7 @@ class HubLink:
             self._first.alien(connection, line)
 
     def _hear(self, connection: Connection, message: Message) -> None:
-        answers = self._handshake.hear(self._loop.now(), message)
+        answers = self._introduction.hear(self._loop.now(), message)
         self._first.proven()
         if isinstance(message, Welcome):  # first of all: where an answer cannot be sent, the hub is lost
             self._is_back()

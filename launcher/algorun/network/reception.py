@@ -19,7 +19,7 @@ from algorun.common.errors import UserError
 from algorun.common.event_loop import READ, Loop, Timer
 from algorun.control.hub.gate import Gate
 from algorun.control.hub.refusals import Refusals, shown
-from algorun.control.wire.handshake import introduced
+from algorun.control.wire.introduction import introduced
 from algorun.control.wire.messages import Heartbeat, Hello, Nonce, Refuse
 from algorun.job.limits import ControlSettings
 

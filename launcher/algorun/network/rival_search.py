@@ -14,7 +14,7 @@ from algorun.control.hub.hub import Hub, Sends
 from algorun.control.hub.refusals import shown
 from algorun.control.hub.rivals import MOST_ASKED, Looks
 from algorun.control.wire import wire
-from algorun.control.wire.handshake import Applicant, greeting, refusal
+from algorun.control.wire.introduction import Applicant, greeting, refusal
 from algorun.control.wire.messages import Bye, End, Heartbeat, Notice, Refuse
 from algorun.job.limits import ControlSettings
 

@@ -91,7 +91,7 @@ def defaults(
 
     `slots` is None if the engine divides the CPUs itself.
     """
-    wishes: Iterable[Variable] = (
+    defaults: Iterable[Variable] = (
         Variable("NCCL_SOCKET_IFNAME", interface.value, interface.source),
         Variable("GLOO_SOCKET_IFNAME", interface.value, interface.source),
         Variable("TP_SOCKET_IFNAME", interface.value, interface.source),
@@ -100,13 +100,13 @@ def defaults(
     )
     if machine.efa_devices:  # AWS's launchers decide by the name of the instance type instead
         source = f"EFA device {machine.efa_devices[0]}"
-        wishes = (*wishes, Variable("FI_PROVIDER", "efa", source), Variable("RDMAV_FORK_SAFE", "1", source))
+        defaults = (*defaults, Variable("FI_PROVIDER", "efa", source), Variable("RDMAV_FORK_SAFE", "1", source))
         if plugin := machine.nccl_plugin.left_aside:
-            wishes = (*wishes, Variable("NCCL_NET_PLUGIN", plugin, "NCCL finds none by itself"))
+            defaults = (*defaults, Variable("NCCL_NET_PLUGIN", plugin, "NCCL finds none by itself"))
     # torch 2.10 records nothing by default; then a hang is judged by stacks alone. The older name holds too.
     if machine.gpus.value and not environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE"):
-        wishes = (*wishes, Variable("TORCH_FR_BUFFER_SIZE", RECORDED_CALLS, "torch's flight recorder"))
-    own = [Variable(w.name, environ[w.name], KEPT) if environ.get(w.name) else w for w in wishes]
+        defaults = (*defaults, Variable("TORCH_FR_BUFFER_SIZE", RECORDED_CALLS, "torch's flight recorder"))
+    own = [Variable(w.name, environ[w.name], KEPT) if environ.get(w.name) else w for w in defaults]
     return own + _driver(machine, environ)
 
 

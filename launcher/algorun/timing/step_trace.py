@@ -44,7 +44,7 @@ class Moments:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TracePart:
     """Who noted what: a host (its number in the job, from 0) in an attempt (from 1), and the leader's clock."""
 
     host: str
@@ -75,7 +75,7 @@ def read_moments(data: bytes) -> Moments | None:
     return Moments(first, last, closed == 1, left_out, found)
 
 
-def to_json(part: Part) -> dict[str, object]:
+def to_json(part: TracePart) -> dict[str, object]:
     """A part as a trace by itself, which Perfetto reads as well. Raises ValueError if no rank has noted a moment."""
     known = {rank: each for rank, each in sorted(part.ranks.items()) if each.moments}
     if not known:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from algorun.common import STAGE
-from algorun.common.archive_members import CHUNK, DAMAGE, TRUSTED, Checker, Member
+from algorun.common.archive_members import CHUNK, DAMAGE, TRUSTED, ArchiveMember, Checker
 from algorun.common.archives import damaged, staged
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
@@ -29,7 +29,7 @@ from algorun.job.paths import write_aside
 
 from . import zip_file
 from .alone import alone
-from .progress import Progress
+from .progress import SetupProgress
 
 ZIP = ".zip"
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ZIP)
@@ -46,7 +46,7 @@ def extract(channel: Channel, say: Callable[[str], None]) -> None:
     if not root.is_dir():
         raise UserError(f"channel {channel.name!r}", f"{root} is not a folder", fix="check the channel's data source")
     with alone(root):
-        done = Done.read(root)
+        done = Extracted.read(root)
         archives = [path for path in _archives(root) if not done.has(path)]
         if not archives:
             what = "is unpacked already" if done.files else "has no archive to unpack"
@@ -56,7 +56,7 @@ def extract(channel: Channel, say: Callable[[str], None]) -> None:
         total = sum(sizes.values())
         say(f"unpacking {len(archives)} archives ({size_text(total)}) of channel {channel.name} in {root}")
         started = time.monotonic()
-        with Progress(channel.name, total, say) as progress:
+        with SetupProgress(channel.name, total, say) as progress:
             for path in archives:
                 progress.begins(str(path.relative_to(root)))
                 _unpack(path, channel.name, root, done, progress)
@@ -81,7 +81,7 @@ def _archives(root: Path) -> list[Path]:
 
 
 @dataclass(slots=True)
-class Done:
+class Extracted:
     """The archives of a channel that are unpacked. Paths are relative to the channel's folder."""
 
     root: Path
@@ -89,7 +89,7 @@ class Done:
     inner: set[str] = field(default_factory=set)  # archives that came out of archives: they stay as they are
 
     @classmethod
-    def read(cls, root: Path) -> Done:
+    def read(cls, root: Path) -> Extracted:
         """The list in this folder; an absent or damaged one is empty, and then all is unpacked once more."""
         try:
             with open(root / DONE, "rb") as file:
@@ -128,7 +128,7 @@ def _stamp(archive: Path) -> list[int]:
     return [found.st_size, found.st_mtime_ns]
 
 
-def _unpack(archive: Path, channel: str, root: Path, done: Done, progress: Progress) -> None:
+def _unpack(archive: Path, channel: str, root: Path, done: Extracted, progress: SetupProgress) -> None:
     """Unpacks one archive into the folder in which it lies."""
     where = f"channel {channel!r}, archive {str(archive.relative_to(root))!r}"
     folder, kind = archive.parent, "zip" if archive.name.lower().endswith(ZIP) else "tar"
@@ -174,7 +174,7 @@ def _explained(error: OSError, where: str, folder: Path, kind: str) -> UserError
 
 def _unpack_tar(raw: zip_file.Raw, stage: Path, checker: Checker, fits: Callable[[tarfile.TarInfo], None]) -> None:
     """Checks and writes one member after the other, so that data is decompressed only once."""
-    with tarfile.open(fileobj=raw, tarinfo=Member) as tar:
+    with tarfile.open(fileobj=raw, tarinfo=ArchiveMember) as tar:
         for member in iter(functools.partial(_next, tar), None):
             if checker.admits(member):
                 fits(member)

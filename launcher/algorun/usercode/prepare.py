@@ -84,13 +84,13 @@ class Pip:
     what: str
 
 
-def _pip(wish: Pip, python: str, code: Path, environ: Mapping[str, str]) -> None:
+def _pip(pip: Pip, python: str, code: Path, environ: Mapping[str, str]) -> None:
     """Runs `pip install` in the code folder: requirements may be relative paths. Raises UserError if pip fails.
 
     -I: pip must not import a json.py of the user's folder.
     """
-    argv = [python, "-I", "-m", "pip", "install", "--disable-pip-version-check", *wish.words]
-    _say(f"installing {wish.what}")
+    argv = [python, "-I", "-m", "pip", "install", "--disable-pip-version-check", *pip.words]
+    _say(f"installing {pip.what}")
     environ = dict(environ)
     if environ.get("CA_REPOSITORY_ARN"):  # a token in the environment; every process could read a command line
         environ["PIP_INDEX_URL"] = package_index(environ["CA_REPOSITORY_ARN"])
@@ -102,23 +102,23 @@ def _pip(wish: Pip, python: str, code: Path, environ: Mapping[str, str]) -> None
         raise cannot_start("pip install") from None
     if done.returncode:
         raise UserError(
-            f"pip install {' '.join(wish.words)}",
+            f"pip install {' '.join(pip.words)}",
             f"failed with exit code {exit_code(done.returncode)}",
             fix="see pip's lines in the log",
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class PreparationDone:
     """What was prepared: the SHA-256 of fetched code, and the folder of the job's own environment, "" if there is none."""
 
     source: str = ""
     environment: str = ""
 
 
-def prepare(setup: Setup, environ: Mapping[str, str]) -> Done:
+def prepare(setup: Setup, environ: Mapping[str, str]) -> PreparationDone:
     """Fetches, installs, then unpacks. Raises UserError."""
-    done = _prepare_code(setup, environ) if setup.code else Done()
+    done = _prepare_code(setup, environ) if setup.code else PreparationDone()
     if setup.extract:
         _begin("unpack")
         from .extract import extract  # few jobs need it
@@ -128,7 +128,7 @@ def prepare(setup: Setup, environ: Mapping[str, str]) -> Done:
     return done
 
 
-def _prepare_code(setup: Setup, environ: Mapping[str, str]) -> Done:
+def _prepare_code(setup: Setup, environ: Mapping[str, str]) -> PreparationDone:
     code, source = Path(setup.code), ""
     make_folder(code)
     with alone(code):  # whoever waited here finds all files of the other one
@@ -137,7 +137,7 @@ def _prepare_code(setup: Setup, environ: Mapping[str, str]) -> Done:
             _begin("fetch")
             _say(f"fetching {setup.uri}")
             source = fetch(setup, environ)
-        return Done(source, _install(setup, code, environ))
+        return PreparationDone(source, _install(setup, code, environ))
 
 
 def _install(setup: Setup, code: Path, environ: Mapping[str, str]) -> str:
@@ -146,15 +146,15 @@ def _install(setup: Setup, code: Path, environ: Mapping[str, str]) -> str:
     if not package and not requirements:
         return ""
     words = (*(["."] if package else []), *(["-r", REQUIREMENTS] if requirements else []))
-    wish = Pip(words, f"the package in {code}" if package else REQUIREMENTS)
+    pip = Pip(words, f"the package in {code}" if package else REQUIREMENTS)
     _begin("install")
     if setup.environments is None:
-        _pip(wish, sys.executable, code, environ)
+        _pip(pip, sys.executable, code, environ)
         return ""
     from . import job_environment  # only jobs on a machine of the user's have one
 
     def install(python: str, own: Mapping[str, str]) -> None:
-        _pip(wish, python, code, own)
+        _pip(pip, python, code, own)
 
     return job_environment.environment_of(
         job_environment.Code(code, package), setup.environments, environ, install, _say
@@ -168,7 +168,7 @@ def main() -> int:
     try:
         done, text = prepare(setup, os.environ), ""
     except UserError as error:
-        done, text, code = Done(), str(error), error.code
+        done, text, code = PreparationDone(), str(error), error.code
     result = {"source": done.source, "environment": done.environment, "error": text}
     write_aside(Path(sys.argv[2]), json.dumps({**result, "moments": MOMENTS}))
     return code

@@ -13,7 +13,7 @@ from algorun.common.sizes import size_text
 EVERY_S = 5.0
 
 
-class Progress:
+class SetupProgress:
     """A thread that prints a line every EVERY_S seconds: one member of an archive may take minutes."""
 
     def __init__(self, channel: str, total: int, say: Callable[[str], None]) -> None:
@@ -24,7 +24,7 @@ class Progress:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> SetupProgress:
         with contextlib.suppress(RuntimeError):  # no further thread can start: the lines are missing, and nothing else
             self._thread.start()
         return self

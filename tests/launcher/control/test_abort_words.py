@@ -11,7 +11,7 @@ from algorun.control.failures.failure import Failure
 from algorun.control.failures.peer_errors import Distance
 from algorun.control.member.rank_failures import RankFailures
 from algorun.host.output.tail import Tail
-from algorun.machine.failure_snapshot import Evidence
+from algorun.machine.failure_snapshot import FailureSnapshot
 from algorun.outcome.hints import explain
 
 FRAMES = "".join(
@@ -68,7 +68,7 @@ def ended(tail: str, number: int = 6) -> Failure:
 
 
 def test_a_time_out_of_nccl_is_told_with_the_line_of_its_collective():
-    failure = explain(ended(WATCHDOG), Evidence())
+    failure = explain(ended(WATCHDOG), FailureSnapshot())
     assert failure.headline() == (
         f"signal: rank 0 on algo-1, exit 134 (SIGABRT), attempt 1: {TIMED_OUT} (at late.py:35)"
     )

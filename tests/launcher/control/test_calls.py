@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.hang.call import Call, nearest
+from algorun.control.hang.call import CollectiveCall, nearest
 from algorun.control.hang.calls import mismatch, parse
-from algorun.control.hang.hang import Frame, Stack
+from algorun.control.hang.hang import Stack, StackFrame
 from algorun.control.hub.inquiry import Inquiry
 from algorun.control.wire.messages import MOST_CALLS, short
 
 
 def call(number, operation="all_reduce", shapes="[[3]]", group="gloo:0", members="0-3", dtypes="Float", line=1):
-    return Call(group, number, operation, members, shapes, dtypes, "/opt/ml/code/train.py", line)
+    return CollectiveCall(group, number, operation, members, shapes, dtypes, "/opt/ml/code/train.py", line)
 
 
 SAME = (call(1), call(2, "broadcast"))
@@ -86,7 +86,10 @@ def test_members_of_any_text_can_be_read(text):
 
 
 def waiting(rank, *calls):
-    frames = (Frame("/x/torch/distributed/distributed_c10d.py", 9, "all_reduce"), Frame("/code/train.py", 2, "main"))
+    frames = (
+        StackFrame("/x/torch/distributed/distributed_c10d.py", 9, "all_reduce"),
+        StackFrame("/code/train.py", 2, "main"),
+    )
     return Stack(rank, "algo-1", 5, frames, calls=calls)
 
 
@@ -103,7 +106,7 @@ def test_where_all_ranks_wait_the_calls_decide():
 
 
 def test_a_rank_that_works_is_blamed_before_one_that_has_not_called():
-    sleeps = Stack(1, "algo-1", 5, (Frame("/code/train.py", 4, "load"),), calls=(call(1),), source="time.sleep(9)")
+    sleeps = Stack(1, "algo-1", 5, (StackFrame("/code/train.py", 4, "load"),), calls=(call(1),), source="time.sleep(9)")
     failure = asked(waiting(0, call(1), call(2)), sleeps)
     assert failure.rank == 1
     assert failure.message.endswith(
@@ -122,7 +125,9 @@ def queued(last, hangs_in=100, odd_at=0):
     """The calls of a rank that has queued `last` on its GPU, of which those before `hangs_in` have completed."""
     states = [(n, "completed" if n < hangs_in else "scheduled") for n in range(1, last + 1)]
     made = [
-        Call("nccl:0", n, "broadcast" if n == odd_at else "all_reduce", "0-7", "[[9]]", "Float", "/c/t.py", 4, state)
+        CollectiveCall(
+            "nccl:0", n, "broadcast" if n == odd_at else "all_reduce", "0-7", "[[9]]", "Float", "/c/t.py", 4, state
+        )
         for n, state in states
     ]
     return nearest(made, MOST_CALLS)
@@ -146,14 +151,14 @@ def test_another_operation_is_found_60_calls_after_it():
 
 
 BACKWARD = tuple(
-    Frame(f"/venv/lib/python3.12/site-packages/torch/autograd/{file}", 9, name)
+    StackFrame(f"/venv/lib/python3.12/site-packages/torch/autograd/{file}", 9, name)
     for file, name in (("graph.py", "_engine_run_backward"), ("__init__.py", "backward"))
 )
 
 
 def on_gpu(rank, calls=()):
     reads = rank == 0
-    frames = (Frame("/c/t.py", 55 if reads else 41, "main"),)
+    frames = (StackFrame("/c/t.py", 55 if reads else 41, "main"),)
     source = "print(step, loss.item())" if reads else "loss.backward()"
     return Stack(
         rank, "algo-1", 50 if reads else 51, frames if reads else BACKWARD + frames, source=source, calls=calls

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from algorun.control.failures.failure import SHOWN, Failure, with_others
 from algorun.control.failures.last_words import last_words
-from algorun.control.hub.failure_reports import failure_to_blame
+from algorun.control.hub.failure_reports import likeliest_cause
 from algorun.control.member.rank_failures import RankFailures
 from algorun.outcome.report import full_text
 
@@ -20,13 +20,13 @@ LOST = Failure("lost", "algo-2", 66, "host lost: connection closed")
 
 
 def test_a_vanished_peer_is_never_the_root():
-    assert failure_to_blame([(1.0, PEER), (1.9, ROOT)]) is ROOT
-    assert failure_to_blame([(1.0, PEER), (1.5, LOST)]) is LOST
+    assert likeliest_cause([(1.0, PEER), (1.9, ROOT)]) is ROOT
+    assert likeliest_cause([(1.0, PEER), (1.5, LOST)]) is LOST
 
 
 def test_the_earliest_of_equals_is_the_root():
     other = Failure("exit", "algo-1", 7, "no message", rank=1)
-    assert failure_to_blame([(2.0, ROOT), (1.0, other)]) is other
+    assert likeliest_cause([(2.0, ROOT), (1.0, other)]) is other
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from algorun.common.fast_dataclasses import replace
 from algorun.control.failures.failure import Failure
 from algorun.control.hub.gate import Gate
-from algorun.control.hub.hub import State as HubState
+from algorun.control.hub.hub import HubState
 from algorun.control.member.actions import Conclude
-from algorun.control.member.member import Member, State
+from algorun.control.member.member import Member, MemberState
 from algorun.control.wire.messages import Ready, Refuse
 from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, Job, hello
@@ -80,7 +80,7 @@ def test_hosts_may_prepare_for_longer_than_the_gate_waits():
     assert not job.verdicts
     job.get_ready("algo-2")
     job.settle()
-    assert all(member.state is State.RUN for member in job.members.values())
+    assert all(member.state is MemberState.RUN for member in job.members.values())
 
 
 def test_an_endless_preparation_is_ended_and_named():
@@ -148,7 +148,7 @@ def test_whatever_happens_at_the_gate_every_living_host_gets_one_and_the_same_ve
             break
     job.settle()
     job.pass_time(QUICK.gate_s + 3 * QUICK.prepare_s)
-    if all(job.members[host].state is State.RUN for host in job.hosts if host not in job.dead):
+    if all(job.members[host].state is MemberState.RUN for host in job.hosts if host not in job.dead):
         return  # all were ready: the job runs
     living = [host for host in job.hosts if host not in job.dead and host in came]
     assert set(living) <= set(job.verdicts)

@@ -4,73 +4,73 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.hang.hang import Frame, Stack, message, odd, of_one_rank
+from algorun.control.hang.hang import Stack, StackFrame, message, odd, of_one_rank
 from algorun.host.measuring.step_counter import Steps, stalled
 
 SITE = "/opt/venv/lib/python3.11/site-packages/torch"
 CODE = "/opt/ml/code/train.py"
-MAIN = Frame(CODE, 40, "<module>")
+MAIN = StackFrame(CODE, 40, "<module>")
 
 # Innermost first, from gloo runs of torch 2.13 in which the other rank slept.
 BACKWARD = (
-    Frame(f"{SITE}/autograd/graph.py", 979, "_engine_run_backward"),
-    Frame(f"{SITE}/autograd/__init__.py", 395, "backward"),
-    Frame(f"{SITE}/_tensor.py", 623, "backward"),
-    Frame(CODE, 31, "step"),
+    StackFrame(f"{SITE}/autograd/graph.py", 979, "_engine_run_backward"),
+    StackFrame(f"{SITE}/autograd/__init__.py", 395, "backward"),
+    StackFrame(f"{SITE}/_tensor.py", 623, "backward"),
+    StackFrame(CODE, 31, "step"),
     MAIN,
 )
 ALL_REDUCE = (
-    Frame(f"{SITE}/distributed/distributed_c10d.py", 3252, "all_reduce"),
-    Frame(f"{SITE}/distributed/c10d_logger.py", 83, "wrapper"),
-    Frame(CODE, 33, "step"),
+    StackFrame(f"{SITE}/distributed/distributed_c10d.py", 3252, "all_reduce"),
+    StackFrame(f"{SITE}/distributed/c10d_logger.py", 83, "wrapper"),
+    StackFrame(CODE, 33, "step"),
     MAIN,
 )
 ZERO = (
-    Frame(f"{SITE}/distributed/optim/zero_redundancy_optimizer.py", 826, "<listcomp>"),
-    Frame(f"{SITE}/distributed/optim/zero_redundancy_optimizer.py", 826, "_sync_params"),
-    Frame(f"{SITE}/distributed/optim/zero_redundancy_optimizer.py", 1151, "step"),
-    Frame(f"{SITE}/optim/optimizer.py", 530, "wrapper"),
-    Frame(CODE, 35, "step"),
+    StackFrame(f"{SITE}/distributed/optim/zero_redundancy_optimizer.py", 826, "<listcomp>"),
+    StackFrame(f"{SITE}/distributed/optim/zero_redundancy_optimizer.py", 826, "_sync_params"),
+    StackFrame(f"{SITE}/distributed/optim/zero_redundancy_optimizer.py", 1151, "step"),
+    StackFrame(f"{SITE}/optim/optimizer.py", 530, "wrapper"),
+    StackFrame(CODE, 35, "step"),
     MAIN,
 )
 FUNCTIONAL = (
-    Frame(f"{SITE}/_ops.py", 1279, "__call__"),
-    Frame(f"{SITE}/distributed/_functional_collectives.py", 142, "wait_tensor"),
-    Frame(f"{SITE}/distributed/_functional_collectives.py", 1155, "__torch_dispatch__"),
-    Frame(CODE, 36, "step"),
+    StackFrame(f"{SITE}/_ops.py", 1279, "__call__"),
+    StackFrame(f"{SITE}/distributed/_functional_collectives.py", 142, "wait_tensor"),
+    StackFrame(f"{SITE}/distributed/_functional_collectives.py", 1155, "__torch_dispatch__"),
+    StackFrame(CODE, 36, "step"),
     MAIN,
 )
 # torch 2.13's GradScaler on a GPU: it reads whether a gradient was infinite, a value that the others' part is in.
 SCALER = (
-    Frame(f"{SITE}/amp/grad_scaler.py", 371, "<genexpr>"),
-    Frame(f"{SITE}/amp/grad_scaler.py", 371, "_maybe_opt_step"),
-    Frame(f"{SITE}/amp/grad_scaler.py", 478, "step"),
-    Frame(CODE, 37, "step"),
+    StackFrame(f"{SITE}/amp/grad_scaler.py", 371, "<genexpr>"),
+    StackFrame(f"{SITE}/amp/grad_scaler.py", 371, "_maybe_opt_step"),
+    StackFrame(f"{SITE}/amp/grad_scaler.py", 478, "step"),
+    StackFrame(CODE, 37, "step"),
     MAIN,
 )
 # `print(loss)` and `f"{loss:.3f}"`: torch 2.13 writes a tensor's value in Python.
 PRINTS = (
-    Frame(f"{SITE}/_tensor_str.py", 153, "__init__"),
-    Frame(f"{SITE}/_tensor_str.py", 373, "_tensor_str"),
-    Frame(f"{SITE}/_tensor_str.py", 724, "_str"),
-    Frame(f"{SITE}/_tensor.py", 590, "__repr__"),
-    Frame(CODE, 38, "step"),
+    StackFrame(f"{SITE}/_tensor_str.py", 153, "__init__"),
+    StackFrame(f"{SITE}/_tensor_str.py", 373, "_tensor_str"),
+    StackFrame(f"{SITE}/_tensor_str.py", 724, "_str"),
+    StackFrame(f"{SITE}/_tensor.py", 590, "__repr__"),
+    StackFrame(CODE, 38, "step"),
     MAIN,
 )
-FORMATS = (Frame(f"{SITE}/_tensor.py", 1125, "__format__"), Frame(CODE, 39, "step"), MAIN)
-SLEEPS = (Frame(CODE, 17, "load"), MAIN)
+FORMATS = (StackFrame(f"{SITE}/_tensor.py", 1125, "__format__"), StackFrame(CODE, 39, "step"), MAIN)
+SLEEPS = (StackFrame(CODE, 17, "load"), MAIN)
 LOADER = (
-    Frame("/usr/lib/python3.11/selectors.py", 415, "select"),
-    Frame("/usr/lib/python3.11/multiprocessing/connection.py", 930, "wait"),
-    Frame(f"{SITE}/utils/data/dataloader.py", 1243, "_try_get_data"),
-    Frame(CODE, 20, "epoch"),
+    StackFrame("/usr/lib/python3.11/selectors.py", 415, "select"),
+    StackFrame("/usr/lib/python3.11/multiprocessing/connection.py", 930, "wait"),
+    StackFrame(f"{SITE}/utils/data/dataloader.py", 1243, "_try_get_data"),
+    StackFrame(CODE, 20, "epoch"),
     MAIN,
 )
 # An FSDP module's forward runs below torch.distributed frames: its own layers are at work, not waiting.
 FSDP_AT_WORK = (
-    Frame(f"{SITE}/nn/modules/linear.py", 125, "forward"),
-    Frame(f"{SITE}/distributed/fsdp/_fully_shard/_fsdp_state.py", 314, "_pre_forward"),
-    Frame(CODE, 30, "step"),
+    StackFrame(f"{SITE}/nn/modules/linear.py", 125, "forward"),
+    StackFrame(f"{SITE}/distributed/fsdp/_fully_shard/_fsdp_state.py", 314, "_pre_forward"),
+    StackFrame(CODE, 30, "step"),
     MAIN,
 )
 
@@ -167,7 +167,7 @@ def test_one_that_waits_is_not_to_blame_where_one_ahead_does_not():
 
 
 def test_the_rarest_place_then_the_lowest_rank():
-    other = (Frame(CODE, 99, "evaluate"), MAIN)
+    other = (StackFrame(CODE, 99, "evaluate"), MAIN)
     assert odd(ranks(SLEEPS, SLEEPS, other, SLEEPS)).rank == 2
     assert odd(ranks(ALL_REDUCE, BACKWARD, ALL_REDUCE)).rank == 1
     assert odd(ranks(BACKWARD, BACKWARD, BACKWARD)).rank == 0
@@ -208,7 +208,7 @@ def test_thousands_of_ranks():
 
 def test_a_program_of_a_package_has_its_own_frames_too():
     """The bundled entry points lie in site-packages."""
-    own = Frame("/opt/venv/lib/python3.11/site-packages/algorun_train/loop/training_loop.py", 101, "_train_epoch")
+    own = StackFrame("/opt/venv/lib/python3.11/site-packages/algorun_train/loop/training_loop.py", 101, "_train_epoch")
     stacks = ranks((*BACKWARD[:3], own), (own,))
     assert odd(stacks).rank == 1
     assert "_train_epoch at training_loop.py:101" in message(stacks[1], stacks, 600)
@@ -219,9 +219,9 @@ def test_a_program_of_a_package_has_its_own_frames_too():
 def test_should_stop_waits_for_the_other_ranks(folder):
     """The code that calls it is the user's, the launcher's own is not."""
     waits = (
-        Frame("/lib/python3.11/threading.py", 320, "wait"),
-        Frame(f"{folder}/algorun/inside/peers.py", 50, "all_reduce"),
-        Frame(f"{folder}/algorun/__init__.py", 52, "should_stop"),
+        StackFrame("/lib/python3.11/threading.py", 320, "wait"),
+        StackFrame(f"{folder}/algorun/inside/peers.py", 50, "all_reduce"),
+        StackFrame(f"{folder}/algorun/__init__.py", 52, "should_stop"),
         MAIN,
     )
     stack = ranks(waits)[0]
@@ -232,8 +232,8 @@ def test_should_stop_waits_for_the_other_ranks(folder):
 
 def test_a_parent_speaks_for_a_rank_only_when_it_is_alone():
     parent = (
-        Frame("/usr/lib/python3.11/multiprocessing/connection.py", 930, "wait"),
-        Frame(f"{SITE}/multiprocessing/spawn.py", 170, "join"),
+        StackFrame("/usr/lib/python3.11/multiprocessing/connection.py", 930, "wait"),
+        StackFrame(f"{SITE}/multiprocessing/spawn.py", 170, "join"),
         MAIN,
     )
     assert of_one_rank(ranks(parent, BACKWARD, SLEEPS)).frames is SLEEPS

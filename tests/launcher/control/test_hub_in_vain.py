@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from algorun.control.failures.failure import Failure, Raised
-from algorun.control.hang.call import Call
-from algorun.control.hang.hang import Frame, Stack
-from algorun.control.member.member import State
+from algorun.control.hang.call import CollectiveCall
+from algorun.control.hang.hang import Stack, StackFrame
+from algorun.control.member.member import MemberState
 from algorun.control.wire.messages import ANSWER_S
 from tests.launcher.jobs import LIMITS, Job, finish, running
 
@@ -17,9 +17,9 @@ WATCHDOG = (
     "[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, "
     "Timeout(ms)=600000) ran for 600096 milliseconds before timing out.\n"
 )
-SCRIPT = Frame("/opt/ml/code/train.py", 17, "load")
-WAITS = Frame("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
-STEP = Frame("/opt/ml/code/train.py", 20, "step")
+SCRIPT = StackFrame("/opt/ml/code/train.py", 17, "load")
+WAITS = StackFrame("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
+STEP = StackFrame("/opt/ml/code/train.py", 20, "step")
 VERDICT_S = LIMITS.blame_s + 3 + 0.1  # the blame window, and the time for ranks of which nothing is known
 
 
@@ -40,7 +40,7 @@ def job(count: int = 2, sleeper: int = 3, restarts: int = 0) -> Living:
     for host in made.hosts:
         made.join(host)
     made.settle()
-    assert all(member.state is State.RUN for member in made.members.values())
+    assert all(member.state is MemberState.RUN for member in made.members.values())
     return made
 
 
@@ -93,7 +93,7 @@ def test_where_all_that_live_wait_too_the_first_time_out_stays():
     assert failure.hint == "the stacks of the ranks that still lived are in output/data, stacks-rank-*.txt"
 
 
-def at_one_line(source: str, below: dict[int, tuple[Frame, ...]] | None = None) -> Living:
+def at_one_line(source: str, below: dict[int, tuple[StackFrame, ...]] | None = None) -> Living:
     """Ranks 1, 2 and 3 live, all at the same line of the script; `below` are frames of libraries that it called."""
     ranks = job()
     ranks.stacks = lambda host: [
@@ -120,7 +120,7 @@ def test_one_line_that_needs_no_gpu_is_blamed():
 GLOO = "RuntimeError: [/src/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete\n"
 
 
-def alone(source: str, tail: str = WATCHDOG, beside: tuple[Frame, ...] = ()) -> Failure:
+def alone(source: str, tail: str = WATCHDOG, beside: tuple[StackFrame, ...] = ()) -> Failure:
     """The verdict where rank 3 lives on, at this line of the script; with `beside` rank 2 too, and is there."""
     ranks = job()
     living = [Stack(3, "algo-2", 41, (SCRIPT,), source=source)]
@@ -155,7 +155,7 @@ def test_the_only_rank_that_lives_is_not_blamed_where_its_line_reads_a_value(sou
 
 @pytest.mark.parametrize("source", OF_A_VALUE)
 def test_a_rank_that_does_something_else_is_blamed_beside_one_whose_line_reads_a_value(source):
-    failure = alone(source, beside=(Frame("/opt/ml/code/data.py", 3, "load"),))
+    failure = alone(source, beside=(StackFrame("/opt/ml/code/data.py", 3, "load"),))
     assert (failure.kind, failure.rank) == ("hang", 2)
 
 
@@ -173,14 +173,14 @@ def test_the_only_rank_that_lives_is_blamed_where_its_line_needs_no_gpu(source):
 
 
 LIBRARY = "/lib/python3.11/site-packages"
-LAYER = (Frame(f"{LIBRARY}/torch/nn/modules/linear.py", 125, "forward"),)
-TRAINER = (Frame(f"{LIBRARY}/transformers/trainer.py", 2532, "train"),)
+LAYER = (StackFrame(f"{LIBRARY}/torch/nn/modules/linear.py", 125, "forward"),)
+TRAINER = (StackFrame(f"{LIBRARY}/transformers/trainer.py", 2532, "train"),)
 LOADER = (
-    Frame("/usr/lib/python3.11/selectors.py", 415, "select"),
-    Frame(f"{LIBRARY}/torch/utils/data/dataloader.py", 1243, "_try_get_data"),
+    StackFrame("/usr/lib/python3.11/selectors.py", 415, "select"),
+    StackFrame(f"{LIBRARY}/torch/utils/data/dataloader.py", 1243, "_try_get_data"),
     *TRAINER,
 )
-STORE = (Frame("/usr/lib/python3.11/threading.py", 320, "wait"), WAITS)
+STORE = (StackFrame("/usr/lib/python3.11/threading.py", 320, "wait"), WAITS)
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def told(ranks: Living, steps: int = 0) -> None:
     The failures of these tests have no steps.
     """
     for rank in range(4):
-        call = Call(
+        call = CollectiveCall(
             "nccl:0", 9, "broadcast" if rank == 1 else "all_reduce", "0-3", "[[3]]", "Float", "/opt/ml/code/train.py", 7
         )
         host = ranks.hosts[rank // 2]

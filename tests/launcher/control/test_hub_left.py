@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from algorun.control.failures.failure import Failure, Raised
-from algorun.control.hang.hang import Frame, Stack
+from algorun.control.hang.hang import Stack, StackFrame
 from algorun.control.hub.failure_reports import MISSED_S
 from tests.launcher.jobs import LIMITS, MISSED, Job, finish, running
 
@@ -186,8 +186,8 @@ def test_another_attempt_follows_and_begins_with_all_ranks():
     assert "the last failure: exception: rank 0 on algo-1" in verdict(job).message
 
 
-WAIT = Frame("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
-OWN = Frame("/opt/ml/code/train.py", 17, "step")
+WAIT = StackFrame("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
+OWN = StackFrame("/opt/ml/code/train.py", 17, "step")
 
 
 def hang_of(job: Job, *busy: int) -> Failure:

@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from algorun.control.failures.failure import Failure
-from algorun.control.hub.hub import State as HubState
-from algorun.control.member.member import State
+from algorun.control.hub.hub import HubState
+from algorun.control.member.member import MemberState
 from algorun.control.wire.messages import Go, Stop
 from tests.conftest import examples
 from tests.launcher.jobs import LIMITS, Job, finish, running
@@ -228,7 +228,7 @@ def test_whatever_happens_attempts_are_common_and_there_is_one_verdict(count, se
             break
     for _ in range(2 * budget + 2):  # whoever still runs, ends well
         for host in job.hosts:
-            if host not in job.dead and job.members[host].state is State.RUN:
+            if host not in job.dead and job.members[host].state is MemberState.RUN:
                 finish(job, host)
         job.settle()
         job.pass_time(LIMITS.blame_s + LIMITS.kill_s + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorun.control.failures.last_words import evidence, last_words, told_on_stdout
+from algorun.control.failures.last_words import last_words, telling, told_on_stdout
 from algorun.control.member.rank_failures import RankFailures
 
 TQDM = " 10%|█         | 3/30 [00:00<00:04,  6.52it/s]"
@@ -71,7 +71,7 @@ def test_the_last_meaningful_line_is_quoted(tail, told):
 
 
 def test_progress_bars_take_no_room_in_the_text():
-    assert evidence("\n".join([TQDM] * 50 + [f"{TQDM}ERROR: no data", TQDM])) == "ERROR: no data"
+    assert telling("\n".join([TQDM] * 50 + [f"{TQDM}ERROR: no data", TQDM])) == "ERROR: no data"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from algorun.control.failures.failure import Failure
 from algorun.control.failures.peer_errors import Distance, last_lines
-from algorun.control.hub.failure_reports import failure_to_blame
+from algorun.control.hub.failure_reports import likeliest_cause
 
 TYPICAL = "This is typically caused by a remote worker crashing. Check the logs of the remote worker .. GLHF! 🏖️"
 GLOO = "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/"
@@ -188,21 +188,21 @@ def test_where_a_failure_stands(failure, expected):
 
 def test_what_waited_in_vain_goes_before_what_saw_a_peer_vanish():
     waited = ended(134, WATCHDOG + "[Rank 1] Watchdog caught collective operation timeout\n")
-    assert failure_to_blame([(1.0, raised(CLOSED)), (9.0, waited)]) is waited
-    assert failure_to_blame([(1.0, waited), (9.0, raised("ValueError: bad"))]).message == "ValueError: bad"
+    assert likeliest_cause([(1.0, raised(CLOSED)), (9.0, waited)]) is waited
+    assert likeliest_cause([(1.0, waited), (9.0, raised("ValueError: bad"))]).message == "ValueError: bad"
 
 
 def test_the_crash_is_the_root_and_not_the_abort_that_it_led_to():
     aborting, crash = ended(1, ""), ended(139, "*** Process received signal ***\n")
-    assert failure_to_blame([(1.0, aborting), (1.2, crash)]) is crash
-    assert failure_to_blame([(1.0, aborting), (1.2, raised(CLOSED))]) is aborting
-    assert failure_to_blame([(1.0, ended(7, "bad input\n")), (1.2, crash)]).code == 7
+    assert likeliest_cause([(1.0, aborting), (1.2, crash)]) is crash
+    assert likeliest_cause([(1.0, aborting), (1.2, raised(CLOSED))]) is aborting
+    assert likeliest_cause([(1.0, ended(7, "bad input\n")), (1.2, crash)]).code == 7
 
 
 def test_a_segfault_of_one_rank_beats_mpi_abort_by_another():
     told = ended(1, "MPI_ABORT was invoked on rank 0 in communicator MPI_COMM_WORLD\nwith errorcode 1.\n")
     crash = ended(139, "[vm:18123] Signal: Segmentation fault (11)\n")
-    assert failure_to_blame([(1.0, told), (1.4, crash)]) is crash
+    assert likeliest_cause([(1.0, told), (1.4, crash)]) is crash
 
 
 @pytest.mark.parametrize(

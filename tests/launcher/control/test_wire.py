@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from algorun import __version__
 from algorun.common.fast_dataclasses import fields
 from algorun.control.failures.failure import Failure, RankLeft
-from algorun.control.hang.hang import Frame, Stack
+from algorun.control.hang.hang import Stack, StackFrame
 from algorun.control.wire import wire
 from algorun.control.wire.messages import (
     FROM_HOST,
@@ -103,7 +103,7 @@ def test_values_of_another_type_bring_a_value_error_only(name, values):
         edited(Go(0, "h", 1, {"algo-1": 1}), slots={"algo-1": -1}),
         edited(NodeAlive(0, "algo-2"), attempt="0"),
         edited(Fail(Failure("exit", "algo-2", 1, "")), failure={"kind": "exit"}),
-        edited(Stack(1, "algo-2", 3, (Frame("f", 1, "g"),)), frames=[{"file": "f"}]),
+        edited(Stack(1, "algo-2", 3, (StackFrame("f", 1, "g"),)), frames=[{"file": "f"}]),
     ],
 )
 def test_fields_of_another_type_are_refused(line):

@@ -8,7 +8,7 @@ import sys
 import time
 from types import SimpleNamespace
 
-from algorun.host.measuring.rank_times import Reports, ReportTo, queued_s
+from algorun.host.measuring.rank_times import RankReports, ReportTo, queued_s
 
 HOGS = 3
 SPIN = "while True: pass"
@@ -41,7 +41,7 @@ def test_a_heartbeat_that_comes_a_little_early_leaves_no_report_out():
     """Hosts that report at different seconds show different numbers of steps, and nobody could be compared."""
     record, told = SimpleNamespace(count=0, activities=(0.0,) * 7, group=0, pid=0), []
     file = SimpleNamespace(report=lambda times, last: None)
-    reports = Reports(SimpleNamespace(read=lambda _: record), [0], 0, ReportTo(told.append, file))
+    reports = RankReports(SimpleNamespace(read=lambda _: record), [0], 0, ReportTo(told.append, file))
     for beat in (0.0, 0.995, 2.01, 2.98, 4.0):
         record.count += 10
         reports.look(beat, 1.0)

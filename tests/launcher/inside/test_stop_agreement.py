@@ -2,7 +2,7 @@
 
 import time
 
-from algorun.inside.stop_agreement import Agreement, Verdict
+from algorun.inside.stop_agreement import Agreement, StopVerdict
 from algorun.inside.stop_flag import StopFlag
 
 
@@ -19,16 +19,16 @@ class Peers:
 
 def test_one_rank_s_wish_to_stop_counts_for_all():
     flag = StopFlag()
-    assert Agreement(Peers(), flag).poll() == Verdict(stop=False, save=False)
-    assert Agreement(Peers(stop=1.0), flag).poll() == Verdict(stop=True, save=False)
+    assert Agreement(Peers(), flag).poll() == StopVerdict(stop=False, save=False)
+    assert Agreement(Peers(stop=1.0), flag).poll() == StopVerdict(stop=True, save=False)
     flag.wanted = True
     assert Agreement(Peers(), flag).poll().stop
 
 
 def test_rank_0_alone_decides_on_saving():
-    assert Agreement(Peers(rank=1), StopFlag()).poll(save_due=True) == Verdict()
-    assert Agreement(Peers(rank=1, save=1.0), StopFlag()).poll(save_due=False) == Verdict(save=True)
-    assert Agreement(Peers(), StopFlag()).poll(save_due=True) == Verdict(save=True)
+    assert Agreement(Peers(rank=1), StopFlag()).poll(save_due=True) == StopVerdict()
+    assert Agreement(Peers(rank=1, save=1.0), StopFlag()).poll(save_due=False) == StopVerdict(save=True)
+    assert Agreement(Peers(), StopFlag()).poll(save_due=True) == StopVerdict(save=True)
 
 
 def test_quick_steps_are_agreed_on_seldom_and_at_the_smallest_wish():

@@ -14,9 +14,9 @@ from algorun.timing.data_wait import verdict
 from algorun.timing.host_load import HostLoad
 from algorun.timing.table import Times
 from algorun.timing.table import text as closing_table
-from algorun_train.loop.metrics import EpochReport, Pace, StepReport
+from algorun_train.loop.metrics import EpochReport, Speed, StepReport
 
-PACE = Pace(unit="images", samples_per_s=2279.8, data_wait=0.014, peak_memory_mib=346.2, eta_s=8.0)
+PACE = Speed(unit="images", samples_per_s=2279.8, data_wait=0.014, peak_memory_mib=346.2, eta_s=8.0)
 
 OF_0_1_0 = {
     "train:loss": r"train_loss: ([0-9\.]+)",

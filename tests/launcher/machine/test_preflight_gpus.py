@@ -12,7 +12,7 @@ from algorun.job.values import Sourced
 from algorun.machine import preflight_gpus, program_output
 from algorun.machine.efa import Plugin
 from algorun.machine.nvidia import Nvidia
-from algorun.machine.program_output import Answer
+from algorun.machine.program_output import ProgramAnswer
 from algorun.machine.visible_gpus import visible
 from tests.conftest import machine
 
@@ -36,7 +36,7 @@ def test_a_good_machine_has_nothing_to_say():
     assert examine(GOOD) == []
     assert examine(P5) == []  # one host uses no network
     assert examine(replace(P5, nccl_plugin=Plugin("/opt/amazon/ofi-nccl/lib/libnccl-net.so")), hosts=2) == []
-    assert examine(replace(P5, nccl_plugin=Plugin(wish="none")), hosts=2) == []
+    assert examine(replace(P5, nccl_plugin=Plugin(asked="none")), hosts=2) == []
     assert (
         examine(replace(P5, nccl_plugin=Plugin("", "/opt/x/libnccl-net-ofi.so")), hosts=2) == []
     )  # ranks are told of it
@@ -161,7 +161,7 @@ def tools(monkeypatch):
     """What nvidia-smi and torch answer."""
     answers = {
         "nvidia-smi": [H100.format(used=4, mode="Default", mig="Disabled")],
-        "torch": Answer(("2",)),
+        "torch": ProgramAnswer(("2",)),
         "environ": {},
     }
 
@@ -192,13 +192,13 @@ def test_doctor_says_which_driver_torch_needs_and_what_is_here(tools):
 
 def test_doctor_has_torch_s_words_where_it_sees_no_gpu(tools):
     words = "Unexpected error from cudaGetDeviceCount(). .. Error 802: system not yet initialized"
-    tools["torch"] = Answer((words,))
+    tools["torch"] = ProgramAnswer((words,))
     assert doctor(GOOD)[-1] == ("fail", "torch sees", f"no GPU: {words}")
 
 
 def test_doctor_names_a_torch_without_code_for_this_gpu(tools):
     """torch 2.11's wheels have none for a V100 (sm_70): torch counts the GPU, and fails at its first kernel."""
-    tools["torch"] = Answer(("CUDA error: no kernel image is available for execution on the device",))
+    tools["torch"] = ProgramAnswer(("CUDA error: no kernel image is available for execution on the device",))
     found = doctor_gpus.examine(GOOD, 2)[-1]
     assert (found.state, found.fix) == ("fail", doctor_gpus.OTHER_TORCH)
 
@@ -206,12 +206,12 @@ def test_doctor_names_a_torch_without_code_for_this_gpu(tools):
 @pytest.mark.parametrize(
     ("answer", "value"),
     [
-        (Answer(late=True), "no GPU: no answer within 20 s"),
-        (Answer(code=-11), "no GPU: its process was ended by signal 11"),
-        (Answer(("half",), code=134), "no GPU: its process exited with 134"),
-        (Answer(), "no GPU: its process printed nothing"),
-        (Answer(("0",)), "no GPU, and shows no error"),
-        (Answer(("libcudart.so.12: cannot open shared object file",)), "no GPU: libcudart.so.12: cannot open shared object file"),
+        (ProgramAnswer(late=True), "no GPU: no answer within 20 s"),
+        (ProgramAnswer(code=-11), "no GPU: its process was ended by signal 11"),
+        (ProgramAnswer(("half",), code=134), "no GPU: its process exited with 134"),
+        (ProgramAnswer(), "no GPU: its process printed nothing"),
+        (ProgramAnswer(("0",)), "no GPU, and shows no error"),
+        (ProgramAnswer(("libcudart.so.12: cannot open shared object file",)), "no GPU: libcudart.so.12: cannot open shared object file"),
     ],
 )  # fmt: skip
 def test_doctor_says_how_torch_failed(answer, value, tools):
@@ -222,15 +222,15 @@ def test_doctor_says_how_torch_failed(answer, value, tools):
 def test_a_torch_that_cannot_be_imported_says_why(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so.12: cannot open shared object file')\n")
     found = program_output.ask(sys.executable, "-c", doctor_gpus.TORCH, environ={"PYTHONPATH": str(tmp_path)})
-    assert found == Answer(("libcudart.so.12: cannot open shared object file",))
+    assert found == ProgramAnswer(("libcudart.so.12: cannot open shared object file",))
 
 
 def test_a_program_s_failure_is_told_from_its_silence(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(program_output, "TIMEOUT_S", 0.3)
-        assert program_output.ask(sys.executable, "-c", "import time; time.sleep(60)") == Answer(late=True)
-    assert program_output.ask(sys.executable, "-c", "print(1); raise SystemExit(3)") == Answer(("1",), code=3)
-    assert program_output.ask("no-such-program") == Answer(absent=True)
+        assert program_output.ask(sys.executable, "-c", "import time; time.sleep(60)") == ProgramAnswer(late=True)
+    assert program_output.ask(sys.executable, "-c", "print(1); raise SystemExit(3)") == ProgramAnswer(("1",), code=3)
+    assert program_output.ask("no-such-program") == ProgramAnswer(absent=True)
     assert program_output.lines(sys.executable, "-c", "print(1); raise SystemExit(3)") == []
     assert program_output.lines("no-such-program") == []
 

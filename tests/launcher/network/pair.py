@@ -13,7 +13,7 @@ from collections.abc import Callable
 from algorun.common.event_loop import READ, Loop
 from algorun.common.free_ports import free_ports
 from algorun.control.hub.hub import Hub
-from algorun.control.wire.handshake import Applicant, Handshake
+from algorun.control.wire.introduction import Applicant, Introduction
 from algorun.control.wire.messages import Go, Heartbeat, Message
 from algorun.job.limits import ControlSettings, Limits
 from algorun.network.hub_server import HubServer
@@ -158,8 +158,8 @@ class Pair:
 
     def follow(self) -> HubLink:
         """A follower's link, from now on the one in use."""
-        handshake = Handshake(self.loop.now(), Applicant(hello("algo-2"), TOKEN), SESSION, SILENCE_S)
-        self.link = HubLink(self.loop, Route("algo-1", self.relay.where), handshake, self.follower)
+        introduction = Introduction(self.loop.now(), Applicant(hello("algo-2"), TOKEN), SESSION, SILENCE_S)
+        self.link = HubLink(self.loop, Route("algo-1", self.relay.where), introduction, self.follower)
         return self.link
 
     def turn(self, times: int) -> None:

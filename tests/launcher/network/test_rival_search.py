@@ -11,7 +11,7 @@ import pytest
 from algorun.common.event_loop import Loop, Timer
 from algorun.control.hub.hub import Hub
 from algorun.control.wire import wire
-from algorun.control.wire.handshake import Applicant, introduced
+from algorun.control.wire.introduction import Applicant, introduced
 from algorun.control.wire.messages import Heartbeat, Nonce
 from algorun.job.limits import ControlSettings, Limits
 from algorun.network.nonces import fresh

@@ -6,14 +6,14 @@ import pytest
 
 from algorun.common.fast_dataclasses import replace
 from algorun.control.failures.failure import SHOWN, Failure
-from algorun.machine.failure_snapshot import Evidence
+from algorun.machine.failure_snapshot import FailureSnapshot
 from algorun.machine.probe import Folder
 from algorun.outcome.hints import RULES, Case, _words, explain, rule_for
 from tests.conftest import ROOT
 
 GIB, MIB = 1024**3, 1024**2
 ROOMY = Folder("/opt/ml/model", writable=True, free_bytes=9 * GIB, size_bytes=30 * GIB)
-CALM = Evidence(0, 2 * GIB, 8 * GIB, Folder("/dev/shm", True, 8 * GIB, 8 * GIB), (ROOMY,))
+CALM = FailureSnapshot(0, 2 * GIB, 8 * GIB, Folder("/dev/shm", True, 8 * GIB, 8 * GIB), (ROOMY,))
 OOM = replace(CALM, oom_kills=1, peak_bytes=int(7.9 * GIB))
 SMALL_SHM = replace(CALM, shm=Folder("/dev/shm", True, 0, 64 * MIB))
 FULL = replace(CALM, folders=(ROOMY, Folder("/opt/ml/checkpoints", True, 0, 4 * GIB)))
@@ -31,8 +31,8 @@ def raised(words: str) -> Failure:
     return Failure("exception", "algo-1", 1, words, 0, trace, explains_itself="; fix: " in words)
 
 
-def hint(failure: Failure, evidence: Evidence = CALM) -> str:
-    return explain(failure, evidence).hint
+def hint(failure: Failure, snapshot: FailureSnapshot = CALM) -> str:
+    return explain(failure, snapshot).hint
 
 
 def test_a_kill_by_the_kernel_names_peak_and_limit():
@@ -83,7 +83,7 @@ def test_a_bus_error_is_explained_by_a_small_shared_memory():
     assert hint(BUS, SMALL_SHM) == expected
     assert hint(raised(worker), SMALL_SHM) == expected
     assert hint(BUS) == ""
-    assert hint(BUS, Evidence()) == ""  # /dev/shm could not be looked at
+    assert hint(BUS, FailureSnapshot()) == ""  # /dev/shm could not be looked at
 
 
 # The words of an exception, what the machine knows, and how the hint begins.
@@ -164,9 +164,9 @@ ROWS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "evidence", "expected"), ROWS)
-def test_words_and_their_hints(words, evidence, expected):
-    told = hint(raised(words), evidence)
+@pytest.mark.parametrize(("words", "snapshot", "expected"), ROWS)
+def test_words_and_their_hints(words, snapshot, expected):
+    told = hint(raised(words), snapshot)
     assert told.startswith(expected)
     assert bool(told) == bool(expected)
     assert "\n" not in told
@@ -198,8 +198,8 @@ def test_a_hint_that_is_there_already_stays():
 def test_every_rule_has_a_row_that_it_applies_to(rule):
     ends = [(KILLED, OOM), (BUS, SMALL_SHM), (Failure("exit", "algo-1", 3, "no message on stderr", 0), FULL),
             (Failure("exit", "algo-1", 137, "Killed", 0, "Killed\n"), OOM)]  # fmt: skip
-    cases = [Case(failure, _words(failure), evidence) for failure, evidence in ends]
-    cases += [Case(raised(words), words, evidence) for words, evidence, _ in ROWS]
+    cases = [Case(failure, _words(failure), snapshot) for failure, snapshot in ends]
+    cases += [Case(raised(words), words, snapshot) for words, snapshot, _ in ROWS]
     assert rule in [rule_for(case) for case in cases]
 
 

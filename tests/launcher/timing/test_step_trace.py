@@ -12,7 +12,7 @@ from algorun.inside import rank_trace
 from algorun.timing import step_trace
 from algorun.timing.activities import NAMES
 from algorun.timing.host_clock import Offset
-from algorun.timing.step_trace import END, HEAD, MOMENT, STEP, Moments, Part, merged, read_moments, to_json
+from algorun.timing.step_trace import END, HEAD, MOMENT, STEP, Moments, TracePart, merged, read_moments, to_json
 from tests.conftest import examples
 
 from .trace_reader import slices
@@ -21,9 +21,9 @@ SAME = Offset(0.0, 0.0)
 TWO_STEPS = ((1.0, STEP), (1.1, 2), (1.2, 4), (1.3, END), (1.4, END), (2.0, STEP), (2.5, 1), (3.0, STEP), (3.0, END))
 
 
-def part(host="algo-1", number=0, attempt=1, ranks=(0, 1), clock: Offset | None = SAME, **changes) -> Part:
+def part(host="algo-1", number=0, attempt=1, ranks=(0, 1), clock: Offset | None = SAME, **changes) -> TracePart:
     found = Moments(**{"first": 50, "last": 51, "closed": True, "left_out": 0, "moments": TWO_STEPS, **changes})
-    return Part(host, number, attempt, dict.fromkeys(ranks, found), clock, 1000.0)
+    return TracePart(host, number, attempt, dict.fromkeys(ranks, found), clock, 1000.0)
 
 
 def test_the_format_of_a_rank_s_file_is_the_same_on_both_sides():
@@ -47,7 +47,9 @@ def test_steps_and_activities_are_slices_of_their_rank():
 def test_hosts_meet_on_the_leader_s_clock():
     second = part("algo-2", 1, ranks=(2, 3), clock=Offset(-100.0, 0.0002))
     third = part("algo-3", 2, ranks=(4, 5), clock=Offset(0.5, 0.0003))
-    shifted = Part("algo-2", 1, 1, {rank: moved(each, 100.0) for rank, each in second.ranks.items()}, second.clock, 1.0)
+    shifted = TracePart(
+        "algo-2", 1, 1, {rank: moved(each, 100.0) for rank, each in second.ranks.items()}, second.clock, 1.0
+    )
     (trace,) = merged([json.loads(json.dumps(to_json(each))) for each in (part(), shifted, third)])
     begins = {each.thread: each.begin for each in slices(dict(trace.trace)) if each.name == "step 50"}
     assert begins == {f"rank {rank}: steps": (0.5e6 if rank > 3 else 0.0) for rank in range(6)}
@@ -64,7 +66,7 @@ def moved(found: Moments, by: float) -> Moments:
 
 
 def test_without_an_answer_of_the_leader_hosts_meet_on_their_wall_clocks():
-    other = Part("algo-2", 1, 1, {2: moved(part().ranks[0], 100.0)}, None, 900.25)
+    other = TracePart("algo-2", 1, 1, {2: moved(part().ranks[0], 100.0)}, None, 900.25)
     (trace,) = merged([to_json(part()), to_json(other)])
     begins = {each.thread: each.begin for each in slices(dict(trace.trace)) if each.name == "step 50"}
     assert begins["rank 2: steps"] - begins["rank 0: steps"] == pytest.approx(0.25e6, abs=1)

@@ -19,7 +19,7 @@ from algorun.common.errors import UserError
 from algorun.common.free_ports import free_ports
 from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.paths import Paths
-from algorun.job.usercode import Setup, has_files, is_package, named_source, wished
+from algorun.job.usercode import Setup, has_files, is_package, named_source, needed
 from algorun.usercode.fetch import fetch
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
@@ -199,7 +199,7 @@ def test_other_addresses_are_refused(uri, tmp_path):
 def test_an_address_with_a_key_in_it_is_refused_before_any_program_sees_it(uri, tmp_path):
     platform = Hyperparameters.parse({"sagemaker_submit_directory": uri}).platform
     with pytest.raises(UserError, match=r"^sagemaker_submit_directory: ") as refused:
-        wished(named_source(platform, {}, Paths(tmp_path), "train.py"))
+        needed(named_source(platform, {}, Paths(tmp_path), "train.py"))
     assert "hidden" not in str(refused.value)
 
 

@@ -14,7 +14,7 @@ import pytest
 from algorun.common import STAGE, codec
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import replace
-from algorun.job.usercode import Setup, has_files, passed_over, wished
+from algorun.job.usercode import Setup, has_files, needed, passed_over
 from algorun.usercode.prepare import prepare
 
 PREPARE_AND_COUNT = """
@@ -61,7 +61,7 @@ def test_a_preparation_that_was_killed_while_it_moved_is_finished(tmp_path):
     (code / "train.py").write_text("moved before")
     assert not has_files(code)
     setup = Setup("s3://never/asked.tar.gz", str(code), "train.py")
-    assert wished(setup) == setup
+    assert needed(setup) == setup
     prepare(setup, {})
     assert sorted(os.listdir(code)) == ["lib", "train.py"]
     assert (code / "lib" / "b.py").read_text() == "b"
@@ -72,11 +72,11 @@ def test_requirements_that_are_no_file_are_an_error(tmp_path):
     (code / "requirements.txt").mkdir(parents=True)
     setup = Setup("", str(code), "train.py")
     with pytest.raises(UserError, match=r"requirements.txt: is a folder; allowed: a file; fix: make it a file"):
-        wished(setup)
+        needed(setup)
     (code / "requirements.txt").rmdir()
     (code / "requirements.txt").symlink_to("../shared/requirements.txt")
     with pytest.raises(UserError, match=r"is a link to ../shared/requirements.txt, which is not there"):
-        wished(setup)
+        needed(setup)
 
 
 def test_code_that_is_not_fetched_is_named(tmp_path):

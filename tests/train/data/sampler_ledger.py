@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from algorun_train.data.order_files import WHOLE, File
-from algorun_train.data.order_ranks import Offer
+from algorun_train.data.order_ranks import RankFiles
 from algorun_train.data.order_sampler import StepSampler
 
 
@@ -62,7 +62,7 @@ def samplers(run: Run, files: dict[str, int], seed: int) -> list[tuple[StepSampl
     held = [files_of for files_of in run.hosts for _ in range(run.ranks_per_host)]
     world = len(held)
     offers = [
-        Offer(
+        RankFiles(
             rank,
             world,
             run.batch,

@@ -8,10 +8,10 @@ import pytest
 
 from algorun.data import StepSampler, UserError
 from algorun_train.data.order_files import WHOLE, File
-from algorun_train.data.order_ranks import Offer, agree, offer_of
+from algorun_train.data.order_ranks import RankFiles, agree, offer_of
 from tests.train.training_runs import ROOT
 
-MINE = Offer(0, 2, 4, 1, 0, "pad", (File(WHOLE, 10),))
+MINE = RankFiles(0, 2, 4, 1, 0, "pad", (File(WHOLE, 10),))
 OTHER = replace(MINE, rank=1)
 
 
@@ -47,7 +47,7 @@ def test_a_file_on_two_hosts_is_refused_by_name():
 def test_hosts_with_uneven_files_take_the_same_number_of_steps_and_say_it(capsys):
     files = [{"a": 11}, {"b": 3}]
     texts = [
-        Offer(rank, 2, 4, 1, 0, "pad", tuple(File(*item) for item in held.items())).text()
+        RankFiles(rank, 2, 4, 1, 0, "pad", tuple(File(*item) for item in held.items())).text()
         for rank, held in enumerate(files)
     ]
     valid = []

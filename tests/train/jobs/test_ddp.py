@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from algorun.inside.stop_agreement import Verdict
+from algorun.inside.stop_agreement import StopVerdict
 from algorun_train.common.errors import UserError
 from algorun_train.data import digits
 from tests.train.training_runs import ROOT, SMALL, clean_environ, epochs, once, write_images
@@ -71,9 +71,9 @@ class StopAtPoll:
     def __init__(self, number: int) -> None:
         self.left = number
 
-    def poll(self, save_due: bool = False) -> Verdict:
+    def poll(self, save_due: bool = False) -> StopVerdict:
         self.left -= 1
-        return Verdict(stop=self.left == 0)
+        return StopVerdict(stop=self.left == 0)
 
 
 def test_a_stop_at_any_moment_ends_bit_identical_once_resumed(alone, tmp_path, monkeypatch):

@@ -4,9 +4,9 @@ import math
 import re
 from dataclasses import replace
 
-from algorun_train.loop.metrics import EpochReport, Pace, StepReport, clock, perplexity, record
+from algorun_train.loop.metrics import EpochReport, Speed, StepReport, clock, perplexity, record
 
-PACE = Pace(unit="images", samples_per_s=1234.56, data_wait=0.01234, peak_memory_mib=345.67, eta_s=3725.2)
+PACE = Speed(unit="images", samples_per_s=1234.56, data_wait=0.01234, peak_memory_mib=345.67, eta_s=3725.2)
 STEP = StepReport(step=5, steps=9, epoch=1, epochs=2, train_loss=0.123449, learning_rate=3e-5, pace=PACE)
 EPOCH = EpochReport(step=9, epoch=1, epochs=2, train_loss=12.5, val_loss=0.00001, val_accuracy=0.97123, pace=PACE)
 

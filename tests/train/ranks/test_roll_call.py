@@ -11,12 +11,12 @@ import torch.distributed as dist
 from algorun_train.common.errors import UserError
 from algorun_train.ranks import join
 from algorun_train.ranks.communicator import Communicator
-from algorun_train.ranks.roll_call import Place, agree, disagreement, one_gpu_each
+from algorun_train.ranks.roll_call import RankAnswer, agree, disagreement, one_gpu_each
 from algorun_train.ranks.world import World
 from tests.train.training_runs import Ranks
 
-GPUS = [Place(rank, "algo-1", f"cuda:{rank}", f"GPU-{rank}") for rank in range(2)]
-CPUS = [Place(rank, "algo-2", "cpu") for rank in (2, 3)]
+GPUS = [RankAnswer(rank, "algo-1", f"cuda:{rank}", f"GPU-{rank}") for rank in range(2)]
+CPUS = [RankAnswer(rank, "algo-2", "cpu") for rank in (2, 3)]
 
 # Two hosts of two ranks. algo-2's driver is broken, algo-1's GPUs are there.
 PROGRAM = """
@@ -77,25 +77,25 @@ def test_all_ranks_end_with_the_same_error_before_a_group_is_made(mode, tmp_path
         (GPUS, ""),
         (CPUS, ""),
         ([*GPUS, *CPUS], "ranks have different devices: GPUs on algo-1 (ranks 0, 1); the CPU on algo-2 (ranks 2, 3);"),
-        ([Place(0, "a", "cpu", error="no driver"), *GPUS[1:]], "a (rank 0): no driver"),
+        ([RankAnswer(0, "a", "cpu", error="no driver"), *GPUS[1:]], "a (rank 0): no driver"),
         (
             [
-                Place(rank, "a" if rank < 2 else "b", "cpu", error="too old" if rank == 2 else "no driver")
+                RankAnswer(rank, "a" if rank < 2 else "b", "cpu", error="too old" if rank == 2 else "no driver")
                 for rank in range(4)
             ],
             "a (ranks 0, 1), b (rank 3): no driver; 1 more rank has another error: b (rank 2)",
         ),
         (
-            [Place(rank, f"algo-{rank}", "cpu", error=f"error {rank}") for rank in range(8)],
+            [RankAnswer(rank, f"algo-{rank}", "cpu", error=f"error {rank}") for rank in range(8)],
             "algo-0 (rank 0): error 0; 7 more ranks have other errors: algo-1 (rank 1), algo-2 (rank 2), "
             "algo-3 (rank 3), algo-4 (rank 4) and 3 more",
         ),
         (
-            [GPUS[0], Place(1, "algo-1", "cuda:0", "GPU-0")],
+            [GPUS[0], RankAnswer(1, "algo-1", "cuda:0", "GPU-0")],
             "ranks 0 and 1 on algo-1 have the same GPU (GPU-0); allowed: a GPU for each rank;",
         ),
-        ([GPUS[0], Place(1, "algo-2", "cuda:0", "GPU-0")], ""),  # NCCL compares GPUs of one host
-        ([Place(rank, "algo-1", "cuda:0") for rank in range(2)], ""),  # not known, or not compared
+        ([GPUS[0], RankAnswer(1, "algo-2", "cuda:0", "GPU-0")], ""),  # NCCL compares GPUs of one host
+        ([RankAnswer(rank, "algo-1", "cuda:0") for rank in range(2)], ""),  # not known, or not compared
     ],
 )
 def test_what_keeps_ranks_from_training_together(places, text):
@@ -134,7 +134,7 @@ def test_ranks_of_a_script_s_own_group_may_share_a_gpu_by_gloo(backend, joins, m
 
 
 def test_many_hosts_are_not_all_listed():
-    places = [*GPUS, *(Place(rank, f"algo-{rank}", "cpu") for rank in range(2, 64))]
+    places = [*GPUS, *(RankAnswer(rank, f"algo-{rank}", "cpu") for rank in range(2, 64))]
     assert "the CPU on algo-2 (rank 2), algo-3 (rank 3), algo-4 (rank 4), algo-5 (rank 5) and 58 more;" in disagreement(
         places
     )
@@ -165,7 +165,7 @@ def test_ranks_that_agree_go_on_and_those_that_do_not_all_raise():
 def test_ranks_that_start_again_hear_nothing_of_the_time_before(order):
     """torchrun may start ranks anew over one store, with the same TORCHELASTIC_RESTART_COUNT."""
     store = dist.HashStore()
-    rounds = [[GPUS[0], Place(1, "algo-1", "cpu")], [*GPUS]]
+    rounds = [[GPUS[0], RankAnswer(1, "algo-1", "cpu")], [*GPUS]]
     for number in order:
         assert call(rounds[number], store) == [disagreement(rounds[number])] * 2
 
@@ -176,7 +176,7 @@ def test_ranks_that_ended_before_the_others_came_do_not_count(early):
     store = dist.HashStore()
     store.set_timeout(datetime.timedelta(seconds=0.1))
     with pytest.raises(RuntimeError):
-        agree(store, 2, Place(early, "algo-1", "cpu"))
+        agree(store, 2, RankAnswer(early, "algo-1", "cpu"))
     assert call([*GPUS], store) == ["", ""]
 
 

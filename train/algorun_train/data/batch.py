@@ -1,4 +1,4 @@
-"""`Source` and `Batch`: the interface between the training loop and all kinds of data."""
+"""`BatchSource` and `Batch`: the interface between the training loop and all kinds of data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from .sampler import Batching, Epochs, Step
+from .sampler import Batching, Epochs, OptimizerStep
 
 IGNORED = -100  # label of a sample that does not count: cross_entropy's default for ignore_index
 
@@ -21,7 +21,7 @@ class Batch:
     valid: int
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """The training and the validation split. Both are equal on all ranks."""
 
     @property
@@ -45,7 +45,7 @@ class Source(Protocol):
         """The number of labels of the validation split that count, over all ranks."""
         ...
 
-    def training(self, epochs: Epochs, batching: Batching) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
+    def training(self, epochs: Epochs, batching: Batching) -> Iterator[tuple[OptimizerStep, tuple[Batch, ...]]]:
         """Yields each step of `epochs` with this rank's batches, one for each pass."""
         ...
 
@@ -53,6 +53,6 @@ class Source(Protocol):
         """Yields this rank's share of the validation split. All ranks get the same number of batches."""
         ...
 
-    def without_inputs(self) -> "Source":
+    def without_inputs(self) -> "BatchSource":
         """The same batches with any values as inputs, for ranks that need only labels and shapes."""
         ...

@@ -21,7 +21,7 @@ NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)  # of a
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class FolderScan:
     """The names in one folder, in any order. `special` are neither files nor folders nor links, such as named pipes."""
 
     files: list[str] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Scan:
     special: list[str] = field(default_factory=list)
 
 
-class Target(NamedTuple):
+class LinkTarget(NamedTuple):
     """Where a link ends: a real path, without links in it. `kind` is "file", "folder" or "special"."""
 
     real: str
@@ -43,11 +43,11 @@ class Tree(Protocol):
     @property
     def root(self) -> str: ...
 
-    def scan(self, folder: str) -> Scan:
+    def scan(self, folder: str) -> FolderScan:
         """What is in a folder, given by its real path. Raises OSError."""
         ...
 
-    def follow(self, link: str) -> Target | None:
+    def follow(self, link: str) -> LinkTarget | None:
         """Where a link ends; its folder is given by its real path. None if it ends nowhere. Raises OSError."""
         ...
 
@@ -90,8 +90,8 @@ class FolderTree:
         self.root = os.path.realpath(root)
         self._real: dict[str, str] = {}  # of folders that links lead into
 
-    def scan(self, folder: str) -> Scan:
-        scan = Scan()
+    def scan(self, folder: str) -> FolderScan:
+        scan = FolderScan()
         files = scan.files
         with os.scandir(folder) as entries:
             for entry in entries:  # none of these calls takes a stat, but on file systems that do not know types
@@ -105,7 +105,7 @@ class FolderTree:
                     scan.special.append(entry.name)
         return scan
 
-    def follow(self, link: str) -> Target | None:
+    def follow(self, link: str) -> LinkTarget | None:
         try:
             mode = os.stat(link).st_mode
         except OSError as error:
@@ -113,7 +113,7 @@ class FolderTree:
                 return None
             raise
         kind = "file" if stat.S_ISREG(mode) else "folder" if stat.S_ISDIR(mode) else "special"
-        return Target(self._end(link), kind)
+        return LinkTarget(self._end(link), kind)
 
     def _end(self, link: str) -> str:
         """The real path. A million links that lead into one folder take one `realpath` of this folder."""
@@ -183,7 +183,7 @@ class _Walk:
     def follow_links(self) -> None:
         """Lists what links lead to. All real folders come first, then those of links, then files of links: so the order in
         which folders give their names does not matter."""
-        to_files: list[tuple[str, Target]] = []
+        to_files: list[tuple[str, LinkTarget]] = []
         while self._links:
             links, self._links = sorted(self._links), []
             for path, real in links:

@@ -21,7 +21,7 @@ from .folder import same_classes
 from .images import Images, InMemory, Opening, Unread, default_workers, open_images
 from .listing import Listing
 from .listing_on_hosts import list_everywhere
-from .sampler import Batching, Epochs, Piece, Step, held_out, walk, walk_epochs
+from .sampler import Batching, Epochs, OptimizerStep, Piece, held_out, walk, walk_epochs
 
 FOLDER_SIDE = 64
 FOLDER_HELD_OUT = 0.1
@@ -63,7 +63,7 @@ class ImageData:
         """One label for each image."""
         return self.validation_count
 
-    def training(self, epochs: Epochs, batching: Batching) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
+    def training(self, epochs: Epochs, batching: Batching) -> Iterator[tuple[OptimizerStep, tuple[Batch, ...]]]:
         """See `Source`. Decoding runs ahead, also into the next epoch."""
         counted = (self.train.labels != IGNORED).numpy().astype(np.int64)
         steps = walk_epochs(self.train_count, epochs, batching, counted)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .sampler import Batching, Indices, Step, permutation, take
+from .sampler import Batching, Indices, OptimizerStep, permutation, take
 
 WHOLE = ""  # the name of a dataset that is not given as files; its order is `permutation(count, seed, epoch)` as it is
 
@@ -72,7 +72,7 @@ def file_seed(seed: int, name: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class FileLayout:
     """How the ranks take an epoch: `batch` samples per rank and pass, in `accumulation` passes. This rank is number
     `replica` of `holders[mine]`. `drop`: steps that are not full on every rank are left out, instead of filled up."""
 
@@ -120,7 +120,7 @@ class Layout:
         """How many samples are left for each of the holders."""
         return [sum(file.count - consumed[file.name] for file in each.files) for each in self.holders]
 
-    def walk(self, consumed: Consumed, seed: int, epoch: int) -> Iterator[Step]:
+    def walk(self, consumed: Consumed, seed: int, epoch: int) -> Iterator[OptimizerStep]:
         """Yields this rank's steps to the end of the epoch. `Step.total` counts all ranks."""
         left = self.left(consumed)
         holders, batching = self.holders[self.mine], self.batching(self.mine)
@@ -128,4 +128,4 @@ class Layout:
         for number in range(self.steps(left)):
             begin, end = (sum(self.taken(left, at)) for at in (number, number + 1))
             at = min(order.begin + number * batching.global_batch, holders.count)  # its samples may end before others'
-            yield Step(epoch, begin, end, take(order.indices, at, batching).pieces, weight=end - begin)
+            yield OptimizerStep(epoch, begin, end, take(order.indices, at, batching).pieces, weight=end - begin)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from algorun_train.common.errors import UserError
 
-from .order_files import File, Holders, Layout
+from .order_files import File, FileLayout, Holders
 
 Exchange = Callable[[str], Sequence[str]]  # this rank's text to those of all ranks, in the order of ranks
 
@@ -21,7 +21,7 @@ VARIABLES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class RankFiles:
     """What a rank brings: its files, and the arguments that must be equal on all ranks. `error`: what is wrong with it."""
 
     rank: int
@@ -40,10 +40,10 @@ class Offer:
         )
 
 
-def offer_of(text: str) -> Offer:
+def offer_of(text: str) -> RankFiles:
     rank, replicas, batch, accumulation, seed, last, files, error = json.loads(text)
     held = tuple(File(name, count) for name, count in files)
-    return Offer(rank, replicas, batch, accumulation, seed, last, held, error)
+    return RankFiles(rank, replicas, batch, accumulation, seed, last, held, error)
 
 
 def numbers(environ: Mapping[str, str]) -> tuple[int, int, Exchange | None]:
@@ -67,7 +67,7 @@ def _by_torch(text: str) -> list[str]:
     return texts
 
 
-def agree(mine: Offer, offers: Sequence[Offer]) -> Layout:
+def agree(mine: RankFiles, offers: Sequence[RankFiles]) -> FileLayout:
     """The layout of all ranks, seen from this one.
 
     Raises:
@@ -108,7 +108,7 @@ def agree(mine: Offer, offers: Sequence[Offer]) -> Layout:
     return _layout(mine, by_rank)
 
 
-def _layout(mine: Offer, by_rank: Mapping[int, tuple[File, ...]]) -> Layout:
+def _layout(mine: RankFiles, by_rank: Mapping[int, tuple[File, ...]]) -> FileLayout:
     if len(by_rank) == 1:  # ranks that cannot or need not exchange: all hold the same
         by_rank = dict.fromkeys(range(mine.replicas), mine.files)
     groups: dict[tuple[File, ...], list[int]] = {}
@@ -118,7 +118,7 @@ def _layout(mine: Offer, by_rank: Mapping[int, tuple[File, ...]]) -> Layout:
     holders = tuple(Holders(files, len(ranks)) for files, ranks in groups.items())
     number = list(groups).index(mine.files)
     replica = groups[mine.files].index(mine.rank)
-    return Layout(holders, number, replica, mine.batch, mine.accumulation, mine.last == "drop")
+    return FileLayout(holders, number, replica, mine.batch, mine.accumulation, mine.last == "drop")
 
 
 def _refuse_overlap(groups: Mapping[tuple[File, ...], list[int]]) -> None:

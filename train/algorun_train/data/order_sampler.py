@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from algorun_train.common.errors import UserError
 
 from .order_files import WHOLE, Consumed, File
-from .order_ranks import Exchange, Offer, agree, here, offer_of
-from .sampler import Step
+from .order_ranks import Exchange, RankFiles, agree, here, offer_of
+from .sampler import OptimizerStep
 
 T = TypeVar("T")
 FORMAT = 1  # of `state_dict`
@@ -65,17 +65,17 @@ class StepSampler:
         place = (found_rank if rank is None else rank, found_replicas if replicas is None else replicas)
         count = dataset if isinstance(dataset, int) else _length(dataset)
         held = (File(WHOLE, count),) if files is None else tuple(File(str(k), v) for k, v in files.items())
-        mine = Offer(*place, batch_size, accumulation, seed, last, held)
+        mine = RankFiles(*place, batch_size, accumulation, seed, last, held)
         error = _wrong(mine, count, exchange is not None)
         if error:
-            mine = Offer(0, 1, 1, 1, 0, "pad", (File(WHOLE, 1),), error)
+            mine = RankFiles(0, 1, 1, 1, 0, "pad", (File(WHOLE, 1),), error)
         offers = [offer_of(text) for text in exchange(mine.text())] if exchange else [mine]
         self._layout = agree(mine, offers)
         self.seed, self.epoch = seed, 0
         self._begin: Consumed = self._nothing()  # where the steps of this epoch began in this process
         self._steps = 0  # taken since then
         self._counting = self._uncounted = False
-        self._step, self.valid = Step(0, 0, 0, (), 0), batch_size
+        self._step, self.valid = OptimizerStep(0, 0, 0, (), 0), batch_size
         if mine.rank == 0:
             print("\n".join(self._said()), flush=True)
 
@@ -195,7 +195,7 @@ class StepSampler:
         self.seed, self.epoch = state["seed"], state["epoch"]
         self._begin, self._steps = {name: done for name, (_, done) in state["files"].items()}, 0
 
-    def _walk(self) -> Iterator[Step]:
+    def _walk(self) -> Iterator[OptimizerStep]:
         """The steps that are left, from the position. What is consumed becomes the beginning."""
         self._begin = self._layout.consumed(self._begin, self.seed, self.epoch, self._steps)
         self._steps = 0
@@ -231,7 +231,7 @@ def _length(dataset: Sized) -> int:
         return -1
 
 
-def _wrong(mine: Offer, count: int, exchanges: bool) -> str:
+def _wrong(mine: RankFiles, count: int, exchanges: bool) -> str:
     """What is wrong with one rank's arguments; "" if nothing is."""
     wrong = ""
     numbers = {"batch_size": mine.batch, "accumulation": mine.accumulation, "replicas": mine.replicas}

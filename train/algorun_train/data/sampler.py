@@ -40,7 +40,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class OptimizerStep:
     """One optimizer step: samples [begin, end) of the epoch's order, over all replicas. `pieces` are this replica's, one for
     each pass. `weight` is the number of labels that count in the step, over all replicas and passes."""
 
@@ -76,7 +76,9 @@ def steps_in(samples: int, global_batch: int) -> int:
     return -(-samples // global_batch)
 
 
-def take(order: Indices, begin: int, batching: Batching, epoch: int = 0, labels: Indices | None = None) -> Step:
+def take(
+    order: Indices, begin: int, batching: Batching, epoch: int = 0, labels: Indices | None = None
+) -> OptimizerStep:
     """The step that starts after `begin` samples of `order`. `labels` are the counted labels of each sample; by default one.
 
     Short pieces at the end of an epoch are filled with repeated samples that do not count. So shapes never change, and a
@@ -92,18 +94,20 @@ def take(order: Indices, begin: int, batching: Batching, epoch: int = 0, labels:
             indices = np.concatenate([indices, np.resize(order, batch - valid)])
         pieces.append(Piece(indices, valid))
     weight = end - begin if labels is None else int(labels[order[begin:end]].sum())
-    return Step(epoch, begin, end, tuple(pieces), weight)
+    return OptimizerStep(epoch, begin, end, tuple(pieces), weight)
 
 
 def walk(
     order: Indices, begin: int, batching: Batching, epoch: int = 0, labels: Indices | None = None
-) -> Iterator[Step]:
+) -> Iterator[OptimizerStep]:
     """Yields the steps of an epoch, from the one that starts after `begin` samples. `labels` as in `take`."""
     for at in range(begin, len(order), batching.global_batch):
         yield take(order, at, batching, epoch, labels)
 
 
-def walk_epochs(count: int, epochs: Epochs, batching: Batching, labels: Indices | None = None) -> Iterator[Step]:
+def walk_epochs(
+    count: int, epochs: Epochs, batching: Batching, labels: Indices | None = None
+) -> Iterator[OptimizerStep]:
     """Yields the steps of a run over `count` samples, epoch after epoch. `labels` as in `take`."""
     for epoch in range(epochs.first, epochs.end):
         begin = epochs.done if epoch == epochs.first else 0

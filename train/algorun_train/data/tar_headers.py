@@ -13,7 +13,7 @@ from typing import NamedTuple
 from .channel_files import Dangling, find_files, of_two_classes
 from .left_out import REPLACED, LeftOut, is_never_data
 from .listing import SUFFIXES
-from .tar_samples import LABEL, Piece, key_of, samples
+from .tar_samples import LABEL, TarPiece, key_of, samples
 from .tar_tree import SPARSE, BadTarError, Bytes, Link, Node, TarTree, clean
 
 BLOCK = 512
@@ -23,7 +23,7 @@ LONGEST_CLASS = 256  # bytes of a .cls file
 MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """One image: its name inside the tar file, its first byte there, its bytes. `label` is the text of its `.cls` file,
     None if it has none."""
 
@@ -40,7 +40,7 @@ class TarIndex:
 
     size: int
     mtime_ns: int
-    images: tuple[Member, ...] = ()
+    images: tuple[TarMember, ...] = ()
     keyed: bool = False
     bare: tuple[str, ...] = ()
     dangling: tuple[Dangling, ...] = ()
@@ -101,21 +101,21 @@ class _Contents:
                 found.left_out.add(name, REPLACED)
         filled = {name.partition("/")[0] for name in found.files}
         bare = tuple(folder for folder in found.folders if folder not in filled)
-        images = tuple(Member(name, *self.tree.content(name), None) for name in found.files)
+        images = tuple(TarMember(name, *self.tree.content(name), None) for name in found.files)
         return TarIndex(self.size, self.mtime_ns, images, False, bare, tuple(found.dangling), found.left_out)
 
     def keyed(self, descriptor: int) -> TarIndex:
         """The images with the labels of their samples. Raises BadTarError."""
-        pieces: list[Piece] = []
+        pieces: list[TarPiece] = []
         dangling: list[Dangling] = []
         for name, node, run in self.pieces:
             content = self._content(name, node)
             if content is None:
                 dangling.append(Dangling(name, node.text if isinstance(node, Link) else "a device"))
             else:
-                pieces.append(Piece(name, content, run))
+                pieces.append(TarPiece(name, content, run))
         images = tuple(
-            Member(image.name, *image.content, label and _label(descriptor, label))
+            TarMember(image.name, *image.content, label and _label(descriptor, label))
             for image, label in samples(pieces, self.others)
         )
         return TarIndex(self.size, self.mtime_ns, images, True, (), tuple(dangling), self.others)
@@ -179,7 +179,7 @@ def _refuse_compressed(begin: bytes, name: str) -> None:
             )
 
 
-def _label(descriptor: int, piece: Piece) -> str:
+def _label(descriptor: int, piece: TarPiece) -> str:
     """The class that a `.cls` file names. Raises BadTarError."""
     offset, size = piece.content
     try:

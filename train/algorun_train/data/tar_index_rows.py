@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .channel_files import Dangling
 from .left_out import LeftOut
 from .listing import SUFFIXES
-from .tar_headers import BLOCK, LONGEST_CLASS, Member, TarIndex
+from .tar_headers import BLOCK, LONGEST_CLASS, TarIndex, TarMember
 from .tar_tree import clean
 
 ROW = 8  # values of a row, in the order of `write_row`
@@ -57,7 +57,7 @@ def read_row(row: list[object]) -> TarIndex:
     )
 
 
-def _member(row: list[object], keyed: bool) -> Member:
+def _member(row: list[object], keyed: bool) -> TarMember:
     name, offset, size, label = row
     path = _text(name, "image")
     if not path.lower().endswith(SUFFIXES) or path != clean(path) or ".." in path.split("/"):
@@ -66,10 +66,10 @@ def _member(row: list[object], keyed: bool) -> Member:
         not keyed or not _text(label, "label") or not str(label).isprintable() or len(str(label)) > LONGEST_CLASS
     ):
         raise ValueError(f"{path!r} has the label {label!r}")
-    return Member(path, _whole(offset, "offset"), _whole(size, "size"), None if label is None else str(label))
+    return TarMember(path, _whole(offset, "offset"), _whole(size, "size"), None if label is None else str(label))
 
 
-def _check_places(members: tuple[Member, ...], size: int) -> None:
+def _check_places(members: tuple[TarMember, ...], size: int) -> None:
     """Links make one place the content of several images, with the same offset and size."""
     end = 0
     for offset, length in sorted({(member.offset, member.size) for member in members}):

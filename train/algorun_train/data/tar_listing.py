@@ -9,7 +9,7 @@ from algorun_train.common.errors import UserError
 from .channel_files import settle_dangling
 from .left_out import LeftOut
 from .listing import IMAGES, Listing, Tars
-from .tar_headers import Member, TarIndex
+from .tar_headers import TarIndex, TarMember
 from .tar_index import read_indexes
 
 ALLOWED = f"KEY.jpg beside KEY.cls, or CLASS/*.jpg, in each tar file; images are {IMAGES}"
@@ -75,7 +75,7 @@ def _classes(where: str, indexes: dict[str, TarIndex]) -> list[str]:
     return found
 
 
-def _folder(member: Member) -> str | None:
+def _folder(member: TarMember) -> str | None:
     folder, slash, _ = member.name.partition("/")
     return folder if slash else None
 

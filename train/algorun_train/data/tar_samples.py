@@ -18,7 +18,7 @@ from .tar_tree import BadTarError, Bytes
 LABEL = "cls"
 
 
-class Piece(NamedTuple):
+class TarPiece(NamedTuple):
     """A member that is an image or a `.cls` file. Neighbours with one key have one `run`."""
 
     name: str
@@ -29,8 +29,8 @@ class Piece(NamedTuple):
 class Sample(NamedTuple):
     """An image and its `.cls` file, None if it has none."""
 
-    image: Piece
-    label: Piece | None
+    image: TarPiece
+    label: TarPiece | None
 
 
 def key_of(name: str) -> tuple[str, str]:
@@ -40,11 +40,11 @@ def key_of(name: str) -> tuple[str, str]:
     return folder + slash + first, field.lower()
 
 
-def samples(pieces: Sequence[Piece], left_out: LeftOut) -> list[Sample]:
+def samples(pieces: Sequence[TarPiece], left_out: LeftOut) -> list[Sample]:
     """The samples of a tar file, whose pieces are in its order. What belongs to none is counted in `left_out`. Raises
     BadTarError where a label could be that of another image."""
     times = Counter(key_of(next(run).name)[0] for _, run in groupby(pieces, itemgetter(2)))
-    again: dict[str, list[list[Piece]]] = {}
+    again: dict[str, list[list[TarPiece]]] = {}
     found: list[Sample | None] = []
     for _, together in groupby(pieces, itemgetter(2)):
         run = list(together)
@@ -58,7 +58,7 @@ def samples(pieces: Sequence[Piece], left_out: LeftOut) -> list[Sample]:
     return [sample for sample in found if sample]
 
 
-def _repeated(key: str, runs: list[list[Piece]], left_out: LeftOut) -> Iterator[Sample | None]:
+def _repeated(key: str, runs: list[list[TarPiece]], left_out: LeftOut) -> Iterator[Sample | None]:
     """The samples of a key that comes at several places."""
     together = [piece for run in runs for piece in run]
     if len({key_of(piece.name)[1] for piece in together}) == len(together):
@@ -75,10 +75,10 @@ def _repeated(key: str, runs: list[list[Piece]], left_out: LeftOut) -> Iterator[
         yield _sample(key, run, left_out)
 
 
-def _sample(key: str, pieces: list[Piece], left_out: LeftOut) -> Sample | None:
+def _sample(key: str, pieces: list[TarPiece], left_out: LeftOut) -> Sample | None:
     """The sample of these pieces; None if it has no image."""
-    images: dict[str, Piece] = {}
-    labels: dict[str, Piece] = {}
+    images: dict[str, TarPiece] = {}
+    labels: dict[str, TarPiece] = {}
     for piece in pieces:
         field = key_of(piece.name)[1]
         fields = labels if _is_label(piece) else images
@@ -109,7 +109,7 @@ def _sample(key: str, pieces: list[Piece], left_out: LeftOut) -> Sample | None:
 _RULE = "a key ends at the first dot of the file name, as for webdataset"
 
 
-def _image(key: str, images: dict[str, Piece]) -> str:
+def _image(key: str, images: dict[str, TarPiece]) -> str:
     """The field of a sample's image: its only one, or else the only one named KEY.png, KEY.jpg and so on."""
     plain = [field for field in images if "." not in field]
     if len(images) == 1 or len(plain) == 1:
@@ -121,5 +121,5 @@ def _image(key: str, images: dict[str, Piece]) -> str:
     )
 
 
-def _is_label(piece: Piece) -> bool:
+def _is_label(piece: TarPiece) -> bool:
     return not piece.name.lower().endswith(SUFFIXES)

@@ -7,7 +7,7 @@ when the link came, a symbolic link leads to what is there in the end, and `./` 
 import tarfile
 from dataclasses import dataclass
 
-from .channel_files import Scan, Target
+from .channel_files import FolderScan, LinkTarget
 
 MOST_LINKS = 40  # that one path may lead through, as for Linux
 DUMPDIR = b"D"  # a folder, of tar --listed-incremental
@@ -44,7 +44,7 @@ class TarTree:
         self.replaced: list[str] = []
         self._folders: set[str] = set()
         self._unclear = ""  # a name that comes twice, with a link: programs that extract disagree about it
-        self._scans: dict[str, Scan] = {}
+        self._scans: dict[str, FolderScan] = {}
 
     def add(self, name: str, member: tarfile.TarInfo) -> None:
         """`name` is `clean(member.name)`."""
@@ -68,7 +68,7 @@ class TarTree:
             return None
         return SPARSE if member.issparse() else (member.offset_data, member.size)
 
-    def scan(self, folder: str) -> Scan:
+    def scan(self, folder: str) -> FolderScan:
         if not self._scans:
             self._arrange()
         return self._scans[folder]
@@ -80,7 +80,7 @@ class TarTree:
                 f"holds {self._unclear} twice, as a link and as something else; allowed: one of them; "
                 "fix: write the tar file again"
             )
-        self._scans[""] = Scan()
+        self._scans[""] = FolderScan()
         for folder in self._folders:
             self._folder(folder)
         for path, node in self.nodes.items():
@@ -88,7 +88,7 @@ class TarTree:
             scan = self._scans.get(folder) or self._folder(folder)
             (scan.special if node is None else scan.links if isinstance(node, Link) else scan.files).append(name)
 
-    def _folder(self, path: str) -> Scan:
+    def _folder(self, path: str) -> FolderScan:
         if path in self._scans:
             return self._scans[path]
         if path in self.nodes:
@@ -98,10 +98,10 @@ class TarTree:
             )
         above, _, name = path.rpartition("/")
         self._folder(above).folders.append(name)
-        self._scans[path] = Scan()
+        self._scans[path] = FolderScan()
         return self._scans[path]
 
-    def follow(self, link: str) -> Target | None:
+    def follow(self, link: str) -> LinkTarget | None:
         """As `Tree.follow`. What is above the root is unknown here: it counts as the root itself, which is above all, too."""
         done: list[str] = []
         rest = link.split("/")[::-1]
@@ -112,7 +112,7 @@ class TarTree:
                 continue
             if part == "..":
                 if not done:
-                    return Target("", "folder") if all(each in ("", ".", "..") for each in rest) else None
+                    return LinkTarget("", "folder") if all(each in ("", ".", "..") for each in rest) else None
                 done.pop()
                 continue
             done.append(part)
@@ -127,10 +127,10 @@ class TarTree:
             elif path in self.nodes:
                 if rest:
                     return None
-                return Target(path, "special" if node is None else "file")
+                return LinkTarget(path, "special" if node is None else "file")
             elif path not in self._scans:
                 return None
-        return Target("/".join(done), "folder")
+        return LinkTarget("/".join(done), "folder")
 
     def text(self, link: str) -> str:
         node = self.nodes[link]

@@ -13,7 +13,7 @@ from algorun_train.ranks.device_copies import to_device
 
 from . import corpus
 from .batch import IGNORED, Batch
-from .sampler import Batching, Epochs, Piece, Step, walk, walk_epochs
+from .sampler import Batching, Epochs, OptimizerStep, Piece, walk, walk_epochs
 
 HELD_OUT = 0.1
 
@@ -53,7 +53,7 @@ class Text:
         """One for each sequence: its loss and accuracy are means over its bytes."""
         return self.validation_count
 
-    def training(self, epochs: Epochs, batching: Batching) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
+    def training(self, epochs: Epochs, batching: Batching) -> Iterator[tuple[OptimizerStep, tuple[Batch, ...]]]:
         """See `Source`."""
         for step in walk_epochs(self.train_count, epochs, batching):
             yield step, tuple(self._batch(self.train, piece) for piece in step.pieces)

@@ -21,7 +21,7 @@ from algorun_train.ranks.device_copies import to_device
 
 from . import token_encoding, token_store
 from .batch import IGNORED, Batch
-from .sampler import Batching, Epochs, Indices, Piece, Step, walk, walk_epochs
+from .sampler import Batching, Epochs, Indices, OptimizerStep, Piece, walk, walk_epochs
 from .token_encoding import Tokens
 from .token_files import ALLOWED
 from .tokenizer_files import difference
@@ -99,7 +99,7 @@ class TokenData:
     def validation_weight(self) -> int:
         return int(self.validation.labels.sum())
 
-    def training(self, epochs: Epochs, batching: Batching) -> Iterator[tuple[Step, tuple[Batch, ...]]]:
+    def training(self, epochs: Epochs, batching: Batching) -> Iterator[tuple[OptimizerStep, tuple[Batch, ...]]]:
         """See `Source`."""
         for step in walk_epochs(self.train_count, epochs, batching, self.train.labels):
             yield step, tuple(self._batch(self.train, piece) for piece in step.pieces)

@@ -38,7 +38,7 @@ NAMED = 5  # skipped documents that the log names
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CorpusFile:
     """One file of a corpus and the number of its tokens."""
 
     name: str
@@ -51,7 +51,7 @@ class _StoppedError(Exception):
 
 
 @dataclass(slots=True)
-class Work:
+class CorpusWork:
     """Work of this host in a thread of its own, which writes to `place`. `done` of `total` bytes; it ends early once `stop` is set.
     `skip_bad`: leave out documents that cannot be used; `skipped` says why, and how many documents each error is about. `notes`
     counts documents of which something is lost, `left_out` the files that are not read."""
@@ -63,7 +63,7 @@ class Work:
     stop: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
     error: BaseException | None = None
-    result: list[Entry] = field(default_factory=list)
+    result: list[CorpusFile] = field(default_factory=list)
     skipped: list[tuple[str, int]] = field(default_factory=list)
     left_out: LeftOut = field(default_factory=LeftOut)
     notes: Counter[str] = field(default_factory=Counter)
@@ -83,7 +83,7 @@ def folder() -> Path:
 
 def corpus(
     channel: str, root: Path, encoder: Encoder, comm: Communicator, skip_bad: bool = False
-) -> tuple[Tokens, list[Entry]]:
+) -> tuple[Tokens, list[CorpusFile]]:
     """The tokens of a channel, memory-mapped, and its files. The same on all ranks. Call it on all ranks.
 
     One rank of each host tokenizes; the others wait for as long as any host makes progress. With `skip_bad` documents that
@@ -91,7 +91,7 @@ def corpus(
     that cannot be used.
     """
     place = comm.on_all(folder)
-    work = Work(place, skip_bad)
+    work = CorpusWork(place, skip_bad)
     own = _together(work, channel, root, encoder, comm)
     # Hosts with the same files tell the same. Only what is named is told: a file may have 100,000 bad lines.
     count, first = sum(documents for _, documents in work.skipped), sorted(error for error, _ in work.skipped)[:NAMED]
@@ -132,7 +132,7 @@ def corpus(
     return comm.on_all(opened), whole
 
 
-def _together(work: Work, channel: str, root: Path, encoder: Encoder, comm: Communicator) -> list[Entry]:
+def _together(work: CorpusWork, channel: str, root: Path, encoder: Encoder, comm: Communicator) -> list[CorpusFile]:
     """Tokenizes on one rank of each host. Returns the files of this host there, and nothing on its other ranks."""
     if comm.world.local_rank == 0:
         threading.Thread(target=_tokenize, args=(work, channel, root, encoder), daemon=True).start()
@@ -155,7 +155,7 @@ def _together(work: Work, channel: str, root: Path, encoder: Encoder, comm: Comm
             said = now
             comm.say(f"channel '{channel}': tokenized {done / 2**20:.0f} of {total / 2**20:.0f} MiB")
 
-    def result() -> list[Entry]:
+    def result() -> list[CorpusFile]:
         if work.error is not None:
             raise work.error
         return work.result
@@ -163,7 +163,7 @@ def _together(work: Work, channel: str, root: Path, encoder: Encoder, comm: Comm
     return comm.on_all(result)
 
 
-def _tokenize(work: Work, channel: str, root: Path, encoder: Encoder) -> None:
+def _tokenize(work: CorpusWork, channel: str, root: Path, encoder: Encoder) -> None:
     try:
         names = listed(channel, root, work.skip_bad, work.left_out)
         sizes = [(root / name).stat().st_size for name in names]
@@ -203,7 +203,7 @@ def _tokenize(work: Work, channel: str, root: Path, encoder: Encoder) -> None:
 class _Table:
     """What an earlier job has tokenized: its files, the documents that it left out, and its notes."""
 
-    files: list[Entry]
+    files: list[CorpusFile]
     skipped: list[tuple[str, int]]
     notes: Counter[str]
 
@@ -213,7 +213,7 @@ def _kept(path: Path, wanted: set[tuple[str, str]]) -> _Table | None:
     line of the log says: then the files are tokenized again. Raises OSError."""
     try:
         kept: Any = loads(path.read_bytes())  # Any: whatever the file holds
-        files = [Entry(_text(name), _text(sha256), _count(tokens)) for name, sha256, tokens in kept["files"]]
+        files = [CorpusFile(_text(name), _text(sha256), _count(tokens)) for name, sha256, tokens in kept["files"]]
         skipped = [(_text(error), _count(count)) for error, count in kept["skipped"]]
         notes = Counter({note: _count(count) for note, count in kept["notes"].items()})
         if {(entry.name, entry.sha256) for entry in files} != wanted or len(files) != len(wanted):
@@ -239,10 +239,10 @@ def _count(value: object) -> int:
 
 
 def _written(
-    work: Work, root: Path, encoder: Encoder, files: list[tuple[str, str, int]]
-) -> tuple[list[Entry], list[tuple[str, int]]]:
+    work: CorpusWork, root: Path, encoder: Encoder, files: list[tuple[str, str, int]]
+) -> tuple[list[CorpusFile], list[tuple[str, int]]]:
     """Writes the token file; returns its files, and the errors of the documents that it leaves out, with their numbers."""
-    entries: list[Entry] = []
+    entries: list[CorpusFile] = []
     skipped: list[tuple[str, int]] = []
     aside = work.place / f".{os.getpid()}-{time.monotonic_ns()}.tokens"
     try:
@@ -262,7 +262,7 @@ def _written(
                         file.truncate()
                         del skipped[before:]
                     skipped.append((tokens.error, tokens.documents))
-                entries.append(Entry(name, sha256, (file.tell() - begin) // 4))
+                entries.append(CorpusFile(name, sha256, (file.tell() - begin) // 4))
                 work.done += size
             file.flush()
             os.fsync(file.fileno())
@@ -277,7 +277,12 @@ def _refusal(error: str) -> UserError:
 
 
 def _exchange(
-    target: Path, source: Path, host: int, tables: dict[int, list[Entry]], whole: list[Entry], comm: Communicator
+    target: Path,
+    source: Path,
+    host: int,
+    tables: dict[int, list[CorpusFile]],
+    whole: list[CorpusFile],
+    comm: Communicator,
 ) -> None:
     """Writes `target` on each host: the tokens of all files, each from the first host that has it."""
     begins = {at: dict(zip(entries, _begins(entries), strict=True)) for at, entries in tables.items()}
@@ -302,10 +307,10 @@ def _exchange(
     comm.meet()
 
 
-def _begins(entries: list[Entry]) -> list[int]:
+def _begins(entries: list[CorpusFile]) -> list[int]:
     return [0, *np.cumsum([entry.tokens for entry in entries]).tolist()][:-1]
 
 
-def _key(encoder: Encoder, entries: list[Entry]) -> str:
+def _key(encoder: Encoder, entries: list[CorpusFile]) -> str:
     rows = [[entry.name, entry.sha256, entry.tokens] for entry in entries]
     return hashlib.sha256(json.dumps([FORMAT, encoder.fingerprint, rows]).encode()).hexdigest()

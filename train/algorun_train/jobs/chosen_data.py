@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 
 from algorun_train.data import image_data, token_data
-from algorun_train.data.batch import Source
+from algorun_train.data.batch import BatchSource
 from algorun_train.models.folder_config import ModelFolder
 from algorun_train.options.folders import Folders
 from algorun_train.options.job_options import ModelJobOptions
@@ -18,7 +18,7 @@ class ChosenData(Protocol):
     """A source and what the job must know of it. `classes` is None for text; `identity` is what a resumed job must share,
     `inputs` are checksums of which a difference is a warning."""
 
-    source: Source
+    source: BatchSource
     classes: Sequence[str] | None
     identity: Mapping[str, object]
     inputs: Mapping[str, object]
@@ -34,7 +34,7 @@ class ImageInputs:
 
     def __init__(self, options: ModelJobOptions, folders: Folders, comm: Communicator) -> None:
         images = image_data.load(options, folders, comm)
-        self.source: Source = images
+        self.source: BatchSource = images
         self.side = images.side
         self.classes: Sequence[str] | None = images.classes
         self.identity: Mapping[str, object] = {
@@ -62,7 +62,7 @@ class TokenInputs:
         self, options: ModelJobOptions, folders: Folders, comm: Communicator, folder: ModelFolder, context: int
     ) -> None:
         tokens = token_data.load(options, folders, comm, Path(folder.path))
-        self.source: Source = tokens
+        self.source: BatchSource = tokens
         self._context = context
         self.identity: Mapping[str, object] = {"context": context, "text": tokens.checksum}
         self.inputs: Mapping[str, object] = {}

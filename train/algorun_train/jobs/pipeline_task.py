@@ -11,7 +11,7 @@ from torch import nn
 from algorun_train.checkpoint import artifact
 from algorun_train.checkpoint.state_file import Values
 from algorun_train.data import image_data, text
-from algorun_train.data.batch import Source
+from algorun_train.data.batch import BatchSource
 from algorun_train.loop.losses import PER_LABEL, PER_SAMPLE, Scoring
 from algorun_train.models import gpt
 from algorun_train.models.folder_config import ModelFolder
@@ -60,7 +60,7 @@ class PipelineTask:
     """
 
     name: str
-    source: Source
+    source: BatchSource
     identity: Values
     description: Mapping[str, object]
     sample: torch.Tensor

@@ -19,7 +19,7 @@ from algorun_train.checkpoint.folder_check import check_artifacts, check_checkpo
 from algorun_train.checkpoint.resumed import Resumed
 from algorun_train.checkpoint.state_file import Values
 from algorun_train.common.files import writable
-from algorun_train.data.batch import Source
+from algorun_train.data.batch import BatchSource
 from algorun_train.data.sampler import Batching
 from algorun_train.loop.learning_rate import learning_rate_schedule
 from algorun_train.loop.metrics import TOKENS, EpochReport, StepReport, per_s, perplexity
@@ -27,7 +27,7 @@ from algorun_train.loop.progress import Position, Progress
 from algorun_train.loop.sinks import Sinks
 from algorun_train.loop.stepper import Stepper
 from algorun_train.loop.summary import clear_summary, write_summary
-from algorun_train.loop.training_loop import LoopSetup, Outcome, TrainingLoop
+from algorun_train.loop.training_loop import LoopSetup, TrainingLoop, TrainingOutcome
 from algorun_train.options.folders import Folders, find_folders
 from algorun_train.options.job_options import TrainOptions
 from algorun_train.options.option_rules import OnResume, values_of
@@ -73,7 +73,7 @@ class TrainingJob(ABC):
     """What differs between the jobs. `train` calls the methods on all ranks, in the order of this class."""
 
     options: TrainOptions
-    source: Source  # of this rank's batches
+    source: BatchSource  # of this rank's batches
     batching: Batching
     replica = "rank"  # what takes a share of a step: a rank, or a pipeline of several
     checkpoints: Checkpoints
@@ -219,7 +219,7 @@ def _rate_line(options: TrainOptions, peak: float) -> str:
     )
 
 
-def _write_results(job: TrainingJob, folders: Folders, state: dict[str, torch.Tensor], outcome: Outcome) -> str:
+def _write_results(job: TrainingJob, folders: Folders, state: dict[str, torch.Tensor], outcome: TrainingOutcome) -> str:
     """Writes the artifact and the summary, on rank 0. Returns the line for the log that names their folders."""
     counted: dict[str, float] = {"epochs": outcome.position.epoch, "steps": outcome.position.step}
     validation = {"val_loss": outcome.val_loss, "val_accuracy": outcome.val_accuracy}

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from algorun_train.common.errors import TrainingError
-from algorun_train.data.sampler import Step
+from algorun_train.data.sampler import OptimizerStep
 from algorun_train.ranks.communicator import Communicator
 
 
 @dataclass(slots=True)
-class Window:
+class MeterWindow:
     """Sums over some steps. `loss` and `waited_s` (seconds spent waiting for data) are this rank's; `samples`
     and `labels` (those that count) are all ranks'.
 
@@ -28,7 +28,7 @@ class Window:
     seconds: float = 0.0
     waited_s: float = 0.0
 
-    def add(self, other: "Window") -> None:
+    def add(self, other: "MeterWindow") -> None:
         self.steps += other.steps
         self.samples += other.samples
         self.labels += other.labels
@@ -38,7 +38,7 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class MeterReading:
     """Means of a window over all ranks. `data_wait` is a share of the time, 0..1; `peak_memory_mib` is the largest of all
     ranks'."""
 
@@ -53,15 +53,15 @@ class Meter:
 
     def __init__(self, comm: Communicator) -> None:
         self._comm = comm
-        self.interval, self.epoch, self.total = Window(), Window(), Window()
-        self._open, self._since = Window(), time.perf_counter()
+        self.interval, self.epoch, self.total = MeterWindow(), MeterWindow(), MeterWindow()
+        self._open, self._since = MeterWindow(), time.perf_counter()
         self._loss = torch.zeros((), dtype=torch.float64, device=comm.device)
 
     def start(self) -> None:
         """Restarts the clock. Call it after an evaluation or a checkpoint, whose time does not count as training."""
         self._since = time.perf_counter()
 
-    def add(self, loss: torch.Tensor, step: Step, waited_s: float) -> None:
+    def add(self, loss: torch.Tensor, step: OptimizerStep, waited_s: float) -> None:
         """Counts one step. `loss` is this rank's sum of losses, a scalar on the device; `waited_s` are the seconds that this rank
         waited for data."""
         self._loss += loss
@@ -77,10 +77,10 @@ class Meter:
         self._open.seconds = now - self._since if self._open.steps else 0.0
         for window in (self.interval, self.epoch, self.total):
             window.add(self._open)
-        self._open, self._since = Window(), now
+        self._open, self._since = MeterWindow(), now
         self._loss.zero_()
 
-    def read(self, window: Window) -> Reading:
+    def read(self, window: MeterWindow) -> MeterReading:
         """The means of a window, equal on all ranks. Call it on all ranks. Raises TrainingError if the loss is not finite."""
         rows = self._comm.exchange([window.loss, window.waited_s, self._memory_mib()])
         loss = sum(row[0] for row in rows) / max(window.labels, 1)
@@ -90,7 +90,7 @@ class Meter:
                 "fix: a smaller --lr, --clip-norm 1, longer --warmup-epochs, or --precision fp32"
             )
         seconds = max(window.seconds, 1e-9)
-        return Reading(
+        return MeterReading(
             loss=loss,
             samples_per_s=(window.samples - window.carried) / seconds if window.steps else 0.0,
             data_wait=min(sum(row[1] for row in rows) / len(rows) / seconds, 1.0) if window.steps else 0.0,

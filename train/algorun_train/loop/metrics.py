@@ -14,7 +14,7 @@ TOKENS = "tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class Speed:
     """How fast the job is: over all ranks, since the last report."""
 
     unit: str  # what samples are called: images, sequences
@@ -46,7 +46,7 @@ class StepReport:
     epochs: int
     train_loss: float
     learning_rate: float
-    pace: Pace
+    pace: Speed
 
     def __str__(self) -> str:
         return (
@@ -66,7 +66,7 @@ class EpochReport:
     train_loss: float
     val_loss: float
     val_accuracy: float
-    pace: Pace
+    pace: Speed
 
     def __str__(self) -> str:
         return (
@@ -94,7 +94,7 @@ def perplexity(loss: float) -> float:
     return math.exp(min(loss, 100.0))
 
 
-def _perplexity_words(split: str, loss: float, pace: Pace) -> str:
+def _perplexity_words(split: str, loss: float, pace: Speed) -> str:
     return f"{split}_perplexity: {perplexity(loss):.4f} " if pace.sample_tokens else ""
 
 

@@ -12,20 +12,20 @@ import torch
 
 from algorun.inside.stop_agreement import Agreement
 from algorun_train.common.activity import Activity, add_work
-from algorun_train.data.batch import Batch, Source
-from algorun_train.data.sampler import Batching, Epochs, Step, steps_in
+from algorun_train.data.batch import Batch, BatchSource
+from algorun_train.data.sampler import Batching, Epochs, OptimizerStep, steps_in
 from algorun_train.options.job_options import TrainOptions
 from algorun_train.ranks.communicator import Communicator
 
 from .learning_rate import LearningRateSchedule
-from .meter import Meter, Reading, Window
-from .metrics import EpochReport, Pace, StepReport
+from .meter import Meter, MeterReading, MeterWindow
+from .metrics import EpochReport, Speed, StepReport
 from .progress import Position, Progress
 from .stepper import Stepper
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TrainingOutcome:
     """How training ended. If it was `stopped` on request before the end of the last epoch, loss and accuracy are NaN.
 
     `val_accuracy` is 0..1. `samples_per_s`: the samples of all ranks, divided by the seconds spent in training steps.
@@ -44,7 +44,7 @@ class LoopSetup:
 
     options: TrainOptions
     comm: Communicator
-    data: Source
+    data: BatchSource
     stepper: Stepper
     batching: Batching
     learning_rate: LearningRateSchedule
@@ -73,7 +73,7 @@ class TrainingLoop:
         self._meter.epoch.samples = self._meter.epoch.carried = self._position.samples
         self._meter.epoch.labels = self._position.labels or self._position.samples  # older checkpoints: one for each
 
-    def run(self) -> Outcome:
+    def run(self) -> TrainingOutcome:
         """Trains. Returns the same on all ranks. Raises TrainingError, on all ranks, if the loss is not a finite number."""
         setup, at = self._setup, self._position
         stream = setup.data.training(Epochs(at.epoch, at.samples, self._epochs, setup.options.seed), setup.batching)
@@ -93,9 +93,9 @@ class TrainingLoop:
         self._save()
         total = self._meter.total
         samples_per_s = total.samples / total.seconds if total.steps else 0.0
-        return Outcome(False, self._position, *evaluated, samples_per_s)
+        return TrainingOutcome(False, self._position, *evaluated, samples_per_s)
 
-    def _train_epoch(self, stream: Iterator[tuple[Step, tuple[Batch, ...]]]) -> bool:
+    def _train_epoch(self, stream: Iterator[tuple[OptimizerStep, tuple[Batch, ...]]]) -> bool:
         """Trains to the end of the epoch. Returns False if all ranks agreed to stop earlier."""
         setup, meter = self._setup, self._meter
         setup.stepper.train()
@@ -119,7 +119,7 @@ class TrainingLoop:
         meter.fold()
         return True
 
-    def _say_work(self, step: Step) -> None:
+    def _say_work(self, step: OptimizerStep) -> None:
         """Tells the launcher this rank's share of the step."""
         share = (step.end - step.begin) / self._comm.size
         add_work(share, share * self._setup.data.sample_tokens, share * self._setup.sample_flops)
@@ -169,13 +169,13 @@ class TrainingLoop:
         """When rank 0 next asks for a checkpoint, on the monotonic clock."""
         return time.monotonic() + (self._setup.options.checkpoint_interval_s or math.inf)
 
-    def _stopped(self) -> Outcome:
-        return Outcome(True, self._position)
+    def _stopped(self) -> TrainingOutcome:
+        return TrainingOutcome(True, self._position)
 
     def _report_step(self) -> None:
         self._meter.fold()
         reading = self._meter.read(self._meter.interval)
-        self._meter.interval = Window()
+        self._meter.interval = MeterWindow()
         self._setup.report(
             StepReport(
                 step=self._position.step,
@@ -188,10 +188,10 @@ class TrainingLoop:
             )
         )
 
-    def _finish_epoch(self, reading: Reading, loss: float, accuracy: float) -> None:
+    def _finish_epoch(self, reading: MeterReading, loss: float, accuracy: float) -> None:
         epoch = self._position.epoch + 1
         self._position = Position(epoch, 0, self._position.step)
-        self._meter.epoch = Window()
+        self._meter.epoch = MeterWindow()
         self._setup.report(
             EpochReport(
                 step=self._position.step,
@@ -204,11 +204,11 @@ class TrainingLoop:
             )
         )
 
-    def _pace(self, reading: Reading, evaluations: int) -> Pace:
+    def _pace(self, reading: MeterReading, evaluations: int) -> Speed:
         total = self._meter.total
         step_s = total.seconds / total.steps if total.steps else math.inf
         steps = self._steps_left()
-        return Pace(
+        return Speed(
             unit=self._setup.data.unit,
             samples_per_s=reading.samples_per_s,
             sample_tokens=self._setup.data.sample_tokens,

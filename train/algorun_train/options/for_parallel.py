@@ -13,7 +13,7 @@ from .mp_parameters import MpParameters
 MIB = 2**20
 
 
-def partition_options(config: PipelineJobOptions, wishes: MpParameters, by_layers: bool = False) -> PartitionOptions:
+def partition_options(config: PipelineJobOptions, mp: MpParameters, by_layers: bool = False) -> PartitionOptions:
     """How the job's model is cut and partitioned. `by_layers`: cut only between the layers of its longest list."""
     return PartitionOptions(
         optimize=config.optimize,
@@ -23,16 +23,16 @@ def partition_options(config: PipelineJobOptions, wishes: MpParameters, by_layer
         recompute=config.recompute,
         file=config.partition,
         missing_file_error=None
-        if wishes.auto_partition
+        if mp.auto_partition
         else (
             "mp_parameters: auto_partition = false without a partition; allowed: with one; "
             "fix: --partition FILE, made by a run with --profile-only"
         ),
-        default_stage=wishes.default_partition,
+        default_stage=mp.default_partition,
         always_profile=config.profile_only,
         explain=config.explain or config.profile_only,
         by_layers=by_layers,
-        fewer_stages=wishes.fewer_stages,
+        fewer_stages=mp.fewer_stages,
     )
 
 

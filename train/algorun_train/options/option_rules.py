@@ -29,7 +29,7 @@ class OnResume(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class OptionRule:
     """What an option means, and which values it allows. Bounds are inclusive, except `above`. `many`: words separated by
     commas, which may also come as a list.
 
@@ -48,7 +48,7 @@ class Rule:
 
 
 class _Limits(TypedDict, total=False):
-    """The fields of `Rule` that an option may give by name."""
+    """The fields of `OptionRule` that an option may give by name."""
 
     above: float
     at_least: float
@@ -60,8 +60,8 @@ class _Limits(TypedDict, total=False):
 
 
 def option(default: T, text: str, on_resume: OnResume, **rule: Unpack[_Limits]) -> T:
-    """A field of an options dataclass: its default, and its `Rule` with `text` as the help."""
-    return dataclasses.field(default=default, metadata={"rule": Rule(text, on_resume, **rule)})
+    """A field of an options dataclass: its default, and its `OptionRule` with `text` as the help."""
+    return dataclasses.field(default=default, metadata={"rule": OptionRule(text, on_resume, **rule)})
 
 
 def values_of(options: object, kinds: Collection[OnResume]) -> dict[str, str | int | float | None]:
@@ -82,7 +82,7 @@ class Option:
     name: str
     kind: type
     default: object
-    rule: Rule
+    rule: OptionRule
 
     @property
     def flag(self) -> str:

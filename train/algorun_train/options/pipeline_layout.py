@@ -12,11 +12,11 @@ from .shard_layout import shards_among
 PER_RANK = 4  # microbatches per rank of a pipeline, at most, by default: the bubble is then below a fifth
 
 
-def lay_out(config: PipelineJobOptions, wishes: MpParameters, world_size: int, torch: str = "") -> Layout:
+def lay_out(config: PipelineJobOptions, mp: MpParameters, world_size: int, torch: str = "") -> Layout:
     """The layout of a job under this version of torch. Raises UserError, which names the rule that the options break."""
     pp = config.pp or next((n for n in range(2, world_size + 1) if world_size % n == 0), 1)
-    shape = grid(world_size, pp, config.placement, wishes.named("pp", pp))
-    if shape.dp > 1 and not wishes.ddp:
+    shape = grid(world_size, pp, config.placement, mp.named("pp", pp))
+    if shape.dp > 1 and not mp.ddp:
         raise UserError(
             f"mp_parameters: partitions = {pp} on {world_size} ranks; allowed: {world_size} without ddp; "
             'fix: "ddp": true, or as many partitions as ranks'
@@ -26,7 +26,7 @@ def lay_out(config: PipelineJobOptions, wishes: MpParameters, world_size: int, t
     chunks = config.chunks or least
     if pp == 1:
         if chunks > 1 and config.chunks:
-            fix = "more partitions" if wishes.options else "a larger --pp"
+            fix = "more partitions" if mp.options else "a larger --pp"
             raise UserError(f"option --chunks: {chunks} with one rank per pipeline; allowed: 1; fix: {fix}")
         name, chunks = "1f1b", 1  # one microbatch at a time
     elif most == 1 < chunks:
@@ -50,7 +50,7 @@ def lay_out(config: PipelineJobOptions, wishes: MpParameters, world_size: int, t
                 f"with {stages} stages; its divisors: {divisors(config.batch_size)}; fix: a multiple of {stages}"
             )
     schedules.rules(name, pp, stages, microbatches, torch)
-    _active(wishes, name, pp, chunks, microbatches)
+    _active(mp, name, pp, chunks, microbatches)
     shards = shards_among(config.shard, shape.dp, "pipelines")
     if shards > 1 and schedules.find(name).experimental:
         raise UserError(
@@ -60,14 +60,14 @@ def lay_out(config: PipelineJobOptions, wishes: MpParameters, world_size: int, t
     return Layout(shape, name, chunks, microbatches, config.batch_size // microbatches, shards)
 
 
-def _active(wishes: MpParameters, name: str, pp: int, chunks: int, microbatches: int) -> None:
+def _active(mp: MpParameters, name: str, pp: int, chunks: int, microbatches: int) -> None:
     """Raises UserError if the schedule has more microbatches in flight than AWS's `active_microbatches` allows."""
-    if wishes.active_microbatches is None or pp == 1:
+    if mp.active_microbatches is None or pp == 1:
         return
     most = max(schedules.in_flight_by_stage(schedules.orders(name, pp, chunks, microbatches)))
-    if most > wishes.active_microbatches:
+    if most > mp.active_microbatches:
         fix = "use pipeline interleaved" if name == "gpipe" else f"give {most} or more, or fewer partitions"
         raise UserError(
-            f"mp_parameters: active_microbatches = {wishes.active_microbatches}; schedule {name} holds {most}; "
+            f"mp_parameters: active_microbatches = {mp.active_microbatches}; schedule {name} holds {most}; "
             f"allowed: {most} or more; fix: {fix}"
         )

@@ -211,30 +211,30 @@ def _replace_methods(module: Patched, ddp: Patched, context: Patched) -> None:
     context.__init__ = _context_on_cpu(context.__init__)
 
 
-def install(wish: str = "1") -> None:
+def install(value: str = "1") -> None:
     """Leads this process's devices named cuda to the CPU, and says so on rank 0; with a GPU it does nothing.
 
-    `wish` is the variable's value: UserError on another one than 1 or "script". With the latter torch.cuda.is_available()
+    `value` is the variable's value: UserError on another one than 1 or "script". With the latter torch.cuda.is_available()
     is True for the script itself, whose first lines may end it otherwise; not for libraries, which would take it as said.
     """
     global _installed
-    if wish == STRICT:
+    if value == STRICT:
         raise UserError(
             f"{VARIABLE}={STRICT}: it acts in scripts that `algorun` starts; fix: algorun simulate -j 1x1 .., or {VARIABLE}=1"
         )
-    if wish not in ("1", SCRIPT):
-        raise UserError(f"{VARIABLE}: {wish!r}; allowed: 0, 1, {SCRIPT} or {STRICT}; fix: {VARIABLE}=1")
+    if value not in ("1", SCRIPT):
+        raise UserError(f"{VARIABLE}: {value!r}; allowed: 0, 1, {SCRIPT} or {STRICT}; fix: {VARIABLE}=1")
     if _installed or torch.cuda.is_available():
         return
     _installed = True
     torch.serialization.register_package(BEFORE_TORCH, lambda storage: None, _restored)
     _replace_functions(torch, torch.cuda, torch.autograd)
     _replace_methods(torch.nn.Module, DistributedDataParallel, DeviceContext)
-    if wish == SCRIPT:
+    if value == SCRIPT:
         patched: Patched = torch.cuda
         patched.is_available = _available_to_the_script
     mode: TorchFunctionMode = CudaOnCpu()
     mode.__enter__()
     # A worker process that imports the script anew has nothing new to say.
     if os.environ.get("RANK", "0") == "0" and multiprocessing.parent_process() is None:
-        print(f"{VARIABLE}={wish}: there is no GPU; devices named cuda are the CPU", flush=True)
+        print(f"{VARIABLE}={value}: there is no GPU; devices named cuda are the CPU", flush=True)

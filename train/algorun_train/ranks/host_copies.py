@@ -119,8 +119,8 @@ class HostCopies:
             if begin + size <= len(buffer):
                 self._used[number] = begin + size
                 return buffer, begin
-        wished = max(size, min(SEGMENT, max(LEAST, sum(map(len, self._buffers)))))
-        made = self._device.pinned(1 << (wished - 1).bit_length())
+        wanted = max(size, min(SEGMENT, max(LEAST, sum(map(len, self._buffers)))))
+        made = self._device.pinned(1 << (wanted - 1).bit_length())
         if made is None:
             return None
         self._buffers.append(made)

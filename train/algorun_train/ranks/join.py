@@ -15,7 +15,7 @@ from algorun_train.common.errors import UserError
 
 from . import devices
 from .communicator import Communicator
-from .roll_call import Place, agree, disagreement, host_name, one_gpu_each
+from .roll_call import RankAnswer, agree, disagreement, host_name, one_gpu_each
 from .world import World
 
 # Longer than any normal pause between two collectives, such as compiling the first step or saving to slow storage. Short
@@ -42,7 +42,7 @@ def enter(world: World) -> Communicator:
         return comm
     backends = dist.get_backend_config() if dist.is_initialized() else BACKENDS[device.type]
     gpu = devices.identity(device) if one_gpu_each(backends, os.environ) else ""
-    place = Place(world.rank, host_name(), str(device), gpu, error)
+    place = RankAnswer(world.rank, host_name(), str(device), gpu, error)
     if not dist.is_initialized():
         _join(world, place)
         # Gloo connects ranks pair by pair, and torch has no barrier behind that: a rank that left now, be it by an error,
@@ -58,7 +58,7 @@ def enter(world: World) -> Communicator:
     return comm
 
 
-def _join(world: World, place: Place) -> None:
+def _join(world: World, place: RankAnswer) -> None:
     """Makes the process group after the roll call: all ranks have devices of one kind."""
     store, rank, size = next(dist.rendezvous("env://", world.rank, world.world_size, timeout=COLLECTIVE_TIMEOUT))
     store.set_timeout(COLLECTIVE_TIMEOUT)

@@ -24,7 +24,7 @@ PAUSE_S = 0.05  # between two looks for the verdict or a newer call
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankAnswer:
     """One rank's answer. `gpu` is the UUID of its GPU, or "" if ranks may share one. `error` says why it has no device."""
 
     rank: int
@@ -49,7 +49,7 @@ def one_gpu_each(backends: str, environ: Mapping[str, str]) -> bool:
     return "cuda:nccl" in backends.split(",") and not shared and not environ.get("NCCL_HOSTID")
 
 
-def disagreement(places: Iterable[Place]) -> str:
+def disagreement(places: Iterable[RankAnswer]) -> str:
     """The error that keeps these ranks from training together; "" if there is none. Pure."""
     ranks = sorted(places, key=lambda place: place.rank)
     if refused := [place for place in ranks if place.error]:
@@ -61,7 +61,7 @@ def disagreement(places: Iterable[Place]) -> str:
             f"kind for all ranks; fix: `algorun doctor` on {kinds['cpu'][0].host} tells why it has none, or "
             "CUDA_VISIBLE_DEVICES= (empty) on all hosts"
         )
-    taken: dict[tuple[str, str], Place] = {}
+    taken: dict[tuple[str, str], RankAnswer] = {}
     for place in ranks:
         if place.gpu and (other := taken.setdefault((place.host, place.gpu), place)) is not place:
             return (
@@ -71,7 +71,7 @@ def disagreement(places: Iterable[Place]) -> str:
     return ""
 
 
-def _errors(refused: list[Place]) -> str:
+def _errors(refused: list[RankAnswer]) -> str:
     """The error of the first refused rank, the ranks with the same error, and the ranks with another one."""
     first = refused[0].error
     others = [place for place in refused if place.error != first]
@@ -82,7 +82,7 @@ def _errors(refused: list[Place]) -> str:
     return f"{text}; {have}: {_hosts(others)}"
 
 
-def _hosts(places: Iterable[Place]) -> str:
+def _hosts(places: Iterable[RankAnswer]) -> str:
     """Hosts with their ranks: `algo-1 (ranks 0 to 7), algo-2 (rank 8)`."""
     found: list[str] = []
     for host, group in itertools.groupby(places, key=lambda place: place.host):
@@ -98,7 +98,7 @@ def _numbers(ranks: list[int]) -> str:
     return ", ".join(map(str, ranks))
 
 
-def agree(store: dist.Store, size: int, mine: Place) -> None:
+def agree(store: dist.Store, size: int, mine: RankAnswer) -> None:
     """Holds the roll call. Call it on all `size` ranks. Raises UserError, the same on all ranks, if they cannot train together.
 
     Waits for missing ranks up to the store's own time-out. The store may still hold answers of earlier ranks that
@@ -111,12 +111,12 @@ def agree(store: dist.Store, size: int, mine: Place) -> None:
         raise UserError(error)
 
 
-def _ask(ours: dist.Store, size: int, mine: Place) -> str:
+def _ask(ours: dist.Store, size: int, mine: RankAnswer) -> str:
     """Rank 0 reads all answers, decides, and publishes the verdict. Returns the error, or ""."""
     call = uuid.uuid4().hex
     ours.set("call", call)
     answers = [json.loads(ours.get(f"{call}/{rank}")) for rank in range(1, size)]
-    error = disagreement([mine, *(Place(**answer["place"]) for answer in answers)])
+    error = disagreement([mine, *(RankAnswer(**answer["place"]) for answer in answers)])
     ours.set(f"{call}/verdict", json.dumps({"error": error, "heard": [answer["by"] for answer in answers]}))
     if error and size > 1:
         with contextlib.suppress(RuntimeError):  # a rank that has ended will not read it
@@ -124,7 +124,7 @@ def _ask(ours: dist.Store, size: int, mine: Place) -> str:
     return error
 
 
-def _answer(ours: dist.Store, mine: Place, patience: datetime.timedelta) -> str:
+def _answer(ours: dist.Store, mine: RankAnswer, patience: datetime.timedelta) -> str:
     """Another rank answers the latest call until the verdict counts its answer. Returns the error, or ""."""
     by, answered = uuid.uuid4().hex, ""
     until = time.monotonic() + patience.total_seconds()

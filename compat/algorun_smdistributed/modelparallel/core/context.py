@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 import torch.distributed as dist
 
-from algorun_smdistributed.ranks.meeting import Meeting, own_meeting
+from algorun_smdistributed.ranks.meeting import RankMeeting, own_meeting
 from algorun_smdistributed.signatures.model_ranks import ModelRanks
 from algorun_train.options import mp_parameters
 from algorun_train.options.job_options import PipelineJobOptions
@@ -33,14 +33,14 @@ class Context(ModelRanks):
     """The ranks of the job as the script's model sees them, and what the job asks for. Made once, on all ranks."""
 
     options: PipelineJobOptions
-    wishes: MpParameters
+    mp: MpParameters
     messages: ObjectChannel
     """between all ranks: what scripts send"""
     known: dict[str, object]
     """what every rank has, and step functions may get: "model" and "optimizer" """
     mesh: ShardMesh | None
     """replicas x shards, with sharded data parallelism"""
-    holders: Meeting
+    holders: RankMeeting
     """of the ranks that hold one model together: those of a pipeline, or of the shares of a replica"""
 
     @property
@@ -61,10 +61,10 @@ def enter(parameters: str) -> Context:
     """
     count = int(mp_parameters.parse(parameters).options["microbatches"])
     wanted = PipelineJobOptions(mp_parameters=parameters, batch_size=count, microbatches=count)
-    options, wishes = mp_parameters.apply(wanted, shards=True)
+    options, mp = mp_parameters.apply(wanted, shards=True)
     world = read_world(os.environ)
-    layout = lay_out(options, wishes, world.world_size, torch.__version__)
-    shards = wishes.sharding.shards(world.world_size)
+    layout = lay_out(options, mp, world.world_size, torch.__version__)
+    shards = mp.sharding.shards(world.world_size)
     comm = join.enter(world)
     grid, known = layout.grid, dict[str, object]()
     axes = process_groups.join(grid, comm.rank, comm.device)
@@ -85,7 +85,7 @@ def enter(parameters: str) -> Context:
         replicas=own_meeting(comm.rank, grid.replicas, ADVICE),
         steps=ObjectChannel(axes.pp_group, Packing(axes.device, _no_argument, known, direct=True)),
         options=replace(options, microbatches=count),
-        wishes=wishes,
+        mp=mp,
         messages=ObjectChannel(everybody, Packing(comm.device, cannot_be_sent("smdistributed"))),
         known=known,
         mesh=mesh,

@@ -28,28 +28,28 @@ def placed(cutting: Cutting, model: nn.Module, default: int | None, stages: int)
 
     UserError where a partition has no module.
     """
-    wished = {unit: _wanted(model, unit, default or 0) for segment in cutting.segments for unit in segment.units}
-    if missing := sorted(set(range(stages)) - set(wished.values())):
+    wanted = {unit: _wanted(model, unit, default or 0) for segment in cutting.segments for unit in segment.units}
+    if missing := sorted(set(range(stages)) - set(wanted.values())):
         raise UserError(
             f"smp.partition: no module in partition {', '.join(map(str, missing))}; allowed: modules that are called once "
             f'in each of 0 .. {stages - 1}, as "partitions" says; fix: put modules into every one of them, or ask for '
             "fewer partitions"
         )
-    sizes = {unit: sum(p.nbytes for p in model.get_submodule(unit).parameters()) for unit in wished}
-    units = [[(wished[unit], sizes[unit]) for unit in segment.units] for segment in cutting.segments]
+    sizes = {unit: sum(p.nbytes for p in model.get_submodule(unit).parameters()) for unit in wanted}
+    units = [[(wanted[unit], sizes[unit]) for unit in segment.units] for segment in cutting.segments]
     found = manual_order.nearest(units, stages)
-    moves = dict(zip(wished, found.partitions(units), strict=True))
-    moved = manual_order.outermost({unit: (wished[unit], now) for unit, now in moves.items()}, sizes)
+    moves = dict(zip(wanted, found.partitions(units), strict=True))
+    moved = manual_order.outermost({unit: (wanted[unit], now) for unit, now in moves.items()}, sizes)
     return found.begins, _differs(found.order, moved)
 
 
 def _differs(order: Sequence[int], moved: Sequence[tuple[str, int, int]]) -> str | None:
-    """What of the wished placement is otherwise; None if all is in order."""
+    """What of the wanted placement is otherwise; None if all is in order."""
     said = []
     if list(order) != sorted(order):
         said.append(f"pp_rank 0 .. {len(order) - 1} have partitions {', '.join(map(str, order))}")
     if moved:
-        shown = [f"{name} (from partition {wished} to {partition})" for name, wished, partition in moved[:SHOWN]]
+        shown = [f"{name} (from partition {wanted} to {partition})" for name, wanted, partition in moved[:SHOWN]]
         more = f" and {len(moved) - SHOWN} more" if len(moved) > SHOWN else ""
         said.append(f"moved: {', '.join(shown)}{more}")
     if not said:

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 
 from algorun_smdistributed.replicas.part import ReplicaOptions
 from algorun_smdistributed.replicas.whole_model import WholeModel
-from algorun_smdistributed.signatures.pipelines import Setting
+from algorun_smdistributed.signatures.pipelines import StageSetting
 from algorun_smdistributed.signatures.placed_model import PlacedModel
 
 from .answers import Answer, Whole
@@ -32,7 +32,7 @@ class ScriptModel(PlacedModel):
 
     def __init__(self, context: Context, module: nn.Module, replicas: ReplicaOptions, average: bool) -> None:
         """`average`: gradients are the mean over the microbatches instead of their sum."""
-        setting = Setting(context.axes, context.pipeline, run_options(context), replicas)
+        setting = StageSetting(context.axes, context.pipeline, run_options(context), replicas)
         super().__init__(context, module, setting, functools.partial(planned, context, module), average)
         self.context = context
         self.answer: Answer | None = None

@@ -52,7 +52,7 @@ class ShardedStep:
                 "before the step"
             )
         parameters = [each for group in optimizer.param_groups for each in group["params"]]
-        loss_scale, clip = self.sharded.loss_scale, self.sharded.wishes.clip
+        loss_scale, clip = self.sharded.loss_scale, self.sharded.options.clip
         self._norm = norm = self.sharded.norm(parameters, 2.0) / loss_scale
         factor = 1 / loss_scale
         if self.scale is not None:

@@ -36,7 +36,7 @@ class ShardedWhole(WholeModel):
     def __init__(self, module: nn.Module, context: Context, options: ReplicaOptions) -> None:
         assert context.mesh is not None
         self.mesh: ShardMesh = context.mesh
-        self.wishes = context.wishes.sharding
+        self.options = context.mp.sharding
         axes, names = context.axes, {id(each): name for name, each in module.named_parameters()}
         for name, parameter in module.named_parameters():
             if not parameter.dim():
@@ -44,13 +44,13 @@ class ShardedWhole(WholeModel):
                     f"sharded data parallelism: {name} is a single number; allowed: parameters with a dimension; "
                     "fix: give it the shape (1,)"
                 )
-            if self.wishes.half and parameter.dtype in HALVES.values():
+            if self.options.half and parameter.dtype in HALVES.values():
                 parameter.data = parameter.data.float()  # the shares are the master weights
         for tensor in (*module.parameters(), *module.buffers()):
             _as_first(tensor, axes.dp_group, axes.device)
         self._whole = {number: weakref.ref(each) for each in module.parameters() if (number := id(each)) in names}
         self._names = names
-        shard(module, layer_units(module), self.mesh, HALVES.get(self.wishes.half))
+        shard(module, layer_units(module), self.mesh, HALVES.get(self.options.half))
         super().__init__(module, axes, options, GradientSum((), None, None, mean=True))
         self._divisor, self._loss_scale = float(axes.grid.dp), 1.0
         for parameter in module.parameters():

@@ -46,7 +46,7 @@ class Mode:
 
 
 @dataclass(slots=True)
-class Batch:
+class StagedBatch:
     """One batch, cut up."""
 
     parts: list[Part] = field(default_factory=list)
@@ -97,11 +97,11 @@ class StagedStep:
         shared: list[Result] = context.steps.share([_detached(each) for each in results], last, context.axes.pp_rank)
         return results if placed.is_last and not detach else shared
 
-    def _agreed(self, placed: ScriptModel, arguments: dict[str, Given], mode: Mode) -> tuple[Batch, Packed, Fit]:
+    def _agreed(self, placed: ScriptModel, arguments: dict[str, Given], mode: Mode) -> tuple[StagedBatch, Packed, Fit]:
         """The batch on the rank with the first stage, packed for the last one; how it goes through the stages, which are
         there then."""
         context, name, first = placed.context, self._function.name, placed.context.axes.pp_rank == 0
-        batch, how, error = Batch(), Fit(), ""
+        batch, how, error = StagedBatch(), Fit(), ""
         sent = Packed(b"", [])
         modes = placed.module.training, torch.is_grad_enabled()
         may_train = modes[1] and mode.trains is not False
@@ -119,7 +119,7 @@ class StagedStep:
             how = agree(context.pipeline, name, Header(*modes, mine), ADVICE)
         return batch, sent, how
 
-    def _prepared(self, placed: ScriptModel, arguments: dict[str, Given], mode: Mode) -> Batch:
+    def _prepared(self, placed: ScriptModel, arguments: dict[str, Given], mode: Mode) -> StagedBatch:
         """On the rank with the first stage: the microbatches, and how each calls the model."""
         device = placed.context.axes.device
         parts = copied(self._function.split(arguments, placed.context.layout.microbatches), mode.changes)
@@ -145,9 +145,9 @@ class StagedStep:
                 "step; allowed: always or never, with more than one partition; fix: change a copy, such as x = x + 1"
             )
         used = states[0] != generators.state(device)
-        return Batch(parts, calls, states if used else [], before, changes)
+        return StagedBatch(parts, calls, states if used else [], before, changes)
 
-    def _changed(self, placed: ScriptModel, batch: Batch) -> frozenset[str]:
+    def _changed(self, placed: ScriptModel, batch: StagedBatch) -> frozenset[str]:
         """On the rank with the first stage, after the first step: the arguments that have been changed in place."""
         found = changed(batch.before)
         if by_the_model := found - batch.changes:
@@ -165,7 +165,7 @@ class StagedStep:
             )
         return {name: arguments[name] for name in names}
 
-    def _traced(self, placed: ScriptModel, arguments: dict[str, Given], batch: Batch, how: Fit) -> bool:
+    def _traced(self, placed: ScriptModel, arguments: dict[str, Given], batch: StagedBatch, how: Fit) -> bool:
         """Whether the function calls model.backward, which decides on the schedule: found out by running it once more,
         on copies of its arguments."""
         context, staged = placed.context, placed.staged
@@ -173,7 +173,7 @@ class StagedStep:
         calls, parts = [call.copied() for call in batch.calls[:1]], []
         if placed.is_last:
             parts = copied(self._function.split(arguments, context.layout.microbatches)[:1], None)
-        trial = Batch(parts, random=batch.random)
+        trial = StagedBatch(parts, random=batch.random)
         placed.tracing = True
         try:
             found = staged.evaluate(calls, functools.partial(self._trace, placed, trial), how, only=1)
@@ -185,7 +185,7 @@ class StagedStep:
             raise UserError(error)
         return bool(trains)
 
-    def _trace(self, placed: ScriptModel, batch: Batch, output: Given, number: int) -> tuple[bool, str]:
+    def _trace(self, placed: ScriptModel, batch: StagedBatch, output: Given, number: int) -> tuple[bool, str]:
         answer = WithOutput(output)
         try:
             self._answered(answer, placed, batch, number)
@@ -201,7 +201,7 @@ class StagedStep:
         return answer.loss is not None, ""
 
     def _loss(
-        self, placed: ScriptModel, batch: Batch, results: list[Given], output: Given, number: int
+        self, placed: ScriptModel, batch: StagedBatch, results: list[Given], output: Given, number: int
     ) -> torch.Tensor:
         answer = WithOutput(output)
         results.append(self._answered(answer, placed, batch, number))
@@ -211,7 +211,7 @@ class StagedStep:
             )
         return answer.loss
 
-    def _result(self, placed: ScriptModel, batch: Batch, output: Given, number: int) -> Result:
+    def _result(self, placed: ScriptModel, batch: StagedBatch, output: Given, number: int) -> Result:
         answer = WithOutput(output)
         result = self._answered(answer, placed, batch, number)
         if answer.loss is not None:
@@ -220,7 +220,7 @@ class StagedStep:
             )
         return result
 
-    def _answered(self, answer: WithOutput, placed: ScriptModel, batch: Batch, number: int) -> Result:
+    def _answered(self, answer: WithOutput, placed: ScriptModel, batch: StagedBatch, number: int) -> Result:
         if not batch.random:
             return self._function.run(placed, answer, batch.parts[number])
         device = placed.context.axes.device

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 
-from algorun_smdistributed.ranks.meeting import Meeting
+from algorun_smdistributed.ranks.meeting import RankMeeting
 from algorun_smdistributed.script_types import Given, Result
 from algorun_train.common.errors import UserError
 
@@ -81,7 +81,7 @@ def barrier(group: CommGroup = WORLD) -> None:
         meeting.together(what)
 
 
-def _meetings(call: str, group: CommGroup) -> list[tuple[Meeting, str]]:
+def _meetings(call: str, group: CommGroup) -> list[tuple[RankMeeting, str]]:
     """The meetings that bring a group together, one after the other, and the name of the call in each.
 
     All ranks of the job meet in their pipelines first, then across them. So a rank that is in a step of its pipeline
@@ -93,7 +93,7 @@ def _meetings(call: str, group: CommGroup) -> list[tuple[Meeting, str]]:
     for meeting, kind in ((here.pipeline, MP_GROUP), (here.replicas, DP_GROUP)):
         if list(meeting.ranks) == ranks:
             return [(meeting, f"{call}({kind.name})")]
-    return [(Meeting(here.comm.rank, ranks), call)]  # this rank alone
+    return [(RankMeeting(here.comm.rank, ranks), call)]  # this rank alone
 
 
 mp_barrier = functools.partial(barrier, MP_GROUP)

@@ -91,7 +91,7 @@ class DistributedOptimizer(Own):
         """From now on its parameters are shares, if the model is sharded."""
         model = session().model
         if model is not None and model.sharded is not None:
-            self._step = ShardedStep(self, model.sharded, scale if model.sharded.wishes.half == "fp16" else None)
+            self._step = ShardedStep(self, model.sharded, scale if model.sharded.options.half == "fp16" else None)
 
     # -- what AWS's example scripts read, with sharded data parallelism ---------------------------------------------------
 

@@ -20,7 +20,7 @@ VARIABLE = "SM_HP_MP_PARAMETERS"
 
 
 @dataclass(slots=True)
-class Session:
+class SmpSession:
     """What smp.init() has found, and what the script has made since."""
 
     context: Context
@@ -42,10 +42,10 @@ class Session:
         self.optimizer_is_made.then(lambda: act(self.optimizer))
 
 
-_session: Session | None = None
+_session: SmpSession | None = None
 
 
-def session() -> Session:
+def session() -> SmpSession:
     """The job's session. UserError before smp.init()."""
     if _session is None:
         raise UserError("smdistributed.modelparallel is not initialised; fix: call smp.init() first")
@@ -81,4 +81,4 @@ def init(config: Mapping[str, Given] | None = None) -> None:
     """
     global _session
     if _session is None:
-        _session = Session(enter(mp_parameters.merged(config or {}, os.environ.get(VARIABLE, ""))))
+        _session = SmpSession(enter(mp_parameters.merged(config or {}, os.environ.get(VARIABLE, ""))))

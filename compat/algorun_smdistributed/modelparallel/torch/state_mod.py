@@ -12,7 +12,7 @@ class Config:
         if name.startswith("__"):
             raise AttributeError(name)
         try:
-            return context().wishes.value(name)
+            return context().mp.value(name)
         except KeyError:
             raise AttributeError(f"smp.state.cfg has no parameter {name!r}") from None
 
@@ -24,7 +24,7 @@ class ModuleManager:
     """pairs that translate a state dict from and to the library's own modules"""
 
 
-class State:
+class SmpState:
     """`cfg` and `module_manager`. UserError for a parameter before smp.init()."""
 
     def __init__(self) -> None:
@@ -32,4 +32,4 @@ class State:
         self.module_manager = ModuleManager()
 
 
-state = State()
+state = SmpState()

@@ -10,7 +10,7 @@ import re
 
 from .tracebacks import HEADER, LINK
 
-# Warnings of torch that healthy jobs print as well: no evidence of anything.
+# Warnings of torch that healthy jobs print as well: they say nothing of the end.
 HARMLESS = (
     r"\s*(\[rank\d+\]:)?\s*\[W\d{4} .*(The hostname of the (client|server) socket cannot be retrieved"
     r"|Unable to resolve hostname to a \(local\) address|destroy_process_group\(\) was not called)"
@@ -55,7 +55,7 @@ NEAR = 5  # meaningful lines: an error on stderr counts if no more of them follo
 LONGEST_BOX = 400  # characters of the text in a box
 
 
-def evidence(tail: str) -> str:
+def telling(tail: str) -> str:
     """The end of what a rank has printed, without torch's harmless warnings and progress bars."""
     harmless = re.compile(HARMLESS, re.IGNORECASE)
     lines = (_without_bar(line) for line in tail.split("\n") if not harmless.match(line[:SEARCHED]))

@@ -46,7 +46,7 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class TracebackBlock:
     """The traceback of one exception, from its header on: its frames, and the lines from `words` to `end` with its words."""
 
     begin: int
@@ -75,13 +75,13 @@ def _without_rank(lines: Iterable[str]) -> list[str]:
     return [re.sub(RANK, "", line, count=1) if line.startswith("[rank") else line for line in lines]
 
 
-def blocks(lines: Sequence[str]) -> list[Block]:
+def blocks(lines: Sequence[str]) -> list[TracebackBlock]:
     """The tracebacks in a text, in its order."""
     begins = [at for at, line in enumerate(lines) if line.endswith(HEADER)]
     return [_block(lines, begin, end) for begin, end in pairwise([*begins, len(lines)])]
 
 
-def _block(lines: Sequence[str], begin: int, end: int) -> Block:
+def _block(lines: Sequence[str], begin: int, end: int) -> TracebackBlock:
     words = begin + 1
     frames: list[Frame] = []
     while words < end and (not lines[words] or lines[words].startswith("  ") or _frame(lines[words])):
@@ -92,7 +92,7 @@ def _block(lines: Sequence[str], begin: int, end: int) -> Block:
         words += 1
     last = next((at for at in range(words, end) if re.match(LINK, lines[at])), end)
     member = re.match(MEMBER, lines[begin])
-    return Block(begin, tuple(frames), words, last, member is not None, member is not None and not member[1])
+    return TracebackBlock(begin, tuple(frames), words, last, member is not None, member is not None and not member[1])
 
 
 def _frame(line: str) -> re.Match[str] | None:
@@ -121,7 +121,7 @@ def _without_margin(lines: Iterable[str]) -> Iterator[str]:
             yield line
 
 
-def outermost(found: Sequence[Block]) -> Block | None:
+def outermost(found: Sequence[TracebackBlock]) -> TracebackBlock | None:
     """The exception that a process ended with, None where there is no traceback. Of a group that is the group itself.
 
     A message that holds another traceback, as torch's DataLoader writes it, counts as a chain: the innermost is the last.
@@ -129,11 +129,11 @@ def outermost(found: Sequence[Block]) -> Block | None:
     return next((each for each in reversed(found) if not each.member), found[-1] if found else None)
 
 
-def leaves(lines: Sequence[str], found: Sequence[Block]) -> list[Block]:
+def leaves(lines: Sequence[str], found: Sequence[TracebackBlock]) -> list[TracebackBlock]:
     """The members of the group that a process ended with, each by its newest exception; [] where it was no group."""
     last = outermost(found)
     after = [each for each in found if last is not None and each.begin > last.begin]
-    newest: list[Block] = []
+    newest: list[TracebackBlock] = []
     for each in after:
         if each.oldest or not newest:
             newest.append(each)
@@ -176,7 +176,7 @@ def place(traceback: str, code: str) -> str:
     return ""
 
 
-def _nearest(lines: Sequence[str], found: Sequence[Block]) -> list[Block]:
+def _nearest(lines: Sequence[str], found: Sequence[TracebackBlock]) -> list[TracebackBlock]:
     """The tracebacks in the order in which they say where the failure was."""
     last = outermost(found)
     if last is None:

@@ -10,7 +10,7 @@ LONGEST_MEMBERS = 400  # characters
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CollectiveCall:
     """One collective call of a rank: call `number` of the process group `group` (such as `gloo:0`), at `file`:`line` of the user's code.
 
     `members` are the group's ranks, such as `0-7`, `1-13:4` (every 4th) or `0,2,3`; "" where unknown. `shapes` are those
@@ -47,7 +47,7 @@ class Call:
         return f"call {self.number} of group {name}{members}"
 
 
-def nearest(calls: Sequence[Call], most: int) -> tuple[Call, ...]:
+def nearest(calls: Sequence[CollectiveCall], most: int) -> tuple[CollectiveCall, ...]:
     """At most `most` calls, in their order: of each group those around the first that has not completed, else the newest."""
     groups: dict[tuple[str, str], list[int]] = {}
     for index, call in enumerate(calls):

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from algorun.common.fast_dataclasses import dataclass
 
-from .call import Call
+from .call import CollectiveCall
 
 # Operations to which all ranks must bring equally many numbers of one type. The others may be uneven.
 EQUAL = r"_?(all_?reduce|broadcast|reduce|reduce_scatter|all_?gather_(base|into_tensor))"
@@ -25,7 +25,7 @@ EQUAL = r"_?(all_?reduce|broadcast|reduce|reduce_scatter|all_?gather_(base|into_
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """`ranks` called something else than `others`, or did not call at all (`absent`). The first of `ranks` is blamed."""
+    """`ranks` called something else than `others`, or did not call at all (`absent`). The first of `ranks` is the root cause."""
 
     ranks: tuple[int, ...]
     others: tuple[int, ...]
@@ -33,7 +33,7 @@ class Mismatch:
     text: str
 
 
-def mismatch(calls: Mapping[int, Sequence[Call]]) -> Mismatch | None:
+def mismatch(calls: Mapping[int, Sequence[CollectiveCall]]) -> Mismatch | None:
     """The first calls that do not fit together, from each rank's calls, oldest first; None where all fit.
 
     A rank without calls is left out: it does not record. Calls that differ go before a rank that has not called.
@@ -54,16 +54,18 @@ def mismatch(calls: Mapping[int, Sequence[Call]]) -> Mismatch | None:
     return _absent(of_group, calls, free[0])
 
 
-def _by_group(calls: Mapping[int, Sequence[Call]]) -> dict[tuple[str, str], dict[int, dict[int, Call]]]:
+def _by_group(
+    calls: Mapping[int, Sequence[CollectiveCall]],
+) -> dict[tuple[str, str], dict[int, dict[int, CollectiveCall]]]:
     """Each group's calls, by rank and number. Groups of other ranks may have the same name."""
-    groups: dict[tuple[str, str], dict[int, dict[int, Call]]] = {}
+    groups: dict[tuple[str, str], dict[int, dict[int, CollectiveCall]]] = {}
     for rank, own in calls.items():
         for call in own:
             groups.setdefault((call.group, call.members), {}).setdefault(rank, {})[call.number] = call
     return groups
 
 
-def stuck(calls: Mapping[int, Sequence[Call]]) -> str:
+def stuck(calls: Mapping[int, Sequence[CollectiveCall]]) -> str:
     """The call that all ranks of a group have made and that has not completed on a GPU, in words; "" where there is none.
 
     Of several groups the one with the most ranks."""
@@ -82,7 +84,9 @@ def _all(ranks: Sequence[int]) -> str:
     return f"rank {ranks[0]} has" if len(ranks) == 1 else f"all its {len(ranks)} ranks have"
 
 
-def _different(of_group: Mapping[int, Mapping[int, Call]], calls: Mapping[int, Sequence[Call]]) -> Mismatch | None:
+def _different(
+    of_group: Mapping[int, Mapping[int, CollectiveCall]], calls: Mapping[int, Sequence[CollectiveCall]]
+) -> Mismatch | None:
     """The first number at which the group's ranks called different things."""
     for number in sorted({number for own in of_group.values() for number in own}):
         at = {rank: own[number] for rank, own in of_group.items() if number in own}
@@ -99,9 +103,11 @@ def _different(of_group: Mapping[int, Mapping[int, Call]], calls: Mapping[int, S
 
 
 def _absent(
-    of_group: Mapping[int, Mapping[int, Call]], calls: Mapping[int, Sequence[Call]], blamed: int | None = None
+    of_group: Mapping[int, Mapping[int, CollectiveCall]],
+    calls: Mapping[int, Sequence[CollectiveCall]],
+    odd: int | None = None,
 ) -> Mismatch | None:
-    """Members that have not made the call that the others wait in; those with the fewest calls first, or `blamed`."""
+    """Members that have not made the call that the others wait in; those with the fewest calls first, or `odd`."""
     last = {rank: max(own) for rank, own in of_group.items()}
     number = _waited_for(of_group)
     others = tuple(sorted(rank for rank in last if last[rank] >= number))
@@ -113,7 +119,7 @@ def _absent(
     named = parse(call.members)
     known = named if len(named) < len(calls) else calls  # a range of millions costs no time
     members = {rank for rank in known if rank in named and calls.get(rank)} | set(last)
-    ranks = sorted(members - set(others), key=lambda rank: (rank != blamed, last.get(rank, 0), rank))
+    ranks = sorted(members - set(others), key=lambda rank: (rank != odd, last.get(rank, 0), rank))
     if not ranks:
         return None
     own = calls[ranks[0]][-1]
@@ -121,7 +127,7 @@ def _absent(
     return Mismatch(tuple(ranks), others, True, f"{text} ({own.place})")
 
 
-def _waited_for(of_group: Mapping[int, Mapping[int, Call]]) -> int:
+def _waited_for(of_group: Mapping[int, Mapping[int, CollectiveCall]]) -> int:
     """The number of the call that the group is in: the newest, or on GPUs the first that has not completed on all ranks."""
     if not any(call.state for own in of_group.values() for call in own.values()):
         return max(max(own) for own in of_group.values())
@@ -131,7 +137,7 @@ def _waited_for(of_group: Mapping[int, Mapping[int, Call]]) -> int:
     return min(open_calls)
 
 
-def _count(ranks: Sequence[int], calls: Mapping[int, Sequence[Call]]) -> str:
+def _count(ranks: Sequence[int], calls: Mapping[int, Sequence[CollectiveCall]]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     return f"{len(ranks)} others" if len(ranks) < len(calls) else f"{len(ranks)} ranks"
@@ -144,7 +150,7 @@ def parse(members: str) -> Sequence[int]:
     return [int(each) for each in members.split(",") if re.fullmatch(r"\d{1,7}", each)]
 
 
-def _kind(call: Call) -> tuple[object, ...]:
+def _kind(call: CollectiveCall) -> tuple[object, ...]:
     """What has to be equal on all ranks."""
     return _kind_of(call.operation, call.shapes, call.dtypes)
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from algorun.common.fast_dataclasses import dataclass
 
-from .call import Call
+from .call import CollectiveCall
 
 # Patterns are text, compiled at the first hang: no start waits for that.
 STANDARD = r"/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen "
@@ -51,7 +51,7 @@ MOST_PLACES = 3  # where ranks wait, in the message
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     """One entry of a stack: a function, and the line that it is at."""
 
     file: str
@@ -75,14 +75,14 @@ class Stack:
     rank: int
     host: str
     steps: int
-    frames: tuple[Frame, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
     frozen: bool = False
     text: str = ""
     source: str = ""
-    calls: tuple[Call, ...] = ()
+    calls: tuple[CollectiveCall, ...] = ()
 
     @property
-    def own(self) -> Frame | None:
+    def own(self) -> StackFrame | None:
         """The innermost frame of the user's code, else the innermost of all."""
         inside = next(iter(self.frames), None)
         return next((frame for frame in self.frames if not re.search(LIBRARY, frame.file)), inside)
@@ -90,7 +90,7 @@ class Stack:
     @property
     def wait(self) -> str:
         """Where the main thread waits for others, such as `all_reduce (distributed_c10d.py:3252)`; "" where it works."""
-        waits: list[Frame] = []
+        waits: list[StackFrame] = []
         for frame in self.frames:
             if re.search(f"{COLLECTIVE}|{VALUE}", f"{frame.file} {frame.function}"):
                 waits.append(frame)
@@ -139,9 +139,9 @@ def only_wait_for_gpus(stacks: Sequence[Stack]) -> bool:
 
 
 def odd(stacks: Sequence[Stack]) -> Stack:
-    """The rank to blame. `stacks` holds one stack of each rank, at least one.
+    """The rank that holds the others up. `stacks` holds one stack of each rank, at least one.
 
-    A rank that does not answer is blamed first. Else the suspects are the ranks that work and are behind in steps, or
+    A rank that does not answer is named first. Else the suspects are the ranks that work and are behind in steps, or
     else those that work, or else those that are behind. Of the suspects it is the one at the place where the fewest
     are, and of equals the lowest rank.
     """
@@ -164,17 +164,17 @@ def of_one_rank(processes: Sequence[Stack]) -> Stack:
     return odd(workers or processes)
 
 
-def message(blamed: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: str = "") -> str:
-    """One line: for how long, where the blamed rank is, and where the others wait.
+def message(named: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: str = "") -> str:
+    """One line: for how long, where the named rank is, and where the others wait.
 
     `timed_out` names the ranks whose waits have timed out; the line then says so in place of the time.
     """
-    others = [stack for stack in stacks if stack is not blamed]
+    others = [stack for stack in stacks if stack is not named]
     waits = Counter(stack.wait for stack in others if not stack.frozen and stack.wait)
     ahead = max((stack.steps for stack in others), default=0)
-    elsewhere = f" (others: {ahead})" if ahead > blamed.steps else ""
-    begin = f"no step for {idle_s:.0f} s after step {blamed.steps}{elsewhere}"
-    text = f"{_doing(blamed)} while {timed_out} timed out" if timed_out else f"{begin}: {_doing(blamed)}"
+    elsewhere = f" (others: {ahead})" if ahead > named.steps else ""
+    begin = f"no step for {idle_s:.0f} s after step {named.steps}{elsewhere}"
+    text = f"{_doing(named)} while {timed_out} timed out" if timed_out else f"{begin}: {_doing(named)}"
     if not waits:
         return text
     label, count = waits.most_common(1)[0]
@@ -184,7 +184,7 @@ def message(blamed: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: st
 
 
 def nobody(stacks: Sequence[Stack], idle_s: float) -> str:
-    """One line where no rank is to blame: for how long, and where all wait."""
+    """One line where no rank holds the others up: for how long, and where all wait."""
     waits = Counter(_waits_at(stack) for stack in stacks)
     where = ", ".join(f"{count} in {label}" for label, count in waits.most_common(MOST_PLACES))
     more = sum(count for _, count in waits.most_common()[MOST_PLACES:])

@@ -80,7 +80,7 @@ class Attempts:
         if self.root_cause.open or self._done != set(self._hosts):
             return None
         if self.stop_reason and self._failed_saves:
-            failure = self._restarts.counted(self._failed_saves.blamed(ranks))
+            failure = self._restarts.counted(self._failed_saves.cause(ranks))
             return Verdict("failed", failure.code, failure)
         if self.stop_reason:
             return Verdict("stopped", ExitCode.OK, None, f"{self.stop_reason}{self._unsaved(ranks)}")

@@ -24,8 +24,8 @@ EVEN = (
 )
 
 
-def failure_to_blame(reported: Iterable[tuple[float, Failure]]) -> Failure:
-    """The failure to blame, of (onset, failure) pairs with onsets on one clock.
+def likeliest_cause(reported: Iterable[tuple[float, Failure]]) -> Failure:
+    """The likeliest root cause, of (onset, failure) pairs with onsets on one clock.
 
     1. A failure that only names a vanished peer, or a wait in vain, comes after every other (`Failure.distance`). So a
        lost host beats the exceptions of ranks that were connected to it.
@@ -61,7 +61,7 @@ def missed_by_mpi(left: Sequence[RankLeft], first: Failure, reported: Sequence[F
     return []
 
 
-def blame_left_rank(left: Sequence[RankLeft], ranks: int, seen: Failure) -> Failure:
+def left_rank_as_cause(left: Sequence[RankLeft], ranks: int, seen: Failure) -> Failure:
     """The root cause where a rank that others needed has left with 0. `left` holds such ranks, the first one first.
 
     `seen` is the failure of a rank that needed it; the result keeps its code and words. `ranks` is the number of all
@@ -146,12 +146,12 @@ class FailureReports:
         self._longer, self.deadline = True, now + MISSED_S
         return False
 
-    def blamed(self, ranks: int) -> Failure:
+    def cause(self, ranks: int) -> Failure:
         """The failure that the job ends with, by what is known now. `ranks` is how many the job has."""
-        first, left = failure_to_blame(self._reported.values()), self.left_ranks()
+        first, left = likeliest_cause(self._reported.values()), self.left_ranks()
         if left and not only_misses_a_peer(first):
             left = missed_by_mpi(left, first, [each for _, each in self._reported.values()])
-        return blame_left_rank(left, ranks, first) if left else first
+        return left_rank_as_cause(left, ranks, first) if left else first
 
     def in_vain(self, ranks: int) -> list[Failure]:
         """The ranks that have waited in vain for a rank that still lives, the first one first.
@@ -161,7 +161,7 @@ class FailureReports:
         if (
             self._left
             or len(self._reported) >= ranks
-            or not only_misses_a_peer(failure_to_blame(self._reported.values()))
+            or not only_misses_a_peer(likeliest_cause(self._reported.values()))
         ):
             return []
         waited = [(at, each) for at, each in self._reported.values() if each.distance is Distance.WAITED]
@@ -179,7 +179,7 @@ class FailureReports:
 
     @property
     def _explained(self) -> bool:
-        return bool(self._left) or not only_misses_a_peer(failure_to_blame(self._reported.values()))
+        return bool(self._left) or not only_misses_a_peer(likeliest_cause(self._reported.values()))
 
     def _end_early(self, now: float) -> None:
         """Ends a longer window once something explains the failures."""

@@ -21,7 +21,7 @@ LEAST_S = 3.0  # of training that the line at the end must have seen
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class LoadKind:
     """One thing to warn about: whether it holds for a host (None: the report does not say), and the line about the hosts
     for which it does."""
 
@@ -124,10 +124,10 @@ def _named(hosts: Mapping[str, str]) -> str:
     return ", ".join(shown) + (f" and {rest} more" if rest else "")
 
 
-KINDS: Mapping[str, Kind] = {
-    "data": Kind(lambda load: (load.data or 0.0) >= LONG_WAIT if load.training else None, _data),
-    "idle": Kind(lambda load: load.idle > 0 if load.training and load.gpus else None, _idle),
-    "throttled": Kind(lambda load: load.throttled > 0 if load.training and load.gpus else None, _throttled),
-    "memory": Kind(lambda load: None if load.memory is None else load.memory >= FULL_MEMORY, _memory),
-    "disk": Kind(lambda load: load.fullest is not None, _disk),
+KINDS: Mapping[str, LoadKind] = {
+    "data": LoadKind(lambda load: (load.data or 0.0) >= LONG_WAIT if load.training else None, _data),
+    "idle": LoadKind(lambda load: load.idle > 0 if load.training and load.gpus else None, _idle),
+    "throttled": LoadKind(lambda load: load.throttled > 0 if load.training and load.gpus else None, _throttled),
+    "memory": LoadKind(lambda load: None if load.memory is None else load.memory >= FULL_MEMORY, _memory),
+    "disk": LoadKind(lambda load: load.fullest is not None, _disk),
 }

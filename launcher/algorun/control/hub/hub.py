@@ -43,14 +43,14 @@ from .attempts import Attempts
 from .gate import Gate
 
 if TYPE_CHECKING:
-    from .reports import Reports
+    from .reports import HubReports
 
 LATE_S = 10.0  # how long a verdict at the gate waits for hosts that have not come yet
 
 Sends = list[tuple[str, Message]]
 
 
-class State(Enum):
+class HubState(Enum):
     GATE = "gate"
     RUN = "run"
     RESTART = "restart"
@@ -64,13 +64,13 @@ class Hub:
     """
 
     def __init__(self, now: float, hosts: Sequence[str], limits: Limits, restarts: int = 0) -> None:
-        self.state = State.GATE
+        self.state = HubState.GATE
         self.verdict: Verdict | None = None
         self._hosts, self._limits = tuple(hosts), limits
         self.gate = Gate(now, hosts, limits)
         self._loss = HostLoss(now, limits)
         self.attempts = Attempts(hosts, limits, restarts)
-        self._reports: Reports | None = None
+        self._reports: HubReports | None = None
         self._leave_deadline = 0.0
         self._ended_at_gate = False
 
@@ -79,12 +79,12 @@ class Hub:
         return self._hosts[0]
 
     @property
-    def reports(self) -> Reports:
+    def reports(self) -> HubReports:
         """What the hosts report while ranks run; made by the first report, for no start needs it."""
         if self._reports is None:
-            from .reports import Reports
+            from .reports import HubReports
 
-            self._reports = Reports()
+            self._reports = HubReports()
         return self._reports
 
     @property
@@ -96,7 +96,7 @@ class Hub:
     def finished(self) -> bool:
         """True once every other host has left, or had its time to: after a verdict at the gate also the late ones."""
         awaited = self._hosts if self._ended_at_gate else self.gate.hellos
-        return self.state is State.END and self.departed >= set(awaited) - {self.leader}
+        return self.state is HubState.END and self.departed >= set(awaited) - {self.leader}
 
     @property
     def deadline(self) -> float:
@@ -106,9 +106,9 @@ class Hub:
         due = self._loss.deadline
         if not self._loss.awaits:
             due = min(due, self.attempts.root_cause.deadline)
-        if self.state in (State.GATE, State.RESTART):
+        if self.state in (HubState.GATE, HubState.RESTART):
             due = min(due, self.gate.deadline)
-        if self.state is State.END:
+        if self.state is HubState.END:
             due = min(due, self._leave_deadline)
         return due
 
@@ -117,12 +117,12 @@ class Hub:
     @property
     def missing(self) -> list[str]:
         """Hosts that have not come, as long as they are waited for."""
-        return self.gate.missing if self.state is State.GATE else []
+        return self.gate.missing if self.state is HubState.GATE else []
 
     @property
     def rivals(self) -> bool:
         """True while another leader waits for a verdict."""
-        return self.state is State.GATE and bool(self.gate.rivals.hellos)
+        return self.state is HubState.GATE and bool(self.gate.rivals.hellos)
 
     def hello(self, now: float, hello: Hello) -> Sends:
         """A host has come. A stranger or a second host of the same name is refused, the job goes on."""
@@ -130,7 +130,7 @@ class Hub:
         refusal = self.gate.refusal(host)
         if refusal:
             return [(host, Refuse(refusal))]
-        if self.state is State.GATE and self.gate.rivals.takes(hello):
+        if self.state is HubState.GATE and self.gate.rivals.takes(hello):
             return [(host, Heartbeat())]  # no verdict yet
         self.gate.hello(now, hello)
         self._loss.heard(now, host)
@@ -147,7 +147,7 @@ class Hub:
 
     def rivals_asked(self, now: float, answered: Collection[str]) -> Sends:
         """All missing hosts were asked whether they lead too; `answered` do, and have no verdict."""
-        newest = self.gate.rivals.judge(answered) if self.state is State.GATE else ""
+        newest = self.gate.rivals.judge(answered) if self.state is HubState.GATE else ""
         if not newest:
             return []
         self.gate.hellos |= self.gate.rivals.hellos
@@ -155,14 +155,14 @@ class Hub:
 
     def ended_by_rival(self, now: float, host: str, verdict: Verdict) -> Sends:
         """Another leader has ended the job. Late hosts whose files name this one hear it here."""
-        sends = self._end(now, verdict) if self.state is State.GATE and verdict.kind == "failed" else []
-        if self.state is State.END:
+        sends = self._end(now, verdict) if self.state is HubState.GATE and verdict.kind == "failed" else []
+        if self.state is HubState.END:
             self.departed.add(host)
         return sends
 
     def waits(self, now: float) -> str:
         """A line about the hosts that the others wait for at the gate, where one is due."""
-        return self.gate.waits(now) if self.state is State.GATE else ""
+        return self.gate.waits(now) if self.state is HubState.GATE else ""
 
     # -- what hosts say --------------------------------------------------------------------------------------------
 
@@ -172,31 +172,31 @@ class Hub:
 
     def ready(self, now: float, host: str, ready: Ready) -> Sends:
         """A host has its code and could start, or could start again. When all could, they do."""
-        if self.state not in (State.GATE, State.RESTART) or host not in self.gate.hellos:
+        if self.state not in (HubState.GATE, HubState.RESTART) or host not in self.gate.hellos:
             return []
         self.gate.is_ready(now, host, ready)
         return self._compare(now, host) or self._open(now)
 
     def fail(self, now: float, failure: Failure) -> Sends:
         """A host reports a failure. The first one opens a window; what comes within it is weighed too."""
-        if self.state is State.END or failure.host not in self.gate.hellos:
+        if self.state is HubState.END or failure.host not in self.gate.hellos:
             return []
         if failure.attempt != self.attempts.number:  # sent before this host heard of the restart
             return []
-        if self.state is not State.RUN:  # it cannot get ready; nothing runs yet that could be its cause
+        if self.state is not HubState.RUN:  # it cannot get ready; nothing runs yet that could be its cause
             return self._fail(now, failure)
         self.attempts.failed(now, failure)
         return []
 
     def rank_left(self, now: float, left: RankLeft) -> Sends:
         """A rank has left with 0, while its host goes on."""
-        if self.state is State.RUN:
+        if self.state is HubState.RUN:
             self.attempts.rank_left(now, left)
         return []
 
     def hang(self, now: float, idle_s: float) -> Sends:
         """A rank somewhere makes no steps: all hosts are asked for the stacks of their ranks."""
-        if self.state is not State.RUN or self.attempts.stop_reason:
+        if self.state is not HubState.RUN or self.attempts.stop_reason:
             return []
         question = self.attempts.root_cause.hang(now, idle_s)
         return self._ask(question) if question else []
@@ -215,16 +215,16 @@ class Hub:
 
     def stop(self, now: float, why: str) -> Sends:
         """A host was told to stop: all stop."""
-        if self.state is State.END or self.attempts.stop_reason:
+        if self.state is HubState.END or self.attempts.stop_reason:
             return []
         self.attempts.stop(now, why)
-        if self.state is not State.RUN:  # no rank runs that could save anything
+        if self.state is not HubState.RUN:  # no rank runs that could save anything
             return self._end(now, Verdict("stopped", ExitCode.OK, None, why))
         return [(each, Stop(why)) for each in self.gate.hellos]
 
     def done(self, now: float, host: str, message: Done) -> Sends:
         """All ranks of a host have ended well, or were stopped."""
-        verdict = self.attempts.done(host, message, self.gate.slots) if self.state is State.RUN else None
+        verdict = self.attempts.done(host, message, self.gate.slots) if self.state is HubState.RUN else None
         return self._end(now, verdict) if verdict else []
 
     def bye(self, now: float, host: str, informed: Collection[str] = (), why: str = "") -> Sends:
@@ -232,7 +232,7 @@ class Hub:
 
         `informed` are the hosts that know another leader's verdict: they will not come.
         """
-        if self.state is not State.END:
+        if self.state is not HubState.END:
             return self.lost(now, host, f"host lost: {f'it gave up: {why}' if why else 'it left before the end'}")
         self.departed.update((host, *informed))
         return []
@@ -253,7 +253,7 @@ class Hub:
         self.gate.rivals.hellos.pop(host, None)
         if host in self.gate.hellos and host not in self.departed:
             self.departed.add(host)
-            if self.state is not State.END:
+            if self.state is not HubState.END:
                 self.attempts.host_lost(now, host, reason, age_s)
         return []
 
@@ -269,13 +269,15 @@ class Hub:
                 sends += self.lost(now, host, reason)
             for host, (reason, age_s) in self._loss.not_back(now).items():
                 sends += self.lost(now, host, reason, age_s)
-        if self.state in (State.GATE, State.RESTART) and now >= self.gate.deadline:
+        if self.state in (HubState.GATE, HubState.RESTART) and now >= self.gate.deadline:
             sends += self._overdue(now)
-        if self.state is not State.END and not self._loss.awaits:  # whether a host is lost matters for the root cause
+        if (
+            self.state is not HubState.END and not self._loss.awaits
+        ):  # whether a host is lost matters for the root cause
             found = self.attempts.due(now, self.gate.slots)
             if found is not None:
                 sends += self._ask(found) if isinstance(found, AskStacks) else self._judge(now, found)
-        if self.state is State.END and now >= self._leave_deadline:
+        if self.state is HubState.END and now >= self._leave_deadline:
             self.departed.update(self._hosts)
         return sends
 
@@ -288,7 +290,7 @@ class Hub:
 
     def _overdue(self, now: float) -> Sends:
         """Hosts that came have the time for their preparation besides; a restart has its own limit."""
-        if self.state is State.RESTART:
+        if self.state is HubState.RESTART:
             return self._fail(now, self.attempts.not_ready_again(self._limits.restart_s, self.gate.unready))
         failure = self.gate.overdue(now)
         return self._fail(now, failure) if failure else []
@@ -306,7 +308,7 @@ class Hub:
         futile = self.attempts.begins({host: ready.newest for host, ready in self.gate.ready.items()})
         if futile is not None:
             return self._fail(now, futile)
-        self.state = State.RUN
+        self.state = HubState.RUN
         go = self.gate.go(self.attempts.number)
         return [(host, go) for host in self._hosts]
 
@@ -318,7 +320,7 @@ class Hub:
         decision = self.attempts.judge(root_cause, self.departed)
         if isinstance(decision, Failure):
             return self._fail(now, decision)
-        self.state = State.RESTART
+        self.state = HubState.RESTART
         self.gate.wait_again(now)
         return [(host, decision) for host in self._hosts]
 
@@ -326,13 +328,13 @@ class Hub:
         return self._end(now, Verdict("failed", failure.code, failure))
 
     def _end(self, now: float, verdict: Verdict) -> Sends:
-        if self.state is State.END:
+        if self.state is HubState.END:
             return []
         leave_s = self._limits.kill_s + self._limits.leave_s
-        self._ended_at_gate = self.state is State.GATE and now < self.gate.deadline
+        self._ended_at_gate = self.state is HubState.GATE and now < self.gate.deadline
         if self._ended_at_gate:  # hosts that come a little later hear it too, not only that nobody is there
             leave_s = max(leave_s, min(LATE_S, self.gate.deadline - now))
-        number, self.state = self.attempts.number, State.END
+        number, self.state = self.attempts.number, HubState.END
         self.verdict = self._reports.add_to(verdict, number) if self._reports is not None else verdict
         self.gate.hellos |= self.gate.rivals.hellos
         self.attempts.root_cause.close()

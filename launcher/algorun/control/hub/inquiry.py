@@ -1,4 +1,4 @@
-"""The hub's question to all hosts when a rank makes no steps or has waited in vain, and whom it blames. Pure."""
+"""The hub's question to all hosts when a rank makes no steps or has waited in vain, and which rank it names. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from algorun.control.hang import calls, hang
 from algorun.control.hang.hang import Stack
 from algorun.control.wire.messages import ANSWER_S
 
-from .failure_reports import blame_left_rank
+from .failure_reports import left_rank_as_cause
 
 KEPT = "the stacks of all ranks are in output/data, stacks-rank-*.txt"
 NETWORK = "look at the network between hosts and at the GPUs: NCCL_DEBUG=INFO prints NCCL's routes, nvidia-smi -q a GPU's errors"
@@ -47,26 +47,26 @@ class Inquiry:
             return None
         if found is None and not left and not self._in_vain and hang.only_wait_for_gpus(self.stacks):
             return self._nobody(now, leader, attempt)
-        blamed = self._blamed(suspects, found)
-        text = hang.message(blamed, self.stacks, self._idle_s, self._timed_out)
-        if found is not None and blamed.rank in found.ranks:
+        named = self._named(suspects, found)
+        text = hang.message(named, self.stacks, self._idle_s, self._timed_out)
+        if found is not None and named.rank in found.ranks:
             text = f"{text}; {found.text}"
-        missed = bool(left and blamed.wait)
+        missed = bool(left and named.wait)
         if left and not missed:
             text = f"{text}; rank {left[0].rank} on {left[0].host} had {left[0].how}"
         failure = Failure(
             kind="hang",
-            host=blamed.host,
+            host=named.host,
             code=ExitCode.HANG,
             message=text,
-            rank=blamed.rank,
-            traceback=_traceback(blamed),
+            rank=named.rank,
+            traceback=_traceback(named),
             hint=KEPT_OF_LIVING if self._in_vain else KEPT,
             attempt=attempt,
-            step=blamed.steps,
+            step=named.steps,
             age_s=now - self.since,
         )
-        return blame_left_rank(left, ranks, failure) if missed else failure
+        return left_rank_as_cause(left, ranks, failure) if missed else failure
 
     def _nobody(self, now: float, leader: str, attempt: int) -> Failure:
         """The network or a GPU holds all ranks up, and nothing tells which."""
@@ -76,8 +76,8 @@ class Inquiry:
         hint = f"{NETWORK}; {KEPT}"
         return Failure("hang", leader, ExitCode.HANG, text, hint=hint, attempt=attempt, age_s=now - self.since)
 
-    def _blamed(self, suspects: Sequence[Stack], found: calls.Mismatch | None) -> Stack:
-        """The rank that the stacks blame, unless it only waits, or works and the calls of ranks differ."""
+    def _named(self, suspects: Sequence[Stack], found: calls.Mismatch | None) -> Stack:
+        """The rank that the stacks name, unless it only waits, or works and the calls of ranks differ."""
         odd = hang.odd(suspects) if suspects else None
         if found is None or (odd is not None and (odd.frozen or (found.absent and not odd.wait))):
             assert odd is not None

@@ -9,7 +9,7 @@ from .host_loads import HostLoads
 from .pace import Paces
 
 
-class Reports:
+class HubReports:
     """The `paces` of all ranks and the `loads` of all hosts."""
 
     def __init__(self) -> None:

@@ -5,7 +5,7 @@
 3. Where all calls of all ranks time out at once, the calls that ranks told half-way to that limit may explain it.
 4. Where ranks have waited in vain for a rank that still lives, or a rank makes no steps, all hosts are asked for the
    stacks of their ranks first (inquiry.py, hang.py).
-5. `failure_to_blame` (failure_reports.py) picks the failure whose own words are nearest to a cause (peer_errors.py),
+5. `likeliest_cause` (failure_reports.py) picks the failure whose own words are nearest to a cause (peer_errors.py),
    and of equals the earliest.
 """
 
@@ -110,16 +110,16 @@ class RootCause:
         if not self._reports.due(now, ranks):
             return None
         in_vain = [] if stopping else self._reports.in_vain(ranks)
-        return self._ask(now, in_vain=in_vain) if in_vain else self._by_calls(self._reports.blamed(ranks))
+        return self._ask(now, in_vain=in_vain) if in_vain else self._by_calls(self._reports.cause(ranks))
 
     def after_stacks(self, now: float, ranks: int, attempt: int) -> Failure:
         """The rank that holds the others up, unless something else has failed before."""
         assert self._inquiry is not None
         hanging = self._inquiry.failure(now, self._leader, attempt, self._reports.left_ranks(), ranks)
         if hanging is None:
-            return self._by_calls(self._inquiry.kept(self._reports.blamed(ranks)))
+            return self._by_calls(self._inquiry.kept(self._reports.cause(ranks)))
         self._reports.overrule(now, hanging)
-        return self._reports.blamed(ranks)
+        return self._reports.cause(ranks)
 
     def _by_calls(self, failure: Failure) -> Failure:
         """A failure that says only that a wait was in vain, with what the ranks' last calls tell."""
@@ -132,8 +132,8 @@ class RootCause:
         found = mismatch({rank: stack.calls for rank, stack in (self._told | living).items() if stack.calls})
         if found is None:
             return failure
-        blamed = self._reports.of_rank(found.ranks[0]) or failure
-        return replace(blamed, message=f"{blamed.message}; {found.text}")
+        cause = self._reports.of_rank(found.ranks[0]) or failure
+        return replace(cause, message=f"{cause.message}; {found.text}")
 
     def complete(self, failure: Failure) -> Failure:
         """The root cause with what else was reported."""

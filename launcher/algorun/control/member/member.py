@@ -29,7 +29,7 @@ from .joining import Joining
 from .rank_failures import RankFailures
 
 
-class State(Enum):
+class MemberState(Enum):
     """`IN_JOB` are those before the verdict."""
 
     JOIN = "join"
@@ -40,7 +40,7 @@ class State(Enum):
     LEFT = "left"
 
 
-IN_JOB = frozenset({State.JOIN, State.RUN, State.RESTART})
+IN_JOB = frozenset({MemberState.JOIN, MemberState.RUN, MemberState.RESTART})
 
 
 class Grace:
@@ -67,7 +67,7 @@ class Member:
     """State of this host. `leader` is the hub's host."""
 
     def __init__(self, now: float, host: str, leader: str, limits: Limits) -> None:
-        self.state, self.ranks = State.JOIN, RankFailures(host)
+        self.state, self.ranks = MemberState.JOIN, RankFailures(host)
         self.verdict: Verdict | None = None
         self._host, self._leader, self._limits = host, leader, limits
         self._hub = HubLoss(now, leader, limits)
@@ -82,7 +82,7 @@ class Member:
     @property
     def awaits_ranks(self) -> bool:
         """True until the hub has been told that all ranks of this attempt have ended."""
-        return self.state is State.RUN and self._report.note is None
+        return self.state is MemberState.RUN and self._report.note is None
 
     @property
     def failed_ranks(self) -> list[int]:
@@ -93,7 +93,7 @@ class Member:
     def deadline(self) -> float:
         joining = self._joining
         times = [self._hub.next_beat_at, self._grace.kill_at, joining.prepare_deadline]
-        if self.state is State.JOIN:
+        if self.state is MemberState.JOIN:
             times += [joining.deadline(reached=self._hub.reached), joining.alone_at]
         if self.state in IN_JOB:
             times += [self._hub.silent_at, self._report.deadline]
@@ -110,17 +110,17 @@ class Member:
 
         `bundled`: the program is one of ours, with our exit codes. `code`: the folder of the user's code.
         """
-        if self.state is not State.JOIN:
+        if self.state is not MemberState.JOIN:
             return []
-        self.state, self._report.attempt = State.RUN, go.attempt
+        self.state, self._report.attempt = MemberState.RUN, go.attempt
         self.ranks.begin(ranks, bundled=bundled, code=code)
         return [Start(go)]
 
     def restart(self, now: float, attempt: int) -> list[Action]:
         """The attempt has failed and another one follows: this one's ranks end first."""
-        if self.state is not State.RUN or self.stopping:  # the hub hears of the stop, and ends the job
+        if self.state is not MemberState.RUN or self.stopping:  # the hub hears of the stop, and ends the job
             return []
-        self.state = State.RESTART
+        self.state = MemberState.RESTART
         self._report.restart(attempt)
         self.ranks.begin({})
         self._grace.kill_at = now + self._limits.kill_s
@@ -149,7 +149,7 @@ class Member:
         `printed` is the end of what the rank has printed.
         """
         failure = self.ranks.raised(now, local_rank, raised, is_rank=is_rank, printed=printed)
-        if failure is None or self.state is not State.RUN or self.stopping:
+        if failure is None or self.state is not MemberState.RUN or self.stopping:
             return []
         return self._tell(now, local_rank, failure)
 
@@ -159,7 +159,7 @@ class Member:
         """A rank has ended; -n for signal n. `tail` is the end of its stderr, `printed` that of both streams, `step` how far it
         was."""
         rank, failure = self.ranks.running(local_rank), self.ranks.exited(now, local_rank, returncode, tail, printed)
-        if rank is None or self.state is not State.RUN:
+        if rank is None or self.state is not MemberState.RUN:
             return []
         if (
             failure is None
@@ -190,7 +190,7 @@ class Member:
 
     def hangs(self, now: float, idle_s: float) -> list[Action]:
         """A rank of this host has made no step for `idle_s`. The hub is told once in an attempt, and decides."""
-        if self.state is not State.RUN or self.stopping or self._report.hang_told:
+        if self.state is not MemberState.RUN or self.stopping or self._report.hang_told:
             return []
         self._report.hang_told = True
         return [ToHub(Hang(idle_s))]
@@ -215,13 +215,13 @@ class Member:
 
     def cleared(self, now: float) -> None:
         """Nothing of the failed attempt is left: this host waits for `go` once more."""
-        if self.state is State.RESTART:
-            self.state, self._grace.kill_at = State.JOIN, math.inf
+        if self.state is MemberState.RESTART:
+            self.state, self._grace.kill_at = MemberState.JOIN, math.inf
             self._joining.again(now)
 
     def broken(self, now: float, failure: Failure) -> list[Action]:
         """Something of this host other than a rank has failed (its preparation, its engine, its plan)."""
-        if self.state is State.JOIN or (self.state is State.RUN and not self.stopping):
+        if self.state is MemberState.JOIN or (self.state is MemberState.RUN and not self.stopping):
             return self._tell(now, -1, failure)
         return []
 
@@ -231,7 +231,7 @@ class Member:
         if self.state not in IN_JOB:
             return []
         actions: list[Action] = [ToHub(Stop(why))]
-        if self.state is not State.JOIN:
+        if self.state is not MemberState.JOIN:
             actions += self.stop(now, why)
         elif not self._hub.reached and not self._joining.stop(now, why):
             return self._stopped_alone(now)
@@ -239,7 +239,7 @@ class Member:
 
     def stop(self, now: float, why: str) -> list[Action]:
         """All hosts stop: ranks are told, and have the grace to save."""
-        if self.stopping or self.state is not State.RUN:
+        if self.stopping or self.state is not MemberState.RUN:
             return []
         self._grace.stopping = True
         self._report.deadline = math.inf
@@ -250,7 +250,7 @@ class Member:
 
     def hurry(self, now: float) -> list[Action]:
         """Somebody at a terminal asked a second time: no more grace."""
-        if not self.stopping or self.state is not State.RUN or not self._grace.kill_now():
+        if not self.stopping or self.state is not MemberState.RUN or not self._grace.kill_now():
             return []
         return [Warn("interrupted again: ranks that still run are killed"), Signal(signal.SIGKILL)]
 
@@ -260,14 +260,14 @@ class Member:
         Each says whether it still runs. `forced`: what still runs has been killed.
         """
         orderly = self.verdict is not None and self.verdict.kind == "ok"
-        if self.state is not State.LEAVE or ((ranks or (orderly and engine)) and not forced):
+        if self.state is not MemberState.LEAVE or ((ranks or (orderly and engine)) and not forced):
             return []
-        self.state = State.BYE
+        self.state = MemberState.BYE
         return [EndProcesses(), ToHub(messages.bye(self.verdict))]
 
     def left(self) -> None:
         """The supervisor has ended everything, and no host waits for this one."""
-        self.state = State.LEFT
+        self.state = MemberState.LEFT
 
     # -- time ------------------------------------------------------------------------------------------------------
 
@@ -278,18 +278,18 @@ class Member:
             actions.append(ToHub(Heartbeat()))
         if now >= self._grace.kill_at:
             self._grace.kill_now()
-            if self.stopping and self.state is State.RUN:
+            if self.stopping and self.state is MemberState.RUN:
                 actions.append(Warn(f"ranks that outlasted the grace of {self._limits.grace_s:g} s are killed"))
             actions.append(Signal(signal.SIGKILL))
         if self.state in IN_JOB and (silence := self._hub.silence(now)):
             actions += self.hub_lost(now, silence)
-        if self.state is State.JOIN:
+        if self.state is MemberState.JOIN:
             actions += self._tick_joining(now)
         if now >= self._joining.prepare_deadline:
             self._joining.prepared()
             text = f"not ready after {self._limits.prepare_s:g} s (ALGORUN_PREPARE_S)"
             actions += [Signal(signal.SIGKILL), *self.broken(now, Failure("setup", self._host, ExitCode.GATE, text))]
-        if now >= self._report.deadline and self.state in (State.JOIN, State.RUN):
+        if now >= self._report.deadline and self.state in (MemberState.JOIN, MemberState.RUN):
             actions += self._conclude(now, _failed(self._report.unanswered(self._leader, reached=self._hub.reached)))
         return actions
 
@@ -301,7 +301,7 @@ class Member:
             actions += self._conclude(now, _failed(failure), own=True)
         if now >= self._joining.alone_at:
             self._joining.alone_at = math.inf
-            if self.state is State.JOIN and not self._hub.reached:
+            if self.state is MemberState.JOIN and not self._hub.reached:
                 actions += self._stopped_alone(now)
         return actions
 
@@ -318,7 +318,7 @@ class Member:
     def _conclude(self, now: float, verdict: Verdict, *, own: bool = False) -> list[Action]:
         if self.state not in IN_JOB:
             return []
-        self.state, self.verdict = State.LEAVE, verdict
+        self.state, self.verdict = MemberState.LEAVE, verdict
         self._report.deadline = math.inf
         if verdict.kind == "ok":  # no rank is left; an engine may take a moment to end
             self._grace.kill_at = now + self._limits.leave_s

@@ -110,7 +110,7 @@ class RankFailures:
     def _of_status(self, rank: int, returncode: int, tail: str, printed: str) -> Failure:
         from algorun.control.failures import last_words, tracebacks
 
-        code, tail = exit_code(returncode), last_words.evidence(tail)
+        code, tail = exit_code(returncode), last_words.telling(tail)
         if returncode < 0:
             return self._of_signal(rank, -returncode, tail)
         # A user's script may mean something else by 64; the kind tells the two apart.
@@ -118,7 +118,7 @@ class RankFailures:
         words = last_words.last_words(tail)
         only_stdout = not words
         if not ours and last_words.told_on_stdout(tail, printed):
-            tail = last_words.evidence(printed)
+            tail = last_words.telling(printed)
             words = last_words.last_words(tail)
             if only_stdout and not last_words.says_error(words):
                 words = f"{NO_MESSAGE}; last on stdout: {words}"

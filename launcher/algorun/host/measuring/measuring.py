@@ -15,7 +15,7 @@ from algorun.machine.probe import Machine
 from algorun.timing.host_figures import HostFigures
 
 from .load_reports import LoadReports
-from .rank_times import Reports, ReportTo
+from .rank_times import RankReports, ReportTo
 from .step_counter import StepBoard
 from .times_file import TimesFile
 
@@ -33,7 +33,7 @@ class Measuring:
         self._times = TimesFile(config.paths.output_data, host, tools.warn)
         self._trace = self._step_trace()
         self._sampling: HostSampling | None = None  # once ranks run
-        self._reports: Reports | None = None  # of the attempt
+        self._reports: RankReports | None = None  # of the attempt
         self._loads: LoadReports | None = None
 
     def _step_trace(self) -> StepTrace | None:
@@ -88,7 +88,7 @@ class Measuring:
 
     def begin(self, attempt: int, ranks: Sequence[int], board: StepBoard) -> None:
         """Attempt number `attempt`, from 0, is about to start these ranks of this host; `board` has their records."""
-        self._reports = Reports(board, ranks, attempt, ReportTo(self._tools.send, self._times))
+        self._reports = RankReports(board, ranks, attempt, ReportTo(self._tools.send, self._times))
         self._loads = LoadReports(board, len(ranks), attempt, self._tools.send)
         if self._trace is not None:
             self._trace.begin(attempt + 1, ranks)

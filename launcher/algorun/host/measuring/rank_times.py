@@ -37,7 +37,7 @@ class ReportTo:
     file: TimesFile
 
 
-class Reports:
+class RankReports:
     """The reports of one attempt; `ranks` are the global ranks of this host, by local rank.
 
     Nothing is told of a host with too many ranks, nor before each of its ranks has made a step.

@@ -16,7 +16,7 @@ from algorun.job.config import JobConfig
 from algorun.job.paths import write_aside
 from algorun.timing import step_trace
 from algorun.timing.host_clock import HostClock
-from algorun.timing.step_trace import Moments, Part
+from algorun.timing.step_trace import Moments, TracePart
 
 FIRST_QUESTIONS = 3  # when ranks have started: the window may be over, and the job too, before there is time for more
 IN_A_ROW = 16  # after the window, each with the answer to the one before: the shortest round trip counts
@@ -101,7 +101,7 @@ class StepTrace:
     def _write(self, ranks: dict[int, Moments]) -> None:
         moments = [moment for each in ranks.values() for moment, _ in each.moments]
         clock = self._clock.offset(min(moments, default=0.0), max(moments, default=0.0))
-        part = Part(self._host, self._number, self._attempt, ranks, clock, time.time() - time.monotonic())
+        part = TracePart(self._host, self._number, self._attempt, ranks, clock, time.time() - time.monotonic())
         path = self._paths.step_trace(self._host, str(self._attempt))
         try:
             write_aside(path, json.dumps(step_trace.to_json(part), separators=(",", ":")) + "\n", flush=False)

@@ -9,7 +9,7 @@ import re
 from typing import Any, cast
 
 from algorun.common.codec import loads
-from algorun.control.hang.call import Call
+from algorun.control.hang.call import CollectiveCall
 from algorun.control.hang.hang import LIBRARY
 
 LARGEST = 2 * 1024 * 1024  # bytes of an answer
@@ -46,7 +46,7 @@ def limit_s(pid: int, folder: str) -> float:
         return math.inf
 
 
-def read(pid: int, rank: int, folder: str) -> tuple[Call, ...]:
+def read(pid: int, rank: int, folder: str) -> tuple[CollectiveCall, ...]:
     """The calls of a process, oldest first; none where it has not answered, or torch knows it by another rank."""
     try:
         with open(_path(pid, folder), "rb") as file:
@@ -56,7 +56,7 @@ def read(pid: int, rank: int, folder: str) -> tuple[Call, ...]:
         return ()
 
 
-def _call(each: dict[str, object]) -> Call:
+def _call(each: dict[str, object]) -> CollectiveCall:
     """The call with its innermost frame of the user's code; without a place where all frames are a library's."""
     file, line = "", 0
     for frame in cast("list[tuple[str, int, str]]", each["frames"]):
@@ -64,4 +64,4 @@ def _call(each: dict[str, object]) -> Call:
             file, line = str(frame[0]), int(frame[1])
             break
     texts = {name: str(each[name]) for name in ("group", "operation", "members", "shapes", "dtypes", "state")}
-    return Call(number=int(str(each["number"])), file=file, line=line, **texts)
+    return CollectiveCall(number=int(str(each["number"])), file=file, line=line, **texts)

@@ -79,13 +79,13 @@ def parse_message(line: bytes) -> Fields | None:
     return message
 
 
-def run_folder(wish: str, longest: int, default: str = DEFAULT_TEMPORARY) -> str:
-    """Makes a folder for this user alone, in which sockets and a few small files can be made. It is below `default` where `wish`
+def run_folder(wanted: str, longest: int, default: str = DEFAULT_TEMPORARY) -> str:
+    """Makes a folder for this user alone, in which sockets and a few small files can be made. It is below `default` where `wanted`
     is unusable: absent, read-only, full, without inodes, over a quota, or longer than `longest` characters.
 
     Raises UserError, which names both folders, where neither can be used.
     """
-    base = os.path.abspath(wish) if wish else default
+    base = os.path.abspath(wanted) if wanted else default
     why = ""
     if len(base) > longest:
         why = f"{base}: more than {longest} characters, too many for a socket's path; "

@@ -7,7 +7,7 @@ import os
 import re
 import signal
 
-from algorun.control.hang.hang import Frame
+from algorun.control.hang.hang import StackFrame
 
 PROC = "/proc"
 EXITING = 0x4  # among a process's flags there (PF_EXITING)
@@ -108,7 +108,7 @@ def _ends(pid: int) -> bool:
     return False
 
 
-def frames(text: str) -> tuple[Frame, ...]:
+def frames(text: str) -> tuple[StackFrame, ...]:
     """The main thread's frames, innermost first, without those of algorun itself.
 
     faulthandler lists the newest thread first, so the main thread comes last. With more than 100 threads it stops before
@@ -122,10 +122,10 @@ def frames(text: str) -> tuple[Frame, ...]:
         chosen = next((block for block in blocks if block.group().startswith("Current")), chosen)
     end = next((block.start() for block in blocks if block.start() > chosen.start()), len(text))
     found = FRAME.findall(text, chosen.end(), end)
-    return tuple(Frame(file, int(line), function) for file, line, function in found if not file.endswith(OWN))
+    return tuple(StackFrame(file, int(line), function) for file, line, function in found if not file.endswith(OWN))
 
 
-def source(frame: Frame) -> str:
+def source(frame: StackFrame) -> str:
     """The line of source that a frame is at, empty where it cannot be read."""
     with contextlib.suppress(OSError), open(frame.file, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, 1):

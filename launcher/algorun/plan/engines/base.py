@@ -9,7 +9,7 @@ from algorun.common.fast_dataclasses import dataclass, field
 
 if TYPE_CHECKING:
     from algorun.machine.openmpi import OpenMpi
-    from algorun.machine.ray import Offer, Ray
+    from algorun.machine.ray import NodeResources, Ray
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class RayCluster:
 
     installation: Ray | None  # of the planning host
     addresses: Mapping[str, str]  # of all hosts
-    offers: Mapping[str, Offer]  # of all hosts; those of others are assumed to be the planning host's
+    offers: Mapping[str, NodeResources]  # of all hosts; those of others are assumed to be the planning host's
     groups: Mapping[str, tuple[str, ...]]  # instance groups of each host
     secret: str
 

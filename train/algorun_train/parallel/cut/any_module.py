@@ -30,7 +30,7 @@ from algorun_train.parallel.model.trees import arguments, mapped
 from . import boundary, value_dependence, verify_cut
 from .build import Builder, Trials
 from .found_cut import FoundCut, trimmed
-from .partial_forward import Place
+from .partial_forward import ForwardPlace
 from .recorder import Call, Recording, record
 
 # Other numbers than the example's: a shape that depends on the data should change with one of them.
@@ -135,7 +135,7 @@ class Search:
         """Names of the parameters and buffers that the forward pass uses."""
         return {name for name, ticks in self._first.uses.items() if ticks}
 
-    def places(self, units: list[Call], only: Collection[str] | None = None) -> list[Place]:
+    def places(self, units: list[Call], only: Collection[str] | None = None) -> list[ForwardPlace]:
         """The places between successive `units` at which the model can be left and entered, all verified.
 
         `only`: no other places than before the units of these names.
@@ -150,7 +150,7 @@ class Search:
         self.refused = {unit.name: self.refused[unit.name] for unit in units if unit.name in self.refused}
         return list(kept.values())
 
-    def cutting(self, places: Sequence[Place]) -> Cut:
+    def cutting(self, places: Sequence[ForwardPlace]) -> Cut:
         """The model cut at these places."""
         found = FoundCut(
             recording=trimmed(self._first, places),
@@ -162,9 +162,9 @@ class Search:
         )
         return Cut(self._model, self._example, found)
 
-    def _candidates(self, units: list[Call]) -> dict[str, Place]:
+    def _candidates(self, units: list[Call]) -> dict[str, ForwardPlace]:
         """Places to verify, by unit. An input of the model that a later place needs crosses at all places before it as well."""
-        found: dict[str, Place] = {}
+        found: dict[str, ForwardPlace] = {}
         carried: frozenset[int] = frozenset()
         for unit in reversed(units):
             inputs = carried | boundary.needed([self._first, *self._others], unit)
@@ -180,7 +180,7 @@ class Search:
                 found[unit.name], carried = place, inputs
         return dict(reversed(found.items()))
 
-    def _verified(self, candidates: dict[str, Place]) -> dict[str, Place]:
+    def _verified(self, candidates: dict[str, ForwardPlace]) -> dict[str, ForwardPlace]:
         """The candidates at which the model can be cut, all at the same time; `refused` gets the reasons of the others."""
         if self._fault(candidates) is None:
             return candidates
@@ -192,7 +192,7 @@ class Search:
                 alone[name] = place
         if self._fault(alone) is None:
             return alone
-        kept: dict[str, Place] = {}
+        kept: dict[str, ForwardPlace] = {}
         for name, place in alone.items():
             if reason := self._fault(kept | {name: place}):
                 self.refused[name] = reason
@@ -200,7 +200,7 @@ class Search:
                 kept[name] = place
         return kept
 
-    def _fault(self, places: dict[str, Place]) -> str | None:
+    def _fault(self, places: dict[str, ForwardPlace]) -> str | None:
         return self._trials.fault(list(places.values()))
 
 

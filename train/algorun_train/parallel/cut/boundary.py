@@ -6,12 +6,12 @@ import bisect
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from .partial_forward import Place
+from .partial_forward import ForwardPlace
 from .recorder import Call, Recording, Value
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ParameterUse:
     """When a parameter or buffer is used."""
 
     names: tuple[str, ...]  # all its global names
@@ -29,7 +29,7 @@ class Span:
         return self.ticks[-1]
 
 
-def units(recording: Recording, spans: Sequence[Span], limit: float) -> list[Call]:
+def units(recording: Recording, spans: Sequence[ParameterUse], limit: float) -> list[Call]:
     """Modules called once, in execution order, none within another.
 
     A module with more than `limit` bytes of parameters is replaced by the modules that it calls. 0 gives the smallest.
@@ -57,7 +57,7 @@ def needed(recordings: Sequence[Recording], unit: Call) -> frozenset[int]:
     return frozenset().union(*(recording.needed(call.begin) for recording, call in entered if call is not None))
 
 
-def place(recording: Recording, unit: Call, inputs: frozenset[int] = frozenset()) -> Place | str:
+def place(recording: Recording, unit: Call, inputs: frozenset[int] = frozenset()) -> ForwardPlace | str:
     """The place at which the model can be entered so that `unit` runs first; a text with the reason if there is none.
 
     `inputs` of the model, by number, cross there too. Every other tensor that crosses must be an argument of the unit, of a
@@ -77,10 +77,10 @@ def place(recording: Recording, unit: Call, inputs: frozenset[int] = frozenset()
         return "nothing that was computed before it is needed from there on"
     dtypes = tuple(value.spec.dtype for value in crossing)
     written = tuple(value.written >= entered.begin for value in crossing)
-    return Place(entered.name, entered.begin, tuple(found), dtypes, written, tuple(sorted(inputs)))
+    return ForwardPlace(entered.name, entered.begin, tuple(found), dtypes, written, tuple(sorted(inputs)))
 
 
-def unstable(one: Recording, other: Recording, place: Place) -> bool:
+def unstable(one: Recording, other: Recording, place: ForwardPlace) -> bool:
     """Whether the shapes that cross differ between two recordings with different data."""
     same = other.once().get(place.name)
     if same is None:
@@ -89,17 +89,17 @@ def unstable(one: Recording, other: Recording, place: Place) -> bool:
     return [value.spec for value in mine] != [value.spec for value in its]
 
 
-def crossed(place: Place, spans: Sequence[Span]) -> list[Span]:
+def crossed(place: ForwardPlace, spans: Sequence[ParameterUse]) -> list[ParameterUse]:
     """Buffers that the forward writes to and uses both before and after a place."""
     return [span for span in spans if not span.copied and span.first < place.tick <= span.last]
 
 
-def segment_of(tick: int, places: Sequence[Place]) -> int:
+def segment_of(tick: int, places: Sequence[ForwardPlace]) -> int:
     """Number of the segment, between successive places, that a tick lies in."""
     return bisect.bisect_right([place.tick for place in places], tick)
 
 
-def segments_of(span: Span, places: Sequence[Place]) -> list[int]:
+def segments_of(span: ParameterUse, places: Sequence[ForwardPlace]) -> list[int]:
     """Numbers of the segments that use a parameter or buffer, in order."""
     return sorted({segment_of(tick, places) for tick in span.ticks})
 

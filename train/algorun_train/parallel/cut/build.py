@@ -14,10 +14,10 @@ from algorun_train.parallel.model.segments import TensorSpec
 from algorun_train.parallel.model.trees import Arguments, leaves, mapped
 
 from . import boundary, verify_cut
-from .boundary import Span
+from .boundary import ParameterUse
 from .meta import needs_values
 from .module_copy import copy_modules, disown, names, on_meta
-from .partial_forward import PartialForward, Place, StagePlan
+from .partial_forward import ForwardPlace, PartialForward, StagePlan
 from .recorder import Call, Recording
 from .verify_cut import Crossing, Result
 
@@ -41,7 +41,7 @@ class Builder:
     def stage(
         self,
         model: nn.Module,
-        places: Sequence[Place],
+        places: Sequence[ForwardPlace],
         begin: int,
         end: int,
         untouched: frozenset[int] = frozenset(),
@@ -91,7 +91,7 @@ class Builder:
         )
         return PartialForward(copied, plan)
 
-    def _read(self, span: Span, skipped: Sequence[Call], stop: float) -> bool:
+    def _read(self, span: ParameterUse, skipped: Sequence[Call], stop: float) -> bool:
         ticks = self.recording.uses[span.names[0]]
         return span.steady and any(
             tick < stop and not any(call.begin <= tick <= call.end for call in skipped) for tick in ticks
@@ -115,7 +115,7 @@ class Trials:
             with contextlib.suppress(Exception):  # the model does not take it
                 self._uncut.append(self._run_uncut(other))
         self.output = tuple(TensorSpec.of(tensor) for tensor in self._uncut[0][1][True].outputs)
-        self._seen: dict[tuple[Place, ...], list[Crossing]] = {}
+        self._seen: dict[tuple[ForwardPlace, ...], list[Crossing]] = {}
 
     def _run_uncut(self, example: Arguments) -> tuple[list[torch.Tensor], dict[bool, Result]]:
         """The tensors of the example, and the results in training (True) and in evaluation."""
@@ -123,7 +123,7 @@ class Trials:
             mode: verify_cut.run_uncut(self._builder.model, *example, mode) for mode in (True, False)
         }
 
-    def fault(self, places: Sequence[Place]) -> str | None:
+    def fault(self, places: Sequence[ForwardPlace]) -> str | None:
         """What differs when the model is cut at all of `places`; None if nothing does."""
         seen = []
         for number, (entry, expected) in enumerate(self._uncut):
@@ -140,11 +140,11 @@ class Trials:
         self._seen[tuple(places)] = [verify_cut.joined(each) for each in zip(*seen, strict=True)]
         return None
 
-    def crossings(self, places: Sequence[Place]) -> list[Crossing]:
+    def crossings(self, places: Sequence[ForwardPlace]) -> list[Crossing]:
         """What enters each segment between `places`, which have been verified."""
         return self._seen[tuple(places)]
 
-    def _makers(self, places: Sequence[Place]) -> list[Callable[[nn.Module], nn.Module]]:
+    def _makers(self, places: Sequence[ForwardPlace]) -> list[Callable[[nn.Module], nn.Module]]:
         def maker(begin: int) -> Callable[[nn.Module], nn.Module]:
             return lambda model: self._builder.stage(model, places, begin, begin + 1)
 
@@ -158,7 +158,7 @@ def _why(error: Exception) -> str:
     return text if isinstance(error, UserError) else f"{type(error).__name__}: {text[:200]}"
 
 
-def spans_of(model: nn.Module, recording: Recording) -> list[Span]:
+def spans_of(model: nn.Module, recording: Recording) -> list[ParameterUse]:
     """When each parameter is used, and each buffer that the forward changes; for other buffers, their first use.
 
     A parameter that no recorded function uses counts as used when the module that has it is called.
@@ -171,7 +171,7 @@ def spans_of(model: nn.Module, recording: Recording) -> list[Span]:
         copied = isinstance(tensor, nn.Parameter)
         fixed = not copied and not any(name in recording.changed for name in every)
         size = tensor.numel() * tensor.element_size()
-        found.append(Span(tuple(every), size, tuple(ticks[:1] if fixed else ticks), fixed, copied))
+        found.append(ParameterUse(tuple(every), size, tuple(ticks[:1] if fixed else ticks), fixed, copied))
     return found
 
 

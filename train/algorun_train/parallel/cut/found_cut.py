@@ -19,7 +19,7 @@ from algorun_train.parallel.model.segments import TensorSpec
 from algorun_train.parallel.model.trees import arguments
 
 from . import boundary, verify_cut
-from .partial_forward import Place
+from .partial_forward import ForwardPlace
 from .recorder import Call, Recording, record
 from .verify_cut import Crossing
 
@@ -30,7 +30,7 @@ class FoundCut:
 
     recording: Recording
     """the forward pass, trimmed by `trimmed`"""
-    places: tuple[Place, ...]
+    places: tuple[ForwardPlace, ...]
     """the cut places between the segments"""
     units: tuple[str, ...]
     """the units of all segments, in execution order"""
@@ -42,7 +42,7 @@ class FoundCut:
     """why the model cannot be cut at other units, by unit"""
 
 
-def trimmed(recording: Recording, places: Sequence[Place]) -> Recording:
+def trimmed(recording: Recording, places: Sequence[ForwardPlace]) -> Recording:
     """The recording without what stages between these places do not need. They need calls, uses, marks, and the results
     of the calls that they skip."""
     skipped = {call.name for place in places for call in boundary.before(recording, place.tick, place.inputs)}

@@ -34,7 +34,7 @@ RECEIVED = "_algorun_received"  # attribute of a meta tensor: the received tenso
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class ForwardPlace:
     """A module's call at which the model can be left and entered, and where the crossing tensors are found there."""
 
     name: str
@@ -51,8 +51,8 @@ class Place:
 class StagePlan:
     """Which calls of a recorded forward a stage runs, and where it begins and ends."""
 
-    begin: Place | None  # None at the model's beginning
-    end: Place | None  # None at its end
+    begin: ForwardPlace | None  # None at the model's beginning
+    end: ForwardPlace | None  # None at its end
     skipped: tuple[Call, ...]  # modules called before the stage
     inside: tuple[str, ...]  # modules whose calls lie within the stage
     later: tuple[str, ...]  # modules called from the stage's end on
@@ -131,7 +131,7 @@ class PartialForward(nn.Module):
             self._run.arguments_of.setdefault(name, leaves((args, kwargs)))
         return forward(*args, **kwargs)
 
-    def _enter(self, place: Place, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
+    def _enter(self, place: ForwardPlace, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
         run = self._run
         if run is not None and not run.entered:
             run.arguments_of.setdefault(place.name, leaves((args, kwargs)))
@@ -139,7 +139,7 @@ class PartialForward(nn.Module):
         args, kwargs = mapped((args, kwargs), _received)
         return forward(*args, **kwargs)
 
-    def _leave(self, place: Place, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
+    def _leave(self, place: ForwardPlace, forward: Callable[..., object], *args: object, **kwargs: object) -> object:
         run = self._run
         if run is None or not run.entered:
             raise UserError(run.missed() if run is not None else f"unit {place.name} belongs to another stage")
@@ -234,7 +234,7 @@ class _Run(TorchFunctionMode):
         )
         return mapped(self.plan.example, lambda _: next(own))
 
-    def enter(self, place: Place) -> None:
+    def enter(self, place: ForwardPlace) -> None:
         self.entered = True  # from here on functions, the ones below too, work on real tensors
         crossing = zip(self.found(place), self.received[: len(place.where)], place.dtypes, place.written, strict=True)
         for tensor, received, dtype, written in crossing:
@@ -259,7 +259,7 @@ class _Run(TorchFunctionMode):
             if innermost:
                 self.__enter__()  # type: ignore[no-untyped-call]
 
-    def found(self, place: Place) -> list[torch.Tensor]:
+    def found(self, place: ForwardPlace) -> list[torch.Tensor]:
         return [self.arguments_of[name][number] for name, number in place.where]
 
     def missed(self) -> str:

@@ -13,12 +13,12 @@ from . import loader
 
 BAD_CONFIGURATION = 64  # sysexits' EX_USAGE: the launcher's code for wrong settings
 TRITON = (
-    f"triton's kernels need a GPU: not possible with {loader.WISH}; fix: leave out what asks for them, or "
+    f"triton's kernels need a GPU: not possible with {loader.SETTING}; fix: leave out what asks for them, or "
     f"{loader.INSTEAD}"
 )
 
 
-class Finder:
+class StrictFinder:
     """Stands in sys.meta_path: loads the device before torch is executed, patches torch afterwards, refuses triton."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -40,7 +40,7 @@ class Finder:
 
 def install() -> None:
     """Call it when the rank starts, before the script's first line."""
-    sys.meta_path.insert(0, Finder())
+    sys.meta_path.insert(0, StrictFinder())
 
 
 def _made() -> Any:  # the library, which has no types

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from . import build
 
-WISH = "ALGORUN_CUDA_ON_CPU=strict"
+SETTING = "ALGORUN_CUDA_ON_CPU=strict"
 INSTEAD = "ALGORUN_CUDA_ON_CPU=1, or unset it"
 _loaded: ctypes.CDLL | None = None
 
@@ -43,15 +43,17 @@ def load_library() -> ctypes.CDLL:
     global _loaded
     if _loaded is None:
         if "torch" in sys.modules:
-            raise NotPossible(f"{WISH}: torch was imported before; fix: start the script with algorun simulate or run")
+            raise NotPossible(
+                f"{SETTING}: torch was imported before; fix: start the script with algorun simulate or run"
+            )
         folder, version = _torch()
         _refuse_a_gpu(version)
         try:
             _loaded = ctypes.CDLL(str(build.library(folder, version)), mode=ctypes.RTLD_GLOBAL)
         except build.CannotBuild as error:
-            raise NotPossible(f"{WISH}: {error}; or {INSTEAD}") from None
+            raise NotPossible(f"{SETTING}: {error}; or {INSTEAD}") from None
         except OSError as error:
-            raise NotPossible(f"{WISH}: the device cannot be loaded: {error}; fix: {INSTEAD}") from None
+            raise NotPossible(f"{SETTING}: the device cannot be loaded: {error}; fix: {INSTEAD}") from None
     return _loaded
 
 
@@ -59,16 +61,18 @@ def _torch() -> tuple[Path, str]:
     """Folder and version text of the installed torch, which is not imported for it."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        raise NotPossible(f"{WISH}: torch is not installed; fix: pip install torch")
+        raise NotPossible(f"{SETTING}: torch is not installed; fix: pip install torch")
     folder = Path(spec.origin).parent
     return folder, (folder / "version.py").read_text()
 
 
 def _refuse_a_gpu(version: str) -> None:
     if glob.glob("/dev/nvidia[0-9]*") and os.environ.get("CUDA_VISIBLE_DEVICES", "0") != "":
-        raise NotPossible(f"{WISH}: this machine has a GPU; fix: unset it, or hide the GPU with CUDA_VISIBLE_DEVICES=")
+        raise NotPossible(
+            f"{SETTING}: this machine has a GPU; fix: unset it, or hide the GPU with CUDA_VISIBLE_DEVICES="
+        )
     if re.search(r"^(cuda|hip)\b[^=]*= *['\"]", version, re.MULTILINE):
         raise NotPossible(
-            f"{WISH}: this torch is built for GPUs, and its own kernels stand in the way; fix: the build for the CPU "
+            f"{SETTING}: this torch is built for GPUs, and its own kernels stand in the way; fix: the build for the CPU "
             "(pip install torch --index-url https://download.pytorch.org/whl/cpu), or " + INSTEAD
         )

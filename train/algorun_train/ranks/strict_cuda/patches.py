@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from . import gpu_kernels
-from .loader import INSTEAD, WISH
+from .loader import INSTEAD, SETTING
 from .waits import WAITS
 
 Given = Any  # whatever a script gives to a function of torch, or gets from one
@@ -26,11 +26,11 @@ Patched = Any  # a module or class of torch whose functions are replaced, which 
 GIB = 2**30
 CAPABILITY = (9, 0)  # an H100's: libraries ask it for bf16
 BEFORE_TORCH = 5  # torch restores storages of the CPU at 10, of cuda at 20; lower goes first
-FIX = f"not possible with {WISH}; fix: leave it out, or {INSTEAD}"
+FIX = f"not possible with {SETTING}; fix: leave it out, or {INSTEAD}"
 NO_COMPILE = f"torch.compile makes kernels for GPUs: {FIX}"
 NO_GRAPH = f"torch.cuda.CUDAGraph records kernels of a GPU: {FIX}"
 NO_POOL = f"torch.cuda.MemPool holds memory of a GPU: {FIX}"
-NO_FIGURES = f"{WISH} has no figures of a GPU's memory"
+NO_FIGURES = f"{SETTING} has no figures of a GPU's memory"
 NO_ARRAY = f"__cuda_array_interface__ is for libraries with kernels for GPUs: {FIX}"
 _installed = False
 
@@ -264,4 +264,4 @@ def _over_gloo(original: Callable[..., Given]) -> Callable[..., Given]:
 
 
 def _report() -> None:
-    print(f"{WISH}: rank {os.environ.get('RANK', '0')}: {WAITS.line()}", flush=True)
+    print(f"{SETTING}: rank {os.environ.get('RANK', '0')}: {WAITS.line()}", flush=True)

@@ -8,16 +8,16 @@ from algorun_train.ranks.strict_cuda import loader as strict_loader
 STRICT = "strict"
 
 
-def cuda_on_cpu_where_wished() -> None:
+def cuda_on_cpu_where_asked() -> None:
     """Leads devices named cuda to the CPU where ALGORUN_CUDA_ON_CPU is set and not 0; does nothing elsewhere.
 
     The packages that users' scripts import call it, on every rank. Raises UserError for a value that is not 0, 1,
     `script` or `strict`.
     """
-    wish = os.environ.get(CUDA_ON_CPU, "")
-    if wish == STRICT and strict_loader.is_loaded():  # since the script's import of torch
+    value = os.environ.get(CUDA_ON_CPU, "")
+    if value == STRICT and strict_loader.is_loaded():  # since the script's import of torch
         return
-    if wish not in ("", "0"):
-        from .cuda_on_cpu import install  # only where it is wished: it changes torch
+    if value not in ("", "0"):
+        from .cuda_on_cpu import install  # only where it is asked for: it changes torch
 
-        install(wish)
+        install(value)

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from algorun.control.wire import wire
-from algorun.control.wire.handshake import Applicant, Handshake, Phase, greeting, introduced, refusal, unheard
+from algorun.control.wire.introduction import (
+    Applicant,
+    ContactPhase,
+    Introduction,
+    greeting,
+    introduced,
+    refusal,
+    unheard,
+)
 from algorun.control.wire.messages import Heartbeat, Hello, Nonce, Refuse, Stop, Welcome
 from algorun.control.wire.seal import Seal
 
@@ -15,12 +23,12 @@ STOP = Stop("SIGTERM on algo-2")
 
 
 @pytest.fixture
-def fresh() -> Handshake:
-    return Handshake(0.0, Applicant(Hello("algo-2", {}), TOKEN), SESSION, SILENCE_S)
+def fresh() -> Introduction:
+    return Introduction(0.0, Applicant(Hello("algo-2", {}), TOKEN), SESSION, SILENCE_S)
 
 
 @pytest.fixture
-def joined(fresh: Handshake) -> Handshake:
+def joined(fresh: Introduction) -> Introduction:
     fresh.hear(0.0, Welcome(0))
     return fresh
 
@@ -40,7 +48,7 @@ def test_a_nonce_is_answered_with_a_sealed_hello_that_only_the_job_can_open(fres
 def test_a_hub_proves_itself_before_it_takes_a_host(fresh):
     fresh.hear(0.0, Heartbeat())
     assert fresh.proven
-    assert fresh.phase is Phase.PROVEN
+    assert fresh.phase is ContactPhase.PROVEN
 
 
 def test_messages_wait_for_the_welcome(fresh):
@@ -54,21 +62,21 @@ def test_messages_wait_for_the_welcome(fresh):
 def test_messages_wait_while_a_host_returns(joined):
     assert joined.say(STOP) == STOP
     joined.connection_gone()
-    assert joined.phase is Phase.RETURNING
+    assert joined.phase is ContactPhase.RETURNING
     assert joined.say(Stop("lost")) is None
     answer, _ = joined.answer(NONCE, CHALLENGE)
-    assert joined.phase is Phase.RETURNING, "the hub has not taken the new connection yet"
+    assert joined.phase is ContactPhase.RETURNING, "the hub has not taken the new connection yet"
     assert answer.session == SESSION
     assert joined.hear(1.0, Welcome(1)) == [Stop("lost")], "only what the hub has not heard"
-    assert joined.phase is Phase.JOINED
+    assert joined.phase is ContactPhase.JOINED
 
 
 def test_a_host_that_has_not_joined_does_not_return(fresh):
     fresh.connection_gone()
-    assert fresh.phase is Phase.REACHING
+    assert fresh.phase is ContactPhase.REACHING
     fresh.hear(0.0, Heartbeat())
     fresh.connection_gone()
-    assert fresh.phase is Phase.PROVEN
+    assert fresh.phase is ContactPhase.PROVEN
 
 
 def test_only_a_host_that_has_joined_wants_another_connection(fresh):

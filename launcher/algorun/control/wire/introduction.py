@@ -1,4 +1,4 @@
-"""The handshake of a host with the hub, over all the host's connections. Pure.
+"""How a host introduces itself to the hub, over all the host's connections. Pure.
 
 REACHING --a line that proves the hub--> PROVEN --welcome--> JOINED --another connection--> RETURNING --welcome--> JOINED
 
@@ -19,7 +19,7 @@ from .seal import Seal, body
 from .session import Session
 
 
-class Phase(Enum):
+class ContactPhase(Enum):
     REACHING = "reaching"  # no hub has proved itself to this host yet
     PROVEN = "proven"  # a hub has proved itself, and has not taken this host yet
     JOINED = "joined"  # the hub has taken the connection in use: messages go out
@@ -72,11 +72,11 @@ def introduced(token: str, nonce: str, line: bytes) -> tuple[Hello, Seal | None]
     return hello, seal
 
 
-class Handshake:
+class Introduction:
     """Where a host stands with the hub. A hub that has been silent for `silence_s` is worth another connection."""
 
     def __init__(self, now: float, applicant: Applicant, session: str, silence_s: float) -> None:
-        self.phase = Phase.REACHING
+        self.phase = ContactPhase.REACHING
         self._applicant, self._silence_s = applicant, silence_s
         self._session = Session(session)
         self._heard_at = now
@@ -84,21 +84,21 @@ class Handshake:
     @property
     def proven(self) -> bool:
         """True once a hub has proved itself to this host, over whichever connection."""
-        return self.phase is not Phase.REACHING
+        return self.phase is not ContactPhase.REACHING
 
     def say(self, message: Message) -> Message | None:
         """The message to send now; None where it has to wait for the hub's welcome."""
         counted = self._session.say(message)
-        return counted if self.phase is Phase.JOINED else None
+        return counted if self.phase is ContactPhase.JOINED else None
 
     def wants_another(self, now: float) -> bool:
         """True where the hub is silent. A hub that is still looking up this host's name may be silent."""
-        return self.phase in (Phase.JOINED, Phase.RETURNING) and now - self._heard_at >= self._silence_s
+        return self.phase in (ContactPhase.JOINED, ContactPhase.RETURNING) and now - self._heard_at >= self._silence_s
 
     def connection_gone(self) -> None:
         """The connection in use has ended, or another one takes its place."""
-        if self.phase is Phase.JOINED:
-            self.phase = Phase.RETURNING
+        if self.phase is ContactPhase.JOINED:
+            self.phase = ContactPhase.RETURNING
 
     def answer(self, nonce: str, challenge: str) -> tuple[Hello, Seal]:
         """The hello for a connection that began with this nonce, and the connection's seal."""
@@ -111,12 +111,12 @@ class Handshake:
         """
         self._session.hear(message)
         self._heard_at = now
-        if self.phase is Phase.REACHING:
-            self.phase = Phase.PROVEN
+        if self.phase is ContactPhase.REACHING:
+            self.phase = ContactPhase.PROVEN
         if not isinstance(message, Welcome):
             return []
         missed = self._session.missed(message.heard)
-        self.phase = Phase.JOINED
+        self.phase = ContactPhase.JOINED
         return missed
 
 
