@@ -7,10 +7,12 @@ import collections
 import contextlib
 import ctypes
 import os
+import sys
 import time
 import types
 from collections.abc import Callable, Iterator
 from functools import wraps
+from types import FrameType
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ import torch.distributed as dist
 
 from . import gpu_kernels
 from .loader import INSTEAD, SETTING
-from .waits import WAITS
+from .waits import WAITS, line_of_script
 
 Given = Any  # whatever a script gives to a function of torch, or gets from one
 Patched = Any  # a module or class of torch whose functions are replaced, which types do not allow
@@ -31,6 +33,15 @@ NO_COMPILE = f"torch.compile makes kernels for GPUs: {FIX}"
 NO_GRAPH = f"torch.cuda.CUDAGraph records kernels of a GPU: {FIX}"
 NO_POOL = f"torch.cuda.MemPool holds memory of a GPU: {FIX}"
 NO_FIGURES = f"{SETTING} has no figures of a GPU's memory"
+NOWHERE = 1 << 62  # added to an address of the device: nothing can be read there, and equal ones stay equal
+COMPARES = (
+    "torch",
+    "transformers",
+    "safetensors",
+    "peft",
+    "accelerate",
+)  # what finds shared memory by its address, and reads nothing
+AN_ADDRESS = "gives an address of a GPU: it can be compared; what reads memory there ends with a segmentation fault"
 NO_ARRAY = f"__cuda_array_interface__ is for libraries with kernels for GPUs: {FIX}"
 _installed = False
 
@@ -90,6 +101,7 @@ def install(device: ctypes.CDLL) -> None:
     _streams(cuda)
     _tools(cuda)
     _arrays(torch.Tensor)
+    _addresses(torch.Tensor, torch.UntypedStorage)
     _memory(cuda)
     _storages(torch.UntypedStorage, device)
     _library(torch, dist)
@@ -153,6 +165,31 @@ def _arrays(tensor: Patched) -> None:
         return own(self)  # an AttributeError: libraries ask whether a tensor has it
 
     tensor.__cuda_array_interface__ = property(interface)
+
+
+def _addresses(*kinds: Patched) -> None:
+    """Makes addresses of the device unreadable. The first line that takes one is told, unless a library only compares them."""
+    told = False
+
+    def tell(frame: FrameType) -> None:
+        nonlocal told
+        if not told and frame.f_globals.get("__name__", "").partition(".")[0] not in COMPARES:
+            told = True
+            print(f"{SETTING}: data_ptr() at {line_of_script(frame)} {AN_ADDRESS}", file=sys.stderr, flush=True)
+
+    def of_device(own: Callable[..., int]) -> Callable[..., int]:
+        @wraps(own)
+        def data_ptr(self: Given) -> int:
+            address = own(self)
+            if not address or self.device.type != "cuda":
+                return address
+            tell(sys._getframe(1))
+            return address | NOWHERE
+
+        return data_ptr
+
+    for kind in kinds:
+        kind.data_ptr = of_device(kind.data_ptr)
 
 
 @contextlib.contextmanager
