@@ -45,7 +45,6 @@ from algorun.network import channel
 from algorun.network.channel import ControlChannel
 from algorun.outcome import report
 from algorun.plan import agreement, render
-from algorun.plan.cluster import Cluster
 from algorun.plan.engines.base import Programs
 from algorun.plan.plan import Plan
 from algorun.timing.clock import LEAVING, STOPPING, WAITING, Clock
@@ -62,33 +61,36 @@ from .tools import Tools
 
 
 class Supervisor:
-    """One host's main process. Its tools, `_readiness` and `_measuring` are made with the run folder."""
+    """One host's main process. Raises UserError where it can have no folder for sockets."""
 
     def __init__(self, config: JobConfig, machine: Machine, programs: Programs, console: Console, clock: Clock) -> None:
-        self._job, self._machine, self._programs, self._console = config, machine, programs, console
-        self._loop, self._clock = Loop(), clock
-        self.owner = Owner(self._child_ended)
-        leader = config.resources.hosts[0]
-        self._member = Member(self._loop.now(), self._host, leader, config.limits)
+        loop, owner, self._clock = Loop(), Owner(self._child_ended), clock
+        host, leader = config.resources.current_host, config.resources.hosts[0]
+        self._member = Member(loop.now(), host, leader, config.limits)
+        longest = longest_temporary(config.launch.engine.value)
+        self._port = RankPort(loop, self._rank_raised, self._peer_message, longest)
+        logs = config.paths.output_data / "logs"
+        self._tools = Tools(loop, owner, console, programs, self._port.folder, logs, self._send, self._broken)
+        self._measuring = Measuring(self._tools, config, machine, clock.begin)
+        self._readiness = Readiness(self._tools, config, machine, clock)
         self._timer: Timer | None = None
         self._channel: ControlChannel | None = None
-        self._port: RankPort
-        self._tools: Tools
-        self._readiness: Readiness
-        self._measuring: Measuring
-        self._cluster: Cluster | None = None  # once the hosts have met
-        self._plan: Plan | None = None
+        self._plan: Plan | None = None  # once the hosts have met
         self._attempt: Attempt | None = None  # while it runs, or is the last one
         self._announced = ""  # the next attempt as the log has announced it, until it starts
         self._verdict: Verdict | None = None
 
     @property
     def _host(self) -> str:
-        return self._job.resources.current_host
+        return self._readiness.config.resources.current_host
 
     @property
     def _leads(self) -> bool:
-        return self._host == self._job.resources.hosts[0]
+        return self._host == self._readiness.config.resources.hosts[0]
+
+    @property
+    def _now(self) -> float:
+        return self._tools.loop.now()
 
     # -- the run ---------------------------------------------------------------------------------------------------
 
@@ -97,30 +99,34 @@ class Supervisor:
 
         `error` is a configuration error of this host that the other hosts must hear.
         """
-        report.begin(self._job.paths, self._host)
+        tools = self._tools
+        report.begin(self._readiness.config.paths, self._host)
         unfit = self._guard()
-        handlers: dict[int, Callable[[], None]] = {signal.SIGCHLD: self.owner.reap}
+        handlers: dict[int, Callable[[], None]] = {signal.SIGCHLD: tools.owner.reap}
         for number, name in STOP_SIGNALS.items():
             if signal.getsignal(number) is signal.SIG_IGN:  # nohup
                 continue
             handlers[number] = functools.partial(self._asked_to_stop, name)
-        with self._loop.signals(handlers), contextlib.ExitStack() as closing:
-            closing.callback(self._loop.close)
-            self._settle_in(closing)
+        with tools.loop.signals(handlers), contextlib.ExitStack() as closing:
+            closing.callback(tools.loop.close)
+            closing.callback(self._port.close)
+            tools.owner.clean_up(tools.run_dir)
+            closing.callback(self._readiness.close)
+            closing.callback(tools.owner.close)
             self._join(closing, error)
             if unfit is not None and not error:
                 self._broken(unfit)
             elif not error and self._readiness.prepare():
-                self._member.preparing(self._loop.now())
+                self._member.preparing(self._now)
             self._arm()
-            self._loop.run()
+            tools.loop.run()
         assert self._verdict is not None
-        return self._verdict, self._cluster.world_size if self._cluster else 0
+        return self._verdict, self._plan.world_size if self._plan else 0
 
     def _guard(self) -> Failure | None:
         """Starts the watcher. Returns why it cannot: the other hosts hear it, and nothing starts here."""
         try:
-            self.owner.guard()
+            self._tools.owner.guard()
         except UserError as error:
             return Failure.of(error, self._host)
         return None
@@ -128,8 +134,6 @@ class Supervisor:
     @property
     def known(self) -> tuple[JobConfig, Machine, Programs]:
         """The job, this host and its programs as far as they are known by now: the program only once its code is here."""
-        if not hasattr(self, "_readiness"):
-            return self._job, self._machine, self._programs
         return self._readiness.config, self._readiness.machine, self._readiness.programs
 
     @property
@@ -137,28 +141,13 @@ class Supervisor:
         """The ranks of this host that have failed in the last attempt."""
         return self._member.failed_ranks
 
-    def _settle_in(self, closing: contextlib.ExitStack) -> None:
-        """Makes the run folder, and the objects that work in it."""
-        longest = longest_temporary(self._job.launch.engine.value)
-        self._port = RankPort(self._loop, self._rank_raised, self._peer_message, longest)
-        closing.callback(self._port.close)
-        folder = self._port.folder
-        self.owner.clean_up(folder)
-        logs = self._job.paths.output_data / "logs"
-        self._tools = tools = Tools(
-            self._loop, self.owner, self._console, self._programs, folder, logs, self._send, self._broken
-        )
-        self._measuring = Measuring(tools, self._job, self._machine, self._clock.begin)
-        self._readiness = Readiness(tools, self._job, self._machine, self._clock)
-        closing.callback(self._readiness.close)
-        closing.callback(self.owner.close)
-
     def _join(self, closing: contextlib.ExitStack, error: str) -> None:
         """Meets the other hosts."""
-        hello = Hello(self._host, agreement.at_first(self._job, self._machine), error)
+        config, machine = self._readiness.config, self._readiness.machine
+        hello = Hello(self._host, agreement.at_first(config, machine), error)
         if self._leads:
-            self._member.heard(self._loop.now())
-        self._channel = channel.to_hub(self._loop, self._job, self._machine, hello, self)
+            self._member.heard(self._now)
+        self._channel = channel.to_hub(self._tools.loop, config, machine, hello, self)
         closing.callback(self._channel.close)
         closing.callback(self._close_attempt)
 
@@ -172,11 +161,11 @@ class Supervisor:
 
     def _broken(self, failure: Failure) -> None:
         """Something of this host other than a rank has failed."""
-        self.do(self._member.broken(self._loop.now(), failure))
+        self.do(self._member.broken(self._now, failure))
 
     def receive(self, message: Message) -> None:
         """A message of the hub. Raises ValueError on one that no hub may send."""
-        member, now = self._member, self._loop.now()
+        member, now = self._member, self._now
         member.heard(now)
         match message:
             case Go():
@@ -212,17 +201,17 @@ class Supervisor:
         """Looks at this host and its ranks, at every heartbeat of the hub."""
         attempt = self._attempt if self._member.state is MemberState.RUN else None
         runs = attempt is not None and (not attempt.ranks.all_ended or attempt.engine.has_nodes)
-        samples = self._measuring.sample(self._loop.now(), runs=runs)
+        samples = self._measuring.sample(self._now, runs=runs)
         if attempt is not None:
             attempt.look(samples)
 
     def hub_lost(self, reason: str) -> None:
         """The hub has closed the connection."""
-        self.do(self._member.hub_lost(self._loop.now(), reason))
+        self.do(self._member.hub_lost(self._now, reason))
 
     def _asked_to_stop(self, name: str) -> None:
         why = f"{name} on {self._host}"
-        self.do(self._member.stop_asked(self._loop.now(), why, interrupt=name == "SIGINT"))
+        self.do(self._member.stop_asked(self._now, why, interrupt=name == "SIGINT"))
 
     def _rank_raised(self, raised: Raised) -> None:
         if self._attempt is not None:
@@ -238,7 +227,7 @@ class Supervisor:
             self._readiness.prepared(returncode)
         elif self._readiness.is_check(pid):
             self._readiness.checked(returncode)
-        elif self._measuring.child_ended(pid, returncode, self._loop.now()):
+        elif self._measuring.child_ended(pid, returncode, self._now):
             pass
         elif self._attempt is not None:
             self._attempt.child_ended(pid, returncode)
@@ -253,13 +242,13 @@ class Supervisor:
         assert engine is not None  # the hub has heard that this host is ready
         engine.met(go)
         try:
-            self._cluster, self._plan = self._readiness.planned(go)
+            self._plan = self._readiness.planned(go)
         except UserError as error:  # every host finds it, and the hub makes all name one of them
             self._broken(Failure.of(error, self._host))
             return
         ranks = {rank.local_rank: rank.rank for rank in self._plan.host(self._host).ranks}
         bundled = config.entry.kind == "bundled"
-        self.do(self._member.go(self._loop.now(), go, ranks, bundled=bundled, code=self._plan.cwd))
+        self.do(self._member.go(self._now, go, ranks, bundled=bundled, code=self._plan.cwd))
 
     def _start(self) -> None:
         """Starts the ranks, once the entrypoint's options are known to be right."""
@@ -273,12 +262,12 @@ class Supervisor:
         if engine is None or planned is not self._plan or self._member.state is not MemberState.RUN:
             return
         if self._member.stopping:  # before any rank was there to be told
-            self.do(self._member.all_ranks_gone(self._loop.now()))
+            self.do(self._member.all_ranks_gone(self._now))
             engine.refuse()
             return
         self._announced = ""
         if self._leads and not planned.attempt:
-            self._console.say(render.rank_map(planned))
+            self._tools.console.say(render.rank_map(planned))
         try:
             self._attempt = Attempt(
                 self._tools, self._readiness.config, planned, engine, self._measuring, self._member, self
@@ -286,7 +275,7 @@ class Supervisor:
             self._attempt.start()
         except UserError as error:
             self._broken(Failure.of(error, self._host))
-        self.owner.adopt()
+        self._tools.owner.adopt()
         if self._attempt is not None:
             self._attempt.look_whether_done()  # a host without ranks has nothing to wait for
 
@@ -294,16 +283,16 @@ class Supervisor:
         """The attempt has failed, and another one follows: ends its ranks. After that this host gets ready once more."""
         moments = self._attempt.moments() if self._attempt is not None else []
         if self._member.state is MemberState.RUN and not self._member.stopping:  # else it does not restart
-            self._clock.attempt_failed(self._loop.now(), max((each.steps for each in moments), default=0))
-        actions = self._member.restart(self._loop.now(), attempt)
+            self._clock.attempt_failed(self._now, max((each.steps for each in moments), default=0))
+        actions = self._member.restart(self._now, attempt)
         if not actions:
             return
-        report.write_attempt(self._job.paths, attempt, cause)
+        report.write_attempt(self._readiness.config.paths, attempt, cause)
         if self._attempt is not None:
             self._attempt.over()
         if self._leads:
             self._announced = f"attempt {attempt + 1}/{cause.attempts}"
-            self._console.say(f"algorun: {cause.headline()}\nalgorun: {self._announced} follows")
+            self._tools.console.say(f"algorun: {cause.headline()}\nalgorun: {self._announced} follows")
         self.do(actions)
         self._look_whether_cleared()
 
@@ -311,15 +300,15 @@ class Supervisor:
         """Waits until nothing of the failed attempt lives, then gets ready for the next one."""
         if self._member.state is not MemberState.RESTART:
             return
-        self.owner.reap()
-        if self._ranks_run or self.owner.kill_left():
-            self._loop.after(DRAIN_POLL_S, self._look_whether_cleared)
+        self._tools.owner.reap()
+        if self._ranks_run or self._tools.owner.kill_left():
+            self._tools.loop.after(DRAIN_POLL_S, self._look_whether_cleared)
             return
         if self._attempt is not None:
             self._attempt.clear_away()
             self._attempt = None
-        report.forget_user_failure_text(self._job.paths)
-        self._member.cleared(self._loop.now())
+        report.forget_user_failure_text(self._readiness.config.paths)
+        self._member.cleared(self._now)
         self._arm()
         self._readiness.ready()
 
@@ -345,7 +334,7 @@ class Supervisor:
                 case Conclude(verdict, own):
                     self._conclude(self._with_seen(verdict) if own else verdict)
                 case EndProcesses():
-                    self.owner.close()
+                    self._tools.owner.close()
         self._arm()
 
     def _tell_hub(self, message: Message) -> None:
@@ -388,13 +377,13 @@ class Supervisor:
     def _conclude(self, verdict: Verdict) -> None:
         """The job is over: writes the outcome down, lets the engine go."""
         self._verdict = verdict
-        self._clock.ranks(self._loop.now(), self._attempt.moments() if self._attempt is not None else [])
+        self._clock.ranks(self._now, self._attempt.moments() if self._attempt is not None else [])
         self._mark(LEAVING)
         config, attempt, engine = self._readiness.config, self._attempt, self._readiness.engine
         own = public(report.user_failure_text(config.paths), config) if attempt is not None else ""
         warning = report.write(config.paths, verdict, own)
         if warning:
-            self._console.say(warning)
+            self._tools.console.say(warning)
         if self._announced:
             why = verdict.failure.headline() if verdict.failure else verdict.why
             self._tools.say(f"{self._announced} was not started: {why}")
@@ -406,7 +395,7 @@ class Supervisor:
         if attempt is not None:
             attempt.leave(well=verdict.kind == "ok")
         self._measuring.finish()
-        self._loop.post(self.leave)
+        self._tools.loop.post(self.leave)
 
     def _say_links(self) -> None:
         from algorun.outcome import links  # the end is near: nobody waits for an import any more
@@ -433,17 +422,17 @@ class Supervisor:
         self.do(self._member.leave(ranks=self._ranks_run, engine=engine_runs, forced=forced))
         if self._member.state is MemberState.BYE and (self._channel is None or self._channel.finished):
             self._member.left()
-            self._loop.stop()
+            self._tools.loop.stop()
 
     def _mark(self, cause: str) -> None:
         """From now on this host's time goes to `cause` (timing/clock.py)."""
-        self._clock.mark(self._loop.now(), cause)
+        self._clock.mark(self._now, cause)
 
     def tell(self, text: str) -> None:
         """A line of the launcher's own."""
-        self._console.say(f"algorun: {text}")
+        self._tools.console.say(f"algorun: {text}")
 
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.at(self._member.deadline, lambda: self.do(self._member.tick(self._loop.now())))
+        self._timer = self._tools.loop.at(self._member.deadline, lambda: self.do(self._member.tick(self._now)))

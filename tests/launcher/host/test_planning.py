@@ -27,8 +27,8 @@ def test_the_head_before_the_gate_is_that_of_the_plan_after_it(tree, environ):
         0, hosts[0], 12001, {host: int(host == hosts[0]) for host in hosts}, 12002, 12003,
         addresses={host: f"10.0.0.{number}" for number, host in enumerate(hosts, 1)}, secret="5ec7e7",
     )  # fmt: skip
-    early = planning.planned(config, found, PROGRAMS, before_the_gate(hosts, ready))[1]
-    whole = planning.planned(config, found, PROGRAMS, go)[1]
+    early = planning.planned(config, found, PROGRAMS, before_the_gate(hosts, ready))
+    whole = planning.planned(config, found, PROGRAMS, go)
     assert early.hosts[0].starter == whole.hosts[0].starter
     assert "--node-ip-address=10.0.0.1" in early.hosts[0].starter
     assert early.starter_environ(early.hosts[0]) == whole.starter_environ(whole.hosts[0])

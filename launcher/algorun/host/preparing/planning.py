@@ -7,13 +7,13 @@ from algorun.job.config import JobConfig
 from algorun.job.values import Sourced
 from algorun.machine.probe import Machine
 from algorun.plan import cluster, plan
-from algorun.plan.cluster import Cluster, Meeting
+from algorun.plan.cluster import Meeting
 from algorun.plan.engines.base import Programs
 from algorun.plan.plan import Plan
 
 
-def planned(config: JobConfig, machine: Machine, programs: Programs, go: Go) -> tuple[Cluster, Plan]:
-    """All hosts with their ranks, and the plan that every host makes of the same `go`. Raises UserError."""
+def planned(config: JobConfig, machine: Machine, programs: Programs, go: Go) -> Plan:
+    """The plan that every host makes of the same `go`. Raises UserError."""
     hosts, launch = config.resources.hosts, config.launch
     slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
     ports = go.master_port, go.engine_port, go.jax_port
@@ -23,4 +23,4 @@ def planned(config: JobConfig, machine: Machine, programs: Programs, go: Go) -> 
         address, port, engine_port, jax_port, go.attempt, go.tf_ports, addresses=go.addresses, secret=go.secret
     )
     found = cluster.resolve(hosts, slots, launch.outside, has_driver=launch.engine.value.has_driver)
-    return found, plan.make(config, found, machine, programs, meeting)
+    return plan.make(config, found, machine, programs, meeting)

@@ -23,7 +23,6 @@ from algorun.machine.newest_checkpoint import newest_stamp
 from algorun.machine.probe import Machine
 from algorun.network.channel import own_address
 from algorun.plan import agreement, cluster, plan, simple_sagemaker_env
-from algorun.plan.cluster import Cluster
 from algorun.plan.plan import Plan
 from algorun.timing.clock import CHECK, GATE, PREPARE, PROGRAM, Clock
 
@@ -140,15 +139,15 @@ class Readiness:
             if self.config.launch.restarts:
                 ready = replace(ready, newest=newest_stamp(self.config.paths.checkpoints, self.config.paths.model))
             if is_first:
-                self.engine.before_gate(ready, lambda go: self.planned(go)[1])
+                self.engine.before_gate(ready, self.planned)
         except UserError as error:
             self._cannot_start(error)
         else:
             self._tools.send(ready)
             self._mark(GATE)
 
-    def planned(self, go: Go) -> tuple[Cluster, Plan]:
-        """All hosts with their ranks, and the plan that every host makes of the same `go`. Raises UserError."""
+    def planned(self, go: Go) -> Plan:
+        """The plan that every host makes of the same `go`. Raises UserError."""
         return planning.planned(self.config, self.machine, self.programs, go)
 
     def _with_ports(self, ready: Ready) -> Ready:
