@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import boto3
 
-from algorun_client.target.job_state import ENDED
+from algorun_client.aws.job_state import ENDED
 from bench import following
 from bench.quiet import paired_ratio
 from bench.rounds import leave_by_signals

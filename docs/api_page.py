@@ -17,10 +17,9 @@ from typing import TypeAlias
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "launcher"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "client"))
 
-from algorun_client.commands import common_options
-from algorun_client.commands.submit_options import FLAGS, TABLE_HELP
-from algorun_client.request import jobfile, sweep
-from algorun_client.request.layers import PRICE, SINGLE, TABLES, TASK_KEYS, TOP_KEYS
+from algorun_client.submit.read import common_options, job_file, sweep
+from algorun_client.submit.read.layers import PRICE, SINGLE, TABLES, TASK_KEYS, TOP_KEYS
+from algorun_client.submit.read.submit_options import FLAGS, TABLE_HELP
 
 ROOT = Path(__file__).resolve().parents[1]
 Definition: TypeAlias = ast.FunctionDef | ast.ClassDef
@@ -109,9 +108,9 @@ EXAMPLES = {
     "hyperparameters": "{ lr = 0.1 }",
     "instance_groups": '{ gpu = "ml.g5.12xlargex2", cpu = "ml.c5.4xlargex1" }',
     PRICE: '{ "ml.g5.12xlarge" = 7.09 }',
-    jobfile.SWEEP: '{ grid = { lr = [0.1, 0.01] }, best = "loss min" }',
+    job_file.SWEEP: '{ grid = { lr = [0.1, 0.01] }, best = "loss min" }',
 }
-ORDER = (*SINGLE, *TABLES, PRICE, jobfile.SWEEP)
+ORDER = (*SINGLE, *TABLES, PRICE, job_file.SWEEP)
 # Keys without a flag, and flags whose help says less than a table has to.
 WORDS = {
     "run": ("PROGRAM ARGS", "a script, a bundled entrypoint or a command of the image, with its arguments"),
@@ -120,7 +119,7 @@ WORDS = {
         "",
         "the price of one host for one hour, by instance type: for `max_cost`, and for the costs that commands print",
     ),
-    jobfile.SWEEP: (
+    job_file.SWEEP: (
         "",
         f"a table with {', '.join(sweep.KEYS)}: one task for each point ([chains.md](chains.md#try-several-values))",
     ),
@@ -338,12 +337,12 @@ def keys() -> dict[str, tuple[str, str]]:
         else:
             found[flag.key] = (" ".join(filter(None, (flag.names[0], flag.metavar))), flag.help)
     found |= WORDS
-    return {key: found[key] for key in ORDER if key in (*TOP_KEYS, *TASK_KEYS, jobfile.SWEEP)}
+    return {key: found[key] for key in ORDER if key in (*TOP_KEYS, *TASK_KEYS, job_file.SWEEP)}
 
 
 def place(key: str) -> str:
     """Where a key may stand."""
-    if key == jobfile.SWEEP or key not in TOP_KEYS:
+    if key == job_file.SWEEP or key not in TOP_KEYS:
         return "task"
     return "top, task" if key in TASK_KEYS else "top"
 

@@ -205,7 +205,7 @@ COMBINATIONS = (
     ),
     Later(
         "Moments at which a client dies. CI has every sixth request of a processing job, every 16th one of an execution with "
-        "other data, and a client that dies again and again; client/send/test_send.py has each moment of a training job, with jobs "
+        "other data, and a client that dies again and again; client/submit/place/test_send.py has each moment of a training job, with jobs "
         "in memory.",
         {
             "client/test_killed_client.py::test_a_client_killed_at_each_of_its_requests": ("processing-1",),

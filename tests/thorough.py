@@ -500,7 +500,7 @@ LATER = (
     ),
     Later(
         "Chains and sweeps with real jobs and real clients, which are killed, meet a quota, or are two of one line. `make "
-        "test` does the same with jobs in memory: client/commands/test_chain_run.py.",
+        "test` does the same with jobs in memory: client/submit/chain/test_chain_run.py.",
         {
             f"client/test_chains.py::{name}": ()
             for name in (

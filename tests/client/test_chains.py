@@ -14,9 +14,9 @@ from pathlib import Path
 import boto3
 import pytest
 
-from algorun_client.commands import where
+from algorun_client import connection
 from algorun_client.commands.main import main
-from algorun_client.follow.follower import Pace
+from algorun_client.connection import Pace
 from tests.client.killed_commands import Command
 from tests.conftest import clean_environ
 from tests.sagemaker_server.server_process import REGION, running
@@ -135,8 +135,8 @@ def laptop(request, tmp_path, monkeypatch):
     folder = tmp_path / "laptop"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(where, "LOCAL", QUICK)
-    monkeypatch.setattr(where, "Pace", lambda **_: QUICK)
+    monkeypatch.setattr(connection, "LOCAL", QUICK)
+    monkeypatch.setattr(connection, "Pace", lambda **_: QUICK)
     if request.param == "local":
         yield Laptop(folder, clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root")), ("--where", "local"))
         return

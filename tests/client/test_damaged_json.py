@@ -9,15 +9,16 @@ import pytest
 from algorun.common.errors import UserError
 from algorun.common.secret_values import hidden_json
 from algorun_client.local import inputs
+from algorun_client.local.folder_store import FolderStore
 from algorun_client.local.host_figures_reading import _samples
 from algorun_client.local.job_folder import JobFolder
 from algorun_client.request.fingerprint import Fingerprint, differences
 from algorun_client.request.model import Kind
-from algorun_client.send import claim, done, mirror, task_file
-from algorun_client.target.folder_store import FolderStore
+from algorun_client.submit.history import claims, done, task_file
+from algorun_client.submit.place import mirror
 from tests.client.local.local_jobs import TRAINING, Local, training
-from tests.client.send.memory import World
-from tests.client.send.requests import ADDRESS
+from tests.client.submit.place.memory import World
+from tests.client.submit.place.requests import ADDRESS
 
 DEEP = "[" * 100_000 + "]" * 100_000
 ODD = {
@@ -77,8 +78,8 @@ def test_whatever_the_files_of_a_task_hold():
         _one_error(text, "task.json", lambda: task_file.read(store, ADDRESS))
     sent = {"kind": "training", "job": "j", "create": {"Environment": {"A": "b"}}, "mirrors": ["s3://a/"]}
     for text in _all(sent):
-        world.objects[claim.claim_uri(ADDRESS, 1)] = (text.encode(), "")
-        _one_error(text, "request.json", lambda: claim.read(store, ADDRESS, 1))
+        world.objects[claims.claim_uri(ADDRESS, 1)] = (text.encode(), "")
+        _one_error(text, "request.json", lambda: claims.read(store, ADDRESS, 1))
     for text in _all(Fingerprint({"options": {"lr": "1"}}).to_json()):
         world.objects[ADDRESS.fingerprint(1)] = (text.encode(), "")
         _one_error(text, "fingerprint.json", lambda: done.fingerprint_of(store, ADDRESS, 1))

@@ -11,7 +11,7 @@ import tarfile
 import boto3
 import pytest
 
-from algorun_client.commands import where
+from algorun_client import connection
 from algorun_client.commands.main import main
 from tests.client.test_round_trip import QUICK
 from tests.conftest import ROOT, clean_environ
@@ -164,14 +164,14 @@ class Laptop:
 @pytest.fixture
 def here(tmp_path, monkeypatch, capfd):
     """The laptop whose jobs run on this machine."""
-    monkeypatch.setattr(where, "LOCAL", QUICK)
+    monkeypatch.setattr(connection, "LOCAL", QUICK)
     monkeypatch.chdir(tmp_path)
     return Laptop(tmp_path, "local", clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root")), capfd)
 
 
 @pytest.fixture
 def laptops(here, tmp_path, server, monkeypatch, capfd):
-    monkeypatch.setattr(where, "Pace", lambda **_: QUICK)
+    monkeypatch.setattr(connection, "Pace", lambda **_: QUICK)
     for name, value in server.environ().items():
         monkeypatch.setenv(name, value)
     return [here, Laptop(tmp_path, "server", clean_environ(**server.environ()), capfd)]

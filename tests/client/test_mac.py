@@ -8,7 +8,7 @@ import sys
 import boto3
 import pytest
 
-from tests.client.commands.test_submit import no_credentials
+from tests.client.submit.test_submit import no_credentials
 from tests.conftest import ROOT
 from tests.sagemaker_server.server_process import REGION, running
 

@@ -10,7 +10,7 @@ import shutil
 import boto3
 import pytest
 
-from algorun_client.commands import where
+from algorun_client import connection
 from algorun_client.commands.main import main
 from tests.client.test_round_trip import AWS, QUICK
 from tests.conftest import clean_environ
@@ -42,8 +42,8 @@ def server(tmp_path_factory):
 @pytest.fixture(params=["local", "server"])
 def algorun(request, tmp_path, monkeypatch, capfd):
     """Runs a command with --json in a folder `counts`, and returns its objects."""
-    monkeypatch.setattr(where, "LOCAL", QUICK)
-    monkeypatch.setattr(where, "Pace", lambda **_: QUICK)
+    monkeypatch.setattr(connection, "LOCAL", QUICK)
+    monkeypatch.setattr(connection, "Pace", lambda **_: QUICK)
     place, environ = ["--where", "local"], clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root"))
     if request.param == "server":
         server = request.getfixturevalue("server")

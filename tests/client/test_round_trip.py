@@ -15,9 +15,9 @@ from pathlib import Path
 import boto3
 import pytest
 
-from algorun_client.commands import where
+from algorun_client import connection
 from algorun_client.commands.main import main
-from algorun_client.follow.follower import Pace
+from algorun_client.connection import Pace
 from algorun_report.folder.read import read as read_report
 from algorun_report.run_report import Axis
 from tests.conftest import clean_environ
@@ -92,8 +92,8 @@ class Laptop:
 @pytest.fixture(params=["local", "server"])
 def laptop(request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(where, "LOCAL", QUICK)
-    monkeypatch.setattr(where, "Pace", lambda **_: QUICK)
+    monkeypatch.setattr(connection, "LOCAL", QUICK)
+    monkeypatch.setattr(connection, "Pace", lambda **_: QUICK)
     if request.param == "local":
         environ = clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root"))
         yield Laptop(tmp_path, environ, ("--where", "local"), ())
@@ -206,7 +206,7 @@ def test_a_job_that_does_not_exist_says_where_it_was_looked_for(laptop, capfd):
 
 @pytest.mark.parametrize("laptop", ["local"], indirect=True)
 def test_a_client_that_is_killed_again_and_again_makes_one_job(laptop, capfd):
-    """Every moment: tests/client/send/test_send.py. Here a real process dies wherever it is."""
+    """Every moment: tests/client/submit/place/test_send.py. Here a real process dies wherever it is."""
     argv = [sys.executable, "-m", "algorun", *laptop.submit, "train.py", "wait"]
     for seconds in (0.2, 0.35, 0.5, 0.65, 0.8):
         process = subprocess.Popen(argv, env=laptop.environ, cwd=laptop.code, stdout=subprocess.DEVNULL)

@@ -13,9 +13,9 @@ pytest.importorskip("moto.server", reason="moto[server] is not installed")
 from botocore.config import Config  # noqa: E402
 from botocore.exceptions import ClientError  # noqa: E402
 
-from algorun_client.target import aws  # noqa: E402
-from algorun_client.target.job_state import read_training  # noqa: E402
-from algorun_client.target.s3_store import S3Store  # noqa: E402
+from algorun_client.aws import aws_session  # noqa: E402
+from algorun_client.aws.job_state import read_training  # noqa: E402
+from algorun_client.aws.s3_store import S3Store  # noqa: E402
 from tests.client.local.local_jobs import training  # noqa: E402
 from tests.sagemaker_server.server_process import running  # noqa: E402
 
@@ -204,6 +204,6 @@ def test_the_labels_of_an_image_in_ecr(boto, server, monkeypatch):
     session = boto3.session.Session(region_name="us-east-1")
     image = server.image(session, **{"org.algorun.request-format": "1"})
     assert image == "123456789012.dkr.ecr.us-east-1.amazonaws.com/algorun:1"
-    assert aws.AwsSession(session).image_labels(image) == {"org.algorun.request-format": "1"}
+    assert aws_session.AwsSession(session).image_labels(image) == {"org.algorun.request-format": "1"}
     absent = {"repositoryName": "none", "layerDigest": f"sha256:{'0' * 64}"}
     assert refused(session.client("ecr").get_download_url_for_layer, **absent)[0] == "LayersNotFoundException"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from algorun_client.request import jobfile, make_spec
-from algorun_client.request.layers import TASK_KEYS, TOP_KEYS, Layer
+from algorun_client.submit.read import job_file, make_spec
+from algorun_client.submit.read.layers import TASK_KEYS, TOP_KEYS, Layer
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "docs" / "api_page.py"
@@ -75,7 +75,7 @@ def test_each_public_function_says_which_ranks_call_it():
 
 
 def test_the_page_has_each_key_of_the_job_file():
-    assert set(api_page.keys()) == set(api_page.EXAMPLES) == {*TOP_KEYS, *TASK_KEYS, jobfile.SWEEP}
+    assert set(api_page.keys()) == set(api_page.EXAMPLES) == {*TOP_KEYS, *TASK_KEYS, job_file.SWEEP}
 
 
 @pytest.mark.parametrize("key", api_page.EXAMPLES)
@@ -85,6 +85,6 @@ def test_the_example_of_each_key_is_read(key):
     for place in api_page.place(key).split(", "):
         text = NEEDS.get(key, "")
         text += f"{line}[task.a]\n{program}" if place == "top" else f"[task.a]\n{program}{line}"
-        file = jobfile.parse(text.encode(), "algorun.toml", "/work/images")
+        file = job_file.parse(text.encode(), "algorun.toml", "/work/images")
         made = make_spec.make(file, Layer(), (), folder="/work/images", environ={"WANDB_PROJECT": "x"})
         assert made.task == "a"

@@ -77,19 +77,20 @@ LINES = {
 
 @pytest.mark.parametrize("task", ["data", "train"])
 def test_the_tasks_of_imagenet_are_requests_that_sagemaker_takes(task):
-    from algorun_client.request import jobfile, limits, make_spec
-    from algorun_client.request.build import build
-    from algorun_client.request.facts import Facts, Upstream
-    from algorun_client.request.layers import of_flags
-    from algorun_client.request.material import Material
+    from algorun_client.aws.service_model import input_shape
+    from algorun_client.request import limits
     from algorun_client.request.model import Kind
-    from algorun_client.request.program import started
-    from algorun_client.target.service_model import input_shape
+    from algorun_client.submit.build.build import build
+    from algorun_client.submit.look_up.facts import Facts, Upstream
+    from algorun_client.submit.read import job_file, make_spec
+    from algorun_client.submit.read.layers import of_flags
+    from algorun_client.submit.read.material import Material
+    from algorun_client.submit.read.program import started
 
     text = (
         (IMAGENET / "algorun.toml").read_bytes().replace(b"ACCOUNT", b"123456789012").replace(b"REGION", b"eu-west-1")
     )
-    file = jobfile.parse(text, "algorun.toml", str(IMAGENET))
+    file = job_file.parse(text, "algorun.toml", str(IMAGENET))
     flags = of_flags({"task": ("--task", task)}, {}, str(IMAGENET))
     spec = make_spec.make(file, flags, [], folder=str(IMAGENET), environ={})
     facts = Facts(upstreams={"data": Upstream(kind=Kind.PROCESSING, number=1, job="imagenet-data-0001-abcdef")})

@@ -28,9 +28,9 @@ def contract(name: str) -> dict[str, list[str]]:
     return next(each for each in contracts if each["name"] == name)
 
 
-def files(module: str) -> list[Path]:
+def files(module: str, top: Path = LAUNCHER.parent) -> list[Path]:
     """A module's file, or all files of a package."""
-    path = LAUNCHER.parent.joinpath(*module.split("."))
+    path = top.joinpath(*module.split("."))
     return sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
 
 
@@ -88,7 +88,8 @@ def test_no_function_is_passed_into_what_decides():
 def test_the_request_of_the_client_opens_no_file():
     opening = [
         f"{path}:{node.lineno}"
-        for path in (ROOT / "client" / "algorun_client" / "request").rglob("*.py")
+        for module in contract("The client's request is pure")["source_modules"]
+        for path in files(module, ROOT / "client")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
         and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("open", "read_text", "read_bytes")

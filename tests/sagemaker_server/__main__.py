@@ -13,10 +13,10 @@ import boto3
 from moto.server import ThreadedMotoServer
 from werkzeug.serving import make_server
 
+from algorun_client.aws.s3_store import S3Store
 from algorun_client.local.job_folder import LocalSettings
 from algorun_client.local.log_reading import LocalLogs
 from algorun_client.local.platform import LocalPlatform
-from algorun_client.target.s3_store import S3Store
 
 from .app import App
 from .faults import Faults

@@ -12,11 +12,11 @@ from typing import Any
 from werkzeug.wrappers import Request, Response
 
 from algorun.common.errors import UserError
+from algorun_client.aws.job_state import ENDED
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.local.job_folder import JobFolder
 from algorun_client.local.platform import LocalPlatform
 from algorun_client.request.model import Kind
-from algorun_client.target.job_state import ENDED
 
 from . import registry, service_quotas
 from .faults import CAPACITY, QUOTA, Faults

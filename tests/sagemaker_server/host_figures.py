@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from algorun_client.aws.job_state import GROUPS
 from algorun_client.local.job_folder import JobFolder
 from algorun_client.request.model import Kind
-from algorun_client.target.job_state import GROUPS
 
 MOST = 100  # figures of one call
 

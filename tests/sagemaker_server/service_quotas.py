@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from algorun_client.aws.service_model import input_shape
 from algorun_client.request.model import Kind
-from algorun_client.target.service_model import input_shape
 
 TARGET = "ServiceQuotasV20190624."
 USAGES = ("training job", "spot training job", "training warm pool", "processing job")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from algorun.common.durations import duration
-from algorun_client.target.job_cost import JobCost
-from algorun_client.target.job_state import JobState
+from algorun_client.aws.job_cost import JobCost
+from algorun_client.aws.job_state import JobState
 from algorun_report.page.words import money
 
 UNKNOWN = "price unknown"

@@ -14,16 +14,14 @@ from algorun_client.common import settings
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.common.refusals import Unanswered, explained
-from algorun_client.request import make_spec
-from algorun_client.request.layers import Given, Layer
 from algorun_client.request.model import FORMAT, FORMAT_PER_GPU, Kind
-from algorun_client.request.spec import TaskSpec, Where
-
-from . import job_file, submit_options
-from .lookups import LABEL, read_format
+from algorun_client.submit.look_up.look_up import LABEL, read_format
+from algorun_client.submit.read import job_file, make_spec, submit_options
+from algorun_client.submit.read.layers import Given, Layer
+from algorun_client.submit.read.spec import TaskSpec, Where
 
 if TYPE_CHECKING:
-    from algorun_client.target.aws import AwsSession
+    from algorun_client.aws.aws_session import AwsSession
 
 ANY_PROGRAM = ("train.py",)  # where neither the line nor the job file names one: its name decides nothing here
 WIDTH = 13  # of the topics
@@ -90,11 +88,13 @@ def _specs(options: argparse.Namespace, environ: Mapping[str, str]) -> list[Task
 
 def _findings(specs: Sequence[TaskSpec], environ: Mapping[str, str]) -> Iterator[Finding]:
     """In the order in which a submit would meet them. Where nobody answers, nothing more is asked."""
-    from algorun_client.target import aws
+    from algorun_client.aws import aws_session
 
     first = specs[0]
     try:
-        session = aws.open_session(first.profile, first.region or environ.get("AWS_REGION", ""), aws.FOLLOWING)
+        session = aws_session.open_session(
+            first.profile, first.region or environ.get("AWS_REGION", ""), aws_session.FOLLOWING
+        )
         session.account()
     except UserError as error:
         yield _failed("region" if error.where == "--region" else "credentials", error)
@@ -130,7 +130,7 @@ class _Look:
 
     def role(self, given: str) -> Iterator[Finding]:
         """The role, and whether SageMaker may take it: also of an ARN, which submit sends as it is."""
-        from algorun_client.target import job_role
+        from algorun_client.aws import job_role
 
         name = given or settings.ROLE.read(self._environ)
         try:
@@ -161,7 +161,7 @@ class _Look:
 
     def bucket(self, spec: TaskSpec) -> Iterator[Finding]:
         """The bucket of the tasks."""
-        from algorun_client.target import account
+        from algorun_client.aws import account
 
         bucket = spec.bucket or self._session.default_bucket()
         try:
@@ -178,7 +178,7 @@ class _Look:
 
     def key(self, key: str) -> Iterator[Finding]:
         """The KMS key, if there is one."""
-        from algorun_client.target import account
+        from algorun_client.aws import account
 
         if not key:
             return
@@ -213,7 +213,7 @@ class _Look:
 
     def quotas(self, specs: Sequence[TaskSpec]) -> Iterator[Finding]:
         """The account's limit for each type of host. What other jobs hold at the moment is not counted."""
-        from algorun_client.target import account
+        from algorun_client.aws import account
 
         wanted: dict[str, int] = {}
         for spec in specs:

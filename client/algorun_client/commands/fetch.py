@@ -14,9 +14,11 @@ from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import NotFound
 from algorun_client.fetch.job_facts import FILE, write_job_facts
 from algorun_client.fetch.progress import PlainProgress, Progress, Silent, TerminalProgress
+from algorun_client.submit.chain import sweep_results
+from algorun_client.submit.read import task_place
+from algorun_client.submit.read.common_options import add_job_argument
 
-from . import place, results, sweep_results
-from .common_options import add_job_argument
+from . import results
 from .find_job import connected, find_job
 from .job_pieces import job_facts, pieces
 
@@ -46,7 +48,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise UserError("--what", f"{options.what!r}", allowed=", ".join(PARTS), fix="--what model,logs")
     if options.best:
         options.job = _best(options, environ)
-    known = place.read(options, environ, Path.cwd())
+    known = task_place.read(options, environ, Path.cwd())
     connection = connected(known, environ)
     state = find_job(connection, options.job, known)
     folder = Path(options.to or state.job)

@@ -8,15 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from algorun.common.errors import UserError
+from algorun_client.aws.job_state import JobState, describe, find
 from algorun_client.common.errors import NotFound
-from algorun_client.request import names, sweep
+from algorun_client.connection import Connection, connect
+from algorun_client.request import names
 from algorun_client.request.model import TaskAddress
-from algorun_client.request.sweep import TaskSweep
-from algorun_client.send import claim
-from algorun_client.target.job_state import JobState, describe, find
-
-from . import place
-from .where import Connection, connect
+from algorun_client.submit.history import claims
+from algorun_client.submit.read import sweep, task_place
+from algorun_client.submit.read.sweep import TaskSweep
 
 SHOWN = 5  # points of a sweep
 JOB = re.compile(r".+-\d{4,}-[0-9a-f]{6}")  # as request.names.job_name makes them
@@ -24,19 +23,19 @@ JOB = re.compile(r".+-\d{4,}-[0-9a-f]{6}")  # as request.names.job_name makes th
 
 def open_job(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Connection, JobState]:
     """Connects and finds the job that the options name. Raises UserError."""
-    known = place.read(options, environ, Path.cwd())
+    known = task_place.read(options, environ, Path.cwd())
     connection = connected(known, environ)
     return connection, find_job(connection, options.job, known)
 
 
-def connected(known: place.Place, environ: Mapping[str, str]) -> Connection:
+def connected(known: task_place.Place, environ: Mapping[str, str]) -> Connection:
     """Connects with a place. Raises UserError."""
     return connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
 
 
-def find_job(connection: Connection, text: str, known: place.Place) -> JobState:
+def find_job(connection: Connection, text: str, known: task_place.Place) -> JobState:
     """The job that `text` names. A task stands for its newest job. Raises UserError, also for a sweep, which has several."""
-    swept = place.sweep_of(known, text)
+    swept = task_place.sweep_of(known, text)
     if swept is not None:
         raise _has_points(text, swept, connection.options)
     slash = "/" in text
@@ -46,7 +45,7 @@ def find_job(connection: Connection, text: str, known: place.Place) -> JobState:
             return state
     looked = []
     if slash or len(text) <= names.LONGEST:  # longer ones are names of other programs' jobs
-        address = place.task_address(known, text, connection.default_bucket())
+        address = task_place.task_address(known, text, connection.default_bucket())
         looked.append(address.uri)
         state = _newest(connection, address)
         if state is not None:
@@ -75,7 +74,7 @@ def _has_points(text: str, swept: TaskSweep, options: str) -> UserError:
 
 def _newest(connection: Connection, address: TaskAddress) -> JobState | None:
     begun = None
-    for found in claim.newest_first(connection.target.store, address):
+    for found in claims.newest_first(connection.target.store, address):
         try:
             return describe(connection.target.sagemaker, found.kind, found.job)
         except NotFound:  # its client has died, or is still sending

@@ -10,8 +10,13 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from algorun_client.aws import host_figures
+from algorun_client.aws.api import Target
+from algorun_client.aws.job_cost import rate
+from algorun_client.aws.job_state import JobState
 from algorun_client.common.errors import ApiError
 from algorun_client.common.refusals import Refusal, refusal
+from algorun_client.connection import Connection
 from algorun_client.fetch import metrics_file
 from algorun_client.fetch.archives import fetch_archive
 from algorun_client.fetch.folders import fetch_folder
@@ -23,12 +28,6 @@ from algorun_client.follow.log_reader import LogReader
 from algorun_client.follow.outcome import root_cause
 from algorun_client.follow.view import state_json
 from algorun_client.request.model import Kind
-from algorun_client.target import host_figures
-from algorun_client.target.api import Target
-from algorun_client.target.job_cost import rate
-from algorun_client.target.job_state import JobState
-
-from .where import Connection
 
 LOCAL_PERIOD_S = 1  # this machine measures its hosts every second
 

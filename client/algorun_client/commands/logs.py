@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
+from algorun_client.follow.following import follow_job, open_view
 from algorun_client.follow.log_reader import LogReader
+from algorun_client.submit.read.common_options import add_job_argument
 
-from .common_options import add_job_argument
 from .find_job import open_job
-from .following import follow_job, open_view
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -12,19 +12,20 @@ from pathlib import Path
 
 from algorun.common.durations import duration
 from algorun.common.errors import UserError
+from algorun_client.aws import fields
+from algorun_client.aws.api import SageMakerApi
+from algorun_client.aws.job_cost import JobCost, cost
+from algorun_client.aws.job_state import JobState, describe
 from algorun_client.common import at_once, json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.refusals import Unanswered
+from algorun_client.connection import Connection, connect, local_root
 from algorun_client.request.model import Kind
 from algorun_client.request.names import in_job_name
-from algorun_client.target import fields
-from algorun_client.target.api import SageMakerApi
-from algorun_client.target.job_cost import JobCost, cost
-from algorun_client.target.job_state import JobState, describe
+from algorun_client.submit.read import task_place
+from algorun_client.submit.read.common_options import add_place_options, add_where_options
 
-from . import cost_text, place
-from .common_options import add_place_options, add_where_options
-from .where import Connection, connect, local_root
+from . import cost_text
 
 MOST = 1000
 PAGE = 100  # the most that SageMaker lists at once
@@ -57,7 +58,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     most = int(options.max) if options.max.isascii() and options.max.isdigit() else 0
     if not 1 <= most <= MOST:
         raise UserError("--max", f"{options.max!r} is not a number of jobs", allowed=f"1 to {MOST}", fix="--max 20")
-    known = place.read(options, environ, Path.cwd())
+    known = task_place.read(options, environ, Path.cwd())
     connection = _connected(known, environ, as_json=options.json)
     api = connection.target.sagemaker
     text = in_job_name(options.text)  # PROJECT/TASK: as job names begin
@@ -79,7 +80,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return ClientCode.OK
 
 
-def _connected(known: place.Place, environ: Mapping[str, str], *, as_json: bool) -> Connection:
+def _connected(known: task_place.Place, environ: Mapping[str, str], *, as_json: bool) -> Connection:
     """Connects with the place. Where nothing says which, and AWS cannot be asked, it is this machine if that has had jobs."""
     try:
         return connect(known.where, profile=known.profile, region=known.region, environ=environ)

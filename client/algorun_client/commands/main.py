@@ -22,7 +22,7 @@ from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode, Source, kind_of
 from algorun_client.common.errors import ApiError, Interrupted
 from algorun_client.common.refusals import explained
-from algorun_client.request.ranks_per_host import CHOICES, Undecided
+from algorun_client.submit.build.ranks_per_host import CHOICES, Undecided
 
 from . import doctor, fetch, logs, ls, report, results, role, state, status, stop, submit
 

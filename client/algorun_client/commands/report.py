@@ -13,23 +13,24 @@ from typing import TYPE_CHECKING
 from algorun.common import distributions
 from algorun.common.errors import UserError
 from algorun.common.sizes import size_text
+from algorun_client.aws.api import ObjectStore
+from algorun_client.aws.job_state import JobState
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import NotFound
+from algorun_client.connection import Connection
 from algorun_client.fetch.job_facts import write_job_facts, write_json
 from algorun_client.fetch.progress import PlainProgress, Progress, Silent, TerminalProgress
 from algorun_client.follow.follower import SETTLED_S
-from algorun_client.target.api import ObjectStore
-from algorun_client.target.job_state import JobState
+from algorun_client.submit.chain.sweep_results import SweepResults
+from algorun_client.submit.read import job_file, task_place
+from algorun_client.submit.read.common_options import add_job_argument
 from algorun_report.options import add_page_options
 from algorun_report.run_report import MOST_POINTS
 
-from . import job_file, place, results
-from .common_options import add_job_argument
+from . import results
 from .find_job import connected, find_job
 from .job_pieces import Piece, job_facts, pieces
-from .sweep_results import SweepResults
-from .where import Connection
 
 if TYPE_CHECKING:
     from algorun_report.command import Page, Wishes
@@ -56,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Returns 0 if the page is written."""
     wishes = _wishes(options)
-    known = place.read(options, environ, Path.cwd())
+    known = task_place.read(options, environ, Path.cwd())
     connection = connected(known, environ)
     swept = _sweep(options, environ)
     state = find_job(connection, _first(swept) if swept else options.job, known)
@@ -95,7 +96,7 @@ def _first(swept: SweepResults) -> str:
 
 
 def _fetch_logs_of_points(
-    swept: SweepResults, shown: str, connection: Connection, known: place.Place, jobs: Path, *, as_json: bool
+    swept: SweepResults, shown: str, connection: Connection, known: task_place.Place, jobs: Path, *, as_json: bool
 ) -> None:
     """The logs of the other jobs whose curves the page draws, each in the folder of its name beside that of `shown`."""
     for row in swept.rows[:MOST_POINTS]:

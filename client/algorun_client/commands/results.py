@@ -9,13 +9,12 @@ from pathlib import Path
 from algorun.common.errors import UserError
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
-from algorun_client.request import metric_goal
-from algorun_client.request.chain import check_metric
-
-from . import job_file, place, submit_request, sweep_results
-from .common_options import add_place_options, add_where_options
-from .sweep_results import SweepResults
-from .where import connect
+from algorun_client.connection import connect
+from algorun_client.submit.chain import sweep_results
+from algorun_client.submit.chain.sweep_results import SweepResults
+from algorun_client.submit.read import job_file, sweep, task_place
+from algorun_client.submit.read.common_options import add_place_options, add_where_options
+from algorun_client.submit.read.source_tasks import check_metric, known_tasks
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +41,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def read(options: argparse.Namespace, environ: Mapping[str, str], where: str, metric: str) -> SweepResults:
     """The results of the sweep that `options.job` names. `where`: the option that gives `metric`. Raises UserError."""
     folder = Path.cwd()
-    file, known = job_file.read(options.file, folder), place.read(options, environ, folder)
+    file, known = job_file.read(options.file, folder), task_place.read(options, environ, folder)
     task = options.job.rpartition("/")[2]
     if task not in file.sweeps:
         raise UserError(
@@ -51,10 +50,10 @@ def read(options: argparse.Namespace, environ: Mapping[str, str], where: str, me
             allowed=", ".join(file.sweeps) or "none",
             fix="run this in the folder of the job file, or name it with --file",
         )
-    source = submit_request.known_tasks(file)[task]
-    goal = metric_goal.parse(where, metric) if metric else source.best
+    source = known_tasks(file)[task]
+    goal = sweep.parse_goal(where, metric) if metric else source.best
     if goal is not None:
         check_metric(where if metric else f"{file.sweeps[task].where} best", goal.metric, task, source.metrics)
     connection = connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
-    address = place.task_address(known, options.job, connection.default_bucket())
+    address = task_place.task_address(known, options.job, connection.default_bucket())
     return sweep_results.read(connection.target, address, file.sweeps[task], source.metrics, goal, connection.pace)

@@ -12,9 +12,9 @@ from algorun.common.errors import UserError
 from algorun_client.common import settings
 from algorun_client.common.codes import ClientCode
 from algorun_client.request import names
+from algorun_client.submit.read import task_place
+from algorun_client.submit.read.common_options import add_place_options, add_where_options
 
-from . import place
-from .common_options import add_place_options, add_where_options
 from .role_policies import Places, client_policy, job_policy, partition_of, trust_policy
 
 POLICIES = {"job": job_policy, "trust": trust_policy, "client": client_policy}
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _places(options: argparse.Namespace, environ: Mapping[str, str]) -> Places:
-    known = place.read(options, environ, Path.cwd())
+    known = task_place.read(options, environ, Path.cwd())
     region = _region(known.region or environ.get("AWS_REGION", "") or environ.get("AWS_DEFAULT_REGION", ""))
     account, role = _role(options.whom, options.account, options.role or settings.ROLE.read(environ), region)
     project = names.checked("--project", known.project)

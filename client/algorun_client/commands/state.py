@@ -10,13 +10,13 @@ from algorun.common.errors import UserError
 from algorun.common.sizes import size_text
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
+from algorun_client.connection import Connection, connect
 from algorun_client.request.model import TaskAddress
-from algorun_client.send import done, state_folder
-from algorun_client.send.state_folder import StateFolder
-
-from . import place
-from .common_options import add_place_options, add_where_options
-from .where import Connection, connect
+from algorun_client.submit.history import done
+from algorun_client.submit.place import state_folder
+from algorun_client.submit.place.state_folder import StateFolder
+from algorun_client.submit.read import task_place
+from algorun_client.submit.read.common_options import add_place_options, add_where_options
 
 ACTIONS = {
     "ls": "List the checkpoints that a task keeps for its next job.",
@@ -47,9 +47,9 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Returns 0, also if the task has no state."""
     if options.host and options.action == "ls":
         raise UserError("--host", "is for clean", fix="drop it: ls shows all hosts")
-    known = place.read(options, environ, Path.cwd())
+    known = task_place.read(options, environ, Path.cwd())
     connection = connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
-    address = place.task_address(known, options.job, connection.default_bucket())
+    address = task_place.task_address(known, options.job, connection.default_bucket())
     found = state_folder.folders(connection.target.store, address)
     if options.action == "clean":
         _clean(connection, address, found, options.host, as_json=options.json)

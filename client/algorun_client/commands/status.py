@@ -9,19 +9,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from algorun.common.durations import duration
+from algorun_client.aws.job_cost import JobCost, cost
+from algorun_client.aws.job_state import JobState
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
+from algorun_client.connection import Connection
 from algorun_client.follow.line_text import shown
 from algorun_client.follow.outcome import judge
 from algorun_client.follow.view import state_of_job
-from algorun_client.request.sweep import TaskSweep
-from algorun_client.target.job_cost import JobCost, cost
-from algorun_client.target.job_state import JobState
+from algorun_client.submit.chain import sweep_results
+from algorun_client.submit.read import task_place
+from algorun_client.submit.read.common_options import add_job_argument
+from algorun_client.submit.read.sweep import TaskSweep
 
-from . import cost_text, place, sweep_results
-from .common_options import add_job_argument
+from . import cost_text
 from .find_job import connected, find_job
-from .where import Connection
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +33,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Returns 0 whatever the job's state is."""
-    known = place.read(options, environ, Path.cwd())
+    known = task_place.read(options, environ, Path.cwd())
     connection = connected(known, environ)
-    if (swept := place.sweep_of(known, options.job)) is not None:
+    if (swept := task_place.sweep_of(known, options.job)) is not None:
         return _sweep(options, known, swept, connection)
     state = find_job(connection, options.job, known)
     costs = cost(state, known.prices if connection.session else {})
@@ -46,9 +48,9 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return ClientCode.OK
 
 
-def _sweep(options: argparse.Namespace, known: place.Place, swept: TaskSweep, connection: Connection) -> int:
+def _sweep(options: argparse.Namespace, known: task_place.Place, swept: TaskSweep, connection: Connection) -> int:
     """The points of a sweep, each a task of its own. Their metrics take longer: `algorun results` reads them."""
-    address = place.task_address(known, options.job, connection.default_bucket())
+    address = task_place.task_address(known, options.job, connection.default_bucket())
     found = sweep_results.read(connection.target, address, swept, {}, None, connection.pace)
     if not options.json:
         counts = Counter(row.status for row in found.rows)

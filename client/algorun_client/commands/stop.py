@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
+from algorun_client.aws.job_state import describe
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import ApiError
 from algorun_client.request.model import Kind
-from algorun_client.target.job_state import describe
+from algorun_client.submit.read.common_options import add_job_argument
 
-from .common_options import add_job_argument
 from .find_job import open_job
 
 

@@ -9,7 +9,7 @@ from algorun.common.errors import UserError
 from .codes import ClientCode
 from .errors import ApiError, BucketDenied, BucketMissing
 
-# AWS's names of errors. botocore's own exceptions keep the name of their class (target/aws.py).
+# AWS's names of errors. botocore's own exceptions keep the name of their class (aws/aws_session.py).
 EXPIRED = (
     "ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired", "SSOTokenLoadError",
     "UnauthorizedSSOTokenError", "TokenRetrievalError", "RefreshWithMFAUnsupportedError", "LoginRefreshRequired",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from algorun.common.archives import unpack
-from algorun_client.target.api import ObjectStore
+from algorun_client.aws.api import ObjectStore
 
 from .in_place import put_in_place
 from .progress import Progress

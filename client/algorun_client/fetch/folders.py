@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 
-from algorun_client.target.api import ObjectStore, StoredObject
+from algorun_client.aws.api import ObjectStore, StoredObject
 
 from .progress import Progress
 

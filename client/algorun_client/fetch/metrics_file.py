@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from algorun_client.aws.host_figures import HostFigures
+from algorun_client.aws.job_state import Hosts
 from algorun_client.common import instance_units
-from algorun_client.target.host_figures import HostFigures
-from algorun_client.target.job_state import Hosts
 
 from .job_facts import write_json
 

@@ -3,36 +3,20 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from algorun_client.aws.api import Target
+from algorun_client.aws.job_state import JobState, describe
 from algorun_client.common.codes import ClientCode, Source
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.common.refusals import Refusal, refusal
+from algorun_client.connection import Pace
 from algorun_client.request.model import Kind
-from algorun_client.target.api import Target
-from algorun_client.target.job_state import JobState, describe
 
 from .contact import Contact
 from .log_reader import LogReader
 from .outcome import DETACHED, Ending, Outcome, judge
 from .view import View
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """How often to ask. Seconds."""
-
-    poll_s: float = 2.0  # between two rounds over the streams
-    stream_s: float = 0.1  # of a round for each stream: CloudWatch answers 10 to 25 calls a second for an account
-    state_s: float = 5.0
-    streams_s: float = 10.0  # between two looks for new streams
-    sweep_s: float = 30.0  # between two searches for late lines
-    grace_s: float = 15.0  # after the job's end: CloudWatch gets the last lines later than SageMaker ends the job
-    silence_s: float = 300.0  # without any answer: contact is lost
-
-
-LOCAL = Pace(poll_s=0.2, stream_s=0.0, state_s=0.3, streams_s=0.5, sweep_s=30.0, grace_s=0.3, silence_s=10.0)
 
 OF_LINES = ("DescribeLogStreams", "GetLogEvents")  # the job's state can be followed without them
 # After this time no line of an ended job is still on its way. AWS's clock may differ from this machine's by five minutes:

@@ -19,11 +19,11 @@ from itertools import compress
 from operator import attrgetter
 from typing import NamedTuple, TypedDict, cast
 
+from algorun_client.aws import fields
+from algorun_client.aws.api import Answer, LogsApi
+from algorun_client.aws.job_state import GROUPS
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.request.model import Kind
-from algorun_client.target import fields
-from algorun_client.target.api import Answer, LogsApi
-from algorun_client.target.job_state import GROUPS
 
 MOST_PAGES = 20  # of one stream in one round: a long stream must not hold up the others
 PAGES = 64  # of all streams in one round: each may hold 10,000 lines in memory

@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 
 from algorun.common.bounded_search import BoundedSearch, compiled
 from algorun.common.codec import loads
+from algorun_client.aws.api import ObjectStore, Target
+from algorun_client.aws.job_state import JobState
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.common.json_values import row, table, text, whole
 from algorun_client.request.model import TaskAddress
-from algorun_client.target.api import ObjectStore, Target
-from algorun_client.target.job_state import JobState
 
 from .log_reader import LogLine, LogReader
 

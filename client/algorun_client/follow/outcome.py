@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from algorun_client.aws.job_state import JobState
 from algorun_client.common.codes import ClientCode, Source
-from algorun_client.target.job_state import JobState
 
 UNKNOWN = 1  # the exit code for a failed job whose own code is nowhere
 

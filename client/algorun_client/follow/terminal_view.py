@@ -18,7 +18,7 @@ from rich.text import Text
 from algorun.common import terminal
 from algorun.common.bounded_search import BoundedSearch, compiled
 from algorun.common.durations import duration
-from algorun_client.target.job_state import JobState
+from algorun_client.aws.job_state import JobState
 
 from .failure_lines import FailureEnd, FailureLines
 from .line_text import marked, shown

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Protocol, TextIO
 
 from algorun.common.durations import duration
+from algorun_client.aws.job_cost import paid_s
+from algorun_client.aws.job_state import JobState
 from algorun_client.common import json_lines
-from algorun_client.target.job_cost import paid_s
-from algorun_client.target.job_state import JobState
 
 from .line_text import marked, shown
 from .log_reader import LogLine

@@ -22,10 +22,10 @@ import os
 from pathlib import Path
 
 from algorun.common.errors import UserError
-from algorun_client.target.api import ReadyTarget, Target
-from algorun_client.target.folder_store import FolderStore
+from algorun_client.aws.api import ReadyTarget, Target
 
 from .docker_engine import DockerEngine
+from .folder_store import FolderStore
 from .host_figures_reading import LocalCloudWatch
 from .log_reading import LocalLogs
 from .platform import LocalPlatform

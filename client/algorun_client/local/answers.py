@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from algorun_client.aws.fields import Table, required
 from algorun_client.request.model import Kind
-from algorun_client.target.fields import Table, required
 
 from .job_record import MESSAGES, JobRecord
 

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from algorun_client.target.api import ObjectStore
+from algorun_client.aws.api import ObjectStore
 
 from .folder_files import files_below
 from .job_description import Artifacts

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from algorun.common.codec import loads
+from algorun_client.aws.api import Answer
+from algorun_client.aws.fields import Table, inner, number, tables, text, time
 from algorun_client.common.json_values import number as finite
 from algorun_client.common.json_values import table
 from algorun_client.request.model import Kind
-from algorun_client.target.api import Answer
-from algorun_client.target.fields import Table, inner, number, tables, text, time
 
 from .job_folder import JobFolder
 from .log_reading import KINDS

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from algorun_client.aws.fields import Table, inner, required, tables, text
 from algorun_client.request.model import Kind
-from algorun_client.target.fields import Table, inner, required, tables, text
 
 from .answers import arn
 from .hosts import Hosts

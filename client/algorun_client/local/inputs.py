@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from algorun.common.codec import loads
+from algorun_client.aws.addresses import below
+from algorun_client.aws.api import ObjectStore
 from algorun_client.common.errors import NotFound
 from algorun_client.common.json_values import rows, table, text
-from algorun_client.target.addresses import below
-from algorun_client.target.api import ObjectStore
-from algorun_client.target.folder_store import FolderStore
 
+from .folder_store import FolderStore
 from .job_description import Input, JobDescription
 
 SUBMIT_DIRECTORY = "sagemaker_submit_directory"

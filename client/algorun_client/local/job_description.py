@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from algorun_client.aws.fields import Table, inner, number, required, tables, text, texts, words
 from algorun_client.request.model import Kind
-from algorun_client.target.fields import Table, inner, number, required, tables, text, texts, words
 
 BASE = "/opt/ml"
 ONE_GROUP = "homogeneousCluster"  # the name that SageMaker gives to hosts without groups

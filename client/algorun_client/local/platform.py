@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from algorun_client.aws import fields, service_model
+from algorun_client.aws.api import Answer, ObjectStore
+from algorun_client.aws.fields import Table
+from algorun_client.aws.job_state import HOST_KIND
 from algorun_client.common.errors import ApiError, Exists, NotFound
 from algorun_client.request.model import Kind
-from algorun_client.target import fields, service_model
-from algorun_client.target.api import Answer, ObjectStore
-from algorun_client.target.fields import Table
-from algorun_client.target.job_state import HOST_KIND
-from algorun_client.target.stores import described
 
 from . import answers, job_description, refusals
 from .containers import FILE as CONTAINERS
@@ -26,6 +25,7 @@ from .docker_engine import DockerEngine
 from .environment import for_runner
 from .job_folder import JobFolder, LocalSettings
 from .job_record import JobRecord
+from .stores import described
 
 MOST_RESULTS = 100  # jobs of a page
 DEFAULT_RESULTS = 10

@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import cast
 
 from algorun.common.errors import UserError
+from algorun_client.aws import service_model
+from algorun_client.aws.api import ObjectStore
+from algorun_client.aws.fields import Table, inner, number, required, tables, text, words
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.request import limits
 from algorun_client.request.model import Json, Kind
-from algorun_client.target import service_model
-from algorun_client.target.api import ObjectStore
-from algorun_client.target.fields import Table, inner, number, required, tables, text, words
-from algorun_client.target.folder_store import FolderStore
 
 from . import job_description
+from .folder_store import FolderStore
 
 MOST_HOSTS = 64  # on one machine, as of `algorun simulate`
 # This machine needs neither: a request for it may leave them out, or say anything.

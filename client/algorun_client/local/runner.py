@@ -17,7 +17,6 @@ from pathlib import Path
 
 from algorun_client.common.errors import ApiError
 from algorun_client.request.model import Kind
-from algorun_client.target.stores import opened
 
 from . import artifacts, inputs, job_description
 from .container_hosts import ContainerHosts
@@ -28,6 +27,7 @@ from .hosts import Hosts
 from .job_folder import JobFolder, LocalSettings
 from .job_record import REASON_LENGTH, JobRecord, failure_reason
 from .simulated_hosts import SimulatedHosts
+from .stores import opened
 from .synced_folder import SyncedFolder, Syncing
 
 OWN_S = 5.0  # for whoever looks at the job at this moment and holds its lock

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from algorun_client.aws.addresses import below
+from algorun_client.aws.api import ObjectStore
 from algorun_client.common.errors import ApiError
-from algorun_client.target.addresses import below
-from algorun_client.target.api import ObjectStore
 
 from .folder_files import files_below
 from .job_description import Synced

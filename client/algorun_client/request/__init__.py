@@ -1,4 +1,4 @@
-"""Builds the exact request from the job file and the flags. Pure: it opens no file and calls nothing.
+"""A finished request: its types, its text, its names, and SageMaker's limits on it. Pure.
 
-`model` has the types; whoever sends, follows or fetches uses them.
+`model` has the types that the rooms above share.
 """

@@ -11,9 +11,9 @@ from botocore.client import BaseClient
 
 from algorun import cli
 from algorun.common import REQUEST_FORMAT
-from algorun_client.commands.lookups import LABEL
 from algorun_client.commands.main import main
-from tests.client.commands.test_submit import no_credentials
+from algorun_client.submit.look_up.look_up import LABEL
+from tests.client.submit.test_submit import no_credentials
 from tests.sagemaker_server.server_process import ACCOUNT, REGION, running
 
 TRUST = json.dumps(

@@ -6,14 +6,13 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.commands.find_job import find_job
-from algorun_client.commands.place import Place
-from algorun_client.commands.where import Connection
-from algorun_client.follow.follower import LOCAL
-from algorun_client.send.claim import take
-from algorun_client.send.progress import Silent
-from algorun_client.send.send import send
-from tests.client.send.memory import World
-from tests.client.send.requests import ADDRESS, maker
+from algorun_client.connection import LOCAL, Connection
+from algorun_client.submit.place.claim import take
+from algorun_client.submit.place.progress import Silent
+from algorun_client.submit.place.send import send
+from algorun_client.submit.read.task_place import Place
+from tests.client.submit.place.memory import World
+from tests.client.submit.place.requests import ADDRESS, maker
 
 HERE = Place(where=None, profile="", region="", project="p", bucket="b", prefix="")
 

@@ -12,8 +12,8 @@ import pytest
 
 from algorun_client.commands import ls
 from algorun_client.commands.main import _terminated, main
-from algorun_client.commands.where import local_root
-from tests.client.commands.test_submit import no_credentials
+from algorun_client.connection import local_root
+from tests.client.submit.test_submit import no_credentials
 
 
 @pytest.mark.parametrize("as_json", [False, True])

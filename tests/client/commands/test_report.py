@@ -14,12 +14,11 @@ import pytest
 
 from algorun import cli
 from algorun_client.commands import find_job, report
-from algorun_client.commands.sweep_results import Row, SweepResults
-from algorun_client.commands.where import Connection
 from algorun_client.common.errors import ApiError
-from algorun_client.follow.follower import Pace
-from algorun_client.request.metric_goal import Goal
-from algorun_client.target.folder_store import FolderStore
+from algorun_client.connection import Connection, Pace
+from algorun_client.local.folder_store import FolderStore
+from algorun_client.submit.chain.sweep_results import Row, SweepResults
+from algorun_client.submit.read.sweep import Goal
 from tests.report.job_folders import write_job
 from tests.report.page.pages import chart, data
 

@@ -7,21 +7,20 @@ import json
 import pytest
 
 from algorun.common.errors import UserError
-from algorun_client.commands import find_job, results, sweep_results
+from algorun_client.aws import api
+from algorun_client.commands import find_job, results
 from algorun_client.commands.main import main
-from algorun_client.commands.where import Connection
+from algorun_client.connection import LOCAL, Connection, Pace
 from algorun_client.follow import metric_values
-from algorun_client.follow.follower import LOCAL, Pace
 from algorun_client.follow.log_reader import LogLine
-from algorun_client.request.metric_goal import Goal
 from algorun_client.request.model import TaskAddress
-from algorun_client.request.sweep import TaskSweep
-from algorun_client.send.claim import claim_uri
-from algorun_client.target import api
-from tests.client.commands.test_upstreams import METRICS, reading
-from tests.client.commands.test_upstreams import read as read_upstreams
-from tests.client.request.specs import spec
-from tests.client.send.memory import World
+from algorun_client.submit.chain import sweep_results
+from algorun_client.submit.history.claims import claim_uri
+from algorun_client.submit.read.sweep import Goal, TaskSweep
+from tests.client.submit.look_up.test_upstreams import METRICS, reading
+from tests.client.submit.look_up.test_upstreams import read as read_upstreams
+from tests.client.submit.place.memory import World
+from tests.client.submit.specs import spec
 from tests.conftest import clean_environ
 
 ADDRESS = TaskAddress(bucket="b", project="vision", task="train")

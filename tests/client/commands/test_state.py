@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from algorun_client.commands import one_task, state
+from algorun_client.commands import state
 from algorun_client.commands.main import main
-from algorun_client.commands.where import Connection
-from algorun_client.follow.follower import LOCAL
-from tests.client.send.memory import World
+from algorun_client.connection import LOCAL, Connection
+from algorun_client.submit import submit
+from tests.client.submit.place.memory import World
 from tests.conftest import clean_environ
 
 FILES = ("train/state/algo-1/a", "train/state/algo-2/b", "train/state/c", "train/state-2/d", "train2/state/algo-1/e")
@@ -31,7 +31,7 @@ def world(tmp_path, monkeypatch):
     (folder / "train.py").write_text("")
     monkeypatch.chdir(folder)
     monkeypatch.setattr(state, "connect", connect)
-    monkeypatch.setattr(one_task, "connect", connect)
+    monkeypatch.setattr(submit, "connect", connect)
     return made
 
 

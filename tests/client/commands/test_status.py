@@ -11,9 +11,8 @@ import pytest
 
 from algorun_client.commands import find_job, ls
 from algorun_client.commands.main import main
-from algorun_client.commands.where import Connection
 from algorun_client.common.errors import NotFound
-from algorun_client.follow.follower import Pace
+from algorun_client.connection import Connection, Pace
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = "images-train-0001-abcdef"

@@ -14,7 +14,7 @@ from algorun_client.common.errors import NotFound
 from algorun_client.fetch.archives import fetch_archive
 from algorun_client.fetch.log_files import write_logs
 from algorun_client.fetch.progress import Silent
-from algorun_client.target.folder_store import FolderStore
+from algorun_client.local.folder_store import FolderStore
 
 URI = "s3://b/jobs/model.tar.gz"
 

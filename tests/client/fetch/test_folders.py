@@ -7,12 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from algorun_client.aws.api import StoredObject
 from algorun_client.fetch.folders import fetch_folder
 from algorun_client.fetch.log_files import write_logs
 from algorun_client.fetch.progress import Silent
 from algorun_client.follow.log_reader import LogLine
-from algorun_client.target.api import StoredObject
-from algorun_client.target.folder_store import FolderStore
+from algorun_client.local.folder_store import FolderStore
 
 
 def test_a_second_fetch_gets_only_what_has_changed(tmp_path, monkeypatch):

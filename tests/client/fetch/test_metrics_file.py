@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 
+from algorun_client.aws.host_figures import HostFigures
+from algorun_client.aws.job_state import Hosts
 from algorun_client.fetch.metrics_file import units, write_metrics
-from algorun_client.target.host_figures import HostFigures
-from algorun_client.target.job_state import Hosts
 from algorun_report.folder.utilization_file import read_utilization
 
 HOSTS = Hosts((("ml.g5.12xlarge", 1), ("ml.z9.xlarge", 1)))

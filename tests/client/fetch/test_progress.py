@@ -12,7 +12,7 @@ from algorun_client.common.errors import ApiError
 from algorun_client.fetch.folders import fetch_folder
 from algorun_client.fetch.progress import PlainProgress, TerminalProgress, counted
 from algorun_client.follow.log_reader import LogLine
-from algorun_client.target.folder_store import FolderStore
+from algorun_client.local.folder_store import FolderStore
 
 
 class Seen:

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from algorun_client.aws.api import ReadyTarget
 from algorun_client.common.errors import ApiError
+from algorun_client.connection import Pace
 from algorun_client.follow import contact, follower
-from algorun_client.follow.follower import Pace, follow
+from algorun_client.follow.follower import follow
 from algorun_client.follow.outcome import Ending
 from algorun_client.follow.view import PlainView
 from algorun_client.request.model import Kind
-from algorun_client.target.api import ReadyTarget
 from tests.client.follow.cloudwatch import CloudWatch
 
 

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from algorun_client.aws.job_state import JobState, Times
 from algorun_client.common.errors import ApiError
 from algorun_client.follow import metric_values
 from algorun_client.follow.log_reader import LogLine
 from algorun_client.follow.metric_values import Last, last_values, unsettled_s
 from algorun_client.request.model import Kind, TaskAddress
-from algorun_client.target.job_state import JobState, Times
-from tests.client.send.memory import World
+from tests.client.submit.place.memory import World
 
 ADDRESS = TaskAddress(bucket="b", project="p", task="t")
 LOSS = r"loss ([^ ]+)"

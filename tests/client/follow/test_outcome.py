@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from algorun.control.failures.failure import Failure
+from algorun_client.aws.job_state import JobState
 from algorun_client.common.codes import Source
 from algorun_client.follow.outcome import Ending, judge, own_code, root_cause
 from algorun_client.request.model import Kind
-from algorun_client.target.job_state import JobState
 
 
 def ended(status: str, failure: str = "", detail: str = "", message: str = "", kind: Kind = Kind.TRAINING) -> JobState:

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from rich.console import Console
 
+from algorun_client.aws.job_state import JobState, Phase
 from algorun_client.follow.line_text import marked, shown
 from algorun_client.follow.log_reader import LogLine
 from algorun_client.follow.outcome import judge
 from algorun_client.follow.terminal_view import TerminalView, where_it_is
 from algorun_client.follow.view import JsonView, PlainView
 from algorun_client.request.model import Kind
-from algorun_client.target.job_state import JobState, Phase
 from tests.ci_commands import TEXTS, is_command
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from algorun_client.aws.api import ObjectStore
+from algorun_client.local.folder_store import FolderStore
 from algorun_client.local.job_folder import LocalSettings
 from algorun_client.local.log_reading import LocalLogs
 from algorun_client.local.platform import LocalPlatform
-from algorun_client.target.api import ObjectStore
-from algorun_client.target.folder_store import FolderStore
 
 BUCKET = "s3://local"
 QUICK = LocalSettings(stop_grace_s=20.0, sync_s=0.1, linger_s=5.0)

@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 
 import pytest
 
+from algorun_client.aws.host_figures import read
+from algorun_client.aws.job_state import Hosts, JobState, Times
 from algorun_client.local.host_figures_reading import LocalCloudWatch
 from algorun_client.local.host_samples import HostMeter, ProcessUse, Sampling, all_processes, descendants
 from algorun_client.request.model import Kind
-from algorun_client.target.host_figures import read
-from algorun_client.target.job_state import Hosts, JobState, Times
 
 BYTES = 1000
 

@@ -11,6 +11,7 @@ import pytest
 
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.local import artifacts, inputs
+from algorun_client.local.folder_store import FolderStore
 from algorun_client.local.host_tree import HostTrees
 from algorun_client.local.job_description import (
     Artifacts,
@@ -24,7 +25,6 @@ from algorun_client.local.job_description import (
 from algorun_client.local.simulated_hosts import SimulatedHosts
 from algorun_client.local.synced_folder import SyncedFolder, Syncing
 from algorun_client.request.model import Kind
-from algorun_client.target.folder_store import FolderStore
 from tests.client.local.local_jobs import BUCKET, channel, training
 
 GROUPS = [

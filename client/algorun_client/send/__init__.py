@@ -1,1 +1,0 @@
-"""Sends a Request: claims the execution, uploads what has changed, creates the job. Safe to repeat after any crash."""

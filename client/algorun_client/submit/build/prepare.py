@@ -1,0 +1,111 @@
+"""The third stage of `submit`: packs the code, hashes the data, and makes the request of any execution."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from algorun.common.plain_text import plain
+from algorun_client.aws.service_model import input_shape
+from algorun_client.files import archive, inputs, scratch
+from algorun_client.files.scan import Scan
+from algorun_client.request import limits
+from algorun_client.request.model import Request, TaskAddress
+from algorun_client.submit.look_up.facts import Facts
+from algorun_client.submit.read import references
+from algorun_client.submit.read.material import CodeArchive, LocalFile, Material
+from algorun_client.submit.read.read import Asked, described
+
+from .build import build, task_address
+
+NO_HASH = "0" * 64  # of a file that is not read yet
+LARGE_CODE = 200 * 1024 * 1024  # bytes; more is data in most cases
+LARGE_DATA = 2_000_000_000  # bytes that are hashed in some 10 s
+
+
+class Maker:
+    """Makes the request of any execution of a task: the same one each time, byte for byte."""
+
+    def __init__(self, asked: Asked, facts: Facts, material: Material) -> None:
+        self.asked, self.facts, self.material = asked, facts, material
+
+    @property
+    def address(self) -> TaskAddress:
+        """Where the task is kept."""
+        return task_address(self.asked.spec, self.facts)
+
+    def __call__(self, number: int | None) -> Request:
+        """The request of an execution; None: its number is unknown. Raises UserError."""
+        request = build(self.asked.spec, self.facts, self.material, number)
+        limits.check(input_shape(request.kind), request.create, request.unknown)
+        return request
+
+
+@contextmanager
+def prepared(asked: Asked, facts: Facts) -> Iterator[Maker]:
+    """Packs the code and hashes the data. What is wrong with the request is said before data is read.
+
+    A large code archive exists until the end of the context.
+    """
+    asked = asked.of(references.filled(asked.spec, facts.values))
+    with scratch.folder("algorun-submit-") as folder:
+        code = packed(asked, folder)
+        material = Material(
+            started=asked.started,
+            code=code,
+            inputs=_sizes(asked),
+            commit=asked.commit,
+            notices=_with_size(asked.notices, code),
+        )
+        Maker(asked, facts, material)(None)
+        yield Maker(asked, facts, replace(material, inputs=asked.hashed or hashed(asked)))
+
+
+def check(asked: Asked, facts: Facts) -> None:
+    """Raises UserError for what is wrong with the request. Packs and hashes nothing."""
+    asked = asked.of(references.filled(asked.spec, facts.values))
+    code = CodeArchive(sha256=NO_HASH, size=0, data=b"") if asked.code or asked.started.added else None
+    Maker(asked, facts, Material(started=asked.started, code=code, inputs=_sizes(asked)))(None)
+
+
+def hashed(asked: Asked) -> dict[str, Sequence[LocalFile]]:
+    """The files of the local inputs. Raises UserError for one that cannot be read."""
+    for name, found in asked.data.items():
+        if found.size > LARGE_DATA:
+            print(f"algorun: reading --in {name}: {plain(described(found.files))}", file=sys.stderr, flush=True)
+    return {name: _hashed(found, name) for name, found in asked.data.items()}
+
+
+def _sizes(asked: Asked) -> dict[str, Sequence[LocalFile]]:
+    return {
+        name: [LocalFile(name=f.name, path=f.path, size=f.size, sha256=NO_HASH) for f in found.files]
+        for name, found in asked.data.items()
+    }
+
+
+def packed(asked: Asked, folder: Path) -> CodeArchive | None:
+    """The code of a task; None without any. A large archive is written into `folder`. Raises UserError."""
+    if not asked.code and not asked.started.added:
+        return None
+    if asked.archive is not None and not asked.started.added:
+        return asked.archive
+    if sum(file.size for file in asked.code) > LARGE_CODE:  # packing and hashing may take minutes
+        print(f"algorun: packing {plain(described(asked.code))}", file=sys.stderr, flush=True)
+    made = archive.pack(asked.code, asked.started.added, folder, "--code")
+    return CodeArchive(sha256=made.sha256, size=made.size, data=made.data, path=made.path, contents=made.contents)
+
+
+def _with_size(notices: tuple[str, ...], code: CodeArchive | None) -> tuple[str, ...]:
+    if code is None or code.size <= LARGE_CODE:
+        return notices
+    return (*notices, f"the code archive has {code.size >> 20} MiB; .algorunignore keeps files out, --in takes data")
+
+
+def _hashed(found: Scan, name: str) -> list[LocalFile]:
+    return [
+        LocalFile(name=file.name, path=file.path, size=file.size, sha256=file.sha256)
+        for file in inputs.hashed(found, f"--in {name}")
+    ]

@@ -1,0 +1,302 @@
+"""Job file + flags -> TaskSpec. Pure: paths are joined, never opened."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+from typing import TypeVar
+
+from algorun.common.errors import UserError
+from algorun.job.engine import Engine
+from algorun.job.setting_values import MOST_RESTARTS
+from algorun_client.request import names
+from algorun_client.request.model import Kind
+
+from . import values
+from .job_file import JobFile
+from .layers import FORMS, PRICE, Given, Layer, merged
+from .spec import Input, InstanceGroup, Launch, Network, Program, Resources, SourceKind, TaskSpec, Where
+
+T = TypeVar("T")
+
+MAX_CODE = 2_000_000_000  # bytes
+MAX_RUN_S = 86_400  # SageMaker's own default
+WAIT_FACTOR = 2  # spot without --max-wait: as much time for waiting as for running
+MOST_VOLUME_GB = 65_536
+MOST_RETRIES = 30  # of SageMaker
+LAYOUT = re.compile(r"(\d{1,5})x(\d{1,4})")
+LOCAL_INSTANCE, LOCAL_IMAGE = "ml.m5.large", "algorun:local"  # of jobs on this machine that name none
+PREFIX = re.compile(r"[A-Za-z0-9!_.*'()/-]+")
+
+
+class _Options:
+    """The merged layers, with one method per type of value."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.layer = layer
+
+    def get(self, key: str, convert: Callable[[str, object], T], default: T) -> T:
+        """The value of a key, converted; the default if it is absent."""
+        given = self.layer.single.get(key)
+        return default if given is None else convert(given.where, given.raw)
+
+    def where(self, key: str) -> str:
+        """Where a key was given; as a flag if it was not."""
+        given = self.layer.single.get(key)
+        return given.where if given else f"--{key.replace('_', '-')}"
+
+    def text(self, key: str) -> str:
+        """A text, "" if it is absent."""
+        return self.get(key, values.text, "")
+
+    def path(self, key: str) -> str:
+        """A path, absolute; "" if it is absent."""
+        given = self.layer.single.get(key)
+        return joined(given.folder, values.text(given.where, given.raw)) if given else ""
+
+    def paths(self, key: str) -> tuple[str, ...]:
+        """A list of paths, absolute."""
+        given = self.layer.single.get(key)
+        if given is None:
+            return ()
+        return tuple(joined(given.folder, path) for path in values.words(given.where, given.raw))
+
+    def table(self, key: str) -> Mapping[str, Given]:
+        """A table by name."""
+        return self.layer.tables.get(key, {})
+
+
+def make(jobfile: JobFile, flags: Layer, words: Sequence[str], *, folder: str, environ: Mapping[str, str]) -> TaskSpec:
+    """The task that was asked for. Raises UserError.
+
+    `words`: the program and its arguments, empty if the job file names them. `folder`: the current one. `environ`: for
+    `--env NAME`, which takes the caller's value.
+    """
+    task = _task(jobfile, flags, words)
+    has_program = bool(words) or "shell" in flags.single or "module" in flags.single
+    layer = merged([jobfile.defaults, jobfile.layer_of(task, must_exist=not has_program), flags])
+    if has_program:  # of the program the flags name all
+        kept = {
+            key: value
+            for key, value in layer.single.items()
+            if key not in ("run", "shell", "module") or key in flags.single
+        }
+        layer = Layer(kept, layer.tables)
+    options = _Options(layer)
+    program = _program(options, words)
+    code = options.path("code") or (jobfile.folder or folder)
+    if program.shell and "code" not in layer.single:
+        code = ""
+    project = names.default_project(PurePosixPath(folder).name)
+    where = options.get("where", _where, Where.AWS)
+    docker = _docker(options, flags, where)
+    is_simulated = where is Where.LOCAL and not docker
+    return TaskSpec(
+        kind=options.get("kind", _kind, Kind.TRAINING),
+        project=names.checked(options.where("project"), options.text("project") or project),
+        task=names.checked("--task", task),
+        bucket=options.text("bucket").removeprefix("s3://").rstrip("/"),
+        prefix=options.get("prefix", _prefix, ""),
+        image=options.text("image") or (LOCAL_IMAGE if is_simulated else ""),
+        role=options.text("role"),
+        kms_key=options.text("kms_key"),
+        where=where,
+        docker=docker,
+        region=options.text("region"),
+        profile=options.text("profile"),
+        program=program,
+        code=code,
+        add=options.paths("add"),
+        max_code=options.get("max_code", values.size, MAX_CODE),
+        launch=_launch(options),
+        resources=_resources(options, LOCAL_INSTANCE if where is Where.LOCAL else ""),
+        network=Network(
+            subnets=options.get("subnets", values.names, ()),
+            security_groups=options.get("security_groups", values.names, ()),
+            isolation=options.get("network_isolation", values.flag, False),
+        ),
+        inputs=tuple(_input(name, given) for name, given in options.table("in").items()),
+        outputs=options.get("out", _outputs, ()),
+        metrics={name: values.text(given.where, given.raw) for name, given in options.table("metrics").items()},
+        tags={name: values.plain(given.where, given.raw) for name, given in options.table("tags").items()},
+        env={name: _variable(name, given, environ) for name, given in options.table("env").items()},
+        hyperparameters={name: values.plain(given.where, given.raw) for name, given in options.table("hyperparameters").items()},
+    )  # fmt: skip
+
+
+def joined(folder: str, path: str) -> str:
+    """A path that counts from a folder, absolute and without `.`."""
+    return str(PurePosixPath(folder) / path)
+
+
+def _task(jobfile: JobFile, flags: Layer, words: Sequence[str]) -> str:
+    """The task's name: --task, that of the program, or the only one of the job file."""
+    if given := flags.single.get("task"):
+        return names.checked(given.where, values.text(given.where, given.raw))
+    if module := flags.single.get("module"):  # before its arguments. A point would make it look like one of a sweep
+        return names.suggested(values.text(module.where, module.raw).replace(".", "-"))
+    if words:
+        return names.suggested(PurePosixPath(words[0]).stem)
+    if "shell" in flags.single:
+        return "shell"
+    if len(jobfile.tasks) == 1:
+        return names.checked(f"{jobfile.name} [task]", next(iter(jobfile.tasks)))
+    if jobfile.tasks:
+        raise UserError(
+            "--task",
+            "several tasks are possible",
+            allowed=", ".join(jobfile.tasks),
+            fix=f"--task {next(iter(jobfile.tasks))}",
+        )
+    raise UserError(
+        "PROGRAM", "no program is named", allowed="a script, a module (-m), a bundled entrypoint, or --shell CMD",
+        fix=f"algorun submit [OPTIONS] train.py, or a job file {jobfile.name}",
+    )  # fmt: skip
+
+
+def _program(options: _Options, words: Sequence[str]) -> Program:
+    run = tuple(words) or options.get("run", values.words, ())
+    shell, module = options.text("shell"), options.text("module")
+    if shell and (run or module):
+        raise UserError(options.where("shell"), "cannot be combined with a program", fix="drop one of the two")
+    if shell:
+        return Program(shell=shell)
+    if module:
+        return Program(name=module, args=run, module=True)
+    if not run or not run[0]:
+        raise UserError(
+            options.where("run"), "no program is named", allowed='such as run = ["train.py", "--epochs", "10"]'
+        )
+    values.words("PROGRAM", list(run))
+    return Program(name=run[0], args=run[1:])
+
+
+def _docker(options: _Options, flags: Layer, where: Where) -> bool:
+    """True if the hosts are containers of this machine. A job file may say so for whenever its tasks run here."""
+    asked = options.get("docker", values.flag, False)
+    if asked and where is not Where.LOCAL and "docker" in flags.single:
+        raise UserError("--docker", "is for jobs on this machine", fix="add --where local, or drop --docker")
+    return asked and where is Where.LOCAL
+
+
+def _launch(options: _Options) -> Launch:
+    slots = options.get("slots", lambda where, raw: values.count(where, raw, 4096), None)
+    layout = options.get("layout", _layout, None)
+    if layout is not None and slots is not None:
+        raise UserError(
+            "--slots", f"{slots} cannot be combined with -j {layout[0]}x{layout[1]}", fix="drop one of the two"
+        )
+    return Launch(
+        engine=options.get("engine", lambda where, raw: Engine.of(where, values.text(where, raw)).value, ""),
+        slots=layout[1] if layout else slots,
+        per_host=options.get("per_host", values.flag, False),
+        per_gpu=options.get("per_gpu", values.flag, False),
+        share_nothing=options.get("share_nothing", values.flag, False),
+        restarts=options.get("restarts", lambda where, raw: values.count(where, raw, MOST_RESTARTS, 0), None),
+        cwd=options.get("cwd", _cwd, ""),
+    )
+
+
+def _resources(options: _Options, default_instance: str) -> Resources:
+    groups = tuple(_group(name, given) for name, given in options.table("instance_groups").items())
+    hosts, layout = options.get("hosts", values.count, None), options.get("layout", _layout, None)
+    if layout is not None and hosts is not None and layout[0] != hosts:
+        raise UserError(
+            options.where("hosts"), f"{hosts} contradicts -j {layout[0]}x{layout[1]}", fix="drop one of the two"
+        )
+    for key in ("instance", "hosts", "layout"):
+        if groups and key in options.layer.single and (key != "layout" or layout is not None):
+            raise UserError(options.where(key), "cannot be combined with instance groups", fix="drop one of the two")
+    max_run_s = options.get("max_run", values.duration_s, MAX_RUN_S)
+    spot = options.get("spot", values.flag, False)
+    max_wait_s = options.get("max_wait", values.duration_s, None)
+    if max_wait_s is not None and not spot:
+        raise UserError(options.where("max_wait"), "only spot instances are waited for", fix="add --spot, or drop it")
+    if max_wait_s is not None and max_wait_s < max_run_s:
+        raise UserError(
+            options.where("max_wait"), f"{max_wait_s} s is less than --max-run ({max_run_s} s), which it includes",
+            allowed=f"{max_run_s}s or more", fix=f"--max-wait {max_run_s * WAIT_FACTOR}s",
+        )  # fmt: skip
+    keep_alive_s = options.get("keep_alive", values.duration_s, None)
+    if keep_alive_s is not None and spot:
+        raise UserError(options.where("keep_alive"), "spot instances cannot be kept", fix="drop one of the two")
+    return Resources(
+        instance=options.text("instance") or ("" if groups else default_instance),
+        hosts=layout[0] if layout else hosts or 1,
+        groups=groups,
+        volume_gb=options.get("volume", lambda where, raw: values.count(where, raw, MOST_VOLUME_GB), None),
+        spot=spot,
+        max_run_s=max_run_s,
+        max_wait_s=(max_wait_s or max_run_s * WAIT_FACTOR) if spot else None,
+        retries=options.get("retries", lambda where, raw: values.count(where, raw, MOST_RETRIES), None),
+        keep_alive_s=keep_alive_s,
+        max_cost=options.get("max_cost", values.amount, None),
+        prices=options.get(PRICE, values.prices, {}),
+    )
+
+
+def _kind(where: str, raw: object) -> Kind:
+    return Kind(values.one_of(where, raw, tuple(Kind)))
+
+
+def _where(where: str, raw: object) -> Where:
+    return Where(values.one_of(where, raw, tuple(Where)))
+
+
+def _prefix(where: str, raw: object) -> str:
+    given = values.text(where, raw).strip("/")
+    if PREFIX.fullmatch(given) is None or ".." in given.split("/") or "//" in given:
+        raise UserError(
+            where, f"{raw!r} is not a prefix of keys", allowed="names with / between them, such as teams/vision"
+        )
+    return given
+
+
+def _cwd(where: str, raw: object) -> str:
+    given = str(PurePosixPath(values.text(where, raw)))
+    if given.startswith("/") or ".." in given.split("/"):
+        raise UserError(
+            where, f"{raw!r} leads out of the code", allowed="a folder of the code, or state for the checkpoint folder"
+        )
+    return given
+
+
+def _layout(where: str, raw: object) -> tuple[int, int] | None:
+    found = LAYOUT.fullmatch(str(raw))
+    if found is None:
+        raise UserError(where, f"{raw!r} is not HOSTSxSLOTS", allowed="such as 2x4 for 2 hosts with 4 ranks each")
+    return values.count(where, found[1]), values.count(where, found[2], 4096)
+
+
+def _outputs(where: str, raw: object) -> tuple[str, ...]:
+    listed = tuple(values.channel_name(where, name) for name in values.names(where, raw))
+    if len(set(listed)) < len(listed):
+        raise UserError(where, f"{', '.join(listed)}: a name comes twice", fix="drop one of the two")
+    return listed
+
+
+def _group(name: str, given: Given) -> InstanceGroup:
+    return values.group(given.where, name, given.raw)
+
+
+def _input(name: str, given: Given) -> Input:
+    made = values.source(given.where, name, given.raw)
+    if made.extract and made.fastfile:
+        raise UserError(
+            given.where,
+            "extract needs files on the host's disk, and mode=fastfile leaves them in S3",
+            fix="drop one of the two",
+        )
+    return replace(made, source=joined(given.folder, made.source)) if made.kind is SourceKind.FOLDER else made
+
+
+def _variable(name: str, given: Given, environ: Mapping[str, str]) -> str:
+    if values.VARIABLE.fullmatch(name) is None:
+        raise UserError(given.where, f"{name!r} is not a variable's name", allowed=FORMS["env"])
+    if given.raw is not None:
+        return values.plain(given.where, given.raw)
+    if name not in environ:
+        raise UserError(given.where, "is not set in this shell", fix=f"export {name}, or --env {name}=VALUE")
+    return environ[name]

@@ -1,0 +1,129 @@
+"""What the tasks of a job file are to those that read them, and what is wrong with such a reading. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+
+from algorun.common.errors import UserError
+from algorun.job.metric_definitions import DEFINITIONS
+
+from . import references, sweep
+from .job_file import JobFile
+from .spec import TaskSpec
+from .sweep import Goal, TaskSweep
+
+SHOWN = 4  # points in an error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceTask:
+    """What a job file says about a task that others may read, or about a point of a sweep."""
+
+    table: str = ""
+    points: tuple[str, ...] = ()  # of a sweep: the names of its points
+    best: Goal | None = None  # which of them others read
+    metrics: Mapping[str, str] = field(default_factory=dict)  # name and regular expression
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What is known of other tasks before they are looked up."""
+
+    known: Mapping[str, SourceTask] = field(default_factory=dict)  # by task: those of the job file
+    later: Collection[str] = ()  # tasks whose jobs are not created yet: what they leave is not looked up
+    grace_s: float = 0.0  # the time for which a job's last lines may come after its end
+
+
+def known_tasks(file: JobFile) -> dict[str, SourceTask]:
+    """What the tasks of a job file are to those that read them. Raises UserError."""
+    return sources({task: file.metrics(task) for task in file.tasks}, file.sweeps)
+
+
+def needs(spec: TaskSpec) -> dict[str, str]:
+    """The tasks that a task reads, each with the option that says so. A task may read its own state. Raises UserError."""
+    found: dict[str, str] = {}
+    for each in spec.inputs:
+        if each.task is not None and (each.task.what != "state" or each.task.task != spec.task):
+            found.setdefault(each.task.task, each.where)
+    for reference, where in references.found(spec).items():
+        found.setdefault(reference.task, where)
+    return found
+
+
+def sources(metrics_of: Mapping[str, Mapping[str, str]], sweeps: Mapping[str, TaskSweep]) -> dict[str, SourceTask]:
+    """What tasks, and the points of their sweeps, are to those that read them. `metrics_of`: the user's own, by task.
+
+    Raises UserError if one has the name of another: they would be one task, with one state.
+    """
+    known: dict[str, SourceTask] = {}
+    for task, own in metrics_of.items():
+        metrics = {**{each["Name"]: each["Regex"] for each in DEFINITIONS}, **own}
+        asked = sweeps.get(task)
+        names = tuple(sweep.point_task(task, point) for point in asked.points) if asked else ()
+        for name in names:
+            if name in metrics_of or known.get(name, SourceTask(table=task)).table != task:
+                raise _two_called(name, name if name in metrics_of else known[name].table, task)
+            known[name] = SourceTask(table=task, metrics=metrics)
+        known[task] = SourceTask(table=task, points=names, best=asked.best if asked else None, metrics=metrics)
+    return known
+
+
+def check_state(spec: TaskSpec, known: Mapping[str, SourceTask]) -> None:
+    """Raises UserError if a task reads the state of a sweep: each point has its own."""
+    for each in spec.inputs:
+        points = known[each.task.task].points if each.task is not None and each.task.task in known else ()
+        if points and each.task is not None and each.task.what == "state":
+            raise UserError(
+                each.where,
+                f"task {each.task.task!r} is a sweep, and each of its points has a state of its own",
+                allowed=", ".join(f"task:{point}/state" for point in points[:SHOWN]),
+                fix="name a point",
+            )
+
+
+def check_reading(spec: TaskSpec, known: Mapping[str, SourceTask]) -> None:
+    """Raises UserError if a task reads a value that the other one does not have, or a sweep without a best point."""
+    check_state(spec, known)
+    for reference, where in references.found(spec).items():
+        if reference.task in known:
+            check_metric(where, reference.metric, reference.task, known[reference.task].metrics)
+    for task, where in needs(spec).items():
+        if task not in known or not known[task].points:
+            continue
+        best = known[task].best
+        if best is None:
+            raise UserError(
+                where,
+                f"task {task!r} is a sweep, and does not say which of its points is read",
+                fix=f'add best = "max:accuracy" (or min:loss) to [task.{task}.sweep]',
+            )
+        check_metric(f"[task.{task}.sweep] best", best.metric, task, known[task].metrics)
+
+
+def check_metric(where: str, metric: str, task: str, metrics: Mapping[str, str]) -> None:
+    """Raises UserError if a task has no such metric, or one that cannot be read."""
+    if metric in metrics:
+        try:
+            re.compile(metrics[metric])
+        except re.error as error:
+            raise UserError(
+                f"metric {metric} of task {task!r}",
+                f"{metrics[metric]!r} is not a regular expression: {error}",
+                allowed="such as 'loss: ([0-9.]+)'",
+            ) from None
+        return
+    near = get_close_matches(metric, metrics, n=1)
+    raise UserError(
+        where,
+        f"task {task!r} has no metric {metric!r}",
+        allowed=", ".join(metrics),
+        fix=f"did you mean {near[0]!r}?" if near else f'add metrics.{metric} = "REGEX" to [task.{task}]',
+    )
+
+
+def _two_called(name: str, other: str, table: str) -> UserError:
+    text = f"two tasks are called {name!r}: see [task.{other}] and [task.{table}]"
+    return UserError(f"[task.{table}]", text, fix="rename one of the two")

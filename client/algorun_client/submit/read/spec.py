@@ -1,0 +1,155 @@
+"""What a user asks for: one task, from the job file and the flags; typed and frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from algorun_client.request.model import Kind
+
+STATE = "state"  # `--cwd state`: the task's checkpoint folder
+
+
+class Where(StrEnum):
+    """Where a job runs."""
+
+    AWS = "aws"
+    LOCAL = "local"  # on this machine
+
+
+class SourceKind(StrEnum):
+    """What an input is made of."""
+
+    S3 = "s3"
+    TASK = "task"  # something that another task of the project left
+    FOLDER = "folder"  # a folder or file of this machine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSource:
+    """`task:TASK/model`, `task:TASK/output/SUB`, `task:TASK/state`."""
+
+    task: str
+    what: str  # "model", "output" or "state"
+    sub: str = ""  # a folder below, without slashes at its ends
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """An input channel."""
+
+    name: str
+    where: str  # the option or key that asks for it
+    kind: SourceKind
+    source: str  # s3://BUCKET/KEY, task:TASK/WHAT, or an absolute path of this machine
+    task: TaskSource | None = None
+    shard: bool = False  # each host gets other objects
+    fastfile: bool = False  # files are read from S3 when they are opened; otherwise all are copied before the start
+    extract: bool = False  # tar files are unpacked before the ranks start
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceGroup:
+    """`--instance-group NAME=TYPExN`."""
+
+    name: str
+    instance: str
+    hosts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What the ranks run: a program with its arguments, a module (-m), or a shell's command line."""
+
+    name: str = ""  # of the program or module
+    args: tuple[str, ...] = ()
+    module: bool = False
+    shell: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """How the launcher starts the ranks; None, "" or False: the launcher decides."""
+
+    engine: str = ""
+    slots: int | None = None
+    per_host: bool = False
+    per_gpu: bool = False
+    share_nothing: bool = False
+    restarts: int | None = None
+    cwd: str = ""  # relative to the code; "state" stands for the checkpoint folder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """The hosts of a job, and how long they may run."""
+
+    instance: str = ""
+    hosts: int = 1
+    groups: tuple[InstanceGroup, ...] = ()  # instead of `instance` and `hosts`
+    volume_gb: int | None = None
+    spot: bool = False
+    max_run_s: int
+    max_wait_s: int | None = None  # of spot: waiting and running together
+    retries: int | None = None  # of the whole job, after an error of SageMaker's own
+    keep_alive_s: int | None = None
+    max_cost: float | None = None  # in the currency of `prices`
+    prices: Mapping[str, float] = field(default_factory=dict)  # of one host for one hour, by instance type
+
+    @property
+    def all_hosts(self) -> int:
+        """The number of hosts of all groups."""
+        return sum(group.hosts for group in self.groups) if self.groups else self.hosts
+
+    @property
+    def instances(self) -> tuple[str, ...]:
+        """All instance types."""
+        return tuple(group.instance for group in self.groups) if self.groups else (self.instance,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Where the hosts are, and what they may reach."""
+
+    subnets: tuple[str, ...] = ()
+    security_groups: tuple[str, ...] = ()
+    isolation: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSpec:
+    """A task. Names and numbers are checked; what SageMaker alone limits is checked in the finished request."""
+
+    kind: Kind
+    project: str
+    task: str
+    bucket: str  # "": SageMaker's default bucket of account and region
+    prefix: str
+    image: str
+    role: str  # a name or ARN; "": the role of the caller
+    kms_key: str
+    where: Where
+    docker: bool = False  # the hosts are containers of this machine
+    region: str
+    profile: str
+    program: Program
+    code: str  # an absolute path; "": no folder
+    add: tuple[str, ...]  # absolute paths of files and folders that are added to the code
+    max_code: int  # bytes: more files are no code, but data that somebody has forgotten there
+    launch: Launch
+    resources: Resources
+    network: Network
+    inputs: tuple[Input, ...]
+    outputs: tuple[str, ...]  # of a processing task: names of folders
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    hyperparameters: Mapping[str, str] = field(default_factory=dict)
+    unfilled: tuple[str, ...] = ()  # words such as {task:train/loss} whose values are not known yet
+    sweep_of: str = ""  # of a point of a sweep: the swept task, whose code and inputs it uses
+
+    @property
+    def folder(self) -> str:
+        """The project's folder in the bucket, without slashes at its ends."""
+        return "/".join(part for part in (self.prefix, self.project) if part)

@@ -1,0 +1,77 @@
+"""Where a task is kept: from the options, its table in the job file, the file's top, and the environment, in this order."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from algorun_client.common import settings
+from algorun_client.request import names
+from algorun_client.request.model import TaskAddress
+
+from . import job_file, values
+from .layers import PRICE, merged
+from .spec import Where
+from .sweep import TaskSweep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """ "" or None: not given."""
+
+    where: str | None
+    profile: str
+    region: str
+    project: str
+    bucket: str
+    prefix: str
+    prices: Mapping[str, float] = field(default_factory=dict)  # of one host for one hour, by instance type
+    sweeps: Mapping[str, TaskSweep] = field(default_factory=dict)  # of the job file, by the task that is swept
+
+
+def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> Place:
+    """Raises UserError for a job file that cannot be read."""
+    file = job_file.read(options.file, folder)
+    given = merged([file.defaults, file.layer_of(getattr(options, "job", ""), must_exist=False)]).single
+
+    def value(key: str) -> str:
+        own = getattr(options, key)
+        if own or key not in given:
+            return str(own or "")
+        return values.text(given[key].where, given[key].raw)
+
+    where, project = value("where"), value("project") or names.default_project(folder.resolve().name)
+    return Place(
+        where=values.one_of(given["where"].where if "where" in given else "--where", where, tuple(Where))
+        if where
+        else None,
+        profile=value("profile"),
+        region=value("region"),
+        project=project,
+        bucket=value("bucket").removeprefix("s3://").rstrip("/") or settings.BUCKET.read(environ),
+        prefix=value("prefix").strip("/"),
+        prices=values.prices(given[PRICE].where, given[PRICE].raw) if PRICE in given else {},
+        sweeps=file.sweeps,
+    )
+
+
+def sweep_of(known: Place, text: str) -> TaskSweep | None:
+    """The sweep of the job file that `text` names: TASK or PROJECT/TASK; None if it is none."""
+    project, _, task = text.rpartition("/")
+    return known.sweeps.get(task) if project in ("", known.project) else None
+
+
+def task_address(known: Place, text: str, bucket: str) -> TaskAddress:
+    """Where the task lies that `text` names: TASK or PROJECT/TASK. `bucket`: the default one.
+
+    Raises UserError for what is no name, such as `../x`.
+    """
+    project, _, task = text.rpartition("/")
+    return TaskAddress(
+        bucket=known.bucket or bucket,
+        project=names.checked("TASK", project or known.project),
+        task=names.checked("TASK", task),
+        prefix=known.prefix,
+    )

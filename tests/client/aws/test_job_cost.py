@@ -1,0 +1,57 @@
+"""What a job costs: seconds x hosts x price, or unknown."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from algorun_client.aws.job_cost import cost, rate
+from algorun_client.aws.job_state import Hosts, JobState, Phase, Times
+from algorun_client.request.model import Kind
+
+T0 = datetime(2026, 1, 1, tzinfo=UTC)
+PRICES = {"ml.g5.12xlarge": 7.2, "ml.m5.large": 0.9}
+
+
+def training(billable_s: int | None, kept_s: int | None = None, **more) -> JobState:
+    hosts = Hosts((("ml.g5.12xlarge", 3),))
+    return JobState(
+        kind=Kind.TRAINING,
+        job="job",
+        status="Completed",
+        hosts=hosts,
+        times=Times(billable_s=billable_s, kept_s=kept_s),
+        **more,
+    )
+
+
+def test_the_cost_is_that_of_all_hosts():
+    found = cost(training(1500), PRICES)
+    assert (found.hosts, found.paid_s, found.rate) == (3, 1500, 7.2)
+    assert found.amount == pytest.approx(9.0)
+
+
+@pytest.mark.parametrize(("billable_s", "kept_s", "paid_s"), [(1500, 300, 1800), (1500, 0, 1500), (None, 300, None)])
+def test_hosts_that_are_kept_for_the_next_job_are_paid_for(billable_s, kept_s, paid_s):
+    assert cost(training(billable_s, kept_s), PRICES).paid_s == paid_s
+
+
+def test_hosts_of_several_types_have_a_mean_price():
+    hosts = Hosts((("ml.g5.12xlarge", 2), ("ml.m5.large", 1)))
+    assert rate(hosts, PRICES) == pytest.approx((2 * 7.2 + 0.9) / 3)
+    assert rate(Hosts((("ml.g5.12xlarge", 2), ("ml.c5.large", 1))), PRICES) is None
+    assert rate(Hosts(), PRICES) is None
+
+
+def test_without_price_or_time_the_cost_is_unknown():
+    assert cost(training(1500), {}).amount is None
+    assert cost(training(None), PRICES).amount is None
+
+
+@pytest.mark.parametrize(("status", "seconds"), [("Completed", 60.0), ("InProgress", None)])
+def test_a_processing_job_is_paid_for_while_it_processes(status, seconds):
+    begin = T0 + timedelta(seconds=90)
+    phases = (Phase("Starting", T0, begin), Phase("Processing", begin, begin + timedelta(seconds=60)))
+    state = JobState(kind=Kind.PROCESSING, job="job", status=status, phases=phases, hosts=Hosts((("ml.m5.large", 2),)))
+    assert cost(state, PRICES).paid_s == seconds
