@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import math
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from algorun.common.aside import aside
 from algorun.common.errors import ExitCode, UserError
 from algorun.common.plain_text import plain, uncommanding_json
 from algorun.timing.step_trace import Merged
@@ -163,11 +162,8 @@ def _rate(text: str) -> float | None:
 
 def _write(path: Path, page: str) -> None:
     """Writes the page aside and renames it. Raises UserError."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        aside.write_text(page, encoding="utf-8")
-        os.replace(aside, path)
+        with aside(path) as made:
+            made.write_text(page, encoding="utf-8")
     except OSError as error:
-        with contextlib.suppress(OSError):
-            aside.unlink()
         raise UserError(str(path), error.strerror or str(error), fix="--out FILE in a folder with free space") from None

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from algorun.common.aside import aside
 from algorun_client.common.errors import ApiError, BucketDenied, BucketMissing, Changed, NotFound
 from algorun_client.common.refusals import Refusal, refusal
 
@@ -134,15 +133,8 @@ class S3Store:
         """As ObjectStore. A large object is fetched in parallel parts."""
         bucket, key = split(uri)
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".algorun-{uuid.uuid4().hex}.part")  # the name itself may fill all 255 bytes
-        try:
-            with _errors("GetObject", bucket):
-                self.client.download_file(
-                    bucket, key, str(aside), ExtraArgs=self._owner(bucket) or None, Callback=moved
-                )
-            os.replace(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
+        with aside(path) as made, _errors("GetObject", bucket):
+            self.client.download_file(bucket, key, str(made), ExtraArgs=self._owner(bucket) or None, Callback=moved)
 
     def hash_of(self, uri: str) -> KeptHash | None:
         """As ObjectStore."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from algorun.common.written import mark
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import NotFound
+from algorun_client.common.progress import for_command
 from algorun_client.fetch.job_facts import FILE, write_job_facts
-from algorun_client.fetch.progress import PlainProgress, Progress, Silent, TerminalProgress
 from algorun_client.submit.chain import sweep_results
 from algorun_client.submit.read import task_place
 from algorun_client.submit.read.common_options import add_job_argument
@@ -54,7 +53,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     folder = Path(options.to or state.job)
     write_job_facts(job_facts(state, connection, known.prices), folder)
     mark(folder, [FILE])
-    progress: Progress = Silent() if options.json else TerminalProgress() if sys.stderr.isatty() else PlainProgress()
+    progress = for_command(is_silent=options.json)
     found = {}
     for piece in pieces(connection, state, folder, progress):
         if piece.what not in chosen:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -15,6 +15,7 @@ from algorun_client.aws.api import Target
 from algorun_client.aws.job_cost import rate
 from algorun_client.aws.job_state import JobState
 from algorun_client.common.errors import ApiError
+from algorun_client.common.progress import Progress
 from algorun_client.common.refusals import Refusal, refusal
 from algorun_client.connection import Connection
 from algorun_client.fetch import metrics_file
@@ -23,8 +24,7 @@ from algorun_client.fetch.folders import fetch_folder
 from algorun_client.fetch.in_place import refuse_link
 from algorun_client.fetch.log_files import write_logs
 from algorun_client.fetch.metrics_file import HostUnits, write_metrics
-from algorun_client.fetch.progress import Progress, counted
-from algorun_client.follow.log_reader import LogReader
+from algorun_client.follow.log_reader import LogLine, LogReader
 from algorun_client.follow.outcome import root_cause
 from algorun_client.follow.view import state_json
 from algorun_client.request.model import Kind
@@ -95,6 +95,13 @@ def _fetch_output(target: Target, uri: str, top: Path, folder: Path, progress: P
     if folder.parent != top:
         refuse_link(folder.parent)
     return fetch_archive(target.store, uri, folder, progress, home="/opt/ml/output/data", say=_warn)
+
+
+def counted(batches: Iterable[Sequence[LogLine]], progress: Progress) -> Iterator[Sequence[LogLine]]:
+    """The same batches of lines; `progress` learns how many characters have come."""
+    for batch in batches:
+        progress.moved(sum(len(line.text) for line in batch))
+        yield batch
 
 
 def _fetch_logs(target: Target, state: JobState, folder: Path, progress: Progress) -> int:

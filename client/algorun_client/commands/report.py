@@ -18,9 +18,9 @@ from algorun_client.aws.job_state import JobState
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import NotFound
+from algorun_client.common.progress import for_command
 from algorun_client.connection import Connection
 from algorun_client.fetch.job_facts import write_job_facts, write_json
-from algorun_client.fetch.progress import PlainProgress, Progress, Silent, TerminalProgress
 from algorun_client.follow.follower import SETTLED_S
 from algorun_client.submit.chain.sweep_results import SweepResults
 from algorun_client.submit.read import job_file, task_place
@@ -107,7 +107,7 @@ def _fetch_logs_of_points(
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if any(_is_complete(folder, state, marker) for marker in (COMPLETE, LOGS_COMPLETE)):
             continue
-        for piece in pieces(connection, state, folder, _progress(as_json=as_json)):
+        for piece in pieces(connection, state, folder, for_command(is_silent=as_json)):
             with contextlib.suppress(NotFound):  # a job that never ran has no logs
                 if piece.what == LOGS and piece.fetch():
                     (folder / LOGS_COMPLETE).touch()
@@ -129,12 +129,8 @@ def _is_complete(folder: Path, state: JobState, marker: str) -> bool:
     return ended is not None and made.is_file() and made.stat().st_mtime > ended.timestamp() + SETTLED_S
 
 
-def _progress(*, as_json: bool) -> Progress:
-    return Silent() if as_json else TerminalProgress() if sys.stderr.isatty() else PlainProgress()
-
-
 def _fetch(connection: Connection, state: JobState, folder: Path, *, as_json: bool) -> None:
-    progress = _progress(as_json=as_json)
+    progress = for_command(is_silent=as_json)
     counts: dict[str, int] = {}
     for piece in pieces(connection, state, folder, progress):
         if piece.what not in SMALL:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from algorun.common.archives import unpack
 from algorun_client.aws.api import ObjectStore
+from algorun_client.common.progress import Progress
 
 from .in_place import put_in_place
-from .progress import Progress
 
 SHOWN = 5  # members that are left out, by name
 

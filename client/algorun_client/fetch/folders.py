@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 
 from algorun_client.aws.api import ObjectStore, StoredObject
+from algorun_client.common import at_once
+from algorun_client.common.progress import Progress
 
-from .progress import Progress
-
-AT_ONCE = 8
 LONGEST = 255  # bytes of a file's name on Linux
 SHOWN = 5  # objects that are left out, by name
 
@@ -35,17 +33,12 @@ def fetch_folder(store: ObjectStore, prefix: str, folder: Path, progress: Progre
         time = each.modified.timestamp()
         os.utime(path, (time, time))
 
+    calls = at_once.ParallelCalls(at_once.CALLS)
     progress.begin(folder.name, sum(each.size for each, _ in missing))
     try:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            futures = [pool.submit(fetch, each) for each in missing]
-            try:
-                for each in wait(futures, return_when=FIRST_EXCEPTION).done:
-                    each.result()
-            finally:
-                for each in futures:
-                    each.cancel()  # after an error, or Ctrl-C, none begins any more
+        calls.each(fetch, missing)
     finally:
+        calls.close()  # a file that is half there is removed
         progress.end()
     return len(found)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
+
+from algorun.common.aside import aside
 
 FILE = "job.json"
 
@@ -17,11 +18,7 @@ def write_job_facts(facts: Mapping[str, object], folder: Path) -> None:
 
 def write_json(value: Mapping[str, object], path: Path, *, is_large: bool = False) -> None:
     """Writes a JSON file aside, and renames it. `is_large`: without spaces and lines for people."""
+    text = json.dumps(value, separators=(",", ":")) if is_large else json.dumps(value, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        text = json.dumps(value, separators=(",", ":")) if is_large else json.dumps(value, indent=1)
-        aside.write_text(f"{text}\n", encoding="utf-8")
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with aside(path) as made:
+        made.write_text(f"{text}\n", encoding="utf-8")

@@ -6,12 +6,13 @@ import hashlib
 import io
 import os
 import threading
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from algorun.common.errors import UserError
+from algorun_client.common import at_once
 from algorun_client.common.file_version import FileVersion
 
 from .scan import FoundFile, Scan
@@ -32,12 +33,11 @@ class HashedFile:
 def hashed(found: Scan, where: str) -> tuple[HashedFile, ...]:
     """The files with their hashes, in their order. Raises UserError if one cannot be read."""
     stopped = threading.Event()
-    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
-        try:
-            return tuple(pool.map(lambda file: _hash(file, where, stopped), found.files))
-        except BaseException:  # Ctrl-C: nobody waits for the rest of large files
-            stopped.set()
-            raise
+    threads = min(MOST_THREADS, os.cpu_count() or 1)
+    try:
+        return tuple(at_once.each(lambda file: _hash(file, where, stopped), found.files, threads))
+    finally:
+        stopped.set()  # Ctrl-C: nobody needs the rest of large files
 
 
 def _hash(file: FoundFile, where: str, stopped: threading.Event) -> HashedFile:

@@ -12,7 +12,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from itertools import compress
@@ -22,6 +21,7 @@ from typing import NamedTuple, TypedDict, cast
 from algorun_client.aws import fields
 from algorun_client.aws.api import Answer, LogsApi
 from algorun_client.aws.job_state import GROUPS
+from algorun_client.common import at_once
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.request.model import Kind
 
@@ -35,7 +35,6 @@ SHORT_WINDOW = 5_000  # lines; re-reading this many while the job runs costs lit
 # promises that of the same token alone, and a page has at most 10,000 lines or 1 MiB.
 SHORT_PAGE = 5_000  # lines
 SHORT_PAGE_SIZE = 500_000  # characters
-CALLS_AT_ONCE = 8
 INVALID_TOKEN = "InvalidParameterException"  # CloudWatch forgets a token after 24 hours, also that of a silent host
 HOST = re.compile(r"(.+)-(\d+)$")  # algo-1-1699999999
 
@@ -178,11 +177,7 @@ class LogReader:
             return None
 
         chosen = list(streams)
-        if len(chosen) > 1:
-            with ThreadPoolExecutor(min(CALLS_AT_ONCE, len(chosen))) as pool:
-                errors = list(pool.map(collect, chosen))
-        else:
-            errors = [collect(each) for each in chosen]
+        errors = at_once.each(collect, chosen) if len(chosen) > 1 else map(collect, chosen)
         for error in errors:
             if error is not None:
                 raise error

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from algorun.common.aside import aside
 from algorun.common.codec import loads
 from algorun_client.aws.addresses import split
 from algorun_client.aws.api import KeptHash, StoredObject
@@ -47,21 +48,21 @@ class FolderStore:
     def put(self, uri: str, content: bytes | Path, *, if_absent: bool = False, sha256: str = "") -> str:
         """As ObjectStore. Makes the bucket's folder if there is none. Raises ApiError if a part of the key is an object."""
         target = self.path(uri)
-        with self._aside(uri, if_absent=if_absent) as aside:
+        with self._becoming(uri, if_absent=if_absent) as made:
             if isinstance(content, bytes):
-                aside.write_bytes(content)
+                made.write_bytes(content)
             else:
-                copy_file(content, aside, self._check)
-                if sha256 and _hash(aside, self._check) != sha256:
+                copy_file(content, made, self._check)
+                if sha256 and _hash(made, self._check) != sha256:
                     raise Changed(str(content))
-            os.chmod(aside, READ_ONLY)
-            found = os.stat(aside)
+            os.chmod(made, READ_ONLY)
+            found = os.stat(made)
             target.parent.mkdir(parents=True, exist_ok=True)
             if if_absent:
-                os.link(aside, target)
+                os.link(made, target)
             self._keep_hash(uri, sha256, found)
             if not if_absent:
-                os.replace(aside, target)
+                os.replace(made, target)
             return _etag(found)
 
     def copy(self, source: str, uri: str, *, size: int, etag: str) -> str:
@@ -71,16 +72,16 @@ class FolderStore:
             raise NotFound("NoSuchKey", f"{source}: there is no file {origin}", "CopyObject")
         if kept.etag != etag:
             raise ApiError("PreconditionFailed", f"{source} is another file now", "CopyObject")
-        with self._aside(uri) as aside, self._missing(source, "CopyObject"):
+        with self._becoming(uri) as made, self._missing(source, "CopyObject"):
             try:
-                os.link(origin, aside, follow_symlinks=True)
+                os.link(origin, made, follow_symlinks=True)
             except PermissionError:  # a file of another user, or a file system without links
-                copy_file(origin, aside, self._check)
-                os.chmod(aside, READ_ONLY)
+                copy_file(origin, made, self._check)
+                os.chmod(made, READ_ONLY)
             target.parent.mkdir(parents=True, exist_ok=True)
-            found = os.stat(aside)
+            found = os.stat(made)
             self._keep_hash(uri, kept.sha256, found)
-            os.replace(aside, target)
+            os.replace(made, target)
             return _etag(found)
 
     def interrupt(self, wait_s: float) -> int:
@@ -93,12 +94,12 @@ class FolderStore:
             raise ApiError("Interrupted", "the copy was interrupted", "PutObject")
 
     @contextlib.contextmanager
-    def _aside(self, uri: str, *, if_absent: bool = False) -> Iterator[Path]:
+    def _becoming(self, uri: str, *, if_absent: bool = False) -> Iterator[Path]:
         """A file that becomes the object. It is gone at the end of the context."""
-        aside = self._buckets / ASIDE / uuid.uuid4().hex
-        aside.parent.mkdir(parents=True, exist_ok=True)
+        made = self._buckets / ASIDE / uuid.uuid4().hex
+        made.parent.mkdir(parents=True, exist_ok=True)
         try:
-            yield aside
+            yield made
         except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
             if if_absent and self.path(uri).is_file():
                 raise Exists("PreconditionFailed", f"{uri} exists already", "PutObject") from None
@@ -106,7 +107,7 @@ class FolderStore:
                 "InvalidKey", f"{uri}: {error.strerror}: folders cannot hold both KEY and KEY/..", "PutObject"
             ) from None
         finally:
-            aside.unlink(missing_ok=True)
+            made.unlink(missing_ok=True)
 
     def _keep_hash(self, uri: str, sha256: str, found: os.stat_result) -> None:
         """The hash counts as long as the file has this time and size: people may replace files."""
@@ -115,9 +116,8 @@ class FolderStore:
             note.unlink(missing_ok=True)
             return
         note.parent.mkdir(parents=True, exist_ok=True)
-        aside = note.with_name(f".{uuid.uuid4().hex}")
-        aside.write_text(json.dumps({"sha256": sha256, "mtime_ns": found.st_mtime_ns, "size": found.st_size}))
-        os.replace(aside, note)
+        with aside(note) as made:
+            made.write_text(json.dumps({"sha256": sha256, "mtime_ns": found.st_mtime_ns, "size": found.st_size}))
 
     def _note(self, uri: str) -> Path:
         bucket, key = split(uri)
@@ -131,16 +131,12 @@ class FolderStore:
     def download(self, uri: str, path: Path, moved: Callable[[int], None] | None = None) -> None:
         """As ObjectStore."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".algorun-{uuid.uuid4().hex}.part")  # the name itself may fill all 255 bytes
-        try:
+        with aside(path) as made:
             with self._missing(uri, "GetObject"):
-                copy_file(self.path(uri), aside)
+                copy_file(self.path(uri), made)
             if moved is not None:
-                moved(os.stat(aside).st_size)
-            os.chmod(aside, 0o644)
-            os.replace(aside, path)
-        finally:
-            aside.unlink(missing_ok=True)
+                moved(os.stat(made).st_size)
+            os.chmod(made, 0o644)
 
     def link(self, uri: str, path: Path) -> None:
         """Makes `path` a symbolic link to an object. Raises NotFound."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from algorun.common.aside import aside
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
 from algorun_client.common.errors import Exists
@@ -145,9 +146,8 @@ class JobFolder:
 
     def write(self, record: JobRecord) -> None:
         """Only the owner of the job writes its record."""
-        aside = self.path / f".record.{os.getpid()}"
-        aside.write_text(json.dumps(record.to_json()))
-        os.replace(aside, self.path / "record.json")
+        with aside(self.path / "record.json") as made:
+            made.write_text(json.dumps(record.to_json()))
 
     @contextlib.contextmanager
     def own(self) -> Iterator[bool]:

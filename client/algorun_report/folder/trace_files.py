@@ -6,6 +6,7 @@ import contextlib
 import json
 from pathlib import Path
 
+from algorun.common.aside import aside
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
 from algorun.common.written import GENERATOR
@@ -31,14 +32,11 @@ def merge(folder: Path, place: Path, prefix: str) -> list[tuple[Merged, Path]]:
     written = []
     for trace in merged(found):
         path = place / f"{prefix}trace_steps-attempt-{trace.attempt}.json"
-        aside = path.with_name(f".{path.name}.new")
+        content = {"otherData": {"generator": GENERATOR}, **trace.trace}
         try:
-            content = {"otherData": {"generator": GENERATOR}, **trace.trace}
-            aside.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
-            aside.replace(path)
+            with aside(path) as made:
+                made.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
         except OSError as error:
-            with contextlib.suppress(OSError):
-                aside.unlink()
             raise UserError(
                 str(path), error.strerror or str(error), fix="--out FILE in a folder with free space"
             ) from None

@@ -4,9 +4,10 @@ then be other code each time."""
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
+
+from .aside import aside
 
 MARKER = ".algorun-written"  # in a folder: a line for each entry of the folder that algorun wrote
 GENERATOR = "algorun report"  # at the beginning of a page, and of a trace
@@ -19,12 +20,8 @@ def mark(folder: Path, names: Iterable[str]) -> None:
     known = noted.union(names)
     if known == noted:
         return
-    aside = folder / f"{MARKER}.{os.getpid()}"
-    try:
-        aside.write_text("".join(f"{name}\n" for name in sorted(known)), encoding="utf-8", errors="surrogateescape")
-        os.replace(aside, folder / MARKER)
-    finally:
-        aside.unlink(missing_ok=True)
+    with aside(folder / MARKER) as made:
+        made.write_text("".join(f"{name}\n" for name in sorted(known)), encoding="utf-8", errors="surrogateescape")
 
 
 def written(folder: Path) -> frozenset[str]:

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from algorun.common.aside import aside
 from algorun.common.fast_dataclasses import dataclass
 
 DEFAULT_BASE = "/opt/ml"
@@ -134,16 +135,11 @@ def write_aside(path: Path, text: str, *, flush: bool = True) -> None:
     checkpoint: a supervisor whose ranks run must not wait so long.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(aside, "w", encoding="utf-8", errors="backslashreplace") as out:
-            out.write(text)
-            if flush:
-                out.flush()
-                os.fsync(out.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with aside(path) as made, open(made, "w", encoding="utf-8", errors="backslashreplace") as out:
+        out.write(text)
+        if flush:
+            out.flush()
+            os.fsync(out.fileno())
 
 
 def reserved(path: Path) -> Path:

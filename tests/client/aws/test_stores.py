@@ -13,8 +13,8 @@ from algorun_client.aws.api import KeptHash
 from algorun_client.aws.s3_store import S3Store
 from algorun_client.aws.watched_file import WatchedFile
 from algorun_client.common.errors import ApiError, Changed, Exists, NotFound
+from algorun_client.common.progress import Silent
 from algorun_client.fetch.folders import fetch_folder
-from algorun_client.fetch.progress import Silent
 from algorun_client.files import scan
 from algorun_client.local import stores
 from algorun_client.local.folder_store import FolderStore

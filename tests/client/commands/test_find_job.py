@@ -6,9 +6,9 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.commands.find_job import find_job
+from algorun_client.common.progress import Silent
 from algorun_client.connection import LOCAL, Connection
 from algorun_client.submit.place.claim import take
-from algorun_client.submit.place.progress import Silent
 from algorun_client.submit.place.send import send
 from algorun_client.submit.read.task_place import Place
 from tests.client.submit.place.memory import World

@@ -60,3 +60,39 @@ def test_ctrl_c_does_not_wait_for_answers():
             assert process.wait(5) == 130
         finally:
             process.kill()
+
+
+def test_results_of_one_pool_come_in_the_order_of_the_items():
+    calls = at_once.ParallelCalls(4)
+    assert calls.each(lambda n: time.sleep((4 - n) / 100) or n * n, range(4)) == [0, 1, 4, 9]
+    assert calls.each(str, []) == []
+    calls.close()
+
+
+def test_after_an_error_of_a_pool_no_further_call_begins():
+    calls, begun = at_once.ParallelCalls(2), []
+
+    def call(n: int) -> None:
+        begun.append(n)
+        time.sleep(0.05)
+        if n == 1:
+            raise ValueError("the second")
+
+    with pytest.raises(ValueError, match="the second"):
+        calls.each(call, range(100))
+    calls.close()
+    assert len(begun) < 10
+    assert calls.end_within(0)
+
+
+def test_a_call_that_hangs_is_waited_for_as_long_as_asked():
+    calls, end = at_once.ParallelCalls(1), threading.Event()
+    waiting = threading.Thread(target=calls.each, args=(lambda _: end.wait(10), [0]))
+    waiting.start()
+    while calls.end_within(0):
+        time.sleep(0.01)
+    calls.cancel()
+    assert not calls.end_within(0.05)
+    end.set()
+    assert calls.end_within(5)
+    waiting.join(5)

@@ -11,9 +11,9 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.common.errors import NotFound
+from algorun_client.common.progress import Silent
 from algorun_client.fetch.archives import fetch_archive
 from algorun_client.fetch.log_files import write_logs
-from algorun_client.fetch.progress import Silent
 from algorun_client.local.folder_store import FolderStore
 
 URI = "s3://b/jobs/model.tar.gz"

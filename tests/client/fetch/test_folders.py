@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from algorun_client.aws.api import StoredObject
+from algorun_client.common.progress import Silent
 from algorun_client.fetch.folders import fetch_folder
 from algorun_client.fetch.log_files import write_logs
-from algorun_client.fetch.progress import Silent
 from algorun_client.follow.log_reader import LogLine
 from algorun_client.local.folder_store import FolderStore
 

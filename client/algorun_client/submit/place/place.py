@@ -9,7 +9,7 @@ from enum import Enum, auto
 
 from algorun.common.errors import UserError
 from algorun_client.aws.api import Target
-from algorun_client.common import json_lines
+from algorun_client.common import json_lines, progress
 from algorun_client.common.errors import ApiError, Interrupted
 from algorun_client.connection import Connection
 from algorun_client.follow.line_text import shown
@@ -20,10 +20,8 @@ from algorun_client.submit.history.task_file import Done
 
 from . import claim, kept_state
 from .claim import EndedSince
-from .progress import PlainProgress, Silent, TerminalProgress
 from .send import in_use, send
 from .telling import Telling
-from .uploads import Progress
 
 SHOWN = 5  # differences on a terminal; --json has all
 
@@ -104,9 +102,9 @@ def _placed(connection: Connection, make: Maker, request: Request, wish: Wish, t
     if history.running is None and not wish.clean_state:
         kept_state.say(target.store, request, telling)
     uploads = f"{address.uri}: its uploads are complete"
-    progress, ended = _progress(is_silent=telling.as_json or telling.has_said(uploads)), history.known.settled
+    shown = progress.for_command(is_silent=telling.as_json or telling.has_said(uploads))
     try:
-        sent = send(target, address, make, progress, clean_state=wish.clean_state, ended=ended)
+        sent = send(target, address, make, shown, clean_state=wish.clean_state, ended=history.known.settled)
     except ApiError as error:
         if error.operation.startswith("Create"):
             telling.first(uploads)
@@ -118,10 +116,6 @@ def _placed(connection: Connection, make: Maker, request: Request, wish: Wish, t
     except KeyboardInterrupt:
         raise created_before(connection, placed) from None
     return placed
-
-
-def _progress(*, is_silent: bool) -> Progress:
-    return Silent() if is_silent else TerminalProgress() if sys.stderr.isatty() else PlainProgress()
 
 
 def created_before(connection: Connection, placed: Placed) -> Interrupted:

@@ -12,6 +12,7 @@ from algorun.common.errors import UserError
 from algorun_client.aws.api import Target
 from algorun_client.aws.job_state import describe
 from algorun_client.common.errors import ApiError, Exists, Interrupted, NotFound
+from algorun_client.common.progress import Progress
 from algorun_client.common.refusals import Refusal, refusal
 from algorun_client.request.model import Kind, Request, TaskAddress
 from algorun_client.submit.history import done
@@ -20,7 +21,7 @@ from algorun_client.submit.history.claims import newest_first
 from . import decision, state_folder
 from .claim import Step, hold, request_id, take
 from .mirror import Origin, origins
-from .uploads import Progress, upload
+from .uploads import upload
 
 EARLIER = 3  # executions whose uploads are looked at: a client of the last one may have died before it uploaded
 

@@ -8,36 +8,28 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from algorun.common.errors import UserError
 from algorun.common.sizes import size_text
 from algorun_client.aws.api import ObjectStore
+from algorun_client.common.at_once import ParallelCalls
 from algorun_client.common.errors import ApiError, Changed, Interrupted
+from algorun_client.common.progress import Progress
 from algorun_client.request.model import Request, Upload
 
 from .mirror import Mirror, Origin
-from .parallel_calls import ParallelCalls
 
 AT_ONCE = 16  # small files wait for answers, not for bandwidth
 SMALL = 8 * 1024 * 1024  # bytes: read whole, so that exactly what was hashed is sent
 END_S = 1.5  # after Ctrl-C: the time in which calls under way may end, and parts of large files are removed
 
 
-class Progress(Protocol):
-    """Shows how far the uploads are. `done` is called from several threads."""
-
-    def begin(self, objects: int, size: int, unchanged: int, copied: int) -> None:
-        """`objects` of `size` bytes together will be uploaded, and `copied` ones inside S3; `unchanged` exist already."""
-        ...
-
-    def done(self, size: int) -> None:
-        """One object is uploaded, or copied: 0 bytes of it went up."""
-        ...
-
-    def end(self) -> None:
-        """All are, or an upload has failed."""
-        ...
+def summary(objects: int, size: int, unchanged: int, copied: int) -> str:
+    """What will be uploaded, as one line."""
+    same = f"; copying {copied} inside S3" if copied else ""
+    same += f"; {unchanged} unchanged" if unchanged else ""
+    noun = "object" if objects == 1 else "objects"
+    return f"uploading {objects} {noun}, {size_text(size)}{same}" if objects else f"nothing to upload{same}"
 
 
 def upload(
@@ -77,7 +69,7 @@ class _Tally:
 class _Uploads:
     def __init__(self, store: ObjectStore, request: Request, progress: Progress) -> None:
         self._store, self._request, self._progress = store, request, progress
-        self._calls, self._tally = ParallelCalls(AT_ONCE, "upload"), _Tally()
+        self._calls, self._tally = ParallelCalls(AT_ONCE), _Tally()
         self._mirrors = {prefix: Mirror(store, prefix) for prefix in request.mirrors}
 
     def run(self, earlier: Callable[[], Mapping[str, Origin]]) -> None:
@@ -111,7 +103,9 @@ class _Uploads:
         }
         sent = [each for each in missing if each.uri not in copies]
         self._tally = _Tally(all_objects=len(missing), all_size=sum(each.size for each in sent))
-        self._progress.begin(len(sent), self._tally.all_size, len(uploads) - len(missing), copied=len(copies))
+        size = self._tally.all_size
+        note = summary(len(sent), size, len(uploads) - len(missing), copied=len(copies))
+        self._progress.begin("uploading", size, objects=len(missing), note=note)
         try:
             # Large objects first: one that begins last would be waited for alone.
             self._calls.each(
@@ -144,7 +138,7 @@ class _Uploads:
         if mirror := self._mirror_of(each):
             mirror.learn(each, etag)
         self._tally.add(size)
-        self._progress.done(size)
+        self._progress.moved(size, objects=1)
 
     def _copied(self, each: Upload, origin: Origin) -> str | None:
         """The ETag of the copy. None if its origin is gone or may not be copied: the file is uploaded then."""

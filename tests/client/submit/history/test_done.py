@@ -9,12 +9,12 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.common.errors import ApiError
+from algorun_client.common.progress import Silent
 from algorun_client.request.fingerprint import Fingerprint
 from algorun_client.request.model import Kind
 from algorun_client.submit.history import done, task_file
 from algorun_client.submit.history.task_file import Done, TaskFile
 from algorun_client.submit.place import state_folder
-from algorun_client.submit.place.progress import Silent
 from algorun_client.submit.place.send import send
 from tests.client.submit.place.memory import Killed, World
 from tests.client.submit.place.requests import ADDRESS, maker

@@ -24,7 +24,7 @@ import boto3
 from botocore.config import Config
 from algorun_client.commands import main, submit
 from algorun_client.request.model import Kind, Request, TaskAddress, Upload
-from algorun_client.submit.place.progress import PlainProgress
+from algorun_client.common.progress import PlainProgress
 from algorun_client.submit.place.uploads import upload
 from algorun_client.aws.s3_store import S3Store
 

@@ -13,11 +13,11 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.common.errors import ApiError
+from algorun_client.common.progress import Silent
 from algorun_client.files import inputs, scan
 from algorun_client.local.folder_store import FolderStore
 from algorun_client.request.model import Kind, Request, TaskAddress, Upload
 from algorun_client.submit.place import uploads
-from algorun_client.submit.place.progress import Silent
 from algorun_client.submit.place.uploads import upload
 from tests.client.submit.place.memory import World
 

@@ -8,9 +8,9 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.common.errors import ApiError, Interrupted, NotFound
+from algorun_client.common.progress import PlainProgress, Silent
 from algorun_client.request.model import Request, Upload
 from algorun_client.submit.place.claim import Step, choose
-from algorun_client.submit.place.progress import PlainProgress, Silent
 from algorun_client.submit.place.send import send
 from tests.client.submit.place.memory import Killed, World
 from tests.client.submit.place.requests import ADDRESS, FILES, folder, hashes, maker

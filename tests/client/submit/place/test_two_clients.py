@@ -9,10 +9,10 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.common.errors import ApiError
+from algorun_client.common.progress import Silent
 from algorun_client.request.model import Request
 from algorun_client.submit.place import decision
 from algorun_client.submit.place.claim import take
-from algorun_client.submit.place.progress import Silent
 from algorun_client.submit.place.send import send
 from tests.client.submit.place.memory import Killed, World
 from tests.client.submit.place.requests import ADDRESS, maker

@@ -7,10 +7,11 @@ import time
 
 import pytest
 
-from algorun_client.common import transfer_display
+from algorun_client.commands.job_pieces import counted
+from algorun_client.common import progress
 from algorun_client.common.errors import ApiError
+from algorun_client.common.progress import PlainProgress, TerminalProgress
 from algorun_client.fetch.folders import fetch_folder
-from algorun_client.fetch.progress import PlainProgress, TerminalProgress, counted
 from algorun_client.follow.log_reader import LogLine
 from algorun_client.local.folder_store import FolderStore
 
@@ -62,7 +63,7 @@ def test_after_an_error_no_download_begins(tmp_path, monkeypatch):
 
 def test_elsewhere_there_is_a_line_every_ten_seconds(monkeypatch):
     now, err = [0.0], io.StringIO()
-    monkeypatch.setattr(transfer_display.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     shown = PlainProgress(err)
     shown.begin("model", 4_000_000)
     for now[0] in range(25):
