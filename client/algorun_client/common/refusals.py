@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 
 from algorun.common.errors import UserError
@@ -35,6 +36,9 @@ UNREACHABLE = (
     "RetriesExceededError", "IncompleteReadError", "ChecksumError", "FlexibleChecksumError",
     "RequestTimeout", "RequestTimeoutException", "500", "502", "503", "504",
 )  # fmt: skip
+# "The account-level service limit 'ml.p4d.24xlarge for training job usage' is 0 Instances, with current utilization of 0
+# Instances and a request delta of 1 Instances."
+LIMIT = re.compile(r"limit '(?P<name>[^']*)' is (?P<limit>\d+) Instances.* request delta of (?P<asked>\d+) Instances")
 
 
 class Refusal(StrEnum):
@@ -110,3 +114,9 @@ def explained(error: ApiError) -> UserError:
     where = error.operation or "AWS"
     kind = Unanswered if refusal(error) in UNANSWERED else UserError
     return kind(where, f"{error.code}: {error.message}" if error.message else error.code, fix=fix, code=code)
+
+
+def never_fits(text: str) -> bool:
+    """True if one request asks for more instances than the account may ever have: waiting would not help."""
+    found = LIMIT.search(text)
+    return found is not None and int(found["asked"]) > int(found["limit"])

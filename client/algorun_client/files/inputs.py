@@ -9,11 +9,10 @@ import threading
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple, Self
 
 from algorun.common.errors import UserError
 from algorun_client.common import at_once
-from algorun_client.common.file_version import FileVersion
 
 from .scan import FoundFile, Scan
 
@@ -28,6 +27,20 @@ class HashedFile:
     path: Path
     size: int  # bytes
     sha256: str  # hexadecimal
+
+
+class FileVersion(NamedTuple):
+    """What each write to a file changes."""
+
+    device: int
+    inode: int  # another file has another one, also if it got the old one's time
+    size: int  # bytes
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Self:
+        """From `os.stat`, which follows links."""
+        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
 def hashed(found: Scan, where: str) -> tuple[HashedFile, ...]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from algorun.common.errors import UserError
+from algorun.common.sizes import size_text
 from algorun_report.run_report import Attempt, Axis, Cost, Phase, RunReport
 
 from . import attempts
@@ -16,12 +17,9 @@ from .definitions import Definition, definition, is_bundled, merged, refuse_sile
 from .host_figures_file import MeasuredHosts, read_host_figures
 from .json_files import Fields, read_object
 from .log_files import ResultFolder, find_logs, result_folders, shown
-from .ran import IMAGE_ROW
-from .ran import rows as ran_rows
 from .rank_times_file import RanksOverTime, read_rank_times
 from .scan import Scan, scan
-from .sweep_curves import with_curves
-from .sweep_file import read_sweep
+from .sweep_curves import read_sweep, with_curves
 from .utilization_file import HostUse, read_utilization
 
 LONGEST_FAILURE = 8000  # characters of a failure with its traceback
@@ -30,6 +28,7 @@ STATUS = {"ok": "Completed", "failed": "Failed", "stopped": "Stopped"}  # of the
 LINKS = ("console", "logs")
 CONSOLE = re.compile(r"https://[a-z0-9-]+\.console\.(?:aws\.amazon\.com|amazonaws\.cn|amazonaws-us-gov\.com)/")
 FETCH = "fetch the job again: algorun fetch TASK"
+IMAGE_ROW = "image"
 
 
 def read(folder: Path, wished: Sequence[Definition] = (), rate: float | None = None) -> RunReport:
@@ -135,7 +134,7 @@ def _results(folders: Sequence[ResultFolder]) -> _Results:
         try:
             result = read_object(each.path / "result.json", FETCH)
             if result and not kind:
-                ran = ran_rows(result.table("ran"))
+                ran = _ran_rows(result.table("ran"))
                 kind, line = result.text("kind"), result.text("line")
         except UserError as error:
             foreign.append(_left_out(error))
@@ -288,3 +287,27 @@ def _notices(facts: RunReport, found: Scan) -> list[str]:
         if each.unreadable
     ]
     return notices
+
+
+def _ran_rows(ran: Fields) -> tuple[tuple[str, str], ...]:
+    """A name and a text for each thing that is known. Raises UserError where the file is another's."""
+    software = [f"{name} {version}" for name, version in ran.table("versions").plain()]
+    found = (
+        ("command", ran.text("command")),
+        ("commit of the code", ran.text("commit")),
+        ("software", ", ".join([*software, *_engine_of(ran)])),
+        (IMAGE_ROW, ran.text("image")),
+        ("hardware of a host", ", ".join(_hardware(ran))),
+    )
+    return tuple((name, shown(text)) for name, text in found if text)
+
+
+def _engine_of(ran: Fields) -> list[str]:
+    return [f"started by the engine {engine}"] if (engine := ran.text("engine")) else []
+
+
+def _hardware(ran: Fields) -> list[str]:
+    cpus, memory = ran.number("cpus"), ran.number("memory_bytes")
+    found = [f"{cpus:.0f} CPU{'s'[: cpus != 1]}"] if cpus else []
+    found += [f"{size_text(int(memory))} of memory"] if memory else []
+    return found + [f"{count} x {model}" for model, count in ran.table("gpus").plain()]

@@ -7,15 +7,32 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from algorun_report.run_report import MOST_POINTS, Axis, Metric, Series, Sweep
+from algorun_report.run_report import MOST_POINTS, Axis, Metric, Series, Sweep, SweepRow
 
 from .definitions import Definition
 from .json_files import read_object
-from .log_files import find_logs
+from .log_files import find_logs, shown
 from .scan import Scan, scan
 
 JOB = re.compile(r"[\w.-]+")  # a folder's name, no path: sweep.json may come from anybody
 FEWEST = 2  # jobs: one alone has its curves elsewhere on the page
+
+FILE = "sweep.json"
+
+
+def read_sweep(folder: Path, fix: str) -> Sweep | None:
+    """None without the file. Raises UserError if it is damaged."""
+    file = read_object(folder / FILE, fix)
+    if file is None:
+        return None
+    names, rows = file.texts("names"), []
+    for each in file.tables("rows"):
+        parameters = each.texts("parameters")
+        if len(parameters) != len(names):
+            raise each.wrong(f"parameters has {len(parameters)} values for {len(names)} names")
+        values = tuple(map(shown, parameters))
+        rows.append(SweepRow(shown(each.text("job")), shown(each.text("status")), values, each.number("value")))
+    return Sweep(tuple(map(shown, names)), shown(file.text("metric")), tuple(rows))
 
 
 def with_curves(sweep: Sweep, folder: Path, own: Scan, definitions: Sequence[Definition], job: str, fix: str) -> Sweep:

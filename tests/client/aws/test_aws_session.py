@@ -16,9 +16,9 @@ from moto import mock_aws
 
 from algorun.common.errors import UserError
 from algorun_client.aws import aws_session
+from algorun_client.aws.aws_session import take_events
 from algorun_client.aws.boto_errors import as_api_errors
 from algorun_client.aws.job_state import find
-from algorun_client.aws.log_events import take_events
 from algorun_client.common.errors import ApiError, Exists, NotFound
 from algorun_client.common.refusals import Refusal, explained, refusal
 from algorun_client.follow.log_reader import LogReader

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 
 from algorun.common.errors import UserError
 from algorun_client.aws.job_state import JobState
-from algorun_client.common import quota_text
 from algorun_client.common.codes import ClientCode, Source, kind_of
 from algorun_client.common.errors import ApiError
-from algorun_client.common.refusals import UNANSWERED, Refusal, Unanswered, explained, refusal
+from algorun_client.common.refusals import UNANSWERED, Refusal, Unanswered, explained, never_fits, refusal
 from algorun_client.connection import Pace
 from algorun_client.follow.contact import Contact
 from algorun_client.follow.outcome import Ending, judge
@@ -118,7 +117,7 @@ class ChainRun:
         try:
             placed = self._place(self._plan.of(node))
         except ApiError as error:
-            if refusal(error) is Refusal.QUOTA and not quota_text.never_fits(error.message):
+            if refusal(error) is Refusal.QUOTA and not never_fits(error.message):
                 self._enqueue(node, error.message)
                 return
             if refusal(error) in (*UNANSWERED, Refusal.THROTTLED):
