@@ -37,7 +37,7 @@ from algorun.control.failures.failure import Failure
 from algorun.control.wire import wire
 from algorun.control.wire.messages import Bye, End, Fail, Go, Heartbeat, Hello, Load, Message, Pace, Ready, Refuse
 from algorun.job import config
-from algorun.job.request import Request
+from algorun.job.request import LaunchRequest
 from algorun.machine import probe
 from algorun.network import channel
 from algorun.network.channel import ControlChannel
@@ -222,7 +222,7 @@ def measure(count: int, ranks: int, seconds: float) -> Round:
         with open(Path(folder, "leader.log"), "wb") as log:
             leader = subprocess.Popen(argv, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            job = config.read(Request(target=str(program), slots=ranks, cwd=folder), environ)
+            job = config.read(LaunchRequest(target=str(program), slots=ranks, cwd=folder), environ)
             listening(job.control.port, leader)
             hosts = Hosts(job, leader.pid, seconds)
             hosts.run()

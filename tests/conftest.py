@@ -19,7 +19,7 @@ import hypothesis
 import psutil
 import pytest
 
-from algorun.job.config import JobConfig, Request, read
+from algorun.job.config import JobConfig, LaunchRequest, read
 from algorun.job.values import Sourced
 from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import Machine, openmpi
@@ -84,9 +84,9 @@ def machine(gpus: int = 0, cpus: int = 8, openmpi: OpenMpi | None = None) -> Mac
     )
 
 
-def job(tree: str, request: Request | None = None, **environ: str) -> JobConfig:
+def job(tree: str, request: LaunchRequest | None = None, **environ: str) -> JobConfig:
     """The job of one of the fixture trees, under the path /opt/ml so that golden files hold on every machine."""
-    config = read(request or Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(TREES / tree), **environ})
+    config = read(request or LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(TREES / tree), **environ})
     return config
 
 

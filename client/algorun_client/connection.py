@@ -26,7 +26,7 @@ LOCAL_BUCKET = "local"  # of jobs on this machine, if the user names none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class PollTimes:
     """How often to ask. Seconds."""
 
     poll_s: float = 2.0  # between two rounds over the streams
@@ -38,17 +38,17 @@ class Pace:
     silence_s: float = 300.0  # without any answer: contact is lost
 
 
-LOCAL = Pace(poll_s=0.2, stream_s=0.0, state_s=0.3, streams_s=0.5, sweep_s=30.0, grace_s=0.3, silence_s=10.0)
+LOCAL = PollTimes(poll_s=0.2, stream_s=0.0, state_s=0.3, streams_s=0.5, sweep_s=30.0, grace_s=0.3, silence_s=10.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class Site:
     """A place where jobs run. `session` is None on this machine."""
 
     target: Target  # patient: carries calls over a minute of throttling
     following: Callable[[], Target]  # says soon that nobody answers
     session: AwsSession | None
-    pace: Pace
+    pace: PollTimes
     engine: DockerEngine | None = None  # of containers on this machine
     options: str  # what a later command needs to find the same place, such as ` --where local`
 
@@ -84,7 +84,7 @@ def connect(
     kms_key: str = "",
     docker: bool = False,
     patient: bool = True,
-) -> Connection:
+) -> Site:
     """`bucket`: the one of tasks, "" for the default. `docker`: hosts of new jobs on this machine are containers.
 
     `patient`: False for a command that can do without answers of AWS.
@@ -98,7 +98,7 @@ def connect(
 
         engine = DockerEngine.chosen(environ) if docker else None
         target = connect_local(local_root(environ), engine)
-        return Connection(
+        return Site(
             target=target,
             following=lambda: target,
             session=None,
@@ -117,10 +117,10 @@ def connect(
         fix = f"{error.fix}; or {HERE}"
         raise Unanswered(error.where, error.what, fix=fix, code=error.code) from None
     options = f" --region {shlex.quote(session.region)}" + (f" --profile {shlex.quote(profile)}" if profile else "")
-    return Connection(
+    return Site(
         target=session.target(bucket, kms_key),
         following=lambda: session.target(bucket, kms_key, aws_session.FOLLOWING),
         session=session,
-        pace=Pace(grace_s=settings.FOLLOW_GRACE_S.read(environ)),
+        pace=PollTimes(grace_s=settings.FOLLOW_GRACE_S.read(environ)),
         options=options,
     )

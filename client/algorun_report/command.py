@@ -64,7 +64,7 @@ def is_of_folder(words: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ReportOptions:
     """What the user asks of a page."""
 
     metrics: tuple[Definition, ...]
@@ -72,16 +72,16 @@ class Wishes:
     out: str  # the page's path, "" for the default
 
 
-def checked(options: argparse.Namespace) -> Wishes:
+def checked(options: argparse.Namespace) -> ReportOptions:
     """The options of `add_page_options`. Raises UserError."""
-    return Wishes(tuple(from_option(text) for text in options.metric), _rate(options.price), options.out)
+    return ReportOptions(tuple(from_option(text) for text in options.metric), _rate(options.price), options.out)
 
 
-def make_page(folder: Path, wishes: Wishes, default: Path) -> Page:
+def make_page(folder: Path, asked: ReportOptions, default: Path) -> Page:
     """Writes the page of a job's folder. Raises UserError; then there is no page."""
-    report = read(folder, wishes.metrics, wishes.rate)
+    report = read(folder, asked.metrics, asked.rate)
     text = render(report)
-    path = Path(wishes.out) if wishes.out else default
+    path = Path(asked.out) if asked.out else default
     _write(path, text)
     prefix = "" if path.parent.resolve() == folder.resolve() else f"{path.stem}-"
     return Page(report, path, len(text.encode()), merge(folder, path.parent, prefix))

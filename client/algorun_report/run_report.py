@@ -20,7 +20,7 @@ class Axis(StrEnum):
     EPOCH = "epoch"
 
 
-class Place(StrEnum):
+class MetricPlace(StrEnum):
     """What lines that print a metric are about: the training up to a step, an epoch, or neither is named."""
 
     STEP = "step"
@@ -53,7 +53,7 @@ class Metric:
     name: str
     regex: str
     series: tuple[Series, ...]
-    place: Place = Place.NONE  # what its lines are about
+    place: MetricPlace = MetricPlace.NONE  # what its lines are about
     is_part: bool = False  # lines of another place print the figure as well
     unreadable: int = 0  # texts that the regular expression found and that are no finite number
     example: str = ""  # one of these texts
@@ -61,7 +61,9 @@ class Metric:
     @property
     def title(self) -> str:
         """`train:loss by step`; the name alone, if all lines are of one place."""
-        return f"{self.name} by {self.place.value}" if self.is_part and self.place is not Place.NONE else self.name
+        return (
+            f"{self.name} by {self.place.value}" if self.is_part and self.place is not MetricPlace.NONE else self.name
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class HostWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class Activities:
+class ReportedActivities:
     """What all ranks did over time. `names`: of the activities, in the order of their shares."""
 
     names: tuple[str, ...] = ()
@@ -113,7 +115,7 @@ class Activities:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class ReportedPhase:
     """A stretch of a job's time. `end` is None while it lasts."""
 
     name: str
@@ -122,7 +124,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ReportedAttempt:
     """One try of the launcher at running all ranks. `cause`: why it ended, "" for the last one of a job that is fine."""
 
     number: int  # from 1
@@ -131,7 +133,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class ReportedHost:
     """A host of the job. `starts`: how often its container was started; more than once after a spot interruption."""
 
     name: str
@@ -207,14 +209,14 @@ class RunReport:
     root_cause: str = ""
     created: float | None = None
     ended: float | None = None
-    hosts: tuple[Host, ...] = ()
-    phases: tuple[Phase, ...] = ()
+    hosts: tuple[ReportedHost, ...] = ()
+    phases: tuple[ReportedPhase, ...] = ()
     retries: int = 0  # how often SageMaker has started the job again after an error of its own
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[ReportedAttempt, ...] = ()
     axis: Axis = Axis.ORDER  # of the metrics
     metrics: tuple[Metric, ...] = ()
     silent_metrics: tuple[tuple[str, str], ...] = ()  # name and regular expression of those that no line has
-    activities: Activities = Activities()
+    activities: ReportedActivities = ReportedActivities()
     utilization: tuple[Utilization, ...] = ()
     traffic: tuple[Traffic, ...] = ()
     results: tuple[tuple[str, str], ...] = ()  # names and figures that the program left in summary.json

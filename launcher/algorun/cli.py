@@ -18,7 +18,7 @@ from .common.process_limit import cannot_start, is_limit
 from .common.standard_streams import keep_open
 from .common.systems import need_linux, refuse_windows
 from .job import settings
-from .job.request import Request, request
+from .job.request import LaunchRequest, request
 
 NOT_WRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 HOME_BASE = "algorun-run"  # the job folder on a machine without /opt/ml
@@ -28,7 +28,7 @@ def _programs() -> tuple[str, str]:
     return sys.executable, str(Path(__file__).resolve().parent / "inside")
 
 
-def _execute(asked: Request) -> int:
+def _execute(asked: LaunchRequest) -> int:
     """`train` and `run`. If this host's configuration is wrong but the hosts are known, all hosts report the error."""
     from .common.event_loop import hold_signals
 
@@ -148,7 +148,7 @@ def _run(options: argparse.Namespace) -> int:
         case "train":
             if settings.hands_over(os.environ):
                 return _hand_over()
-            return _execute(Request(from_job=True, args=tuple(options.arguments)))
+            return _execute(LaunchRequest(from_job=True, args=tuple(options.arguments)))
         case "run":
             return _execute(request(options))
         case "plan":

@@ -16,12 +16,12 @@ import pytest
 
 from algorun_client import connection
 from algorun_client.commands.main import main
-from algorun_client.connection import Pace
+from algorun_client.connection import PollTimes
 from tests.client.killed_commands import Command
 from tests.conftest import clean_environ
 from tests.sagemaker_server.server_process import REGION, running
 
-QUICK = Pace(poll_s=0.05, stream_s=0.0, state_s=0.1, streams_s=0.2, sweep_s=1.0, grace_s=0.3, silence_s=10.0)
+QUICK = PollTimes(poll_s=0.05, stream_s=0.0, state_s=0.1, streams_s=0.2, sweep_s=1.0, grace_s=0.3, silence_s=10.0)
 HEAD = """
 project = "chain"
 image = "algorun:test"

@@ -13,7 +13,7 @@ import pytest
 
 from algorun_client import connection
 from algorun_client.commands.main import main
-from algorun_client.connection import Pace
+from algorun_client.connection import PollTimes
 from tests.client.killed_commands import Command
 from tests.client.test_round_trip import job_in
 from tests.conftest import clean_environ
@@ -97,7 +97,7 @@ def test_lines_of_hosts_that_restart_over_60_streams_followed_from_elsewhere(lap
     for name, value in laptop.environ.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(laptop.elsewhere)
-    patient = Pace(poll_s=0.1, stream_s=0.0, state_s=0.2, streams_s=0.2, sweep_s=1.0, grace_s=1.5)
+    patient = PollTimes(poll_s=0.1, stream_s=0.0, state_s=0.2, streams_s=0.2, sweep_s=1.0, grace_s=1.5)
     monkeypatch.setattr(connection, "Pace", lambda **_: patient)
     assert main(["logs", "-f", job]) == 0
     thread.join()

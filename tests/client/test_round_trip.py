@@ -17,7 +17,7 @@ import pytest
 
 from algorun_client import connection
 from algorun_client.commands.main import main
-from algorun_client.connection import Pace
+from algorun_client.connection import PollTimes
 from algorun_report.folder.read import read as read_report
 from algorun_report.run_report import Axis
 from tests.conftest import clean_environ
@@ -44,7 +44,7 @@ if what == "count":
         print(f"{host} line {n:04d}", flush=True)
 open(os.environ["SM_MODEL_DIR"] + f"/{host}", "w").write("model")
 """
-QUICK = Pace(poll_s=0.1, stream_s=0.0, state_s=0.2, streams_s=0.2, sweep_s=1.0, grace_s=0.5, silence_s=10.0)
+QUICK = PollTimes(poll_s=0.1, stream_s=0.0, state_s=0.2, streams_s=0.2, sweep_s=1.0, grace_s=0.5, silence_s=10.0)
 AWS = (
     "--image",
     "algorun:test",

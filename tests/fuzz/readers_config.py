@@ -19,7 +19,7 @@ from algorun.job import hyperparameters as hp
 from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.limits import ControlSettings, Limits
 from algorun.job.paths import Paths
-from algorun.job.request import Request, request
+from algorun.job.request import LaunchRequest, request
 from algorun.job.setting_values import NEVER_S
 from algorun.job.settings import WAITS
 from algorun.job.values import Sourced
@@ -115,7 +115,7 @@ def read_job(data: bytes) -> None:
             (folder / name).unlink(missing_ok=True)
     environ = {**environment(raw), "SAGEMAKER_BASE_DIR": str(folder)}
     try:
-        job = config.read(Request(from_job=True), environ)
+        job = config.read(LaunchRequest(from_job=True), environ)
         slots = cluster.assumed_slots(job, cluster.own_slots(job, MACHINE))
         if sum(each.value for each in slots.values()) > MOST_RANKS:
             return
@@ -227,7 +227,7 @@ def read_environment(data: bytes) -> None:
             address.encode("ascii")
             assert address.isprintable()
     with contextlib.suppress(UserError):
-        broken = config.broken(environ, job_input.read_resources(Paths(Path("/nowhere")), Request()))
+        broken = config.broken(environ, job_input.read_resources(Paths(Path("/nowhere")), LaunchRequest()))
         assert 0 < broken.control.port < 65536
 
 

@@ -19,7 +19,7 @@ from algorun.host.ranks.rank_port import Peer, RankPort, parse_raised
 from algorun.host.ranks.ranks import RankRules, Ranks
 from algorun.host.tools import Tools
 from algorun.job import config
-from algorun.job.request import Request
+from algorun.job.request import LaunchRequest
 from algorun.machine import openmpi_daemon
 from algorun.machine.openmpi import OpenMpi
 from algorun.plan import cluster, plan
@@ -58,7 +58,7 @@ def planned() -> tuple[Any, Any]:
     for name in ("hyperparameters", "inputdataconfig"):
         (config_folder / f"{name}.json").unlink(missing_ok=True)
     (config_folder / "resourceconfig.json").write_text(json.dumps({"current_host": "algo-1", "hosts": ["algo-1"]}))
-    request = Request(target="train.py", slots=2, engine="torchrun", cwd=str(folder / "code"))
+    request = LaunchRequest(target="train.py", slots=2, engine="torchrun", cwd=str(folder / "code"))
     job = config.read(request, {"SAGEMAKER_BASE_DIR": str(folder)})
     slots = cluster.assumed_slots(job, cluster.own_slots(job, MACHINE))
     made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.outside), MACHINE, PROGRAMS)

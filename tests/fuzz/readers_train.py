@@ -24,7 +24,7 @@ from algorun_train.checkpoint.shards import Save, ShardStore
 from algorun_train.checkpoint.single_file import LATEST, MANIFEST, STATE
 from algorun_train.checkpoint.state_file import FORMAT, JobRecord
 from algorun_train.common.errors import UserError
-from algorun_train.loop.progress import Position, Progress
+from algorun_train.loop.progress import LoopProgress, Position
 from algorun_train.options import option_parser
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.ranks.communicator import Communicator
@@ -164,7 +164,7 @@ def saved_shard() -> tuple[bytes, bytes]:
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     store = ShardStore(scratch() / "saved", 1)
-    state = shard_state(JobRecord(IDENTITY, {"lr": 0.1}), Progress(Position(1, 2, 3), [0.5]), model, optimizer)
+    state = shard_state(JobRecord(IDENTITY, {"lr": 0.1}), LoopProgress(Position(1, 2, 3), [0.5]), model, optimizer)
     path = store.path(store.write(Save(1.0, 3, 1), 0, state))
     return path.with_suffix(".json").read_bytes(), path.read_bytes()
 

@@ -10,7 +10,7 @@ import pytest
 from algorun import cli
 from algorun.timing.host_clock import Offset
 from algorun.timing.step_trace import END, STEP, Moments, TracePart, to_json
-from algorun_client.common.json_lines import End
+from algorun_client.common.json_lines import LastObject
 from tests.launcher.timing.trace_reader import slices
 from tests.report.job_folders import JOB, job_json, line, write_job
 from tests.report.page.pages import chart, data
@@ -61,7 +61,7 @@ def test_another_place_another_metric_and_json(tmp_path, capsys):
     out = tmp_path / "page.html"
     assert cli.main(["report", "--json", "--metric", "psnr=psnr ([0-9.]+)", "--out", str(out), str(folder)]) == 0
     told, end = map(json.loads, capsys.readouterr().out.splitlines())
-    assert end == End(job=JOB).to_json()
+    assert end == LastObject(job=JOB).to_json()
     assert (told["event"], told["job"], told["file"], told["bytes"]) == ("report", JOB, str(out), out.stat().st_size)
     assert told["metrics"][0] == {"name": "psnr", "series": 1, "values": 1}
     assert told["warnings"] == ["metric fid: no line of the logs matches 'fid ([0-9.]+)'"]
@@ -92,7 +92,7 @@ def test_an_error_is_an_object_too_with_json(tmp_path, capsys):
     out, err = capsys.readouterr()
     text = err.removeprefix("algorun: error: ").rstrip("\n")
     assert text.startswith(f"{tmp_path}/none: no such folder")
-    assert json.loads(out) == End(code=64, kind="error", text=text).to_json()
+    assert json.loads(out) == LastObject(code=64, kind="error", text=text).to_json()
 
 
 def test_the_error_without_the_extra(monkeypatch, capsys):

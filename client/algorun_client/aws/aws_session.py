@@ -24,7 +24,7 @@ from algorun_client.common.refusals import LOG_IN, Unanswered, explained
 from . import fields, job_role
 from .api import Answer, ObjectStore, Target
 from .boto_errors import as_api_errors
-from .boto_types import Client, Session
+from .boto_types import BotoSession, Client
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ class AwsCloudWatch:
 class AwsSession:
     """An account in a region. Facts raise UserError with code 71 if the credentials or rights do not suffice."""
 
-    def __init__(self, session: Session, tries: int = SENDING) -> None:
+    def __init__(self, session: BotoSession, tries: int = SENDING) -> None:
         self._session, self._tries = session, tries
         self.region = str(session.region_name)
         self._account = ""
@@ -322,7 +322,7 @@ def open_session(profile: str = "", region: str = "", tries: int = SENDING) -> A
     return AwsSession(session, tries)
 
 
-def check_region(session: Session, where: str = "--region") -> None:
+def check_region(session: BotoSession, where: str = "--region") -> None:
     """Raises UserError if boto3 does not know the session's region, and makes no call. `session`: boto3's.
 
     A name with a typing error has no address, and boto3 looks for that address for half a minute.

@@ -43,7 +43,7 @@ class Client(Protocol):
     def __getattr__(self, method: str) -> Call: ...
 
 
-class Session(Protocol):
+class BotoSession(Protocol):
     """A session of boto3."""
 
     @property

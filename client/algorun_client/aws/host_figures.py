@@ -28,7 +28,7 @@ COARSER = ((timedelta(days=63), 3600), (timedelta(days=15), 300))
 
 
 @dataclass(frozen=True, slots=True)
-class HostFigures:
+class HostMetric:
     """One metric of one host. Times are seconds since 1970 and increase; there are as many as values."""
 
     metric: str
@@ -46,7 +46,7 @@ class _Wanted:
     dimension: str
 
 
-def read(api: CloudWatchApi, state: JobState, now: datetime, finest_s: int = PERIOD_S) -> tuple[int, list[HostFigures]]:
+def read(api: CloudWatchApi, state: JobState, now: datetime, finest_s: int = PERIOD_S) -> tuple[int, list[HostMetric]]:
     """The seconds between two points, and all figures of a job. Raises ApiError.
 
     `finest_s`: the shortest period that there is. A metric without points, such as those of GPUs on a host that has none,
@@ -59,7 +59,7 @@ def read(api: CloudWatchApi, state: JobState, now: datetime, finest_s: int = PER
     end = min(now, state.times.ended + timedelta(seconds=LATE_S)) if state.times.ended else now
     end = max(_rounded(end, period_s), begin) + timedelta(seconds=period_s)
     wanted = list(_wanted(state))
-    found: list[HostFigures] = []
+    found: list[HostMetric] = []
     for first in range(0, len(wanted), MOST_QUERIES):
         found += _read(api, state.kind, wanted[first : first + MOST_QUERIES], begin, end, period_s)
     return period_s, found
@@ -84,7 +84,7 @@ def _wanted(state: JobState) -> Iterator[_Wanted]:
 
 def _read(
     api: CloudWatchApi, kind: Kind, wanted: Sequence[_Wanted], begin: datetime, end: datetime, period_s: int
-) -> list[HostFigures]:
+) -> list[HostMetric]:
     """The figures of one call with all its pages."""
     query: dict[str, object] = {
         "MetricDataQueries": [_query(number, kind, each, period_s) for number, each in enumerate(wanted)],
@@ -104,7 +104,7 @@ def _read(
         seen.add(token)
         query["NextToken"] = token
     return [
-        HostFigures(each.metric, each.host, tuple(sorted(of_host)), tuple(of_host[time] for time in sorted(of_host)))
+        HostMetric(each.metric, each.host, tuple(sorted(of_host)), tuple(of_host[time] for time in sorted(of_host)))
         for number, each in enumerate(wanted)
         if (of_host := points.get(f"m{number}"))
     ]

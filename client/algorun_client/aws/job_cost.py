@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from algorun_client.request.model import Kind
 
-from .job_state import Hosts, JobState
+from .job_state import InstanceGroups, JobState
 
 HOUR_S = 3600.0
 
@@ -50,7 +50,7 @@ def paid_s(state: JobState) -> float | None:
     return sum((each.end - each.begin).total_seconds() for each in begun if each.end)
 
 
-def rate(hosts: Hosts, prices: Mapping[str, float]) -> float | None:
+def rate(hosts: InstanceGroups, prices: Mapping[str, float]) -> float | None:
     """The mean price of one host for one hour, None if the price of one of the types is unknown."""
     if not hosts.count or any(instance not in prices for instance, _ in hosts.groups):
         return None

@@ -23,7 +23,7 @@ REQUEST_ID = "ALGORUN_REQUEST_ID"  # in the environment of a job that this clien
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class JobPhase:
     """A stretch of a job's time, such as Downloading. `end` is None while it lasts."""
 
     name: str
@@ -36,7 +36,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class JobTimes:
     """When a job was created and when it ended, and what is paid for."""
 
     created: datetime | None = None
@@ -47,7 +47,7 @@ class Times:
 
 
 @dataclass(frozen=True, slots=True)
-class Hosts:
+class InstanceGroups:
     """The hosts of a job: instance type and number of each instance group, one group if the job has none.
 
     `kind`: what they are, INSTANCES or what carries out a job on this machine. Whatever instance type its request names, nobody
@@ -107,9 +107,9 @@ class JobState:
     detail: str = ""  # training: SecondaryStatus, such as MaxRuntimeExceeded
     failure: str = ""  # FailureReason
     exit_message: str = ""  # processing: what the container wrote to /opt/ml/output/message
-    phases: tuple[Phase, ...] = ()
-    times: Times = Times()
-    hosts: Hosts = Hosts()
+    phases: tuple[JobPhase, ...] = ()
+    times: JobTimes = JobTimes()
+    hosts: InstanceGroups = InstanceGroups()
     is_spot: bool = False
     request_id: str = ""  # "" for a job of another client
     left: Left = Left()
@@ -171,7 +171,7 @@ def read_training(answer: Table) -> JobState:
         detail=text(answer, "SecondaryStatus"),
         failure=text(answer, "FailureReason"),
         phases=_phases(tables(answer, "SecondaryStatusTransitions")),
-        times=Times(
+        times=JobTimes(
             created=time(answer, "CreationTime"),
             ended=_ended(answer, status, "TrainingEndTime"),
             billable_s=number(answer, "BillableTimeInSeconds"),
@@ -198,9 +198,9 @@ def read_processing(answer: Table) -> JobState:
     status = required(answer, "ProcessingJobStatus")
     created, begun = time(answer, "CreationTime"), time(answer, "ProcessingStartTime")
     ended = _ended(answer, status, "ProcessingEndTime")
-    phases = [Phase("Starting", created, begun or ended)] if created else []
+    phases = [JobPhase("Starting", created, begun or ended)] if created else []
     if begun:
-        phases.append(Phase("Processing", begun, ended))
+        phases.append(JobPhase("Processing", begun, ended))
     return JobState(
         kind=Kind.PROCESSING,
         job=required(answer, "ProcessingJobName"),
@@ -208,7 +208,7 @@ def read_processing(answer: Table) -> JobState:
         failure=text(answer, "FailureReason"),
         exit_message=text(answer, "ExitMessage"),
         phases=tuple(phases),
-        times=Times(created=created, ended=ended),
+        times=JobTimes(created=created, ended=ended),
         hosts=_hosts(inner(inner(answer, "ProcessingResources"), "ClusterConfig"), answer),
         request_id=text(inner(answer, "Environment"), REQUEST_ID),
         left=Left(outputs=_processing_outputs(tables(inner(answer, "ProcessingOutputConfig"), "Outputs"))),
@@ -225,20 +225,20 @@ def _processing_outputs(outputs: Sequence[Table]) -> tuple[Output, ...]:
     return tuple(Output(name, _folder(uri)) for name, uri in found if uri)
 
 
-def _phases(transitions: Sequence[Table]) -> tuple[Phase, ...]:
+def _phases(transitions: Sequence[Table]) -> tuple[JobPhase, ...]:
     found = []
     for each in transitions:
         begin, status = time(each, "StartTime"), text(each, "Status")
         if begin is not None and status not in ENDED:  # an end is no stretch of time
-            found.append(Phase(status, begin, time(each, "EndTime")))
+            found.append(JobPhase(status, begin, time(each, "EndTime")))
     return tuple(found)
 
 
-def _hosts(resources: Table, answer: Table) -> Hosts:
+def _hosts(resources: Table, answer: Table) -> InstanceGroups:
     groups = tables(resources, "InstanceGroups") or (resources,)
     found = ((text(each, "InstanceType"), number(each, "InstanceCount") or 0) for each in groups)
     named = tuple((instance, count) for instance, count in found if instance or count)
-    return Hosts(named, text(answer, HOST_KIND) or INSTANCES)
+    return InstanceGroups(named, text(answer, HOST_KIND) or INSTANCES)
 
 
 def _folder(uri: str) -> str:

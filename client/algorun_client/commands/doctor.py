@@ -28,7 +28,7 @@ WIDTH = 13  # of the topics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AccountFinding:
     """Something that was looked at. `code`: what a submit would end with because of it."""
 
     topic: str
@@ -52,7 +52,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Prints the findings. Returns 0, or the code that submit would end with. Raises UserError for wrong options."""
-    findings: list[Finding] = []
+    findings: list[AccountFinding] = []
     for each in _findings(_specs(options, environ), environ):
         findings.append(each)
         if not options.json:
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return code
 
 
-def _text(found: Finding) -> str:
+def _text(found: AccountFinding) -> str:
     line = f"{found.state:<4}  {found.topic:<{WIDTH}} {found.value}"
     return f"{line}\n      fix: {found.fix}" if found.fix else line
 
@@ -86,7 +86,7 @@ def _specs(options: argparse.Namespace, environ: Mapping[str, str]) -> list[Task
     return made
 
 
-def _findings(specs: Sequence[TaskSpec], environ: Mapping[str, str]) -> Iterator[Finding]:
+def _findings(specs: Sequence[TaskSpec], environ: Mapping[str, str]) -> Iterator[AccountFinding]:
     """In the order in which a submit would meet them. Where nobody answers, nothing more is asked."""
     from algorun_client.aws import aws_session
 
@@ -99,12 +99,12 @@ def _findings(specs: Sequence[TaskSpec], environ: Mapping[str, str]) -> Iterator
     except UserError as error:
         yield _failed("region" if error.where == "--region" else "credentials", error)
         return
-    yield Finding(
+    yield AccountFinding(
         topic="credentials", value=f"{session.caller()}{f' (profile {first.profile})' if first.profile else ''}"
     )
-    yield Finding(topic="region", value=session.region)
+    yield AccountFinding(topic="region", value=session.region)
     look = _Look(session, environ)
-    asked: dict[tuple[str, ...], Iterator[Finding]] = {}
+    asked: dict[tuple[str, ...], Iterator[AccountFinding]] = {}
     for spec in specs:
         asked.setdefault(("role", spec.role), look.role(spec.role))
         asked.setdefault(("bucket", spec.bucket), look.bucket(spec))
@@ -116,8 +116,8 @@ def _findings(specs: Sequence[TaskSpec], environ: Mapping[str, str]) -> Iterator
     yield from look.quotas(specs)
 
 
-def _failed(topic: str, error: UserError) -> Finding:
-    return Finding(
+def _failed(topic: str, error: UserError) -> AccountFinding:
+    return AccountFinding(
         topic=topic, value=f"{error.where}: {error.what}", state="fail", fix=error.fix or error.allowed, code=error.code
     )
 
@@ -128,7 +128,7 @@ class _Look:
     def __init__(self, session: AwsSession, environ: Mapping[str, str]) -> None:
         self._session, self._environ = session, environ
 
-    def role(self, given: str) -> Iterator[Finding]:
+    def role(self, given: str) -> Iterator[AccountFinding]:
         """The role, and whether SageMaker may take it: also of an ARN, which submit sends as it is."""
         from algorun_client.aws import job_role
 
@@ -142,12 +142,12 @@ class _Look:
             elif isinstance(error, Unanswered) or not name.startswith("arn:"):
                 yield _failed("role", error)
             else:  # GetRole is a right of its own, and submit does without it
-                yield Finding(
+                yield AccountFinding(
                     topic="role", value=f"{name}; it cannot be read: {error.what}", state="warn", fix=error.fix
                 )
             return
         foreign = "" if own in arn else ": of another account, so its trust was not looked at"
-        yield Finding(topic="role", value=f"{arn}{foreign}", state="warn" if foreign else "ok")
+        yield AccountFinding(topic="role", value=f"{arn}{foreign}", state="warn" if foreign else "ok")
 
     def _with_commands(self, error: UserError) -> UserError:
         place = f"--account {self._session.account()} --region {self._session.region}"
@@ -159,7 +159,7 @@ class _Look:
         )
         return UserError(error.where, error.what, fix=fix, code=error.code)
 
-    def bucket(self, spec: TaskSpec) -> Iterator[Finding]:
+    def bucket(self, spec: TaskSpec) -> Iterator[AccountFinding]:
         """The bucket of the tasks."""
         from algorun_client.aws import account
 
@@ -168,30 +168,30 @@ class _Look:
             account.check_bucket(self._session, bucket, spec.folder)
         except NotFound:
             fix = f"aws s3 mb s3://{bucket} --region {self._session.region}, or submit with --create-bucket"
-            yield Finding(
+            yield AccountFinding(
                 topic="bucket", value=f"{bucket} does not exist", state="fail", fix=fix, code=ClientCode.USAGE
             )
         except UserError as error:
             yield _failed("bucket", error)
         else:
-            yield Finding(topic="bucket", value=bucket)
+            yield AccountFinding(topic="bucket", value=bucket)
 
-    def key(self, key: str) -> Iterator[Finding]:
+    def key(self, key: str) -> Iterator[AccountFinding]:
         """The KMS key, if there is one."""
         from algorun_client.aws import account
 
         if not key:
             return
         try:
-            yield Finding(topic="KMS key", value=account.check_key(self._session, key))
+            yield AccountFinding(topic="KMS key", value=account.check_key(self._session, key))
         except UserError as error:
             yield _failed("KMS key", error)
 
-    def image(self, image: str, needs: int) -> Iterator[Finding]:
+    def image(self, image: str, needs: int) -> Iterator[AccountFinding]:
         """The image, its digest, and whether its launcher reads requests of this format."""
         push = "./build.sh push --repository algorun:0.2.0 --create, in a checkout; it prints the --image"
         if not image:
-            yield Finding(topic="image", value="none is named", state="fail", fix=push, code=ClientCode.USAGE)
+            yield AccountFinding(topic="image", value="none is named", state="fail", fix=push, code=ClientCode.USAGE)
             return
         try:
             digest = self._session.image_digest(image)
@@ -200,18 +200,18 @@ class _Look:
             yield _failed("image", error)
             return
         if digest is None:
-            yield Finding(topic="image", value=f"{image}: not in ECR, so it was not looked at", state="warn")
+            yield AccountFinding(topic="image", value=f"{image}: not in ECR, so it was not looked at", state="warn")
             return
         if LABEL not in labels:
             text = f"{image}: no image of algorun's, its label {LABEL} is missing"
-            yield Finding(topic="image", value=text, state="warn", fix=push)
+            yield AccountFinding(topic="image", value=text, state="warn", fix=push)
         elif read_format(labels) < needs:
             text = f"{image} is too old: it reads requests up to format {labels[LABEL]}, and this one has {needs}"
-            yield Finding(topic="image", value=text, state="fail", fix=push, code=ClientCode.USAGE)
+            yield AccountFinding(topic="image", value=text, state="fail", fix=push, code=ClientCode.USAGE)
         else:
-            yield Finding(topic="image", value=f"{image.partition('@')[0]} ({digest})")
+            yield AccountFinding(topic="image", value=f"{image.partition('@')[0]} ({digest})")
 
-    def quotas(self, specs: Sequence[TaskSpec]) -> Iterator[Finding]:
+    def quotas(self, specs: Sequence[TaskSpec]) -> Iterator[AccountFinding]:
         """The account's limit for each type of host. What other jobs hold at the moment is not counted."""
         from algorun_client.aws import account
 
@@ -220,7 +220,7 @@ class _Look:
             for name, hosts in _limits(spec):
                 wanted[name] = max(wanted.get(name, 0), hosts)
         if not wanted:
-            yield Finding(
+            yield AccountFinding(
                 topic="instances",
                 value="no instance type is named, so no quota was looked at",
                 state="warn",
@@ -233,21 +233,21 @@ class _Look:
             refused = explained(error)
             fix = "" if isinstance(refused, Unanswered) else "ask for the right servicequotas:ListServiceQuotas"
             text = f"cannot be read ({error}); SageMaker says it when the job is created"
-            yield Finding(topic="quota", value=text, state="warn", fix=fix)
+            yield AccountFinding(topic="quota", value=text, state="warn", fix=fix)
             return
         for name, hosts in wanted.items():
             quota = found.get(name)
             if quota is None:
-                yield Finding(topic="quota", value=f"{name}: Service Quotas has none of this name", state="warn")
+                yield AccountFinding(topic="quota", value=f"{name}: Service Quotas has none of this name", state="warn")
             elif quota.value < hosts:
                 fix = (
                     f"aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code {quota.code} "
                     f"--desired-value {hosts} --region {self._session.region}; or fewer or other instances"
                 )
                 text = f"{name}: {quota.value:g}, and {hosts} {'is' if hosts == 1 else 'are'} asked for"
-                yield Finding(topic="quota", value=text, state="fail", fix=fix, code=ClientCode.QUOTA)
+                yield AccountFinding(topic="quota", value=text, state="fail", fix=fix, code=ClientCode.QUOTA)
             else:
-                yield Finding(topic="quota", value=f"{name}: {quota.value:g}")
+                yield AccountFinding(topic="quota", value=f"{name}: {quota.value:g}")
 
 
 def _limits(spec: TaskSpec) -> Iterator[tuple[str, int]]:

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
             )
     if options.json:
         json_lines.write("fetched", job=state.job, status=state.status, files=found)
-        json_lines.write_end(json_lines.End(job=state.job))
+        json_lines.write_end(json_lines.LastObject(job=state.job))
     return ClientCode.OK
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from algorun.common.errors import UserError
 from algorun_client.aws.job_state import JobState, describe, find
 from algorun_client.common.errors import NotFound
-from algorun_client.connection import Connection, connect
+from algorun_client.connection import Site, connect
 from algorun_client.request import names
 from algorun_client.request.model import TaskAddress
 from algorun_client.submit.history import claims
@@ -21,19 +21,19 @@ SHOWN = 5  # points of a sweep
 JOB = re.compile(r".+-\d{4,}-[0-9a-f]{6}")  # as request.names.job_name makes them
 
 
-def open_job(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Connection, JobState]:
+def open_job(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Site, JobState]:
     """Connects and finds the job that the options name. Raises UserError."""
     known = task_place.read(options, environ, Path.cwd())
     connection = connected(known, environ)
     return connection, find_job(connection, options.job, known)
 
 
-def connected(known: task_place.Place, environ: Mapping[str, str]) -> Connection:
+def connected(known: task_place.TaskPlace, environ: Mapping[str, str]) -> Site:
     """Connects with a place. Raises UserError."""
     return connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
 
 
-def find_job(connection: Connection, text: str, known: task_place.Place) -> JobState:
+def find_job(connection: Site, text: str, known: task_place.TaskPlace) -> JobState:
     """The job that `text` names. A task stands for its newest job. Raises UserError, also for a sweep, which has several."""
     swept = task_place.sweep_of(known, text)
     if swept is not None:
@@ -72,7 +72,7 @@ def _has_points(text: str, swept: TaskSweep, options: str) -> UserError:
     )
 
 
-def _newest(connection: Connection, address: TaskAddress) -> JobState | None:
+def _newest(connection: Site, address: TaskAddress) -> JobState | None:
     begun = None
     for found in claims.newest_first(connection.target.store, address):
         try:

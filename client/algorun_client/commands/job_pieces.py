@@ -17,7 +17,7 @@ from algorun_client.aws.job_state import JobState
 from algorun_client.common.errors import ApiError
 from algorun_client.common.progress import Progress
 from algorun_client.common.refusals import Refusal, refusal
-from algorun_client.connection import Connection
+from algorun_client.connection import Site
 from algorun_client.fetch import metrics_file
 from algorun_client.fetch.archives import fetch_archive
 from algorun_client.fetch.folders import fetch_folder
@@ -33,7 +33,7 @@ LOCAL_PERIOD_S = 1  # this machine measures its hosts every second
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class JobPiece:
     """Something that a job may have left. `fetch` returns the number of files; 0 or NotFound: nothing is there."""
 
     what: str
@@ -42,7 +42,7 @@ class Piece:
     uri: str = ""  # where it lies in S3
 
 
-def job_facts(state: JobState, connection: Connection, prices: Mapping[str, float]) -> dict[str, object]:
+def job_facts(state: JobState, connection: Site, prices: Mapping[str, float]) -> dict[str, object]:
     """What `job.json` holds. Times are seconds since 1970. `prices`: of one host for one hour, by instance type."""
     is_paid = connection.session is not None  # this machine costs nothing
     metrics = [{"Name": name, "Regex": regex} for name, regex in state.metrics]
@@ -57,7 +57,7 @@ def job_facts(state: JobState, connection: Connection, prices: Mapping[str, floa
     }
 
 
-def pieces(connection: Connection, state: JobState, folder: Path, progress: Progress) -> Iterator[Piece]:
+def pieces(connection: Site, state: JobState, folder: Path, progress: Progress) -> Iterator[JobPiece]:
     """Everything that a job may have left."""
     target = connection.target
     if state.kind is Kind.TRAINING:
@@ -66,7 +66,7 @@ def pieces(connection: Connection, state: JobState, folder: Path, progress: Prog
             get = partial(
                 fetch_archive, target.store, model, folder / "model", progress, home="/opt/ml/model", say=_warn
             )
-            yield Piece("model", folder / "model", get, model)
+            yield JobPiece("model", folder / "model", get, model)
     for output in state.left.outputs:
         # One output is `output`; several have a folder each.
         path = folder / "output" if len(state.left.outputs) == 1 else folder / "output" / output.name
@@ -74,13 +74,13 @@ def pieces(connection: Connection, state: JobState, folder: Path, progress: Prog
             get = partial(_fetch_folder, target, output.uri, folder, path, progress)
         else:
             get = partial(_fetch_output, target, output.uri, folder, path, progress)
-        yield Piece("output", path, get, output.uri)
+        yield JobPiece("output", path, get, output.uri)
     if state.left.checkpoints:
         uri = state.left.checkpoints
         get = partial(_fetch_folder, target, uri, folder, folder / "state", progress)
-        yield Piece("state", folder / "state", get, uri)
-    yield Piece("logs", folder / "logs", lambda: _fetch_logs(target, state, folder / "logs", progress))
-    yield Piece("metrics", folder / metrics_file.FILE, lambda: _fetch_metrics(connection, state, folder))
+        yield JobPiece("state", folder / "state", get, uri)
+    yield JobPiece("logs", folder / "logs", lambda: _fetch_logs(target, state, folder / "logs", progress))
+    yield JobPiece("metrics", folder / metrics_file.FILE, lambda: _fetch_metrics(connection, state, folder))
 
 
 def _fetch_folder(target: Target, uri: str, top: Path, folder: Path, progress: Progress) -> int:
@@ -113,7 +113,7 @@ def _fetch_logs(target: Target, state: JobState, folder: Path, progress: Progres
         progress.end()
 
 
-def _fetch_metrics(connection: Connection, state: JobState, folder: Path) -> int:
+def _fetch_metrics(connection: Site, state: JobState, folder: Path) -> int:
     """The figures of the hosts. Whoever may not read them gets the other pieces all the same."""
     is_local = connection.session is None
     finest_s = LOCAL_PERIOD_S if is_local else host_figures.PERIOD_S

@@ -32,5 +32,5 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     finally:
         view.close()
     if options.json:
-        json_lines.write_end(json_lines.End(job=state.job))
+        json_lines.write_end(json_lines.LastObject(job=state.job))
     return ClientCode.OK

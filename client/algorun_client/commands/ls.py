@@ -19,7 +19,7 @@ from algorun_client.aws.job_state import JobState, describe
 from algorun_client.common import at_once, json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.refusals import Unanswered
-from algorun_client.connection import Connection, connect, local_root
+from algorun_client.connection import Site, connect, local_root
 from algorun_client.request.model import Kind
 from algorun_client.request.names import in_job_name
 from algorun_client.submit.read import task_place
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         facts = [_facts(*pair) for pair in zip(states, costs, strict=True)] or [{}] * len(jobs)
         for job, more in zip(jobs, facts, strict=True):
             json_lines.write("job", **asdict(job), **more)
-        json_lines.write_end(json_lines.End())
+        json_lines.write_end(json_lines.LastObject())
     else:
         amounts = map(cost_text.amount, costs) if connection.session else repeat("")  # this machine costs nothing
         cells = [_cells(*each) for each in zip(states, costs, amounts, strict=False)]
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return ClientCode.OK
 
 
-def _connected(known: task_place.Place, environ: Mapping[str, str], *, as_json: bool) -> Connection:
+def _connected(known: task_place.TaskPlace, environ: Mapping[str, str], *, as_json: bool) -> Site:
     """Connects with the place. Where nothing says which, and AWS cannot be asked, it is this machine if that has had jobs."""
     try:
         return connect(known.where, profile=known.profile, region=known.region, environ=environ)

@@ -129,7 +129,7 @@ def _line(words: Sequence[str]) -> str:
 
 
 def _interrupted(text: str, *, as_json: bool) -> None:
-    end = json_lines.End(code=int(ClientCode.DETACHED), kind="interrupted", text=text)
+    end = json_lines.LastObject(code=int(ClientCode.DETACHED), kind="interrupted", text=text)
     if as_json:
         json_lines.write_end(end)
     print(f"algorun: interrupted{': ' if text else ''}{plain(text)}", file=sys.stderr)
@@ -182,7 +182,7 @@ def _refused(error: UserError, *, as_json: bool) -> int:
     kind = kind_of(error.code)
     print(f"algorun: error: {plain(str(error))}", file=sys.stderr)
     if as_json:
-        json_lines.write_end(json_lines.End(code=error.code, kind=kind, text=str(error)))
+        json_lines.write_end(json_lines.LastObject(code=error.code, kind=kind, text=str(error)))
     elif kind != "error":
         print(f"algorun: exit {error.code}, kind={kind} source={Source.CLIENT.value}", file=sys.stderr)
     return error.code

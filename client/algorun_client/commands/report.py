@@ -19,7 +19,7 @@ from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import NotFound
 from algorun_client.common.progress import for_command
-from algorun_client.connection import Connection
+from algorun_client.connection import Site
 from algorun_client.fetch.job_facts import write_job_facts, write_json
 from algorun_client.follow.follower import SETTLED_S
 from algorun_client.submit.chain.sweep_results import SweepResults
@@ -30,10 +30,10 @@ from algorun_report.run_report import MOST_POINTS
 
 from . import results
 from .find_job import connected, find_job
-from .job_pieces import Piece, job_facts, pieces
+from .job_pieces import JobPiece, job_facts, pieces
 
 if TYPE_CHECKING:
-    from algorun_report.command import Page, Wishes
+    from algorun_report.command import Page, ReportOptions
 
 LOGS = "logs"
 SMALL = ("output", LOGS, "metrics")  # the pieces that a page is drawn from
@@ -56,7 +56,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Returns 0 if the page is written."""
-    wishes = _wishes(options)
+    asked = _report_options(options)
     known = task_place.read(options, environ, Path.cwd())
     connection = connected(known, environ)
     swept = _sweep(options, environ)
@@ -72,10 +72,10 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         (folder / SWEEP).unlink(missing_ok=True)
     if not _is_complete(folder, state, COMPLETE):
         _fetch(connection, state, folder, as_json=options.json)
-    page = _page(folder, wishes, Path(f"{state.job}.html"))
+    page = _page(folder, asked, Path(f"{state.job}.html"))
     page.say(as_json=options.json)
     if options.json:
-        json_lines.write_end(json_lines.End(job=state.job))
+        json_lines.write_end(json_lines.LastObject(job=state.job))
     return ClientCode.OK
 
 
@@ -96,7 +96,7 @@ def _first(swept: SweepResults) -> str:
 
 
 def _fetch_logs_of_points(
-    swept: SweepResults, shown: str, connection: Connection, known: task_place.Place, jobs: Path, *, as_json: bool
+    swept: SweepResults, shown: str, connection: Site, known: task_place.TaskPlace, jobs: Path, *, as_json: bool
 ) -> None:
     """The logs of the other jobs whose curves the page draws, each in the folder of its name beside that of `shown`."""
     for row in swept.rows[:MOST_POINTS]:
@@ -118,7 +118,7 @@ def cache(environ: Mapping[str, str]) -> Path:
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "algorun"
 
 
-def _place(connection: Connection) -> str:
+def _place(connection: Site) -> str:
     """Jobs of two accounts or regions may have the same name."""
     return f"{connection.session.account()}-{connection.session.region}" if connection.session else "local"
 
@@ -129,7 +129,7 @@ def _is_complete(folder: Path, state: JobState, marker: str) -> bool:
     return ended is not None and made.is_file() and made.stat().st_mtime > ended.timestamp() + SETTLED_S
 
 
-def _fetch(connection: Connection, state: JobState, folder: Path, *, as_json: bool) -> None:
+def _fetch(connection: Site, state: JobState, folder: Path, *, as_json: bool) -> None:
     progress = for_command(is_silent=as_json)
     counts: dict[str, int] = {}
     for piece in pieces(connection, state, folder, progress):
@@ -144,7 +144,7 @@ def _fetch(connection: Connection, state: JobState, folder: Path, *, as_json: bo
         (folder / COMPLETE).touch()
 
 
-def _is_small(store: ObjectStore, piece: Piece, job: str) -> bool:
+def _is_small(store: ObjectStore, piece: JobPiece, job: str) -> bool:
     """False, with a word to the user, for outputs that would take long to fetch."""
     for size in accumulate(_sizes(store, piece.uri)):
         if size > LARGEST_OUTPUT:
@@ -163,7 +163,7 @@ def _sizes(store: ObjectStore, uri: str) -> Iterator[int]:
         yield from (each.size for each in store.list(uri) if uri.endswith("/") or each.uri == uri)
 
 
-def _wishes(options: argparse.Namespace) -> Wishes:
+def _report_options(options: argparse.Namespace) -> ReportOptions:
     """What the page is to have. Raises UserError, also without the libraries of the page."""
     try:
         from algorun_report.command import checked
@@ -174,12 +174,12 @@ def _wishes(options: argparse.Namespace) -> Wishes:
     return checked(options)
 
 
-def _page(folder: Path, wishes: Wishes, default: Path) -> Page:
+def _page(folder: Path, asked: ReportOptions, default: Path) -> Page:
     """Raises UserError."""
     from algorun_report.command import make_page
 
     try:
-        return make_page(folder, wishes, default)
+        return make_page(folder, asked, default)
     except UserError as error:
         file = Path(error.where)
         if file.parent != folder:

@@ -34,7 +34,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Returns 0."""
     sweep_results.write(read(options, environ, "--by", options.by), as_json=options.json)
     if options.json:
-        json_lines.write_end(json_lines.End())
+        json_lines.write_end(json_lines.LastObject())
     return ClientCode.OK
 
 

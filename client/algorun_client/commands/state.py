@@ -10,7 +10,7 @@ from algorun.common.errors import UserError
 from algorun.common.sizes import size_text
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
-from algorun_client.connection import Connection, connect
+from algorun_client.connection import Site, connect
 from algorun_client.request.model import TaskAddress
 from algorun_client.submit.history import done
 from algorun_client.submit.place import state_folder
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     else:
         _list(address, found, as_json=options.json)
     if options.json:
-        json_lines.write_end(json_lines.End())
+        json_lines.write_end(json_lines.LastObject())
     return ClientCode.OK
 
 
@@ -79,9 +79,7 @@ def _list(address: TaskAddress, found: Sequence[StateFolder], *, as_json: bool) 
     table.write(("folder", "files", "size", "newest"), rows, cut=0)
 
 
-def _clean(
-    connection: Connection, address: TaskAddress, found: Sequence[StateFolder], host: str, *, as_json: bool
-) -> None:
+def _clean(connection: Site, address: TaskAddress, found: Sequence[StateFolder], host: str, *, as_json: bool) -> None:
     """Raises UserError while a job of the task runs, and for a folder that does not exist."""
     running = done.look(connection.target, address).running
     if running is not None:

@@ -13,7 +13,7 @@ from algorun_client.aws.job_cost import JobCost, cost
 from algorun_client.aws.job_state import JobState
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
-from algorun_client.connection import Connection
+from algorun_client.connection import Site
 from algorun_client.follow.line_text import shown
 from algorun_client.follow.outcome import judge
 from algorun_client.follow.view import state_of_job
@@ -42,13 +42,13 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if options.json:
         links = dict(connection.links(state.kind, state.job))
         json_lines.write("state", **state_of_job(state), cost=costs.amount, links=links)
-        json_lines.write_end(json_lines.End(job=state.job))
+        json_lines.write_end(json_lines.LastObject(job=state.job))
     else:
         print(_text(state, costs, connection))
     return ClientCode.OK
 
 
-def _sweep(options: argparse.Namespace, known: task_place.Place, swept: TaskSweep, connection: Connection) -> int:
+def _sweep(options: argparse.Namespace, known: task_place.TaskPlace, swept: TaskSweep, connection: Site) -> int:
     """The points of a sweep, each a task of its own. Their metrics take longer: `algorun results` reads them."""
     address = task_place.task_address(known, options.job, connection.default_bucket())
     found = sweep_results.read(connection.target, address, swept, {}, None, connection.pace)
@@ -58,7 +58,7 @@ def _sweep(options: argparse.Namespace, known: task_place.Place, swept: TaskSwee
         print(f"sweep {options.job}: {points}; {', '.join(f'{number} {status}' for status, number in counts.items())}")
     sweep_results.write(found, as_json=options.json)
     if options.json:
-        json_lines.write_end(json_lines.End())
+        json_lines.write_end(json_lines.LastObject())
         return ClientCode.OK
     point = next((row.task for row in found.rows if row.job), "")
     if point:
@@ -68,7 +68,7 @@ def _sweep(options: argparse.Namespace, known: task_place.Place, swept: TaskSwee
     return ClientCode.OK
 
 
-def _text(state: JobState, costs: JobCost, connection: Connection) -> str:
+def _text(state: JobState, costs: JobCost, connection: Site) -> str:
     now = datetime.now(UTC)
     detail = f" ({state.detail})" if state.detail and state.detail != state.status else ""
     spot = ", spot" if state.is_spot else ""

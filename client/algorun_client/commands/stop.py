@@ -39,7 +39,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if options.json:
         json_lines.write("stop", job=state.job, asked=asked, status=state.status)
         again = "" if state.ended else connection.follow_again(state.job)
-        json_lines.write_end(json_lines.End(job=state.job, again=again))
+        json_lines.write_end(json_lines.LastObject(job=state.job, again=again))
     elif asked:
         print(f"job {state.job} is asked to stop; its program has 120 s to save")
         print(f"see its end with: {connection.follow_again(state.job)}")

@@ -13,7 +13,7 @@ DONE = "done"  # how a command ends that says nothing about a job's end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class LastObject:
     """The last object of every command."""
 
     job: str = ""
@@ -39,6 +39,6 @@ def write(event: str, **fields: object) -> None:
     print(text({"event": event, **fields}), flush=True)
 
 
-def write_end(end: End) -> None:
+def write_end(end: LastObject) -> None:
     """Prints the last object on stdout."""
     print(text(end.to_json()), flush=True)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from algorun_client.aws.host_figures import HostFigures
-from algorun_client.aws.job_state import Hosts
+from algorun_client.aws.host_figures import HostMetric
+from algorun_client.aws.job_state import InstanceGroups
 from algorun_client.common import instance_units
 
 from .job_facts import write_json
@@ -24,7 +24,7 @@ class HostUnits:
     gpus: int | None
 
 
-def units(hosts: Hosts) -> dict[str, HostUnits]:
+def units(hosts: InstanceGroups) -> dict[str, HostUnits]:
     """The units of each host by its name. The hosts of the first instance group come first."""
     types = [instance for instance, count in hosts.groups for _ in range(count)]
     return {
@@ -33,9 +33,7 @@ def units(hosts: Hosts) -> dict[str, HostUnits]:
     }
 
 
-def write_metrics(
-    figures: Sequence[HostFigures], of_hosts: Mapping[str, HostUnits], period_s: int, folder: Path
-) -> int:
+def write_metrics(figures: Sequence[HostMetric], of_hosts: Mapping[str, HostUnits], period_s: int, folder: Path) -> int:
     """Writes `metrics.json` into the folder, aside and renamed. Returns the number of files: 0 without figures."""
     if not figures:
         return 0

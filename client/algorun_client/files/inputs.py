@@ -14,7 +14,7 @@ from typing import IO, Any, NamedTuple, Self
 from algorun.common.errors import UserError
 from algorun_client.common import at_once
 
-from .scan import FoundFile, Scan
+from .scan import FileScan, FoundFile
 
 MOST_THREADS = 8  # hashlib works without the interpreter's lock
 
@@ -43,7 +43,7 @@ class FileVersion(NamedTuple):
         return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
 
-def hashed(found: Scan, where: str) -> tuple[HashedFile, ...]:
+def hashed(found: FileScan, where: str) -> tuple[HashedFile, ...]:
     """The files with their hashes, in their order. Raises UserError if one cannot be read."""
     stopped = threading.Event()
     threads = min(MOST_THREADS, os.cpu_count() or 1)

@@ -34,7 +34,7 @@ class FoundFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class FileScan:
     """The files of a folder, in the order of their names."""
 
     folder: Path
@@ -47,7 +47,7 @@ class Scan:
         return sum(file.size for file in self.files)
 
 
-def code(folder: Path, where: str, without: Collection[Path] = ()) -> Scan:
+def code(folder: Path, where: str, without: Collection[Path] = ()) -> FileScan:
     """The files of a code folder that git would send, and those that .algorunignore takes back, but not those of the
     folders and files `without`. Raises UserError; `where` names the option."""
     folder = _existing(folder, where)
@@ -58,12 +58,12 @@ def code(folder: Path, where: str, without: Collection[Path] = ()) -> Scan:
     return walk.scan(ignore_rules.of_code(folder))
 
 
-def data(folder: Path, where: str) -> Scan:
+def data(folder: Path, where: str) -> FileScan:
     """The files of a folder with data, or a single file. Raises UserError, also if there is none."""
     if folder.is_file():
         if is_secret_name(folder.name) or _holds_a_key(folder):
             raise _secrets(where, [folder.name])
-        return Scan(folder.parent, (FoundFile(folder.name, folder, folder.stat().st_size),))
+        return FileScan(folder.parent, (FoundFile(folder.name, folder, folder.stat().st_size),))
     folder = _existing(folder, where)
     found = _Walk(folder, where, is_code=False).scan(ignore_rules.of_data(folder))
     if not found.files:
@@ -124,13 +124,13 @@ class _Walk:
     ours: list[str] = field(default_factory=list)  # what algorun itself has written
     notices: list[str] = field(default_factory=list)
 
-    def scan(self, rules: IgnoreRules) -> Scan:
+    def scan(self, rules: IgnoreRules) -> FileScan:
         self._folder(self.folder, "", rules, _Way((os.path.realpath(self.folder),)))
         if self.secrets:
             raise _secrets(self.where, self.secrets)
         if self.ours:
             self.notices.append(f"written by algorun and left out: {_few(self.ours)}")
-        return Scan(self.folder, tuple(sorted(self.files, key=lambda file: file.name)), tuple(self.notices))
+        return FileScan(self.folder, tuple(sorted(self.files, key=lambda file: file.name)), tuple(self.notices))
 
     def _folder(self, path: Path, prefix: str, rules: IgnoreRules, way: _Way) -> None:
         ours = written(path) if self.is_code else frozenset()

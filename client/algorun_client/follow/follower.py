@@ -10,7 +10,7 @@ from algorun_client.aws.job_state import JobState, describe
 from algorun_client.common.codes import ClientCode, Source
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.common.refusals import Refusal, refusal
-from algorun_client.connection import Pace
+from algorun_client.connection import PollTimes
 from algorun_client.request.model import Kind
 
 from .contact import Contact
@@ -32,7 +32,7 @@ class Follower:
     are no longer valid, or `silence_s` without an answer, end following; the job runs on.
     """
 
-    def __init__(self, target: Target, kind: Kind, job: str, view: View, pace: Pace) -> None:
+    def __init__(self, target: Target, kind: Kind, job: str, view: View, pace: PollTimes) -> None:
         self._target, self._kind, self._job, self._view, self._pace = target, kind, job, view, pace
         self._reader = LogReader(target.logs, kind, job)
         self._state: JobState | None = None
@@ -132,7 +132,7 @@ class Follower:
         return None
 
 
-def follow(target: Target, kind: Kind, job: str, view: View, pace: Pace) -> Outcome:
+def follow(target: Target, kind: Kind, job: str, view: View, pace: PollTimes) -> Outcome:
     """Follows a job and returns how that ended. Ctrl-C detaches: the job runs on."""
     try:
         return Follower(target, kind, job, view, pace).run()

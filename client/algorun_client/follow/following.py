@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from algorun_client.connection import Connection
+from algorun_client.connection import Site
 from algorun_client.follow.follower import follow
 from algorun_client.follow.outcome import DETACHED, Ending
 from algorun_client.follow.view import JsonView, PlainView, View
 from algorun_client.request.model import Kind
 
 
-def follow_job(connection: Connection, kind: Kind, job: str, *, as_json: bool) -> int:
+def follow_job(connection: Site, kind: Kind, job: str, *, as_json: bool) -> int:
     """Returns the exit code of the command: the job's own where it is known."""
     try:
         view, target = open_view(as_json, connection.pace.grace_s, connection.all_lines(job)), connection.following()

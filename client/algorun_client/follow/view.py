@@ -140,8 +140,8 @@ def state_json(state: JobState) -> dict[str, object]:
     }
 
 
-def _end(job: str, outcome: Outcome, again: str) -> json_lines.End:
-    return json_lines.End(
+def _end(job: str, outcome: Outcome, again: str) -> json_lines.LastObject:
+    return json_lines.LastObject(
         job=job,
         code=outcome.code,
         code_known=outcome.code_known,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from algorun_client.aws.fields import Table, required
 from algorun_client.request.model import Kind
 
-from .job_record import MESSAGES, JobRecord
+from .job_record import MESSAGES, LocalJobRecord
 
 ACCOUNT = "000000000000"
 REGION = "local"
@@ -28,7 +28,7 @@ def arn(kind: Kind, job: str) -> str:
     return f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:{kind.value}-job/{job.lower()}"
 
 
-def training(request: Table, record: JobRecord) -> dict[str, object]:
+def training(request: Table, record: LocalJobRecord) -> dict[str, object]:
     """DescribeTrainingJob."""
     job = required(request, "TrainingJobName")
     answer = {key: request[key] for key in TRAINING_FIELDS if key in request}
@@ -54,7 +54,7 @@ def training(request: Table, record: JobRecord) -> dict[str, object]:
     return answer
 
 
-def _transitions(record: JobRecord) -> list[dict[str, object]]:
+def _transitions(record: LocalJobRecord) -> list[dict[str, object]]:
     answer = []
     for each in record.transitions:
         item = {
@@ -68,7 +68,7 @@ def _transitions(record: JobRecord) -> list[dict[str, object]]:
     return answer
 
 
-def processing(request: Table, record: JobRecord) -> dict[str, object]:
+def processing(request: Table, record: LocalJobRecord) -> dict[str, object]:
     """DescribeProcessingJob."""
     job = required(request, "ProcessingJobName")
     answer = {key: request[key] for key in PROCESSING_FIELDS if key in request}
@@ -90,7 +90,7 @@ def processing(request: Table, record: JobRecord) -> dict[str, object]:
     return answer
 
 
-def summary(kind: Kind, job: str, record: JobRecord) -> dict[str, object]:
+def summary(kind: Kind, job: str, record: LocalJobRecord) -> dict[str, object]:
     """One job of ListTrainingJobs or ListProcessingJobs."""
     word = "Training" if kind is Kind.TRAINING else "Processing"
     answer = {

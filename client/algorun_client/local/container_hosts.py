@@ -25,7 +25,7 @@ from .containers import (
     remove,
 )
 from .environment import of_job
-from .host_processes import HostProcesses, Start
+from .host_processes import HostProcesses, ProcessStart
 from .inputs import SUBMITTED
 from .job_description import BASE, JobDescription
 from .job_folder import JobFolder
@@ -79,7 +79,7 @@ class ContainerHosts:
         self._trees = trees
         for host, stream in streams.items():
             words = self._engine.words("start", "--attach", self._container(host))
-            self._clients.start(host, words, os.environ, Start(self._folder.path, stream))
+            self._clients.start(host, words, os.environ, ProcessStart(self._folder.path, stream))
 
     def create(self, host: str, tree: Path, share: str) -> None:
         """Makes the container of a host. Variables reach Docker by a file, or by its own environment: a process list shows neither."""

@@ -56,7 +56,7 @@ class LogStream:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class ProcessStart:
     """How the process of a host begins: in `folder`, with its output in `stream`, after `enter` (a `preexec_fn`). `first` is
     the first text of its output."""
 
@@ -75,7 +75,7 @@ class HostProcesses:
         self._selector = selectors.DefaultSelector()
         self._ended_at = 0.0
 
-    def start(self, host: str, words: Sequence[str], environ: Mapping[str, str], how: Start) -> None:
+    def start(self, host: str, words: Sequence[str], environ: Mapping[str, str], how: ProcessStart) -> None:
         """Starts the process of one host in a session of its own; its output goes to the log stream."""
         log = LogStream(how.stream)
         log.feed(how.first.encode())

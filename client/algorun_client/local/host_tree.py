@@ -15,7 +15,7 @@ from algorun_client.aws.fields import Table, inner, required, tables, text
 from algorun_client.request.model import Kind
 
 from .answers import arn
-from .hosts import Hosts
+from .hosts import LocalHosts
 from .job_description import JobDescription, local_text
 
 FOLDERS = ("code", "model", "output/data", "checkpoints", "input/data", "input/config")
@@ -28,7 +28,7 @@ class HostTrees:
     job: JobDescription
     request: Table
     hyperparameters: Mapping[str, str]
-    hosts: Hosts  # what a host sees of its tree
+    hosts: LocalHosts  # what a host sees of its tree
 
     def make(self, base: Path, host: str) -> None:
         """Creates the folders and SageMaker's files of one host."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 
-class Hosts(Protocol):
+class LocalHosts(Protocol):
     """The hosts of one attempt at a job. Each has a folder, its tree, that it sees as its /opt/ml."""
 
     @property

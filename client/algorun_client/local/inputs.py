@@ -12,7 +12,7 @@ from algorun_client.common.errors import NotFound
 from algorun_client.common.json_values import rows, table, text
 
 from .folder_store import FolderStore
-from .job_description import Input, JobDescription
+from .job_description import JobDescription, LocalInput
 
 SUBMIT_DIRECTORY = "sagemaker_submit_directory"
 SUBMITTED = "submitted"  # a folder beside the hosts' trees: the code as it was submitted
@@ -42,7 +42,7 @@ def bring(
                     store.download(uri, path)
 
 
-def objects(source: Input, store: ObjectStore) -> Iterator[tuple[str, str]]:
+def objects(source: LocalInput, store: ObjectStore) -> Iterator[tuple[str, str]]:
     """Address and file name of each object, in the order of the keys. A key that ends with a slash stands for a folder.
 
     Raises NotFound without any, and ValueError for a name that leads out of the folder.

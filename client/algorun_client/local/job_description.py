@@ -15,7 +15,7 @@ ONE_GROUP = "homogeneousCluster"  # the name that SageMaker gives to hosts witho
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class LocalInput:
     """A channel of a training job, or an input of a processing job."""
 
     name: str
@@ -38,7 +38,7 @@ class Synced:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class JobHosts:
     """The hosts of each instance group, and the instance type of each host."""
 
     groups: Mapping[str, tuple[str, ...]]
@@ -88,10 +88,10 @@ class JobDescription:
 
     kind: Kind
     job: str
-    cluster: Cluster
+    cluster: JobHosts
     program: HostProgram
     is_isolated: bool = False  # the hosts reach nothing but each other
-    inputs: tuple[Input, ...] = ()
+    inputs: tuple[LocalInput, ...] = ()
     synced: tuple[Synced, ...] = ()
     artifacts: Artifacts = Artifacts()
     limits: TimeLimits = TimeLimits()
@@ -102,7 +102,7 @@ def described(kind: Kind, request: Table) -> JobDescription:
     return _training(request) if kind is Kind.TRAINING else _processing(request)
 
 
-def cluster(kind: Kind, request: Table) -> Cluster:
+def cluster(kind: Kind, request: Table) -> JobHosts:
     """The hosts that a request asks for."""
     resources = inner(request, "ResourceConfig" if kind is Kind.TRAINING else "ProcessingResources")
     return _cluster(resources if kind is Kind.TRAINING else inner(resources, "ClusterConfig"))
@@ -145,7 +145,7 @@ def _limits(request: Table) -> TimeLimits:
     return TimeLimits(number(condition, "MaxRuntimeInSeconds"), number(condition, "MaxWaitTimeInSeconds"))
 
 
-def _cluster(resources: Table) -> Cluster:
+def _cluster(resources: Table) -> JobHosts:
     groups: dict[str, tuple[str, ...]] = {}
     instance: dict[str, str] = {}
     for each in tables(resources, "InstanceGroups") or (resources,):
@@ -153,13 +153,13 @@ def _cluster(resources: Table) -> Cluster:
         members = tuple(f"algo-{at}" for at in range(first, first + (number(each, "InstanceCount") or 0)))
         groups[text(each, "InstanceGroupName") or ONE_GROUP] = members
         instance |= dict.fromkeys(members, text(each, "InstanceType"))
-    return Cluster(groups, instance)
+    return JobHosts(groups, instance)
 
 
-def _channel(channel: Table, mode: str, all_hosts: Cluster) -> Input:
+def _channel(channel: Table, mode: str, all_hosts: JobHosts) -> LocalInput:
     source = inner(inner(channel, "DataSource"), "S3DataSource")
     name, names = required(channel, "ChannelName"), words(source, "InstanceGroupNames")
-    return Input(
+    return LocalInput(
         name=name,
         uri=required(source, "S3Uri"),
         folder=f"input/data/{name}",
@@ -198,9 +198,9 @@ def _processing(request: Table) -> JobDescription:
     )
 
 
-def _processing_input(each: Table) -> Input:
+def _processing_input(each: Table) -> LocalInput:
     source = inner(each, "S3Input")
-    return Input(
+    return LocalInput(
         name=required(each, "InputName"),
         uri=required(source, "S3Uri"),
         folder=_below(required(source, "LocalPath")),

@@ -20,7 +20,7 @@ from algorun_client.common.errors import Exists
 from algorun_client.common.json_values import table
 from algorun_client.request.model import Kind
 
-from .job_record import JobRecord
+from .job_record import LocalJobRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class JobFolder:
         """Exists once a runner has begun."""
         return self.path / "started"
 
-    def create(self, record: JobRecord, files: Mapping[str, Mapping[str, object]]) -> None:
+    def create(self, record: LocalJobRecord, files: Mapping[str, Mapping[str, object]]) -> None:
         """Makes the folder with the record and other JSON files, complete or not at all. Raises Exists."""
         new = self.path.with_name(f".{uuid.uuid4().hex}")
         new.mkdir(parents=True)
@@ -130,11 +130,11 @@ class JobFolder:
         except ValueError as error:
             raise self.damaged(name, error) from None
 
-    def record(self) -> JobRecord:
+    def record(self) -> LocalJobRecord:
         """How far the job has come. Raises FileNotFoundError without the job, and UserError for a damaged record."""
         value = self.read("record.json")
         try:
-            return JobRecord.from_json(value)
+            return LocalJobRecord.from_json(value)
         except ValueError as error:
             raise self.damaged("record.json", error) from None
 
@@ -144,7 +144,7 @@ class JobFolder:
             str(self.path / name), f"is damaged ({error})", fix=f"remove the job's folder {self.path}, and submit again"
         )
 
-    def write(self, record: JobRecord) -> None:
+    def write(self, record: LocalJobRecord) -> None:
         """Only the owner of the job writes its record."""
         with aside(self.path / "record.json") as made:
             made.write_text(json.dumps(record.to_json()))

@@ -36,7 +36,7 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
+class LocalJobRecord:
     """What a Describe call says beyond the request."""
 
     created: float  # seconds since 1970, as all times here
@@ -53,16 +53,16 @@ class JobRecord:
     attempt: int = field(default=0)  # seconds since 1970 that name the log streams of the hosts that run
 
     @classmethod
-    def new(cls, now: float) -> JobRecord:
+    def new(cls, now: float) -> LocalJobRecord:
         """The record of a job that was accepted."""
         return cls(created=now, modified=now, transitions=(Transition("Starting", now),))
 
-    def moved(self, secondary: str, now: float) -> JobRecord:
+    def moved(self, secondary: str, now: float) -> LocalJobRecord:
         """The record after a step to another secondary status."""
         past = tuple(replace(each, end=now) if each.end is None else each for each in self.transitions)
         return replace(self, modified=now, secondary=secondary, transitions=(*past, Transition(secondary, now)))
 
-    def finished(self, status: str, now: float, *, secondary: str = "", failure: str = "") -> JobRecord:
+    def finished(self, status: str, now: float, *, secondary: str = "", failure: str = "") -> LocalJobRecord:
         """The record at the job's end. `secondary`: MaxRuntimeExceeded and the like; else that of the status."""
         moved = self.moved(secondary or status, now)
         past = tuple(replace(each, end=now) if each.end is None else each for each in moved.transitions)
@@ -84,7 +84,7 @@ class JobRecord:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, value: Mapping[str, object]) -> JobRecord:
+    def from_json(cls, value: Mapping[str, object]) -> LocalJobRecord:
         """What `to_json` made, also that of another version: keys that this one does not know are left out. Raises ValueError for
         a value of another type."""
         known: dict[str, Any] = {}  # Any: the readers have checked each value

@@ -24,7 +24,7 @@ from .containers import Containers, clear, name_of, remove_orphans
 from .docker_engine import DockerEngine
 from .environment import for_runner
 from .job_folder import JobFolder, LocalSettings
-from .job_record import JobRecord
+from .job_record import LocalJobRecord
 from .stores import described
 
 MOST_RESULTS = 100  # jobs of a page
@@ -71,7 +71,7 @@ class LocalPlatform:
             raise taken
         refusals.check_local(kind, request, needs_program=self._engine is None)
         refusals.check_inputs(kind, request, self._store)
-        record = JobRecord.new(time.time())
+        record = LocalJobRecord.new(time.time())
         if failure:
             record = record.finished("Failed", time.time(), failure=failure)
         files: dict[str, Mapping[str, object]] = {
@@ -118,14 +118,14 @@ class LocalPlatform:
         folder, record = self._look(Kind.PROCESSING, ProcessingJobName, "DescribeProcessingJob")
         return {**answers.processing(folder.read("request.json"), record), HOST_KIND: _host_kind(folder)}
 
-    def _look(self, kind: Kind, job: str, operation: str) -> tuple[JobFolder, JobRecord]:
+    def _look(self, kind: Kind, job: str, operation: str) -> tuple[JobFolder, LocalJobRecord]:
         folder = JobFolder.of(self.root, kind, job)
         missing = kind is Kind.PROCESSING and f"Could not find requested job with name: {job}"
         if "/" in job or not job or job.startswith(".") or not folder.path.is_dir():
             raise NotFound("ValidationException", missing or "Requested resource not found.", operation)
         return folder, self._current(folder)
 
-    def _current(self, folder: JobFolder) -> JobRecord:
+    def _current(self, folder: JobFolder) -> LocalJobRecord:
         """The job's record. A job whose runner has died counts as failed; one that never got a runner gets it now."""
         runner = self._runners.get(folder.path)
         code = runner.poll() if runner else None
@@ -205,12 +205,12 @@ def _host_kind(folder: JobFolder) -> str:
     return "simulated hosts" if Containers.of(folder) is None else "containers"
 
 
-def _by_time(pair: tuple[str, JobRecord]) -> tuple[str | float, str]:
+def _by_time(pair: tuple[str, LocalJobRecord]) -> tuple[str | float, str]:
     return pair[1].created, pair[0]
 
 
 # How List orders jobs: by SortBy, else by the time.
-ORDERS: dict[str, Callable[[tuple[str, JobRecord]], tuple[str | float, str]]] = {
+ORDERS: dict[str, Callable[[tuple[str, LocalJobRecord]], tuple[str | float, str]]] = {
     "Name": lambda pair: (pair[0], ""),
     "Status": lambda pair: (pair[1].status, pair[0]),
 }

@@ -23,9 +23,9 @@ from .container_hosts import ContainerHosts
 from .containers import Containers
 from .host_samples import Sampling
 from .host_tree import HostTrees
-from .hosts import Hosts
+from .hosts import LocalHosts
 from .job_folder import JobFolder, LocalSettings
-from .job_record import REASON_LENGTH, JobRecord, failure_reason
+from .job_record import REASON_LENGTH, LocalJobRecord, failure_reason
 from .simulated_hosts import SimulatedHosts
 from .stores import opened
 from .synced_folder import SyncedFolder, Syncing
@@ -44,7 +44,7 @@ class Why(Enum):
     INTERRUPTED = "Interrupted"
 
 
-class Asked(Exception):
+class EndAsked(Exception):
     """The job is to end before its programs have started."""
 
     def __init__(self, why: Why) -> None:
@@ -78,7 +78,7 @@ class Runner:
                 self._move("Interrupted")
                 self._folder.interrupt.unlink(missing_ok=True)
                 self._move("Starting")
-        except Asked as asked:
+        except EndAsked as asked:
             self._finish("Stopped", secondary=asked.why.value)
         except (ApiError, ValueError, OSError) as error:
             traceback.print_exc()
@@ -89,7 +89,7 @@ class Runner:
 
     # -- the record --------------------------------------------------------------------------------------------------
 
-    def _save(self, record: JobRecord) -> None:
+    def _save(self, record: LocalJobRecord) -> None:
         self._record = record
         self._folder.write(record)
 
@@ -122,7 +122,7 @@ class Runner:
             if self._record.started is None:
                 self._save(replace(self._record, started=self._attempt_began))
             synced = self._prepare(trees, hosts)
-        except Asked as asked:
+        except EndAsked as asked:
             self._count_billable()
             if asked.why is Why.INTERRUPTED:
                 return True
@@ -142,7 +142,7 @@ class Runner:
     def _check(self) -> None:
         why = self._why(time.time())
         if why is not None:
-            raise Asked(why)
+            raise EndAsked(why)
 
     def _why(self, now: float) -> Why | None:
         """Why the job is to end now, None if it is not."""
@@ -157,13 +157,13 @@ class Runner:
             return Why.INTERRUPTED
         return None
 
-    def _hosts(self) -> Hosts:
+    def _hosts(self) -> LocalHosts:
         containers = Containers.of(self._folder)
         if containers is None:
             return SimulatedHosts(self._job, self._folder.environments)
         return ContainerHosts(self._folder, self._job, containers, self._settings.stop_grace_s)
 
-    def _prepare(self, trees: dict[str, Path], hosts: Hosts) -> list[SyncedFolder]:
+    def _prepare(self, trees: dict[str, Path], hosts: LocalHosts) -> list[SyncedFolder]:
         """Makes the hosts' folders, brings inputs and code, restores checkpoints. Raises Asked."""
         code = self._folder.hosts / inputs.SUBMITTED
         hyperparameters = inputs.local_code(self._job.program.hyperparameters, self._store, code, hosts.code(code))
@@ -180,7 +180,7 @@ class Runner:
         self._check()
         return synced
 
-    def _run_hosts(self, hosts: Hosts, trees: dict[str, Path], synced: list[SyncedFolder]) -> Ended:
+    def _run_hosts(self, hosts: LocalHosts, trees: dict[str, Path], synced: list[SyncedFolder]) -> Ended:
         attempt = max(int(time.time()), self._record.attempt + 1)
         self._save(replace(self._record, attempt=attempt))
         during = [folder for folder in synced if folder.during]
@@ -192,7 +192,7 @@ class Runner:
         finally:
             hosts.close()
 
-    def _wait(self, hosts: Hosts) -> Why | None:
+    def _wait(self, hosts: LocalHosts) -> Why | None:
         """Waits for all hosts; asks them to end where there is a reason. Returns the reason.
 
         A host that does not even end by SIGKILL is left behind: how the job ended is known. Only another attempt beside it is

@@ -12,7 +12,7 @@ from algorun.common.free_ports import hold
 
 from . import gpus
 from .environment import for_host, of_job
-from .host_processes import HostProcesses, Start
+from .host_processes import HostProcesses, ProcessStart
 from .job_description import JobDescription, local_text
 
 
@@ -58,7 +58,7 @@ class SimulatedHosts:
             environ = {**for_host(os.environ), **own, **meeting, **sent}
             enter = None if shared else own_opt_ml.mount(base)
             self._processes.start(
-                host, words, environ, Start(base / "code", streams[host], enter, _warning(base, shared))
+                host, words, environ, ProcessStart(base / "code", streams[host], enter, _warning(base, shared))
             )
 
     def pump(self, timeout_s: float) -> None:

@@ -55,7 +55,7 @@ JAVA_CLASSES = {
 }
 
 
-class Limits(TypedDict, total=False):
+class ValueLimits(TypedDict, total=False):
     """What botocore's model says of a value beside its type."""
 
     min: int
@@ -70,7 +70,7 @@ class Shape(Protocol):
     @property
     def type_name(self) -> str: ...
     @property
-    def metadata(self) -> Limits: ...
+    def metadata(self) -> ValueLimits: ...
 
 
 class Structure(Shape, Protocol):

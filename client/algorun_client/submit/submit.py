@@ -11,7 +11,7 @@ from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.common.refusals import Unanswered, explained
-from algorun_client.connection import Connection, connect
+from algorun_client.connection import Site, connect
 from algorun_client.follow.following import follow_job
 from algorun_client.follow.outcome import Ending
 from algorun_client.request.model import Request
@@ -21,23 +21,23 @@ from .build.prepare import prepared
 from .look_up.facts import Facts
 from .look_up.look_up import look_up
 from .place import claim
-from .place.place import How, Placed, Wish, created_before, place, say_without_sending, text_of_done
+from .place.place import HowPlaced, Placed, SubmitFlags, created_before, place, say_without_sending, text_of_done
 from .place.telling import Telling
-from .read.read import Asked, read
+from .read.read import SubmitOrder, read
 from .read.spec import TaskSpec
 
 
-def run(options: argparse.Namespace, environ: Mapping[str, str], wish: Wish) -> int:
+def run(options: argparse.Namespace, environ: Mapping[str, str], flags: SubmitFlags) -> int:
     """Returns the exit code. Raises UserError or ApiError before a job is created."""
     asked = read(options, environ, Path.cwd())
     if options.dry_run:
-        return _print(asked, environ, options, wish)
+        return _print(asked, environ, options, flags)
     connection = connect_for(asked.spec, environ)
     if options.create_bucket:
         make_bucket(asked.spec, connection)
-    placed = submit(asked, connection, environ, wish=wish, telling=Telling(options.json))
+    placed = submit(asked, connection, environ, flags=flags, telling=Telling(options.json))
     del asked  # with its list of files: following may take days
-    if placed.how is How.DONE and not options.json:
+    if placed.how is HowPlaced.DONE and not options.json:
         print(f"algorun: {text_of_done(placed)}; --force runs it again", file=sys.stderr)
         again = f"algorun fetch {placed.job}{connection.options}"
         print(f"algorun: bring it home with: {again}", file=sys.stderr, flush=True)
@@ -47,12 +47,14 @@ def run(options: argparse.Namespace, environ: Mapping[str, str], wish: Wish) -> 
         raise created_before(connection, placed) from None
 
 
-def submit(asked: Asked, connection: Connection, environ: Mapping[str, str], *, wish: Wish, telling: Telling) -> Placed:
+def submit(
+    asked: SubmitOrder, connection: Site, environ: Mapping[str, str], *, flags: SubmitFlags, telling: Telling
+) -> Placed:
     """Looks up, builds and places a task that was read. Raises as `place`."""
     placed = None
     try:
         with prepared(asked, look_up(asked.spec, asked.reading, connection, environ)) as make:
-            placed = place(make, connection, wish=wish, telling=telling)
+            placed = place(make, connection, flags=flags, telling=telling)
     except KeyboardInterrupt:
         if placed is not None:  # while the packed code was removed
             raise created_before(connection, placed) from None
@@ -60,7 +62,7 @@ def submit(asked: Asked, connection: Connection, environ: Mapping[str, str], *, 
     return placed
 
 
-def connect_for(spec: TaskSpec, environ: Mapping[str, str], *, patient: bool = True) -> Connection:
+def connect_for(spec: TaskSpec, environ: Mapping[str, str], *, patient: bool = True) -> Site:
     """Connects with the place where a task runs. Raises UserError."""
     return connect(
         spec.where.value,
@@ -74,7 +76,7 @@ def connect_for(spec: TaskSpec, environ: Mapping[str, str], *, patient: bool = T
     )
 
 
-def make_bucket(spec: TaskSpec, connection: Connection, *, dry_run: bool = False) -> None:
+def make_bucket(spec: TaskSpec, connection: Site, *, dry_run: bool = False) -> None:
     """Makes the task's bucket if the account has none of this name, and says so. A dry run raises Unanswered in its place.
 
     Raises UserError for a bucket of another account or region. This machine needs no bucket.
@@ -93,29 +95,29 @@ def make_bucket(spec: TaskSpec, connection: Connection, *, dry_run: bool = False
         print(f"algorun: bucket {bucket} is made in {connection.session.region}", file=sys.stderr, flush=True)
 
 
-def follow_or_leave(connection: Connection, placed: Placed, *, as_json: bool, detach: bool) -> int:
+def follow_or_leave(connection: Site, placed: Placed, *, as_json: bool, detach: bool) -> int:
     """What comes after a task has its job. Returns the exit code."""
-    if placed.how is How.DONE:
+    if placed.how is HowPlaced.DONE:
         if as_json:
-            json_lines.write_end(json_lines.End(job=placed.job))
+            json_lines.write_end(json_lines.LastObject(job=placed.job))
         return ClientCode.OK
     if detach:
         again = connection.follow_again(placed.job)
         if as_json:
-            json_lines.write_end(json_lines.End(kind=Ending.DETACHED.value, job=placed.job, again=again))
+            json_lines.write_end(json_lines.LastObject(kind=Ending.DETACHED.value, job=placed.job, again=again))
         else:
             print(f"algorun: follow it with: {again}", file=sys.stderr)
         return ClientCode.OK
     return follow_job(connection, placed.kind, placed.job, as_json=as_json)
 
 
-def _print(asked: Asked, environ: Mapping[str, str], options: argparse.Namespace, wish: Wish) -> int:
+def _print(asked: SubmitOrder, environ: Mapping[str, str], options: argparse.Namespace, flags: SubmitFlags) -> int:
     """The dry run. If AWS can be asked, it prints what submit would send, or the error that submit would end with.
 
     Without credentials or network it names what it cannot know.
     """
     try:
-        request = _looked_up(asked, environ, wish, create_bucket=options.create_bucket)
+        request = _looked_up(asked, environ, flags, create_bucket=options.create_bucket)
     except Unanswered as error:
         with prepared(asked, Facts()) as make:
             request = make(None)
@@ -124,7 +126,7 @@ def _print(asked: Asked, environ: Mapping[str, str], options: argparse.Namespace
     return ClientCode.OK
 
 
-def _looked_up(asked: Asked, environ: Mapping[str, str], wish: Wish, *, create_bucket: bool) -> Request:
+def _looked_up(asked: SubmitOrder, environ: Mapping[str, str], flags: SubmitFlags, *, create_bucket: bool) -> Request:
     """The request that submit would send now; says so if it would send none.
 
     Raises UserError or ApiError, Unanswered if AWS cannot be asked.
@@ -136,7 +138,7 @@ def _looked_up(asked: Asked, environ: Mapping[str, str], wish: Wish, *, create_b
         target = connection.target
         try:
             request = claim.choose(target, make.address, make).request
-            say_without_sending(target, make, request, wish)
+            say_without_sending(target, make, request, flags)
         except ApiError as error:
             raise explained(error) from None
     return request

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from algorun_report.run_report import Attempt, RunReport
+from algorun_report.run_report import ReportedAttempt, RunReport
 
 from .log_files import shown
 
@@ -15,7 +15,7 @@ HEADLINE = re.compile(r"algorun: ([a-z]+: .+)")  # of a failure: the line before
 
 
 @dataclass(slots=True)
-class Start:
+class HostsStart:
     """What the logs of one start of the hosts tell. Times are seconds since 1970, None if unknown."""
 
     begin: float | None = None  # of its first line
@@ -45,14 +45,14 @@ def restarted(report: RunReport) -> str:
     return "the hosts were started again"
 
 
-def numbered(starts: Sequence[Start], begin: float | None, why: str, end: str) -> list[Attempt]:
+def numbered(starts: Sequence[HostsStart], begin: float | None, why: str, end: str) -> list[ReportedAttempt]:
     """The attempts of all starts. `begin`: of the job; `why`: hosts were started again; `end`: why the job failed, or ""."""
-    found: list[Attempt] = []
+    found: list[ReportedAttempt] = []
     for at, start in enumerate(starts):
         begins: Mapping[int, float | None] = {1: start.begin if at else begin, **start.begins}
         closing = why if start is not starts[-1] else end
         found += [
-            Attempt(
+            ReportedAttempt(
                 len(found) + number,
                 start.causes.get(number) or (closing if number == start.last else ""),
                 begins.get(number),

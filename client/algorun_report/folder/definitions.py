@@ -22,10 +22,10 @@ class Definition:
     name: str
     regex: re.Pattern[str]
     origin: str = ""
-    is_wished: bool = False  # on the command line
+    is_asked_for: bool = False  # on the command line
 
 
-def definition(name: str, regex: str, origin: str, *, is_wished: bool = False) -> Definition:
+def definition(name: str, regex: str, origin: str, *, is_asked_for: bool = False) -> Definition:
     """Raises UserError if `regex` is not one with a group."""
     try:
         pattern = compiled(regex)
@@ -33,7 +33,7 @@ def definition(name: str, regex: str, origin: str, *, is_wished: bool = False) -
         raise UserError(origin, f"metric {name!r}: {regex!r} is no regular expression: {error}", allowed=LIKE) from None
     if not name or pattern.groups < 1:
         raise UserError(origin, f"metric {name!r}: {regex!r} has no group for the number", allowed=LIKE)
-    return Definition(name, pattern, origin, is_wished)
+    return Definition(name, pattern, origin, is_asked_for)
 
 
 def from_option(text: str) -> Definition:
@@ -41,19 +41,19 @@ def from_option(text: str) -> Definition:
     name, sign, regex = text.partition("=")
     if not sign:
         raise UserError("--metric", f"{text!r} has no '='", allowed=LIKE)
-    return definition(name, regex, "--metric", is_wished=True)
+    return definition(name, regex, "--metric", is_asked_for=True)
 
 
-def merged(wished: Iterable[Definition], of_job: Iterable[Definition]) -> list[Definition]:
+def merged(asked_for: Iterable[Definition], of_job: Iterable[Definition]) -> list[Definition]:
     """Those of the command line, then the job's, then algorun's own. Of one name the first counts.
 
     Those that are NOT_DRAWN are left out.
     """
     found: dict[str, Definition] = {}
     own = [Definition(each["Name"], re.compile(each["Regex"])) for each in DEFINITIONS]
-    for each in (*wished, *of_job, *own):
+    for each in (*asked_for, *of_job, *own):
         found.setdefault(each.name, each)
-    return [each for each in found.values() if each.is_wished or (each.name, each.regex.pattern) not in NOT_DRAWN]
+    return [each for each in found.values() if each.is_asked_for or (each.name, each.regex.pattern) not in NOT_DRAWN]
 
 
 def is_bundled(each: Definition) -> bool:
@@ -62,9 +62,9 @@ def is_bundled(each: Definition) -> bool:
 
 
 def refuse_silent(silent: Sequence[Definition], names: Iterable[str]) -> None:
-    """Raises UserError if a metric that was wished on the command line never appeared."""
+    """Raises UserError if a metric that was asked for on the command line never appeared."""
     for each in silent:
-        if each.is_wished:
+        if each.is_asked_for:
             raise UserError(
                 f"--metric {each.name}",
                 f"no line of the job's logs matches {each.regex.pattern!r}",

@@ -6,7 +6,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from algorun_report.run_report import Place
+from algorun_report.run_report import MetricPlace
 
 # A number after one of these words, with `:`, `=`, `[` or a blank between: `step: 50/240`, `Step [50/240]`, `'epoch': 1.5`.
 # Neither a path (`step-00000050`) nor a duration (`step: 0.35 s`, `step: 35ms`) is one.
@@ -22,7 +22,7 @@ EPOCH = re.compile(rf"(?<![\w./-])epoch{_BETWEEN} {{0,9}}(\d{{1,9}}(?:\.\d{{1,12
 class LinePlace:
     """A line's place. A line with a step is about the step, even if it has an epoch too."""
 
-    kind: Place
+    kind: MetricPlace
     number: float = 0.0
     epoch: float = math.nan  # of a line with a step, NaN without
 
@@ -31,5 +31,5 @@ def place_of(line: str) -> LinePlace:
     """The place that a line names."""
     step, epoch = STEP.search(line), EPOCH.search(line)
     if step:
-        return LinePlace(Place.STEP, float(step[1]), float(epoch[1]) if epoch else math.nan)
-    return LinePlace(Place.EPOCH, float(epoch[1])) if epoch else LinePlace(Place.NONE)
+        return LinePlace(MetricPlace.STEP, float(step[1]), float(epoch[1]) if epoch else math.nan)
+    return LinePlace(MetricPlace.EPOCH, float(epoch[1])) if epoch else LinePlace(MetricPlace.NONE)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from algorun.common.codec import loads
-from algorun_report.run_report import Activities, HostWindows, Window
+from algorun_report.run_report import HostWindows, ReportedActivities, Window
 from algorun_report.thinning import merge_windows
 
 from .json_files import LARGEST_NUMBER
@@ -19,7 +19,7 @@ from .log_files import ResultFolder, natural, shown
 FILES = "rank_times-*.jsonl"
 FORMAT = 1
 LARGEST = 256 << 20  # bytes of a file: the launcher keeps 2,000 reports, of 256 ranks 36 MB
-NOTHING = Activities()
+NOTHING = ReportedActivities()
 LONGEST_NAME = 100  # characters
 MOST_WINDOWS = 256_000  # times ranks, of all hosts together: all reports of 16 hosts with 8 ranks. More are merged
 FEWEST_WINDOWS = 20  # of a host
@@ -58,7 +58,7 @@ class _HostFile:
 class RanksOverTime:
     """What the files tell. Times are seconds since 1970. `unreadable` names what is left out."""
 
-    activities: Activities = NOTHING
+    activities: ReportedActivities = NOTHING
     begins: Mapping[int, float] = field(default_factory=dict)  # of attempts, on the host that was first
     unreadable: tuple[str, ...] = ()
 
@@ -67,7 +67,7 @@ class RanksOverTime:
         """Of each attempt but the first."""
         return {number: begin for number, begin in self.begins.items() if number > 1}
 
-    def since(self, begin: float) -> Activities:
+    def since(self, begin: float) -> ReportedActivities:
         """The activities, with times since `begin`."""
         hosts = tuple(
             replace(
@@ -105,7 +105,7 @@ def read_rank_times(folders: Sequence[ResultFolder]) -> RanksOverTime:
             begins[number] = min(begin, begins.get(number, begin))
     hosts = sorted((each for each in alike if each.windows), key=lambda each: natural(each.host))
     return RanksOverTime(
-        Activities(
+        ReportedActivities(
             names,
             tuple(HostWindows(each.host, each.ranks, tuple(each.windows)) for each in hosts),
             tuple(sorted(verdict for each in alike for verdict in each.slow)),

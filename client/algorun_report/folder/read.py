@@ -9,16 +9,16 @@ from pathlib import Path
 
 from algorun.common.errors import UserError
 from algorun.common.sizes import size_text
-from algorun_report.run_report import Attempt, Axis, Cost, Phase, RunReport
+from algorun_report.run_report import Axis, Cost, ReportedAttempt, ReportedPhase, RunReport
 
 from . import attempts
-from .attempts import Start
+from .attempts import HostsStart
 from .definitions import Definition, definition, is_bundled, merged, refuse_silent
 from .host_figures_file import MeasuredHosts, read_host_figures
 from .json_files import Fields, read_object
 from .log_files import ResultFolder, find_logs, result_folders, shown
 from .rank_times_file import RanksOverTime, read_rank_times
-from .scan import Scan, scan
+from .scan import LogScan, scan
 from .sweep_curves import read_sweep, with_curves
 from .utilization_file import HostUse, read_utilization
 
@@ -31,10 +31,10 @@ FETCH = "fetch the job again: algorun fetch TASK"
 IMAGE_ROW = "image"
 
 
-def read(folder: Path, wished: Sequence[Definition] = (), rate: float | None = None) -> RunReport:
-    """Everything that the folder tells. `wished`: metrics to look for besides; `rate`: the price of a host and hour.
+def read(folder: Path, asked_for: Sequence[Definition] = (), rate: float | None = None) -> RunReport:
+    """Everything that the folder tells. `asked_for`: metrics to look for besides; `rate`: the price of a host and hour.
 
-    Raises UserError if `folder` is no job's folder, a file is damaged, a wished metric never appeared, or a job that
+    Raises UserError if `folder` is no job's folder, a file is damaged, one of these metrics never appeared, or a job that
     did not fail printed no metric at all.
     """
     if not folder.is_dir():
@@ -48,7 +48,7 @@ def read(folder: Path, wished: Sequence[Definition] = (), rate: float | None = N
             fix="algorun fetch TASK, then algorun report FOLDER with the folder that it names",
         )
     facts = _facts(folder, job, request, _results(results))
-    definitions = merged(wished, _of_job(folder, job, request))
+    definitions = merged(asked_for, _of_job(folder, job, request))
     found = scan(logs, definitions, facts.created)
     refuse_silent(found.silent, dict.fromkeys(each.name for each in found.metrics))
     times = read_rank_times(results)
@@ -91,7 +91,7 @@ def _with_hosts(report: RunReport, use: HostUse, measured: MeasuredHosts) -> Run
     )
 
 
-def _with_begins(starts: tuple[Start, ...], times: RanksOverTime) -> tuple[Start, ...]:
+def _with_begins(starts: tuple[HostsStart, ...], times: RanksOverTime) -> tuple[HostsStart, ...]:
     """The last start with the begins of its attempts, as far as no log has told them."""
     return (*starts[:-1], replace(starts[-1], begins={**times.begins_of_restarts, **starts[-1].begins}))
 
@@ -213,13 +213,13 @@ def _cost(job: Fields | None) -> Cost | None:
     )
 
 
-def _phases(folder: Path, job: Fields) -> list[Phase]:
+def _phases(folder: Path, job: Fields) -> list[ReportedPhase]:
     found = []
     for each in job.tables("phases"):
         begin = each.number("begin")
         if begin is None:
             raise UserError(str(folder / "job.json"), "a phase has no begin: the file is damaged", fix=FETCH)
-        found.append(Phase(shown(each.text("name")), begin, each.number("end")))
+        found.append(ReportedPhase(shown(each.text("name")), begin, each.number("end")))
     return found
 
 
@@ -245,7 +245,7 @@ def _lines(text: str) -> str:
     return "\n".join(map(shown, text.strip().split("\n")))
 
 
-def _with_logs(facts: RunReport, found: Scan, rate: float | None, results: Sequence[ResultFolder]) -> RunReport:
+def _with_logs(facts: RunReport, found: LogScan, rate: float | None, results: Sequence[ResultFolder]) -> RunReport:
     cost = facts.cost and replace(facts.cost, hosts=facts.cost.hosts or len(found.hosts), rate=rate)
     return replace(
         facts,
@@ -261,7 +261,7 @@ def _with_logs(facts: RunReport, found: Scan, rate: float | None, results: Seque
     )
 
 
-def _attempts(facts: RunReport, found: Scan, results: Sequence[ResultFolder]) -> list[Attempt]:
+def _attempts(facts: RunReport, found: LogScan, results: Sequence[ResultFolder]) -> list[ReportedAttempt]:
     """Of the log, else of the files that the launcher leaves after each attempt of the last start."""
     causes = dict(found.starts[-1].causes)
     for each in results[:1]:
@@ -274,7 +274,7 @@ def _attempts(facts: RunReport, found: Scan, results: Sequence[ResultFolder]) ->
     return attempts.numbered(starts, found.begin, attempts.restarted(facts), end)
 
 
-def _notices(facts: RunReport, found: Scan) -> list[str]:
+def _notices(facts: RunReport, found: LogScan) -> list[str]:
     notices = [shown(text) for text in found.slow]
     if not facts.phases:
         unknown = "Phases and billable time" if facts.status else "Phases, billable time and status"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from algorun.common.bounded_search import BoundedSearch
-from algorun_report.run_report import Axis, Excerpt, Host, Metric, Place, Series
+from algorun_report.run_report import Axis, Excerpt, Metric, MetricPlace, ReportedHost, Series
 
-from .attempts import Start
+from .attempts import HostsStart
 from .definitions import Definition
 from .line_places import LinePlace, place_of
 from .log_files import LogFile, lines, natural, shown, times
@@ -54,26 +54,26 @@ class _Found:
         found = self.sources[source]
         found.values.append(value)
         found.x.append(len(found.values) if time is None else time)
-        if place.kind is not Place.NONE:
+        if place.kind is not MetricPlace.NONE:
             found.numbers.append(place.number)
             found.epochs.append(place.epoch)
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class LogScan:
     """What the logs of a job hold. `begin`: the time of the first line, None if times are unknown."""
 
     axis: Axis
     begin: float | None
     metrics: tuple[Metric, ...]
     silent: tuple[Definition, ...]
-    hosts: tuple[Host, ...]
-    starts: tuple[Start, ...]  # of the hosts, in their order; at least one
+    hosts: tuple[ReportedHost, ...]
+    starts: tuple[HostsStart, ...]  # of the hosts, in their order; at least one
     excerpts: tuple[Excerpt, ...]
     slow: tuple[str, ...] = ()  # notices about metrics that were left out
 
 
-def scan(logs: Sequence[LogFile], definitions: Sequence[Definition], begin: float | None) -> Scan:
+def scan(logs: Sequence[LogFile], definitions: Sequence[Definition], begin: float | None) -> LogScan:
     """Reads all logs. `begin`: the job's begin, in seconds since 1970, if it is known.
 
     Series are drawn over time if the time of every line is known, else over the number of the value. A metric whose regular
@@ -115,15 +115,15 @@ def _source(log: LogFile, line: str) -> tuple[str, int]:
 
 def _scan(
     logs: Sequence[LogFile], definitions: Sequence[Definition], begin: float | None, search: BoundedSearch
-) -> Scan:
+) -> LogScan:
     clocks = {log.path: times(log) for log in logs}
     counts = {log.path: sum(1 for _ in lines(log)) for log in logs}
     timed = bool(logs) and all(len(clock or ()) == counts[path] for path, clock in clocks.items())
-    found: dict[str, defaultdict[Place, _Found]] = {each.name: defaultdict(_Found) for each in definitions}
+    found: dict[str, defaultdict[MetricPlace, _Found]] = {each.name: defaultdict(_Found) for each in definitions}
     last = max(1, min(LAST_LINES, MOST_LINES // max(1, len({log.host for log in logs}))))
     tails: defaultdict[str, deque[str]] = defaultdict(lambda: deque(maxlen=last))
     begun: defaultdict[str, list[int]] = defaultdict(list)  # the starts of each host
-    starts = [Start()]
+    starts = [HostsStart()]
     first = None
     for log in logs:
         clock = clocks[log.path] if timed else None
@@ -148,7 +148,7 @@ def _scan(
             number += len(batch)
     origin = begin if begin is not None else first
     hosts = _hosts(logs, counts)
-    return Scan(
+    return LogScan(
         axis=Axis.TIME if timed else Axis.ORDER,
         begin=origin,
         metrics=tuple(
@@ -169,27 +169,27 @@ def _scan(
     )
 
 
-def _start_of(log: LogFile, own: list[int], starts: list[Start]) -> Start:
+def _start_of(log: LogFile, own: list[int], starts: list[HostsStart]) -> HostsStart:
     """The start that a log is of. `own`: the starts of its host so far; the hosts of a start may begin seconds apart."""
     if log.start not in own:
         own.append(log.start)
     if len(own) > len(starts):
-        starts.append(Start())
+        starts.append(HostsStart())
     return starts[len(own) - 1]
 
 
-def _hosts(logs: Sequence[LogFile], counts: Mapping[Path, int]) -> tuple[Host, ...]:
+def _hosts(logs: Sequence[LogFile], counts: Mapping[Path, int]) -> tuple[ReportedHost, ...]:
     starts: defaultdict[str, set[int]] = defaultdict(set)
     number: defaultdict[str, int] = defaultdict(int)
     for log in logs:
         starts[log.host].add(log.start)
         number[log.host] += counts[log.path]
-    return tuple(Host(name, len(starts[name]), number[name]) for name in sorted(starts, key=natural))
+    return tuple(ReportedHost(name, len(starts[name]), number[name]) for name in sorted(starts, key=natural))
 
 
-def _metrics(each: Definition, found: Mapping[Place, _Found], start: float | None) -> list[Metric]:
+def _metrics(each: Definition, found: Mapping[MetricPlace, _Found], start: float | None) -> list[Metric]:
     """One for each place of the lines that print it: a step's mean and an epoch's are no curve together."""
-    kinds = [kind for kind in Place if kind in found and found[kind].sources]
+    kinds = [kind for kind in MetricPlace if kind in found and found[kind].sources]
     return [replace(_metric(each, found[kind], start), place=kind, is_part=len(kinds) > 1) for kind in kinds]
 
 

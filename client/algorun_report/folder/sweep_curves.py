@@ -12,7 +12,7 @@ from algorun_report.run_report import MOST_POINTS, Axis, Metric, Series, Sweep, 
 from .definitions import Definition
 from .json_files import read_object
 from .log_files import find_logs, shown
-from .scan import Scan, scan
+from .scan import LogScan, scan
 
 JOB = re.compile(r"[\w.-]+")  # a folder's name, no path: sweep.json may come from anybody
 FEWEST = 2  # jobs: one alone has its curves elsewhere on the page
@@ -35,13 +35,15 @@ def read_sweep(folder: Path, fix: str) -> Sweep | None:
     return Sweep(tuple(map(shown, names)), shown(file.text("metric")), tuple(rows))
 
 
-def with_curves(sweep: Sweep, folder: Path, own: Scan, definitions: Sequence[Definition], job: str, fix: str) -> Sweep:
+def with_curves(
+    sweep: Sweep, folder: Path, own: LogScan, definitions: Sequence[Definition], job: str, fix: str
+) -> Sweep:
     """The sweep with the curves of its first MOST_POINTS jobs, as far as their logs are there.
 
     `own`: what the logs of `job` hold, whose folder this is. Of each job the first host or rank that printed a metric counts.
     Raises UserError, with `fix`, for a damaged job.json.
     """
-    found: dict[str, Scan] = {}
+    found: dict[str, LogScan] = {}
     for row in sweep.rows[:MOST_POINTS]:
         label = " ".join(f"{name}={value}" for name, value in zip(sweep.names, row.parameters, strict=True)) or row.job
         if row.job == job:
@@ -58,7 +60,7 @@ def with_curves(sweep: Sweep, folder: Path, own: Scan, definitions: Sequence[Def
     return replace(sweep, axis=axis, metrics=tuple(each for each in together if each), left_out=left_out)
 
 
-def _together(title: str, scans: dict[str, Scan]) -> Metric | None:
+def _together(title: str, scans: dict[str, LogScan]) -> Metric | None:
     """One metric with a series for each job; None where only one has it."""
     series: list[Series] = []
     first: Metric | None = None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from algorun.timing.slowness import NOT_OWN, OTHER
-from algorun_report.run_report import Activities, HostWindows
+from algorun_report.run_report import HostWindows, ReportedActivities
 from algorun_report.thinning import merge_windows
 
 MOST_RANKS = 512  # rows: more have no pixel of their own
@@ -71,7 +71,7 @@ class HeatMap:
         return [OWN, *((name, EXPLAINED.get(name, "")) for name in self.names), (OTHER, "")]
 
 
-def heat_map(activities: Activities) -> HeatMap | None:
+def heat_map(activities: ReportedActivities) -> HeatMap | None:
     """The map, with fewer rows and windows where a screen could not show more. None if nothing was seen."""
     seen = [
         at

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from algorun.common import __version__
 from algorun.common.written import GENERATOR
-from algorun_report.run_report import INTERRUPTED, Axis, Metric, Phase, Place, RunReport
+from algorun_report.run_report import INTERRUPTED, Axis, Metric, MetricPlace, ReportedPhase, RunReport
 
 from .charts import Chart, metric_charts, sweep_charts, traffic_charts, utilization_charts
 from .heat import HeatMap, heat_map
@@ -61,7 +61,7 @@ def _missing(report: RunReport, metrics: Sequence[Chart], heat: HeatMap | None) 
         f"{metric.title} against steps: the steps of its lines do not count through the job, so its curve is over "
         f"{'time' if chart.axis is Axis.TIME else 'the order of its values'}."
         for metric, chart in zip(report.metrics, metrics, strict=True)
-        if metric.place is Place.STEP and chart.axis is not Axis.STEP
+        if metric.place is MetricPlace.STEP and chart.axis is not Axis.STEP
     ]
     if heat is None:
         found.append(
@@ -154,12 +154,12 @@ def _values(metric: Metric) -> ValuesRow:
 class PhaseRow:
     """A phase, how long it took and its share of all phases. `seconds` is None while it lasts."""
 
-    phase: Phase
+    phase: ReportedPhase
     seconds: float | None
     share: float
 
 
-def _phases(phases: tuple[Phase, ...], ended: float | None) -> list[PhaseRow]:
+def _phases(phases: tuple[ReportedPhase, ...], ended: float | None) -> list[PhaseRow]:
     lengths = []
     for each in phases:
         end = each.end if each.end is not None else ended

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from algorun_report.run_report import Axis, Metric, Place, Series
+from algorun_report.run_report import Axis, Metric, MetricPlace, Series
 
-AXES = {Place.STEP: Axis.STEP, Place.EPOCH: Axis.EPOCH}
+AXES = {MetricPlace.STEP: Axis.STEP, MetricPlace.EPOCH: Axis.EPOCH}
 
 
 def counted(metric: Metric, restarts: int) -> tuple[Series, ...] | None:
@@ -14,7 +14,7 @@ def counted(metric: Metric, restarts: int) -> tuple[Series, ...] | None:
 
     After a restart the ranks repeat some steps: the later values replace the earlier ones. `restarts`: of the job's ranks.
     """
-    if metric.place is Place.NONE:
+    if metric.place is MetricPlace.NONE:
         return None
     found = []
     for each in metric.series:

@@ -24,7 +24,7 @@ from algorun.job import commit_variable, settings
 from algorun.job.engine import Engine
 from algorun.job.entry import BUNDLED
 from algorun.job.limits import Limits
-from algorun.job.request import Request
+from algorun.job.request import LaunchRequest
 from algorun.job.usercode import has_requirements
 from algorun.machine import probe
 
@@ -50,12 +50,12 @@ def channels(pairs: Sequence[str]) -> dict[str, Path]:
     return found
 
 
-def _has_driver(request: Request, environ: Mapping[str, str]) -> bool:
+def _has_driver(request: LaunchRequest, environ: Mapping[str, str]) -> bool:
     engine = Engine.of("--engine", request.engine) if request.engine else settings.ENGINE.read(environ)
     return engine is not None and engine.has_driver
 
 
-def _environments(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
+def _environments(request: LaunchRequest, environ: Mapping[str, str]) -> dict[str, str]:
     """Where the hosts make the environment for the program's requirements.txt; {} without one. Raises UserError."""
     folder = Path(request.cwd or os.getcwd())
     if (request.target in BUNDLED and not request.module) or not has_requirements(folder):
@@ -64,13 +64,13 @@ def _environments(request: Request, environ: Mapping[str, str]) -> dict[str, str
     return {settings.ENVIRONMENTS.name: os.path.abspath(named)}
 
 
-def _cpu_torch(request: Request) -> bool:
+def _cpu_torch(request: LaunchRequest) -> bool:
     """True if a bundled program would compute on the CPU because torch is built without CUDA. A user's program may use
     the GPUs without torch."""
     return request.target in BUNDLED and not request.module and probe.torch_cuda(sys.path) == probe.NO_CUDA
 
 
-def _command(request: Request, python: str) -> list[str]:
+def _command(request: LaunchRequest, python: str) -> list[str]:
     """The command line of one simulated host."""
     argv = [python, "-I", "-m", "algorun", "run", "--cwd", os.path.abspath(request.cwd or os.getcwd())]
     if request.engine:
@@ -91,7 +91,13 @@ def _command(request: Request, python: str) -> list[str]:
 
 
 def run(
-    request: Request, inputs: Mapping[str, Path], out: Path, environ: Mapping[str, str], python: str, *, resume: bool
+    request: LaunchRequest,
+    inputs: Mapping[str, Path],
+    out: Path,
+    environ: Mapping[str, str],
+    python: str,
+    *,
+    resume: bool,
 ) -> int:
     """Runs the program on the simulated hosts; returns the job's exit code. `python`: the interpreter to use."""
     need_linux("simulate")
@@ -156,18 +162,18 @@ def _say(text: str) -> None:
         print(f"algorun: {text}", flush=True)
 
 
-def _slots(request: Request) -> int | None:
+def _slots(request: LaunchRequest) -> int | None:
     """The ranks on each host. None: the launcher decides, from the program and the GPUs that a host gets."""
     return request.layout[1] if request.layout is not None else request.slots
 
 
-def _about(request: Request, hosts: int) -> str:
+def _about(request: LaunchRequest, hosts: int) -> str:
     slots = _slots(request)
     ranks = f" x {slots} rank{'s'[: slots != 1]}" if slots else ""
     return f"{os.path.basename(request.target)} on {hosts} host{'s'[: hosts != 1]}{ranks}"
 
 
-def _checked(request: Request) -> int:
+def _checked(request: LaunchRequest) -> int:
     """The number of hosts. Raises UserError for a job that cannot be simulated."""
     hosts, slots = request.imagine_hosts, _slots(request)
     option = "--hosts" if request.layout is None else "-j"
@@ -215,14 +221,14 @@ def _begins_with(tie: Callable[[], None], enter: Callable[[], None] | None) -> C
     return begin
 
 
-def _used(request: Request, inputs: Mapping[str, Path], python: str) -> list[str]:
+def _used(request: LaunchRequest, inputs: Mapping[str, Path], python: str) -> list[str]:
     """What the hosts read of this machine, whatever lies in /opt/ml."""
     folder = os.path.abspath(request.cwd or os.getcwd())
     program = [] if request.module or request.target in BUNDLED else [os.path.join(folder, request.target)]
     return [folder, *program, *map(str, inputs.values()), python, sys.prefix]
 
 
-def _shared(request: Request, why: str) -> str:
+def _shared(request: LaunchRequest, why: str) -> str:
     """The warning that a program with /opt/ml in its text gets where hosts share this folder; "" for other programs."""
     folder = os.path.abspath(request.cwd or os.getcwd())
     named = "" if request.module or request.target in BUNDLED else own_opt_ml.named_in(request.target, folder)

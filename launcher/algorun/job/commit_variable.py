@@ -10,10 +10,10 @@ from algorun.common.code_commit import commit_of
 
 from . import settings
 from .entry import BUNDLED
-from .request import Request
+from .request import LaunchRequest
 
 
-def of_command_line(request: Request, environ: Mapping[str, str]) -> dict[str, str]:
+def of_command_line(request: LaunchRequest, environ: Mapping[str, str]) -> dict[str, str]:
     """ALGORUN_CODE_COMMIT of the program that the command line names; {} if it is set, or the code is not the user's or not here."""
     name = settings.CODE_COMMIT.name
     is_bundled = request.target in BUNDLED and not request.module

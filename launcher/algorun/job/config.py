@@ -21,7 +21,7 @@ from .jobfiles import Resources
 from .launch import Launch
 from .limits import ControlSettings, Limits
 from .paths import Paths
-from .request import Request
+from .request import LaunchRequest
 from .usercode import Environments, Setup
 from .values import Sourced
 
@@ -51,7 +51,7 @@ class JobConfig:
     warning: str  # of the code: what was given and is not used; "" without one
 
     @property
-    def request(self) -> Request:
+    def request(self) -> LaunchRequest:
         return self.input.request
 
     @property
@@ -71,7 +71,7 @@ class JobConfig:
         return self.input.environ
 
 
-def read(request: Request, environ: Mapping[str, str], resources: Resources | None = None) -> JobConfig:
+def read(request: LaunchRequest, environ: Mapping[str, str], resources: Resources | None = None) -> JobConfig:
     """Reads and checks the job of this environment. Raises UserError for the first error."""
     given = job_input.parse(request, environ, resources)
     reads_code = (request.from_job or request.code) and given.trainer is None

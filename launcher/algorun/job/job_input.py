@@ -14,14 +14,14 @@ from .hyperparameter_groups import Hyperparameters
 from .jobfiles import Resources
 from .modeltrainer import ModelTrainer
 from .paths import Paths
-from .request import Request
+from .request import LaunchRequest
 
 
 @dataclass(frozen=True, slots=True)
 class JobInput:
     """What the user and SageMaker asked for; `config.decide` decides between contradictions."""
 
-    request: Request
+    request: LaunchRequest
     paths: Paths
     resources: Resources
     hyperparameters: Hyperparameters
@@ -42,7 +42,7 @@ class JobInput:
         return f"{self.state.rstrip('/')}/{host}"
 
 
-def parse(request: Request, environ: Mapping[str, str], resources: Resources | None = None) -> JobInput:
+def parse(request: LaunchRequest, environ: Mapping[str, str], resources: Resources | None = None) -> JobInput:
     """Reads SageMaker's files. Raises UserError for the first error."""
     settings.REQUEST_FORMAT.read(environ)  # first: a newer request may contain anything
     paths = Paths.of(environ)
@@ -71,7 +71,7 @@ def parse(request: Request, environ: Mapping[str, str], resources: Resources | N
 def nothing(environ: Mapping[str, str], resources: Resources) -> JobInput:
     """An empty request on these hosts."""
     return JobInput(
-        request=Request(),
+        request=LaunchRequest(),
         paths=Paths.of(environ),
         resources=resources,
         hyperparameters=Hyperparameters.parse({}),
@@ -83,7 +83,7 @@ def nothing(environ: Mapping[str, str], resources: Resources) -> JobInput:
     )
 
 
-def read_resources(paths: Paths, request: Request) -> Resources:
+def read_resources(paths: Paths, request: LaunchRequest) -> Resources:
     """The hosts of the job; without SageMaker's job description, one host algo-1."""
     if request.imagine_hosts is not None:
         return jobfiles.imagined(request.imagine_hosts, "--hosts")

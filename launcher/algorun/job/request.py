@@ -18,7 +18,7 @@ MOST_PLANNED = 100_000  # hosts
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class LaunchRequest:
     """The parsed command line. "" and None: the option is absent."""
 
     from_job: bool = False  # no program is named: the job's files name it
@@ -46,7 +46,7 @@ def layout(text: str) -> tuple[int, int]:
     return count("-j", hosts), count("-j", slots)
 
 
-def request(options: Namespace) -> Request:
+def request(options: Namespace) -> LaunchRequest:
     """The parsed options of `run`, `plan` or `simulate`. Raises UserError."""
     program = list(options.program)
     if program[:1] == ["--"]:
@@ -64,7 +64,7 @@ def request(options: Namespace) -> Request:
     if options.args_file and (from_job or len(program) > (0 if options.module else 1)):
         fix = "give the arguments in one place, after the program's name or in the file"
         raise UserError("--args-file", f"{options.args_file!r} needs a program without other arguments", fix=fix)
-    return Request(
+    return LaunchRequest(
         from_job=from_job,
         target=options.module or (program[0] if program else ""),
         args=tuple(program if options.module else program[1:]),

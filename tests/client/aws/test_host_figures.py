@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from algorun_client.aws.host_figures import HostFigures, read
-from algorun_client.aws.job_state import Hosts, JobState, Times
+from algorun_client.aws.host_figures import HostMetric, read
+from algorun_client.aws.job_state import InstanceGroups, JobState, JobTimes
 from algorun_client.common.instance_units import cores, gpus
 from algorun_client.request.model import Kind
 
@@ -19,7 +19,11 @@ MINUTE = timedelta(minutes=1)
 def state(hosts: int = 2, kind: Kind = Kind.TRAINING, **times: Any) -> JobState:
     times = {"created": T0, "ended": T0 + 10 * MINUTE, **times}
     return JobState(
-        kind=kind, job="job", status="Completed", hosts=Hosts((("ml.m5.large", hosts),)), times=Times(**times)
+        kind=kind,
+        job="job",
+        status="Completed",
+        hosts=InstanceGroups((("ml.m5.large", hosts),)),
+        times=JobTimes(**times),
     )
 
 
@@ -52,8 +56,8 @@ def test_points_of_several_pages_come_in_their_order_and_empty_metrics_are_left_
     begin = T0.replace(second=0).timestamp()
     assert period_s == 60
     assert found == [
-        HostFigures("CPUUtilization", "algo-1", (begin + 60, begin + 120, begin + 180), (170.0, 180.0, 190.0)),
-        HostFigures("DiskUtilization", "algo-2", (begin + 60,), (3.5,)),
+        HostMetric("CPUUtilization", "algo-1", (begin + 60, begin + 120, begin + 180), (170.0, 180.0, 190.0)),
+        HostMetric("DiskUtilization", "algo-2", (begin + 60,), (3.5,)),
     ]
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from algorun_client.aws.job_cost import cost, rate
-from algorun_client.aws.job_state import Hosts, JobState, Phase, Times
+from algorun_client.aws.job_state import InstanceGroups, JobPhase, JobState, JobTimes
 from algorun_client.request.model import Kind
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -15,13 +15,13 @@ PRICES = {"ml.g5.12xlarge": 7.2, "ml.m5.large": 0.9}
 
 
 def training(billable_s: int | None, kept_s: int | None = None, **more) -> JobState:
-    hosts = Hosts((("ml.g5.12xlarge", 3),))
+    hosts = InstanceGroups((("ml.g5.12xlarge", 3),))
     return JobState(
         kind=Kind.TRAINING,
         job="job",
         status="Completed",
         hosts=hosts,
-        times=Times(billable_s=billable_s, kept_s=kept_s),
+        times=JobTimes(billable_s=billable_s, kept_s=kept_s),
         **more,
     )
 
@@ -38,10 +38,10 @@ def test_hosts_that_are_kept_for_the_next_job_are_paid_for(billable_s, kept_s, p
 
 
 def test_hosts_of_several_types_have_a_mean_price():
-    hosts = Hosts((("ml.g5.12xlarge", 2), ("ml.m5.large", 1)))
+    hosts = InstanceGroups((("ml.g5.12xlarge", 2), ("ml.m5.large", 1)))
     assert rate(hosts, PRICES) == pytest.approx((2 * 7.2 + 0.9) / 3)
-    assert rate(Hosts((("ml.g5.12xlarge", 2), ("ml.c5.large", 1))), PRICES) is None
-    assert rate(Hosts(), PRICES) is None
+    assert rate(InstanceGroups((("ml.g5.12xlarge", 2), ("ml.c5.large", 1))), PRICES) is None
+    assert rate(InstanceGroups(), PRICES) is None
 
 
 def test_without_price_or_time_the_cost_is_unknown():
@@ -52,6 +52,8 @@ def test_without_price_or_time_the_cost_is_unknown():
 @pytest.mark.parametrize(("status", "seconds"), [("Completed", 60.0), ("InProgress", None)])
 def test_a_processing_job_is_paid_for_while_it_processes(status, seconds):
     begin = T0 + timedelta(seconds=90)
-    phases = (Phase("Starting", T0, begin), Phase("Processing", begin, begin + timedelta(seconds=60)))
-    state = JobState(kind=Kind.PROCESSING, job="job", status=status, phases=phases, hosts=Hosts((("ml.m5.large", 2),)))
+    phases = (JobPhase("Starting", T0, begin), JobPhase("Processing", begin, begin + timedelta(seconds=60)))
+    state = JobState(
+        kind=Kind.PROCESSING, job="job", status=status, phases=phases, hosts=InstanceGroups((("ml.m5.large", 2),))
+    )
     assert cost(state, PRICES).paid_s == seconds

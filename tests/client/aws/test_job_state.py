@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from algorun_client.aws.job_state import Hosts, Left, Output, Phase, Times, read_processing, read_training
+from algorun_client.aws.job_state import (
+    InstanceGroups,
+    JobPhase,
+    JobTimes,
+    Left,
+    Output,
+    read_processing,
+    read_training,
+)
 from algorun_client.common.errors import ApiError
 
 T0, T1, T2 = (datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(3))
@@ -40,13 +48,13 @@ def test_a_training_job():
             ],
         }
     )
-    assert state.times == Times(created=T0, ended=T2, billable_s=7, training_s=9)
-    assert state.hosts == Hosts((("ml.p4d.24xlarge", 2), ("ml.m5.large", 1)))
+    assert state.times == JobTimes(created=T0, ended=T2, billable_s=7, training_s=9)
+    assert state.hosts == InstanceGroups((("ml.p4d.24xlarge", 2), ("ml.m5.large", 1)))
     assert (state.hosts.count, state.hosts.instance) == (3, "ml.p4d.24xlarge + ml.m5.large")
     assert state.left == Left(
         "s3://b/m.tar.gz", (Output("output", "s3://b/out/job/output/output.tar.gz"),), "s3://b/state/"
     )
-    assert state.phases == (Phase("Training", T0, T1),)
+    assert state.phases == (JobPhase("Training", T0, T1),)
     assert (state.metrics, state.request_id) == ((("loss", "x"),), "id")
 
 
@@ -55,7 +63,7 @@ def test_a_training_job():
 )
 def test_a_job_of_which_little_is_known_yet(empty):
     state = read_training({"TrainingJobName": "job", "TrainingJobStatus": "InProgress", **empty})
-    assert (state.hosts, state.times, state.left, state.phases) == (Hosts(), Times(), Left(), ())
+    assert (state.hosts, state.times, state.left, state.phases) == (InstanceGroups(), JobTimes(), Left(), ())
 
 
 def test_a_processing_job():
@@ -71,8 +79,8 @@ def test_a_processing_job():
         "ExitMessage": "broken",
     }
     state = read_processing(answer)
-    assert state.phases == (Phase("Starting", T0, T1), Phase("Processing", T1, T2))
-    assert (state.times.ended, state.hosts, state.exit_message) == (T2, Hosts((("ml.m5.large", 2),)), "broken")
+    assert state.phases == (JobPhase("Starting", T0, T1), JobPhase("Processing", T1, T2))
+    assert (state.times.ended, state.hosts, state.exit_message) == (T2, InstanceGroups((("ml.m5.large", 2),)), "broken")
     assert state.left == Left(outputs=(Output("a", "s3://b/a/"),))
 
 

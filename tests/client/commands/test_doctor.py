@@ -195,7 +195,7 @@ def test_all_tasks_of_a_job_file_are_looked_at_together(account, image, capsys, 
     assert looked(capsys, "--task", "data")["quota"]["value"] == "ml.c5.xlarge for processing job usage: 20"
 
 
-# -- the bucket is made on wish ---------------------------------------------------------------------------------------
+# -- the bucket is made on flags ---------------------------------------------------------------------------------------
 
 
 def test_the_bucket_is_made_on_wish_and_only_then(account, image, capsys):

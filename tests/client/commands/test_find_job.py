@@ -7,20 +7,20 @@ import pytest
 from algorun.common.errors import UserError
 from algorun_client.commands.find_job import find_job
 from algorun_client.common.progress import Silent
-from algorun_client.connection import LOCAL, Connection
+from algorun_client.connection import LOCAL, Site
 from algorun_client.submit.place.claim import take
 from algorun_client.submit.place.send import send
-from algorun_client.submit.read.task_place import Place
+from algorun_client.submit.read.task_place import TaskPlace
 from tests.client.submit.place.memory import World
 from tests.client.submit.place.requests import ADDRESS, maker
 
-HERE = Place(where=None, profile="", region="", project="p", bucket="b", prefix="")
+HERE = TaskPlace(where=None, profile="", region="", project="p", bucket="b", prefix="")
 
 
 def test_a_claim_without_a_job_does_not_hide_the_newest_job():
     """Its client has died, or is still sending."""
     world = World()
-    connection = Connection(target=world.target, following=lambda: world.target, session=None, pace=LOCAL, options="")
+    connection = Site(target=world.target, following=lambda: world.target, session=None, pace=LOCAL, options="")
     take(world.target, ADDRESS, maker("0"))
     with pytest.raises(UserError, match="execution 1 was begun, but its job p-t-0001 was never created"):
         find_job(connection, "t", HERE)

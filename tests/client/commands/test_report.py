@@ -15,7 +15,7 @@ import pytest
 from algorun import cli
 from algorun_client.commands import find_job, report
 from algorun_client.common.errors import ApiError
-from algorun_client.connection import Connection, Pace
+from algorun_client.connection import PollTimes, Site
 from algorun_client.local.folder_store import FolderStore
 from algorun_client.submit.chain.sweep_results import Row, SweepResults
 from algorun_client.submit.read.sweep import Goal
@@ -80,7 +80,7 @@ def open_cloud(tmp_path, monkeypatch):
         cloud = Cloud(tmp_path / "root", age_s)
         target = SimpleNamespace(sagemaker=cloud, logs=cloud, cloudwatch=cloud, store=cloud.store)
         session = SimpleNamespace(account=lambda: "123456789012", region="eu-west-1")
-        connection = Connection(target=target, following=lambda: target, session=session, pace=Pace(), options="")
+        connection = Site(target=target, following=lambda: target, session=session, pace=PollTimes(), options="")
         monkeypatch.setattr(find_job, "connect", lambda *_, **__: connection)
         return cloud
 

@@ -10,7 +10,7 @@ from algorun.common.errors import UserError
 from algorun_client.aws import api
 from algorun_client.commands import find_job, results
 from algorun_client.commands.main import main
-from algorun_client.connection import LOCAL, Connection, Pace
+from algorun_client.connection import LOCAL, PollTimes, Site
 from algorun_client.follow import metric_values
 from algorun_client.follow.log_reader import LogLine
 from algorun_client.request.model import TaskAddress
@@ -73,7 +73,7 @@ def test_the_best_of_the_table_is_what_a_chain_reads(world):
     world.add("train.lr-2", ("Failed", "0.8"), ("Completed", "0.5"))
     world.add("train.lr-3", ("Completed", "0.4"), ("InProgress", "0.99"))
     goal = Goal("accuracy", lowest=False)
-    found = sweep_results.read(world.target, ADDRESS, SWEEP, METRICS, goal, Pace(grace_s=0.0))
+    found = sweep_results.read(world.target, ADDRESS, SWEEP, METRICS, goal, PollTimes(grace_s=0.0))
     assert [(row.job, row.status, row.newer, row.text) for row in found.rows] == [
         ("train.lr-1-1", "Completed", "Failed", "0.9"),
         ("train.lr-2-2", "Completed", "", "0.5"),
@@ -86,7 +86,9 @@ def test_the_best_of_the_table_is_what_a_chain_reads(world):
 def test_a_point_without_a_completed_job_shows_its_newest_one(world, capsys):
     world.add("train.lr-1", ("Stopped", "0.1"), ("Failed", "0.9"))
     world.add("train.lr-2", ("Completed", "0.2"), ("Failed", "0.3"))
-    found = sweep_results.read(world.target, ADDRESS, SWEEP, METRICS, Goal("accuracy", lowest=False), Pace(grace_s=0.0))
+    found = sweep_results.read(
+        world.target, ADDRESS, SWEEP, METRICS, Goal("accuracy", lowest=False), PollTimes(grace_s=0.0)
+    )
     assert [(row.job, row.status) for row in found.rows] == [
         ("train.lr-2-1", "Completed"), ("train.lr-1-2", "Failed"), ("", "not submitted"),
     ]  # fmt: skip
@@ -111,7 +113,7 @@ def test_a_piped_table_is_whole_however_wide_it_is(capsys):
 def test_what_is_no_project_is_one_error(world, tmp_path, monkeypatch, capsys, command, name):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "algorun.toml").write_text(FILE)
-    place = Connection(target=world.target, following=lambda: world.target, session=None, pace=LOCAL, options="")
+    place = Site(target=world.target, following=lambda: world.target, session=None, pace=LOCAL, options="")
     monkeypatch.setattr(results, "connect", lambda *_, **__: place)
     words = [command, "ls"] if command == "state" else [command]
     environ = clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root"))
@@ -125,7 +127,7 @@ def folder(world, tmp_path, monkeypatch):
     """A folder with a job file of a sweep. Its jobs are those of `world`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "algorun.toml").write_text(f'project = "vision"\nbucket = "b"\n{FILE}')
-    place = Connection(
+    place = Site(
         target=world.target, following=lambda: world.target, session=None, pace=LOCAL, options=" --where local"
     )
     monkeypatch.setattr(find_job, "connect", lambda *_, **__: place)

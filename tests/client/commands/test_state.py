@@ -9,7 +9,7 @@ import pytest
 
 from algorun_client.commands import state
 from algorun_client.commands.main import main
-from algorun_client.connection import LOCAL, Connection
+from algorun_client.connection import LOCAL, Site
 from algorun_client.submit import submit
 from tests.client.submit.place.memory import World
 from tests.conftest import clean_environ
@@ -24,7 +24,7 @@ def world(tmp_path, monkeypatch):
 
     def connect(*_, **__):
         target = made.target
-        return Connection(target=target, following=lambda: target, session=None, pace=LOCAL, options=" --where local")
+        return Site(target=target, following=lambda: target, session=None, pace=LOCAL, options=" --where local")
 
     folder = tmp_path / "images"
     folder.mkdir()

@@ -12,7 +12,7 @@ import pytest
 from algorun_client.commands import find_job, ls
 from algorun_client.commands.main import main
 from algorun_client.common.errors import NotFound
-from algorun_client.connection import Connection, Pace
+from algorun_client.connection import PollTimes, Site
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 JOB = "images-train-0001-abcdef"
@@ -56,7 +56,7 @@ def place(tmp_path, monkeypatch):
         list_processing_jobs=lambda **_: {},
     )
     target, session = SimpleNamespace(sagemaker=api), SimpleNamespace(region="eu-west-1")
-    connection = Connection(target=target, following=lambda: target, session=session, pace=Pace(), options="")
+    connection = Site(target=target, following=lambda: target, session=session, pace=PollTimes(), options="")
     found.api, found.connection = api, connection
     for module in (find_job, ls):
         monkeypatch.setattr(module, "connect", lambda *_, **__: connection)

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 
 from algorun_client.common.table import LEAST_CUT, fitted, without_middle
 from algorun_client.local.job_folder import JobFolder
-from algorun_client.local.job_record import JobRecord
+from algorun_client.local.job_record import LocalJobRecord
 from algorun_client.request.model import Kind
 from tests.conftest import clean_environ
 from tests.terminal import on_terminal
@@ -74,7 +74,7 @@ def test_a_cut_text_keeps_both_ends():
 def root(tmp_path) -> Path:
     """Two jobs of this machine."""
     for number, job in enumerate(("vision-train-0003-a1b2c3", JOB)):
-        record = JobRecord.new(1.8e9 + number).moved("Training", 1.8e9 + 2).finished("Completed", 1.8e9 + 2592)
+        record = LocalJobRecord.new(1.8e9 + number).moved("Training", 1.8e9 + 2).finished("Completed", 1.8e9 + 2592)
         request = {"TrainingJobName": job, "ResourceConfig": {"InstanceType": "ml.m5.large", "InstanceCount": 2}}
         (tmp_path / "root" / "jobs" / "training").mkdir(parents=True, exist_ok=True)
         JobFolder.of(tmp_path / "root", Kind.TRAINING, job).create(record, {"request.json": request})

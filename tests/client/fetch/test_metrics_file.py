@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 
-from algorun_client.aws.host_figures import HostFigures
-from algorun_client.aws.job_state import Hosts
+from algorun_client.aws.host_figures import HostMetric
+from algorun_client.aws.job_state import InstanceGroups
 from algorun_client.fetch.metrics_file import units, write_metrics
 from algorun_report.folder.utilization_file import read_utilization
 
-HOSTS = Hosts((("ml.g5.12xlarge", 1), ("ml.z9.xlarge", 1)))
+HOSTS = InstanceGroups((("ml.g5.12xlarge", 1), ("ml.z9.xlarge", 1)))
 FIGURES = [
-    HostFigures("CPUUtilization", "algo-1", (1000.0, 1060.0), (2400.0, 1200.0)),
-    HostFigures("GPUUtilization", "algo-1", (1000.0, 1060.0), (398.0, 200.125)),
-    HostFigures("MemoryUtilization", "algo-2", (1060.0,), (12.5,)),
-    HostFigures("GPUUtilization", "algo-2", (1060.0,), (55.0,)),
+    HostMetric("CPUUtilization", "algo-1", (1000.0, 1060.0), (2400.0, 1200.0)),
+    HostMetric("GPUUtilization", "algo-1", (1000.0, 1060.0), (398.0, 200.125)),
+    HostMetric("MemoryUtilization", "algo-2", (1060.0,), (12.5,)),
+    HostMetric("GPUUtilization", "algo-2", (1060.0,), (55.0,)),
 ]
 
 

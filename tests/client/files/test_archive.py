@@ -165,4 +165,4 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     with pytest.raises(UserError, match="gone.py: No such file or directory"):
         archive.pack([found], {}, tmp_path, "--code")
     with pytest.raises(UserError, match="gone.py: No such file or directory"):
-        inputs.hashed(scan.Scan(tmp_path, (found,)), "--in train")
+        inputs.hashed(scan.FileScan(tmp_path, (found,)), "--in train")

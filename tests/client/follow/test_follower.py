@@ -10,7 +10,7 @@ import pytest
 
 from algorun_client.aws.api import ReadyTarget
 from algorun_client.common.errors import ApiError
-from algorun_client.connection import Pace
+from algorun_client.connection import PollTimes
 from algorun_client.follow import contact, follower
 from algorun_client.follow.follower import follow
 from algorun_client.follow.outcome import Ending
@@ -69,7 +69,7 @@ class World:
 
     def run(self) -> Any:
         target = ReadyTarget("aws", self.service, self.logs, None, None)  # type: ignore[arg-type]
-        return follow(target, Kind.TRAINING, "job", PlainView(self.out, self.err), Pace())
+        return follow(target, Kind.TRAINING, "job", PlainView(self.out, self.err), PollTimes())
 
 
 @pytest.fixture

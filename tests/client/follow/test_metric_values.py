@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from algorun_client.aws.job_state import JobState, Times
+from algorun_client.aws.job_state import JobState, JobTimes
 from algorun_client.common.errors import ApiError
 from algorun_client.follow import metric_values
 from algorun_client.follow.log_reader import LogLine
@@ -24,7 +24,7 @@ def line(time_ms: int, text: str, host: str = "algo-1") -> LogLine:
 
 def state(ago_s: float = 3600.0) -> JobState:
     ended = datetime.now(UTC) - timedelta(seconds=ago_s)
-    return JobState(kind=Kind.TRAINING, job="p-t-0001", status="Completed", times=Times(ended=ended))
+    return JobState(kind=Kind.TRAINING, job="p-t-0001", status="Completed", times=JobTimes(ended=ended))
 
 
 def test_the_last_one_in_time_counts_whatever_the_order_of_lines():

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from rich.console import Console
 
-from algorun_client.aws.job_state import JobState, Phase
+from algorun_client.aws.job_state import JobPhase, JobState
 from algorun_client.follow.line_text import marked, shown
 from algorun_client.follow.log_reader import LogLine
 from algorun_client.follow.outcome import judge
@@ -26,7 +26,10 @@ BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def state(**changes: Any) -> JobState:
-    phases = (Phase("Starting", BEGIN, BEGIN + timedelta(seconds=75)), Phase("Training", BEGIN + timedelta(seconds=75)))
+    phases = (
+        JobPhase("Starting", BEGIN, BEGIN + timedelta(seconds=75)),
+        JobPhase("Training", BEGIN + timedelta(seconds=75)),
+    )
     base: dict[str, Any] = {"kind": Kind.TRAINING, "job": "job", "status": "InProgress", "phases": phases}
     return JobState(**(base | changes))
 
@@ -120,7 +123,7 @@ def test_what_a_job_says_of_itself_moves_no_terminal():
 def test_the_newest_phases_are_seen_at_80_columns():
     begun = [BEGIN + timedelta(seconds=n * 100) for n in range(7)]
     names = ("Starting", "Downloading", "Training", "Interrupted", "Starting", "Training")
-    phases = tuple(Phase(name, begun[n], begun[n + 1]) for n, name in enumerate(names))
+    phases = tuple(JobPhase(name, begun[n], begun[n + 1]) for n, name in enumerate(names))
     rows = where_it_is(state(job="a-project-with-a-name-and-a-task-0001-123abc", phases=phases), 80)
     assert [row.plain for row in rows] == [
         "a-project-with-a-name-and-a-task-0001-123abc",

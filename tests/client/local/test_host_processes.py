@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from algorun_client.local import host_processes
-from algorun_client.local.host_processes import HostProcesses, Start
+from algorun_client.local.host_processes import HostProcesses, ProcessStart
 
 LIMIT_S = 20
 LEAVES = "import subprocess, sys; print(subprocess.Popen(['sleep', '100']).pid, flush=True); sys.exit(7)"
@@ -26,7 +26,7 @@ def test_what_a_host_leaves_is_killed_while_its_number_is_still_its_own(tmp_path
     monkeypatch.setattr(host_processes, "_send", send)
     hosts = HostProcesses()
     stream = tmp_path / "algo-1.log"
-    hosts.start("algo-1", [sys.executable, "-c", LEAVES], dict(os.environ), Start(tmp_path, stream))
+    hosts.start("algo-1", [sys.executable, "-c", LEAVES], dict(os.environ), ProcessStart(tmp_path, stream))
     deadline = time.monotonic() + LIMIT_S
     while not hosts.have_ended and time.monotonic() < deadline:
         hosts.pump(0.1)

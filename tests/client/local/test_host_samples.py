@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import pytest
 
 from algorun_client.aws.host_figures import read
-from algorun_client.aws.job_state import Hosts, JobState, Times
+from algorun_client.aws.job_state import InstanceGroups, JobState, JobTimes
 from algorun_client.local.host_figures_reading import LocalCloudWatch
 from algorun_client.local.host_samples import HostMeter, ProcessUse, Sampling, all_processes, descendants
 from algorun_client.request.model import Kind
@@ -81,8 +81,10 @@ def root(tmp_path):
 
 
 def job(**more) -> JobState:
-    at = Times(created=datetime.fromtimestamp(990, UTC), ended=datetime.fromtimestamp(1010, UTC))
-    return JobState(kind=Kind.TRAINING, job="job", status="Completed", hosts=Hosts((("x", 2),)), times=at, **more)
+    at = JobTimes(created=datetime.fromtimestamp(990, UTC), ended=datetime.fromtimestamp(1010, UTC))
+    return JobState(
+        kind=Kind.TRAINING, job="job", status="Completed", hosts=InstanceGroups((("x", 2),)), times=at, **more
+    )
 
 
 def test_figures_are_averages_of_each_period(root):

@@ -15,10 +15,10 @@ from algorun_client.local.folder_store import FolderStore
 from algorun_client.local.host_tree import HostTrees
 from algorun_client.local.job_description import (
     Artifacts,
-    Cluster,
     HostProgram,
-    Input,
     JobDescription,
+    JobHosts,
+    LocalInput,
     Synced,
     described,
 )
@@ -49,7 +49,7 @@ def brought(store, tmp_path, *sources, count=2):
     """The names of the files that each host gets."""
     trees = hosts(tmp_path, count)
     program = HostProgram(image="", entrypoint=(), arguments=(), environment={})
-    cluster = Cluster({"all": tuple(trees)}, {})
+    cluster = JobHosts({"all": tuple(trees)}, {})
     job = JobDescription(kind=Kind.TRAINING, job="job", cluster=cluster, program=program, inputs=sources)
     inputs.bring(job, store, trees, lambda: None, by_links=True)
     return [
@@ -61,14 +61,14 @@ def test_a_prefix_is_no_folder(store, tmp_path):
     """As in SageMaker: a prefix without a slash at its end takes neighbours in."""
     for key in ("data/x", "data/deep/y", "data2/z"):
         store.put(f"{BUCKET}/{key}", b"")
-    found = brought(store, tmp_path, Input("a", f"{BUCKET}/data", "in"), count=1)
+    found = brought(store, tmp_path, LocalInput("a", f"{BUCKET}/data", "in"), count=1)
     assert found == [["in/2/z", "in/deep/y", "in/x"]]
 
 
 def test_shards_go_round_the_hosts_in_the_order_of_the_keys(store, tmp_path):
     for number in range(5):
         store.put(f"{BUCKET}/data/{number}", b"")
-    source = Input("a", f"{BUCKET}/data/", "in", shard=True, hosts=("algo-1", "algo-3"))
+    source = LocalInput("a", f"{BUCKET}/data/", "in", shard=True, hosts=("algo-1", "algo-3"))
     assert brought(store, tmp_path, source, count=3) == [["in/0", "in/2", "in/4"], [], ["in/1", "in/3"]]
 
 
@@ -76,16 +76,16 @@ def test_a_manifest_names_its_objects(store, tmp_path):
     for key in ("data/x", "data/deep/y", "data/z"):
         store.put(f"{BUCKET}/{key}", b"")
     store.put(f"{BUCKET}/manifest", json.dumps([{"prefix": f"{BUCKET}/data/"}, "x", "deep/y"]).encode())
-    source = Input("a", f"{BUCKET}/manifest", "in", manifest=True)
+    source = LocalInput("a", f"{BUCKET}/manifest", "in", manifest=True)
     assert brought(store, tmp_path, source, count=1) == [["in/deep/y", "in/x"]]
 
 
 def test_an_object_cannot_leave_its_folder(store, tmp_path):
     store.put(f"{BUCKET}/data/../../x", b"")
     with pytest.raises(ValueError, match="outside its folder"):
-        brought(store, tmp_path, Input("a", f"{BUCKET}/data/", "in"))
+        brought(store, tmp_path, LocalInput("a", f"{BUCKET}/data/", "in"))
     with pytest.raises(NotFound):
-        brought(store, tmp_path / "other", Input("a", f"{BUCKET}/none/", "in"))
+        brought(store, tmp_path / "other", LocalInput("a", f"{BUCKET}/none/", "in"))
 
 
 def test_code_may_be_a_file_or_a_folder(store, tmp_path):

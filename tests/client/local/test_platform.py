@@ -13,7 +13,7 @@ from algorun_client.common.errors import ApiError, Exists, NotFound
 from algorun_client.local import gpus
 from algorun_client.local.job_description import local_text
 from algorun_client.local.job_folder import JobFolder
-from algorun_client.local.job_record import JobRecord, failure_reason
+from algorun_client.local.job_record import LocalJobRecord, failure_reason
 from algorun_client.local.platform import LocalPlatform
 from algorun_client.request.model import Kind
 from tests.client.local.local_jobs import BUCKET, PROCESSING, TRAINING, Local, channel, processing, training
@@ -221,7 +221,7 @@ def test_a_reason_is_at_most_1024_characters_and_ends_with_the_code():
     long = failure_reason("x" * 5000, 137)
     assert len(long) == 1024
     assert long.endswith("x, exit code: 137")
-    assert len(JobRecord.new(0.0).finished("Failed", 1.0, failure="x" * 5000).failure) == 1024
+    assert len(LocalJobRecord.new(0.0).finished("Failed", 1.0, failure="x" * 5000).failure) == 1024
 
 
 def test_more_hosts_than_a_machine_can_simulate(local):

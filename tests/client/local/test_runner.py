@@ -8,7 +8,7 @@ import pytest
 
 from algorun_client.local import job_description, runner
 from algorun_client.local.job_folder import JobFolder, LocalSettings
-from algorun_client.local.job_record import JobRecord
+from algorun_client.local.job_record import LocalJobRecord
 from algorun_client.local.runner import Runner, Why
 from algorun_client.request.model import Kind
 from tests.client.local.local_jobs import processing
@@ -42,7 +42,7 @@ def test_a_host_that_sigkill_does_not_end_is_not_waited_for(tmp_path, monkeypatc
     monkeypatch.setattr(runner.time, "monotonic", iter(range(1000)).__next__)
     monkeypatch.setattr(made, "_why", lambda now: why)
     monkeypatch.setattr(made, "_save", lambda record: None)
-    made._record = JobRecord.new(0.0)
+    made._record = LocalJobRecord.new(0.0)
     if why is Why.INTERRUPTED:
         with pytest.raises(TimeoutError, match="algo-2: no end 10 s after SIGKILL"):
             made._wait(hosts)

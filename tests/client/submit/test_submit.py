@@ -18,7 +18,7 @@ from algorun_client.files import archive
 from algorun_client.request.model import Request
 from algorun_client.submit import submit
 from algorun_client.submit.read.material import Material
-from algorun_client.submit.read.read import Asked
+from algorun_client.submit.read.read import SubmitOrder
 from tests.conftest import clean_environ
 
 REGION = "eu-west-1"
@@ -69,7 +69,7 @@ def environ(tmp_path):
 def alive():
     """Everything in memory that holds a request or what it is made of."""
     gc.collect()
-    return [each for each in gc.get_objects() if type(each) in (Request, Material, Asked)]
+    return [each for each in gc.get_objects() if type(each) in (Request, Material, SubmitOrder)]
 
 
 def test_nothing_of_the_request_is_kept_while_its_job_is_followed(here, environ, tmp_path, monkeypatch):

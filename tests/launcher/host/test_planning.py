@@ -8,7 +8,7 @@ from algorun.common.fast_dataclasses import replace
 from algorun.control.wire.messages import Go, Ready
 from algorun.host.engines.ray.nodes import before_the_gate
 from algorun.host.preparing import planning
-from algorun.job.config import Request
+from algorun.job.config import LaunchRequest
 from algorun.machine.ray import Ray
 from tests.conftest import PROGRAMS, job, machine
 
@@ -19,7 +19,7 @@ SIMULATED = {"ALGORUN_SLOTS": "3", "ALGORUN_ADDRESSES": "algo-1=127.0.0.2,algo-2
     ("tree", "environ"), [("script-2-hosts", {}), ("script-2-hosts", SIMULATED), ("heterogeneous", {})]
 )
 def test_the_head_before_the_gate_is_that_of_the_plan_after_it(tree, environ):
-    config = job(tree, Request(from_job=True, engine="ray"), **environ)
+    config = job(tree, LaunchRequest(from_job=True, engine="ray"), **environ)
     hosts = config.resources.hosts
     found = replace(machine(gpus=2), ray=Ray("/opt/venv/bin/ray", "2.60.0", has_client_server=True))
     ready = Ready(1, {}, hosts[0], 12001, 12002, 12003, address="10.0.0.1", secret="5ec7e7")

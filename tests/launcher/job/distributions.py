@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from algorun.job import config
-from algorun.job.config import JobConfig, Request
+from algorun.job.config import JobConfig, LaunchRequest
 from algorun.machine.openmpi import OpenMpi
 from algorun.plan import cluster, plan
 from tests.conftest import PROGRAMS, machine
@@ -29,7 +29,7 @@ def write(base: Path, raw: dict[str, object], hosts=HOSTS, **resources: object) 
 
 
 def read(base: Path, **environ: str) -> JobConfig:
-    return config.read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(base), **environ})
+    return config.read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(base), **environ})
 
 
 def made(job: JobConfig, gpus: int = 4, openmpi: OpenMpi | None = None) -> plan.Plan:

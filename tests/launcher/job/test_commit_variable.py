@@ -11,12 +11,12 @@ import pytest
 from algorun.common.code_commit import CHANGED
 from algorun.common.fast_dataclasses import replace
 from algorun.job.commit_variable import of_command_line
-from algorun.job.request import Request
+from algorun.job.request import LaunchRequest
 from tests.clones import head, made
 from tests.conftest import clean_environ
 
 NAME = "ALGORUN_CODE_COMMIT"
-SCRIPT = Request(target="src/train.py")
+SCRIPT = LaunchRequest(target="src/train.py")
 
 
 @pytest.fixture
@@ -29,21 +29,25 @@ def test_a_script_that_git_does_not_track_is_a_change(clone, monkeypatch):
     assert of_command_line(SCRIPT, {}) == {NAME: head(clone)}
     (clone / "src" / "new.py").write_text("")
     assert of_command_line(SCRIPT, {}) == {NAME: head(clone)}
-    assert of_command_line(Request(target="src/new.py"), {}) == {NAME: f"{head(clone)} {CHANGED}"}
-    assert of_command_line(Request(target="src.train", module=True), {}) == {NAME: head(clone)}
-    assert of_command_line(Request(target="nvidia-smi"), {}) == {NAME: head(clone)}
+    assert of_command_line(LaunchRequest(target="src/new.py"), {}) == {NAME: f"{head(clone)} {CHANGED}"}
+    assert of_command_line(LaunchRequest(target="src.train", module=True), {}) == {NAME: head(clone)}
+    assert of_command_line(LaunchRequest(target="nvidia-smi"), {}) == {NAME: head(clone)}
 
 
 def test_a_script_elsewhere_has_the_commit_of_its_own_folder(clone, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert of_command_line(Request(target="clone/src/train.py", cwd=str(clone)), {}) == {NAME: head(clone)}
-    outside = Request(target=str(clone / "src" / "train.py"), cwd=str(tmp_path / "elsewhere"))
+    assert of_command_line(LaunchRequest(target="clone/src/train.py", cwd=str(clone)), {}) == {NAME: head(clone)}
+    outside = LaunchRequest(target=str(clone / "src" / "train.py"), cwd=str(tmp_path / "elsewhere"))
     assert of_command_line(outside, {}) == {NAME: head(clone)}
 
 
 def test_code_that_is_not_the_user_s_or_not_here_has_none(clone, monkeypatch):
     monkeypatch.chdir(clone)
-    for wish in (Request(target="ddp"), Request(from_job=True), replace(SCRIPT, code="s3://b-ucket/code.tar.gz")):
+    for wish in (
+        LaunchRequest(target="ddp"),
+        LaunchRequest(from_job=True),
+        replace(SCRIPT, code="s3://b-ucket/code.tar.gz"),
+    ):
         assert of_command_line(wish, {}) == {}
     assert of_command_line(SCRIPT, {NAME: ""}) == {}
 

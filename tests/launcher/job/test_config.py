@@ -7,7 +7,7 @@ import json
 import pytest
 
 from algorun.common.errors import UserError
-from algorun.job.config import Request, prepared, read
+from algorun.job.config import LaunchRequest, prepared, read
 from algorun.job.limits import Limits
 from algorun.plan import cluster
 from tests.conftest import TREES, job, machine
@@ -41,9 +41,9 @@ def test_what_a_job_description_asks_for(tree, gpus, engine, count, per_host):
 @pytest.mark.parametrize(
     ("request_", "environ", "engine", "source"),
     [
-        (Request(from_job=True), {}, "torchrun", "hyperparameter sagemaker_torch_distributed_enabled"),
-        (Request(from_job=True), {"ALGORUN_ENGINE": "mpirun"}, "mpirun", "ALGORUN_ENGINE"),
-        (Request(from_job=True, engine="native"), {"ALGORUN_ENGINE": "mpirun"}, "native", "--engine"),
+        (LaunchRequest(from_job=True), {}, "torchrun", "hyperparameter sagemaker_torch_distributed_enabled"),
+        (LaunchRequest(from_job=True), {"ALGORUN_ENGINE": "mpirun"}, "mpirun", "ALGORUN_ENGINE"),
+        (LaunchRequest(from_job=True, engine="native"), {"ALGORUN_ENGINE": "mpirun"}, "native", "--engine"),
     ],
 )
 def test_an_explicit_wish_beats_the_environment_beats_the_job(request_, environ, engine, source):
@@ -74,11 +74,11 @@ def test_bad_wishes_are_refused_by_name(tmp_path, raw, environ, says):
     (folder / "resourceconfig.json").write_text('{"hosts": ["a"], "current_host": "a"}')
     (folder / "hyperparameters.json").write_text(json.dumps(raw))
     with pytest.raises(UserError, match=says):
-        read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), **environ})
+        read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), **environ})
 
 
 def test_no_job_description_is_a_single_host(tmp_path):
-    config = read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+    config = read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
     assert config.resources.hosts == ("algo-1",)
     assert (config.entry.kind, config.entry.target) == ("bundled", "ddp")
 
@@ -87,31 +87,37 @@ def test_half_a_job_description_is_an_error(tmp_path):
     (tmp_path / "input" / "config").mkdir(parents=True)
     (tmp_path / "input" / "config" / "hyperparameters.json").write_text("{}")
     with pytest.raises(UserError, match=r"resourceconfig.json: the file is missing"):
-        read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+        read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
 
 
 def test_the_layout_must_fit_the_hosts():
     with pytest.raises(UserError, match=r"-j: asks for 4 hosts, but resourceconfig.json names 2"):
-        job("torch-distributed", Request(from_job=True, layout=(4, 2)))
+        job("torch-distributed", LaunchRequest(from_job=True, layout=(4, 2)))
 
 
 def test_per_host_contradicts_slots():
     with pytest.raises(UserError, match="--per-host"):
-        job("script", Request(from_job=True, per_host=True, slots=2))
+        job("script", LaunchRequest(from_job=True, per_host=True, slots=2))
 
 
 @pytest.mark.parametrize(
     ("tree", "request_", "environ", "gpus", "expected"),
     [
-        ("script-2-hosts", Request(from_job=True, per_gpu=True), {}, 4, (4, False, False)),
-        ("script-2-hosts", Request(from_job=True, per_gpu=True), {}, 0, (1, False, False)),  # no GPU: one rank per host
-        ("script-2-hosts", Request(from_job=True, per_gpu=True), {"ALGORUN_SLOTS": "2"}, 4, (4, False, False)),
-        ("script-2-hosts", Request(from_job=True, per_host=True), {}, 4, (1, True, False)),
-        ("script-2-hosts", Request(from_job=True, slots=1), {}, 4, (1, False, False)),
-        ("script-2-hosts", Request(from_job=True), {}, 4, (1, True, True)),
-        ("torch-distributed", Request(from_job=True), {}, 4, (4, False, False)),
-        ("book-chapter", Request(from_job=True), {}, 4, (4, False, False)),
-        ("mpi", Request(from_job=True, per_gpu=True), {}, 4, (4, False, False)),  # beats processes_per_host
+        ("script-2-hosts", LaunchRequest(from_job=True, per_gpu=True), {}, 4, (4, False, False)),
+        (
+            "script-2-hosts",
+            LaunchRequest(from_job=True, per_gpu=True),
+            {},
+            0,
+            (1, False, False),
+        ),  # no GPU: one rank per host
+        ("script-2-hosts", LaunchRequest(from_job=True, per_gpu=True), {"ALGORUN_SLOTS": "2"}, 4, (4, False, False)),
+        ("script-2-hosts", LaunchRequest(from_job=True, per_host=True), {}, 4, (1, True, False)),
+        ("script-2-hosts", LaunchRequest(from_job=True, slots=1), {}, 4, (1, False, False)),
+        ("script-2-hosts", LaunchRequest(from_job=True), {}, 4, (1, True, True)),
+        ("torch-distributed", LaunchRequest(from_job=True), {}, 4, (4, False, False)),
+        ("book-chapter", LaunchRequest(from_job=True), {}, 4, (4, False, False)),
+        ("mpi", LaunchRequest(from_job=True, per_gpu=True), {}, 4, (4, False, False)),  # beats processes_per_host
     ],
 )
 def test_one_rank_per_gpu_is_a_wish_like_a_number(tree, request_, environ, gpus, expected):
@@ -123,13 +129,17 @@ def test_one_rank_per_gpu_is_a_wish_like_a_number(tree, request_, environ, gpus,
     ("request_", "environ", "says"),
     [
         (
-            Request(from_job=True, per_gpu=True, per_host=True),
+            LaunchRequest(from_job=True, per_gpu=True, per_host=True),
             {},
             "--per-host: contradicts one rank per GPU from --per-gpu",
         ),
-        (Request(from_job=True, per_gpu=True, share_nothing=True), {}, "--share-nothing: contradicts one rank per GPU"),
         (
-            Request(from_job=True, per_gpu=True),
+            LaunchRequest(from_job=True, per_gpu=True, share_nothing=True),
+            {},
+            "--share-nothing: contradicts one rank per GPU",
+        ),
+        (
+            LaunchRequest(from_job=True, per_gpu=True),
             {"ALGORUN_ENGINE": "ray"},
             "--per-gpu: contradicts engine ray: its driver runs once",
         ),
@@ -149,14 +159,14 @@ def test_a_program_of_the_environment_beats_the_hyperparameter():
 def test_an_empty_file_named_as_an_entrypoint_stands_for_it(tmp_path, text, entry):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "ddp.py").write_text(text)
-    config = read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": "ddp.py"})
+    config = read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": "ddp.py"})
     assert (config.entry.kind, config.entry.target) == entry
 
 
 def test_a_file_that_is_not_there_is_no_entrypoint(tmp_path):
     (tmp_path / "code").mkdir()
     with pytest.raises(UserError, match="'ddp.py' does not exist"):
-        read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": "ddp.py"})
+        read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": "ddp.py"})
 
 
 @pytest.mark.parametrize(
@@ -173,7 +183,7 @@ def test_a_program_that_lies_elsewhere_is_proposed(tmp_path, program, near):
         (tmp_path / "code" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "code" / name).touch()
     with pytest.raises(UserError, match=f"'{program}' does not exist in .*did you mean {near}"):
-        read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": program})
+        read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": program})
 
 
 def test_code_in_the_image_that_hides_the_submitted_one_is_named(tmp_path):
@@ -186,14 +196,14 @@ def test_code_in_the_image_that_hides_the_submitted_one_is_named(tmp_path):
     resources = {"current_host": "algo-1", "hosts": ["algo-1"], "network_interface_name": "lo"}
     (tmp_path / "input" / "config" / "resourceconfig.json").write_text(json.dumps(resources))
     environ = {"SAGEMAKER_BASE_DIR": str(tmp_path)}
-    found = read(Request(from_job=True), environ)
+    found = read(LaunchRequest(from_job=True), environ)
     assert "'s3://bucket/source.tar.gz' is not fetched" in found.warning
     assert prepared(found).warning == found.warning
-    assert read(Request(target="ddp"), environ).warning == ""
+    assert read(LaunchRequest(target="ddp"), environ).warning == ""
     with pytest.raises(
         UserError, match="'new.py' does not exist in .*; but .*'s3://bucket/source.tar.gz' is not fetched"
     ):
-        read(Request(from_job=True), environ | {"SAGEMAKER_PROGRAM": "new.py"})
+        read(LaunchRequest(from_job=True), environ | {"SAGEMAKER_PROGRAM": "new.py"})
 
 
 def test_hyperparameters_become_the_arguments():
@@ -211,7 +221,7 @@ def test_hyperparameters_become_the_arguments():
 )
 def test_a_program_that_is_not_there(target, says):
     with pytest.raises(UserError, match=says):
-        read(Request(target=target, cwd=str(TREES.parent.parent)), {"SAGEMAKER_BASE_DIR": str(TREES / "script")})
+        read(LaunchRequest(target=target, cwd=str(TREES.parent.parent)), {"SAGEMAKER_BASE_DIR": str(TREES / "script")})
 
 
 @pytest.mark.parametrize(
@@ -232,7 +242,7 @@ def test_the_first_line_of_a_program_counts_executable_or_not(tmp_path, name, te
     path.parent.mkdir(parents=True)
     path.write_text(text)
     path.chmod(mode)
-    config = read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": name})
+    config = read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": name})
     assert config.entry.argv("python") == head
     assert config.entry.target == name
 
@@ -240,14 +250,14 @@ def test_the_first_line_of_a_program_counts_executable_or_not(tmp_path, name, te
 def test_a_file_that_nothing_can_start_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("hello\n")
     with pytest.raises(UserError, match="notes.txt' is not executable"):
-        read(Request(target="notes.txt", cwd=str(tmp_path)), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+        read(LaunchRequest(target="notes.txt", cwd=str(tmp_path)), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
 
 
 def test_code_without_a_program_is_an_error(tmp_path):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("")
     with pytest.raises(UserError, match=r"is absent, but .*train\.py"):
-        read(Request(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+        read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
 
 
 def test_limits_come_from_the_environment():

@@ -10,7 +10,7 @@ import pytest
 from algorun.common import REQUEST_FORMAT
 from algorun.common.errors import UserError
 from algorun.job import job_input
-from algorun.job.request import Request
+from algorun.job.request import LaunchRequest
 from algorun_client.request.model import FORMAT, FORMAT_PER_GPU
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -22,7 +22,7 @@ def environ(tmp_path: Path, text: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("text", ["", "1", str(REQUEST_FORMAT)])
 def test_a_plain_job_and_a_known_format_are_read(text, tmp_path):
-    assert job_input.parse(Request(), environ(tmp_path, text)).resources.hosts == ("algo-1",)
+    assert job_input.parse(LaunchRequest(), environ(tmp_path, text)).resources.hosts == ("algo-1",)
 
 
 def test_a_newer_request_is_refused_before_anything_of_it_is_read(tmp_path):
@@ -31,7 +31,7 @@ def test_a_newer_request_is_refused_before_anything_of_it_is_read(tmp_path):
     (tmp_path / "input" / "config" / "resourceconfig.json").write_text('{"hosts": ["a"], "current_host": "a"}')
     asked = REQUEST_FORMAT + 1
     with pytest.raises(UserError) as caught:
-        job_input.parse(Request(), environ(tmp_path, str(asked)))
+        job_input.parse(LaunchRequest(), environ(tmp_path, str(asked)))
     assert caught.value.code == 64
     assert str(caught.value) == (
         f"ALGORUN_REQUEST_FORMAT: the request has format {asked}, and this image's algorun knows no format above "
@@ -42,7 +42,7 @@ def test_a_newer_request_is_refused_before_anything_of_it_is_read(tmp_path):
 @pytest.mark.parametrize("text", ["0", "-1", "one", "1.0", "9" * 5000])
 def test_what_is_no_format_is_refused(text, tmp_path):
     with pytest.raises(UserError, match="ALGORUN_REQUEST_FORMAT: .* is not a whole number"):
-        job_input.parse(Request(), environ(tmp_path, text))
+        job_input.parse(LaunchRequest(), environ(tmp_path, text))
 
 
 def test_the_image_and_the_client_say_the_launchers_number():

@@ -13,7 +13,7 @@ from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import fields
 from algorun.job import config, settings
 from algorun.job.limits import ControlSettings, Limits
-from algorun.job.request import Request
+from algorun.job.request import LaunchRequest
 from algorun.job.settings import GROUPS, WAITS
 from algorun_client.common.settings import SETTINGS as CLIENT
 
@@ -131,8 +131,8 @@ def test_figures_are_measured_unless_they_are_off():
 def test_a_wrong_value_of_what_only_ranks_read_is_refused_before_they_start(tmp_path):
     environ = {"SAGEMAKER_BASE_DIR": str(tmp_path), "ALGORUN_HOOKS": "no"}
     with pytest.raises(UserError, match="ALGORUN_HOOKS: 'no' is not allowed; allowed: off"):
-        config.read(Request(target="ddp"), environ)
-    assert config.read(Request(target="ddp"), {**environ, "ALGORUN_HOOKS": "off"})
+        config.read(LaunchRequest(target="ddp"), environ)
+    assert config.read(LaunchRequest(target="ddp"), {**environ, "ALGORUN_HOOKS": "off"})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from algorun.common.fast_dataclasses import replace
 from algorun.common.secret_names import is_secret
 from algorun.control.failures.failure import Failure
 from algorun.job.hyperparameter_groups import Hyperparameters
-from algorun.job.request import Request
+from algorun.job.request import LaunchRequest
 from algorun.outcome import redaction
 from tests.conftest import job
 
@@ -21,7 +21,7 @@ KEY = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\n-----END KEY-----"
 
 def hidden(text: str, *args: str, hyperparameters: dict | None = None, **environ: str) -> str:
     config = job("mpi", **environ)
-    given = replace(config.input, hyperparameters=Hyperparameters.parse(hyperparameters or {}), request=Request())
+    given = replace(config.input, hyperparameters=Hyperparameters.parse(hyperparameters or {}), request=LaunchRequest())
     config = replace(config, entry=replace(config.entry, args=args), input=given)
     found = Failure("exit", "algo-1", 2, text, 0, text, text, user_text=text)
     clean = redaction.failure(found, config)

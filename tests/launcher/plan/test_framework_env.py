@@ -8,7 +8,7 @@ import pytest
 
 from algorun.common import codec
 from algorun.common.errors import UserError
-from algorun.job.config import Request
+from algorun.job.config import LaunchRequest
 from algorun.job.values import Sourced
 from algorun.plan import cluster, plan, render
 from algorun.plan.cluster import Meeting
@@ -123,7 +123,7 @@ def test_hosts_whose_names_do_not_resolve_are_found_by_their_addresses():
 
 
 def test_more_workers_than_a_variable_can_name_are_refused():
-    config = job("script-2-hosts", Request(from_job=True, imagine_hosts=1000, slots=8), **WISH)
+    config = job("script-2-hosts", LaunchRequest(from_job=True, imagine_hosts=1000, slots=8), **WISH)
     hosts = config.resources.hosts
     ranks = cluster.resolve(hosts, dict.fromkeys(hosts, Sourced(8, "")))
     with pytest.raises(UserError, match="TF_CONFIG: 8000 workers make .*; allowed: less than 131072 bytes") as caught:

@@ -15,7 +15,7 @@ from algorun.common import codec
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import replace
 from algorun.job import channels
-from algorun.job.config import Request
+from algorun.job.config import LaunchRequest
 from algorun.job.hyperparameter_groups import Hyperparameters
 from algorun.job.paths import Paths
 from algorun.job.values import Sourced
@@ -248,7 +248,7 @@ def test_secrets_are_not_shown(tmp_path, secret):
 
 
 def test_a_thousand_hosts_are_planned_with_every_rank():
-    config = job("book-chapter", Request(from_job=True, imagine_hosts=1000, slots=8))
+    config = job("book-chapter", LaunchRequest(from_job=True, imagine_hosts=1000, slots=8))
     slots = cluster.assumed_slots(config, cluster.own_slots(config, machine()))
     started = time.process_time()
     found = plan.make(config, cluster.resolve(config.resources.hosts, slots), machine(), PROGRAMS)

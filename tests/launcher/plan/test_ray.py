@@ -9,7 +9,7 @@ import pytest
 from algorun.common import codec
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import replace
-from algorun.job.config import JobConfig, Request, read
+from algorun.job.config import JobConfig, LaunchRequest, read
 from algorun.job.values import Sourced
 from algorun.machine.probe import Machine
 from algorun.machine.ray import Ray
@@ -23,7 +23,7 @@ SIMULATED = {"ALGORUN_ADDRESSES": "algo-1=127.0.0.2,algo-2=127.0.0.3"}
 
 
 def asked(tree: str = "script-2-hosts", **environ: str) -> JobConfig:
-    return job(tree, Request(from_job=True, engine="ray"), **environ)
+    return job(tree, LaunchRequest(from_job=True, engine="ray"), **environ)
 
 
 def made(config: JobConfig, found: Machine | None = None, meeting: Meeting | None = None) -> Plan:
@@ -42,10 +42,10 @@ def meeting() -> Meeting:
 @pytest.mark.parametrize(
     ("request_", "environ", "hyperparameters", "source"),
     [
-        (Request(from_job=True), {}, {"algorun_engine": "ray"}, "hyperparameter algorun_engine"),
-        (Request(from_job=True), {"ALGORUN_ENGINE": "ray"}, {"sagemaker_torch_distributed_enabled": "true"}, "ALGORUN_ENGINE"),
+        (LaunchRequest(from_job=True), {}, {"algorun_engine": "ray"}, "hyperparameter algorun_engine"),
+        (LaunchRequest(from_job=True), {"ALGORUN_ENGINE": "ray"}, {"sagemaker_torch_distributed_enabled": "true"}, "ALGORUN_ENGINE"),
         # SDK v3: SourceCode(command="exec algorun run --engine ray driver.py")
-        (Request(target="driver.py", engine="ray"), {}, {}, "--engine"),
+        (LaunchRequest(target="driver.py", engine="ray"), {}, {}, "--engine"),
     ],
 )  # fmt: skip
 def test_the_engine_can_be_asked_for_in_each_way_of_the_sdks(request_, environ, hyperparameters, source, tmp_path):
@@ -145,8 +145,8 @@ def test_an_object_store_that_was_asked_for_and_does_not_fit_is_refused(shm, env
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (Request(target="ddp", engine="ray"), "--engine: ray runs a program of yours as the driver of its cluster; ddp runs as"),
-        (Request(target="x.py", engine="ray", per_host=True), "--per-host: contradicts engine ray: its driver runs once"),
+        (LaunchRequest(target="ddp", engine="ray"), "--engine: ray runs a program of yours as the driver of its cluster; ddp runs as"),
+        (LaunchRequest(target="x.py", engine="ray", per_host=True), "--per-host: contradicts engine ray: its driver runs once"),
     ],
 )  # fmt: skip
 def test_what_contradicts_a_driver_is_refused(request_, says, tmp_path):

@@ -7,9 +7,9 @@ import math
 import pytest
 
 from algorun_report.folder.line_places import LinePlace, place_of
-from algorun_report.run_report import Place
+from algorun_report.run_report import MetricPlace
 
-STEP, EPOCH, NONE = Place.STEP, Place.EPOCH, Place.NONE
+STEP, EPOCH, NONE = MetricPlace.STEP, MetricPlace.EPOCH, MetricPlace.NONE
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from algorun.common.errors import UserError
 from algorun_report.folder.definitions import from_option
 from algorun_report.folder.read import read
 from algorun_report.page.render import render
-from algorun_report.run_report import Attempt, Axis, Cost, Host, Place, RunReport
+from algorun_report.run_report import Axis, Cost, MetricPlace, ReportedAttempt, ReportedHost, RunReport
 from tests.conftest import examples
 from tests.report.job_folders import BEGIN, JOB, job_json, line, write_job
 
@@ -84,8 +84,8 @@ def test_facts_of_the_job(tmp_path):
     assert [each.name for each in report.phases] == ["Starting", "Downloading", "Training", "Uploading"]
     assert (report.created, report.ended) == (BEGIN, BEGIN + 5148)
     assert report.cost == Cost(hosts=2, billable_s=1510, training_s=5042, rate=2.0)
-    assert report.hosts == (Host("algo-1", 1, 51), Host("algo-2", 1, 51))
-    assert report.attempts == (Attempt(1, "", BEGIN),)
+    assert report.hosts == (ReportedHost("algo-1", 1, 51), ReportedHost("algo-2", 1, 51))
+    assert report.attempts == (ReportedAttempt(1, "", BEGIN),)
     assert report.notices == ()
 
 
@@ -120,7 +120,7 @@ def test_numbers_that_no_job_has(tmp_path):
     assert (report.axis, len(report.attempts), report.hosts) == (
         Axis.ORDER,
         1,
-        (Host("algo-1", 1, 4), Host("algo-1²", 1, 1)),
+        (ReportedHost("algo-1", 1, 4), ReportedHost("algo-1²", 1, 1)),
     )
 
 
@@ -128,7 +128,7 @@ def test_hosts_are_in_the_order_of_their_numbers_and_starts_follow_each_other(tm
     text = "train_loss: {}\n"
     report = read(logs(tmp_path, algo_10_7=text.format(10), algo_2_9=text.format(3), algo_2_7=text.format(2)))
     assert series(report, "train:loss") == {"algo-2": [2, 3], "algo-10": [10]}
-    assert report.hosts == (Host("algo-2", 2, 2), Host("algo-10", 1, 1))
+    assert report.hosts == (ReportedHost("algo-2", 2, 2), ReportedHost("algo-10", 1, 1))
 
 
 def test_ranks_of_a_host_that_print_the_same_metric_are_series_of_their_own(tmp_path):
@@ -196,9 +196,9 @@ def test_a_restarted_job_has_its_attempts_with_their_causes(tmp_path):
     cause = "exception: rank 1 on algo-2, exit 1, attempt 1/2: ValueError: no data"
     text = f"train_loss: 1\nalgorun: {cause}\nalgorun: attempt 2/2 follows\ntrain_loss: 2\n"
     folder = logs(tmp_path, algo_1_7=text)
-    assert read(folder).attempts == (Attempt(1, cause), Attempt(2, ""))
+    assert read(folder).attempts == (ReportedAttempt(1, cause), ReportedAttempt(2, ""))
     (folder / "logs" / "algo-1-7.times").write_text("1000\n2000\n2500\n3000\n")
-    assert read(folder).attempts == (Attempt(1, cause, 1.0), Attempt(2, "", 2.5))
+    assert read(folder).attempts == (ReportedAttempt(1, cause, 1.0), ReportedAttempt(2, "", 2.5))
 
 
 @pytest.mark.parametrize(
@@ -219,10 +219,10 @@ def test_attempts_count_on_when_the_hosts_are_started_again(tmp_path, phases, re
     listed = [{"name": each, "begin": n, "end": n + 1} for n, each in enumerate(phases)]
     (folder / "job.json").write_text(json.dumps(job_json(phases=listed, retries=retries, created=5)))
     assert read(folder).attempts == (
-        Attempt(1, cause, 5.0),
-        Attempt(2, why, 7.002),
-        Attempt(3, cause, 29.0),
-        Attempt(4, "", 30.002),
+        ReportedAttempt(1, cause, 5.0),
+        ReportedAttempt(2, why, 7.002),
+        ReportedAttempt(3, cause, 29.0),
+        ReportedAttempt(4, "", 30.002),
     )
 
 
@@ -412,7 +412,7 @@ def test_values_have_the_step_of_their_line(tmp_path):
     (loss, *_) = read(
         logs(tmp_path, algo_1_7="step: 50/90 epoch: 2/3 train_loss: 1.6\nstep: 90/90 train_loss: 1\n")
     ).metrics
-    assert (loss.place, loss.is_part, list(loss.series[0].numbers)) == (Place.STEP, False, [50, 90])
+    assert (loss.place, loss.is_part, list(loss.series[0].numbers)) == (MetricPlace.STEP, False, [50, 90])
     assert loss.series[0].epochs[0] == 2
     assert math.isnan(loss.series[0].epochs[1])
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from algorun_report.page.heat import MOST_RANKS, MOST_VALUES, heat_map
 from algorun_report.page.render import render
-from algorun_report.run_report import Activities, HostWindows, RunReport, Window
+from algorun_report.run_report import HostWindows, ReportedActivities, RunReport, Window
 from tests.conftest import examples
 
 from .pages import data
@@ -23,7 +23,7 @@ def windows(count, ranks, share=0.25):
 
 def activities(hosts, ranks, count):
     names = ("data", "forward", "exchange")
-    return Activities(
+    return ReportedActivities(
         names,
         tuple(
             HostWindows(f"algo-{n + 1}", tuple(range(n * ranks, (n + 1) * ranks)), windows(count, ranks))
@@ -45,7 +45,7 @@ def test_activities_that_nobody_had_are_not_offered():
     assert found.note == ""
 
 
-@pytest.mark.parametrize("nothing", [Activities(), activities(2, 2, 0)])
+@pytest.mark.parametrize("nothing", [ReportedActivities(), activities(2, 2, 0)])
 def test_without_reports_there_is_no_map_and_the_page_says_so(nothing):
     assert heat_map(nothing) is None
     page = render(RunReport(job="a", activities=nothing))
@@ -81,7 +81,7 @@ def test_merged_windows_keep_the_time_of_each_activity_and_the_gaps(pieces, rank
         begin = at + (7.0 if gap else 0.0)
         at = begin + length
         made.append(Window(begin, at, 1, ((share,),) * ranks))
-    found = heat_map(Activities(("data",), (HostWindows("algo-1", tuple(range(ranks)), tuple(made)),)))
+    found = heat_map(ReportedActivities(("data",), (HostWindows("algo-1", tuple(range(ranks)), tuple(made)),)))
     if found is None:
         assert not any(share for _, _, share in pieces)
         return

@@ -13,15 +13,15 @@ import pytest
 import algorun_report.page
 from algorun_report.page.render import render
 from algorun_report.run_report import (
-    Activities,
-    Attempt,
     Axis,
     Cost,
     Excerpt,
-    Host,
     HostWindows,
     Metric,
-    Phase,
+    ReportedActivities,
+    ReportedAttempt,
+    ReportedHost,
+    ReportedPhase,
     RunReport,
     Series,
     Sweep,
@@ -56,14 +56,14 @@ def test_every_text_of_a_job_is_escaped():
         closing_line=HOSTILE,
         root_cause=HOSTILE,
         created=0.0,
-        hosts=(Host(HOSTILE, 1, 1),),
-        phases=(Phase(HOSTILE, 0, 1),),
-        attempts=(Attempt(1, HOSTILE), Attempt(2, HOSTILE, 3.0)),
+        hosts=(ReportedHost(HOSTILE, 1, 1),),
+        phases=(ReportedPhase(HOSTILE, 0, 1),),
+        attempts=(ReportedAttempt(1, HOSTILE), ReportedAttempt(2, HOSTILE, 3.0)),
         metrics=(replace(LOSS, name=HOSTILE, regex=HOSTILE, series=(Series(HOSTILE, [1], [1.0]),)),),
         silent_metrics=((HOSTILE, HOSTILE),),
         utilization=(Utilization(HOSTILE, (Series(HOSTILE, [1], [1.0]),)),),
         traffic=(Traffic(HOSTILE, (Series(HOSTILE, [1], [1.0]),)),),
-        activities=Activities(
+        activities=ReportedActivities(
             (HOSTILE,), (HostWindows(HOSTILE, (0,), (Window(0, 1, 1, ((0.5,),)),)),), ((1.0, HOSTILE),)
         ),
         results=((HOSTILE, HOSTILE),),
@@ -186,8 +186,8 @@ def test_phases_attempts_and_a_sweep_are_tables():
         created=100.0,
         ended=200.0,
         axis=Axis.TIME,
-        phases=(Phase("Starting", 100, 125), Phase("Training", 125, None)),
-        attempts=(Attempt(1, "exit: rank 1 on algo-2, exit 3", 100.0), Attempt(2, "", 150.5)),
+        phases=(ReportedPhase("Starting", 100, 125), ReportedPhase("Training", 125, None)),
+        attempts=(ReportedAttempt(1, "exit: rank 1 on algo-2, exit 3", 100.0), ReportedAttempt(2, "", 150.5)),
         sweep=Sweep(
             ("lr", "width"),
             "accuracy",

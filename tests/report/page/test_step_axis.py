@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from algorun_report.page.render import render
 from algorun_report.page.step_axis import counted
-from algorun_report.run_report import Attempt, Axis, Metric, Place, RunReport, Series
+from algorun_report.run_report import Axis, Metric, MetricPlace, ReportedAttempt, RunReport, Series
 from tests.conftest import examples
 
 from .pages import chart
 
 
-def metric(*numbers: float, place: Place = Place.STEP, epochs: tuple[float, ...] = ()) -> Metric:
+def metric(*numbers: float, place: MetricPlace = MetricPlace.STEP, epochs: tuple[float, ...] = ()) -> Metric:
     count = len(numbers)
     series = Series("algo-1", range(count), [float(n) for n in range(count)], numbers, epochs or (math.nan,) * count)
     return Metric(name="loss", regex="", series=(series,), place=place)
@@ -29,8 +29,8 @@ def drawn(found: Metric, restarts: int = 0) -> list[tuple[float, float]] | None:
 
 def test_values_stand_at_their_steps():
     assert drawn(metric(50, 100, 150)) == [(50, 0), (100, 1), (150, 2)]
-    assert drawn(metric(1, 2, 2.5, place=Place.EPOCH)) == [(1, 0), (2, 1), (2.5, 2)]
-    assert drawn(metric(place=Place.NONE)) is None
+    assert drawn(metric(1, 2, 2.5, place=MetricPlace.EPOCH)) == [(1, 0), (2, 1), (2.5, 2)]
+    assert drawn(metric(place=MetricPlace.NONE)) is None
 
 
 def test_after_a_restart_the_later_values_of_repeated_steps_count():
@@ -44,7 +44,7 @@ def test_after_a_restart_the_later_values_of_repeated_steps_count():
         (metric(10, 20, 10, 20, 10, 20), 1),
         (metric(10, 20, 10, 20, epochs=(1, 1, 2, 2)), 3),
         (metric(5, 5), 0),
-        (metric(0, 0, 0, 1, 1, place=Place.EPOCH), 0),
+        (metric(0, 0, 0, 1, 1, place=MetricPlace.EPOCH), 0),
     ],
     ids=["no-restart", "more-than-restarts", "begins-again-in-each-epoch", "twice", "many-lines-of-an-epoch"],
 )
@@ -63,7 +63,7 @@ def test_an_axis_never_goes_back_and_keeps_the_last_value(numbers, restarts):
 
 
 def test_a_chart_over_steps_has_the_same_values_over_time():
-    report = RunReport(job="a", axis=Axis.TIME, metrics=(metric(50, 100),), attempts=(Attempt(1, ""),))
+    report = RunReport(job="a", axis=Axis.TIME, metrics=(metric(50, 100),), attempts=(ReportedAttempt(1, ""),))
     page = render(report)
     found = chart(page, "loss")
     assert (found["axis"], found["x"], found["columns"]) == ("step", [50, 100], [[0, 1]])

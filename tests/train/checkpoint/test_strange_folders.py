@@ -16,7 +16,7 @@ from algorun_train.checkpoint.shard_saver import ShardSaver
 from algorun_train.checkpoint.shards import Save, Shard, ShardStore, lacking
 from algorun_train.checkpoint.state_file import JobRecord, compatible
 from algorun_train.common.errors import UserError
-from algorun_train.loop.progress import Position, Progress
+from algorun_train.loop.progress import LoopProgress, Position
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.world import World
 from tests.train.thread_communicator import as_ranks
@@ -26,7 +26,7 @@ IDENTITY = {"model": "m"}
 
 
 def state(value: float, step: int = 1, **optimizer: torch.Tensor) -> dict:
-    made = JobRecord(IDENTITY, {"lr": 0.1}).state(Progress(Position(0, step, step), [0.5]))
+    made = JobRecord(IDENTITY, {"lr": 0.1}).state(LoopProgress(Position(0, step, step), [0.5]))
     return {**made, "model": {"w": torch.full((3,), value)}, "optimizer": {"w": optimizer}}
 
 

@@ -14,7 +14,7 @@ from algorun_train.data.sampler import Batching
 from algorun_train.jobs import skeleton
 from algorun_train.jobs.chosen_model import EmbeddedModel
 from algorun_train.jobs.resuming import Resuming, introduction, job_name, training_values
-from algorun_train.loop.progress import Position, Progress
+from algorun_train.loop.progress import LoopProgress, Position
 from algorun_train.options import option_parser
 from algorun_train.options.job_options import DdpJobOptions, PipelineJobOptions
 from algorun_train.options.option_rules import OnResume, values_of
@@ -34,7 +34,7 @@ def asked(*words: str, ranks: int = 1, job: str = "", kind: type = DdpJobOptions
 
 
 def from_checkpoint(at: Position, job: Resuming, artifact: Artifact | None = None, **changed: object) -> Resumed:
-    return Resumed("ckpt/step", Progress(at, [0.5]), {**job.training, **changed}, artifact)
+    return Resumed("ckpt/step", LoopProgress(at, [0.5]), {**job.training, **changed}, artifact)
 
 
 def refused(resumed: Resumed, job: Resuming) -> str:
@@ -82,10 +82,10 @@ def test_layout_length_log_and_saves_differ_without_a_word():
 
 
 def test_a_checkpoint_of_an_earlier_version_says_that_its_options_are_unknown():
-    (line,) = introduction(Resumed("ckpt/step", Progress(HALF, [0.5]), {}, None), asked())
+    (line,) = introduction(Resumed("ckpt/step", LoopProgress(HALF, [0.5]), {}, None), asked())
     assert "the lr, batch and other options that it was trained with are unknown" in line
     assert "--resume never" in line
-    assert "no step is left" in refused(Resumed("ckpt/step", Progress(END, [0.5]), {}, None), asked())
+    assert "no step is left" in refused(Resumed("ckpt/step", LoopProgress(END, [0.5]), {}, None), asked())
 
 
 @pytest.mark.parametrize("at", [END, Position(1, 100, 20), Position(3, 0, 30)])

@@ -17,7 +17,7 @@ from algorun_train.checkpoint.shard_saver import ShardSaver, shard_state
 from algorun_train.checkpoint.shards import ShardStore
 from algorun_train.checkpoint.state_file import JobRecord
 from algorun_train.common.errors import guarded, leave
-from algorun_train.loop.progress import Position, Progress
+from algorun_train.loop.progress import LoopProgress, Position
 from algorun_train.models.gpt import GptSpec, build
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
@@ -69,7 +69,7 @@ class Layout:
         self.optimizer.step()
 
     def states(self, step: int) -> dict[int, dict]:
-        progress = Progress(Position(0, 10 * step, step), [0.5])
+        progress = LoopProgress(Position(0, 10 * step, step), [0.5])
         return {s.number: shard_state(RECORD, progress, s.module, self.optimizer) for s in self.held if self.writes}
 
     def resume(self, store: ShardStore, comm: Communicator, say=print) -> int:

@@ -7,7 +7,7 @@ the names that it owns (sharded_state.py). Checkpoints of version 0.1.0 (single_
 import torch
 
 from algorun_train.common.errors import UserError
-from algorun_train.loop.progress import Progress
+from algorun_train.loop.progress import LoopProgress
 from algorun_train.parallel.shard.sharded_model import ShardMesh, own_share
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.host_copies import HostCopies
@@ -71,7 +71,7 @@ class DdpCheckpoints:
         self._saver.newest = restored.save
         return restored.described(self._store.root, self._comm)
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: LoopProgress) -> None:
         """Starts to write a checkpoint. Training may change the weights as soon as this returns.
 
         Raises the error of the previous save, as `finish` does.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from algorun_train.loop.progress import Progress
+from algorun_train.loop.progress import LoopProgress
 from algorun_train.parallel.shard.sharded_model import ShardMesh, own_share
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.host_copies import HostCopies
@@ -82,7 +82,7 @@ class PipelineCheckpoints:
         self._saver.newest = restored.save
         return restored.described(self._store.root, self._comm)
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: LoopProgress) -> None:
         """Starts to write a checkpoint. Training may change the weights as soon as this returns.
 
         Raises the error of the previous save, as `finish` does.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from algorun_train.loop.progress import Progress
+from algorun_train.loop.progress import LoopProgress
 
 from .finished import Artifact
 from .state_file import Values
@@ -14,6 +14,6 @@ class Resumed:
     `artifact` is the artifact that was written of exactly this state, None without one."""
 
     folder: str
-    progress: Progress
+    progress: LoopProgress
     options: Values
     artifact: Artifact | None

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from algorun_train.common.errors import UserError
-from algorun_train.loop.progress import Progress
+from algorun_train.loop.progress import LoopProgress
 from algorun_train.ranks.communicator import Communicator
 
 from . import finished
@@ -44,7 +44,7 @@ class Restored:
     that it was trained with. `save` is None for a checkpoint of version 0.1.0."""
 
     folder: str
-    progress: Progress
+    progress: LoopProgress
     model: dict[str, torch.Tensor]
     optimizer: NamedState
     options: Values
@@ -97,7 +97,7 @@ class _Content:
     """A shard without the values of its tensors. All ranks need it to receive the tensors that they want."""
 
     record: JobRecord
-    progress: Progress
+    progress: LoopProgress
     tensors: list[tuple[TensorPath, torch.dtype, torch.Size]]
     numbers: list[tuple[str, str, float]]  # parameter, key and value of all optimizer state except tensors
 
@@ -176,7 +176,7 @@ class ShardReader:
     def _read(self, candidate: _Candidate, readers: list[int], identity: Values, wants: Wants, keep: Keep) -> Restored:
         model: dict[str, torch.Tensor] = {}
         optimizer: NamedState = {}
-        progress: Progress | None = None
+        progress: LoopProgress | None = None
         options: Values = {}
         folder = candidate.folder
         for number, source in enumerate(readers):

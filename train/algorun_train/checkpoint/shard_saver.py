@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from algorun_train.loop.progress import Progress
+from algorun_train.loop.progress import LoopProgress
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.host_copies import HostCopies
 from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
@@ -107,7 +107,7 @@ class ShardSaver:
 
 def shard_state(
     record: JobRecord,
-    progress: Progress,
+    progress: LoopProgress,
     module: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     without: Collection[str] = (),

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from algorun_train.loop.progress import Progress
+from algorun_train.loop.progress import LoopProgress
 from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered
 from algorun_train.ranks.host_copies import HostCopies
 
@@ -73,7 +73,7 @@ def owned_state(
 
 def sharded_state(
     record: JobRecord,
-    progress: Progress,
+    progress: LoopProgress,
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     mesh: ShardMesh,

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import torch
 
 from algorun_train.common.errors import UserError
-from algorun_train.loop.progress import Position, Progress
+from algorun_train.loop.progress import LoopProgress, Position
 
 FORMAT = 1
 # A state holds tensors, numbers, texts, lists and dictionaries. Any: torch.load gives no types, and whoever reads a value
@@ -31,7 +31,7 @@ class JobRecord:
     identity: Values
     options: Values = field(default_factory=dict)
 
-    def state(self, progress: Progress) -> State:
+    def state(self, progress: LoopProgress) -> State:
         """A state without tensors."""
         return {
             "format": FORMAT,
@@ -70,16 +70,16 @@ def read_state(file: BinaryIO, where: str) -> State:
     return state
 
 
-def read_progress(position: dict[str, int], losses: list[float]) -> Progress:
+def read_progress(position: dict[str, int], losses: list[float]) -> LoopProgress:
     """The progress in a state. Raises TypeError or ValueError for values that no job writes: a file may hold anything."""
     if not all(type(value) is int and value >= 0 for value in position.values()):
         raise ValueError(f"position {position}")
     if not isinstance(losses, list) or not all(type(loss) is float for loss in losses):
         raise ValueError("losses are not numbers")
-    return Progress(Position(**position), losses)
+    return LoopProgress(Position(**position), losses)
 
 
-def resumed_line(folder: str, progress: Progress) -> str:
+def resumed_line(folder: str, progress: LoopProgress) -> str:
     """The line of the log that says where a job resumes."""
     at = progress.position
     return f"resumed: {folder}, epoch {at.epoch + 1}, {at.samples} samples of it done, step {at.step}"

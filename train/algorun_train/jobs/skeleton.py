@@ -23,7 +23,7 @@ from algorun_train.data.batch import BatchSource
 from algorun_train.data.sampler import Batching
 from algorun_train.loop.learning_rate import learning_rate_schedule
 from algorun_train.loop.metrics import TOKENS, EpochReport, StepReport, per_s, perplexity
-from algorun_train.loop.progress import Position, Progress
+from algorun_train.loop.progress import LoopProgress, Position
 from algorun_train.loop.sinks import Sinks
 from algorun_train.loop.stepper import Stepper
 from algorun_train.loop.summary import clear_summary, write_summary
@@ -56,7 +56,7 @@ class Checkpoints(Protocol):
         """Loads the newest checkpoint; None if there is none."""
         ...
 
-    def save(self, progress: Progress) -> None:
+    def save(self, progress: LoopProgress) -> None:
         """Writes a checkpoint, or starts to write it."""
         ...
 

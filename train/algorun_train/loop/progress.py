@@ -18,7 +18,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class LoopProgress:
     """The state of the training loop in a checkpoint. `losses[r]` is rank r's sum of losses in this epoch so far."""
 
     position: Position

@@ -20,7 +20,7 @@ from algorun_train.ranks.communicator import Communicator
 from .learning_rate import LearningRateSchedule
 from .meter import Meter, MeterReading, MeterWindow
 from .metrics import EpochReport, Speed, StepReport
-from .progress import Position, Progress
+from .progress import LoopProgress, Position
 from .stepper import Stepper
 
 
@@ -49,7 +49,7 @@ class LoopSetup:
     batching: Batching
     learning_rate: LearningRateSchedule
     agreement: Agreement
-    save: Callable[[Progress], None]
+    save: Callable[[LoopProgress], None]
     report: Callable[[StepReport | EpochReport], None]
     sample_flops: float = 0.0  # operations of the model for a sample, forward and backward; 0.0 not known
 
@@ -57,7 +57,7 @@ class LoopSetup:
 class TrainingLoop:
     """One run from `start` (None: from scratch) to the end of the last epoch, or to a stop. Make and run it on all ranks."""
 
-    def __init__(self, setup: LoopSetup, start: Progress | None) -> None:
+    def __init__(self, setup: LoopSetup, start: LoopProgress | None) -> None:
         self._setup, self._comm = setup, setup.comm
         self._count, self._epochs = setup.data.train_count, setup.options.epochs
         self._meter = Meter(setup.comm)
@@ -161,7 +161,7 @@ class TrainingLoop:
         self._meter.fold()
         self._meter.read(self._meter.epoch)  # raises if the loss is not finite: such weights are not saved
         losses = [row[0] for row in self._comm.exchange([self._meter.epoch.loss])]
-        self._setup.save(Progress(self._position, losses))
+        self._setup.save(LoopProgress(self._position, losses))
         self._saved_step, self._next_save = self._position.step, self._next_save_time()
         self._meter.start()
 

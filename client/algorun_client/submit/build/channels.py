@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from algorun_client.request.model import Json, Kind, TaskAddress
 from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.look_up.left_by_tasks import left_by_task
-from algorun_client.submit.read.spec import Input, SourceKind, TaskSpec
+from algorun_client.submit.read.spec import InputSpec, SourceKind, TaskSpec
 
 from . import processing
 
@@ -40,7 +40,7 @@ def sources(spec: TaskSpec, facts: Facts, address: TaskAddress, folders: Mapping
     return Sources(tuple(made), tuple(assumed))
 
 
-def _training(each: Input, uri: str) -> Json:
+def _training(each: InputSpec, uri: str) -> Json:
     source: Json = {
         "S3DataType": "S3Prefix",
         "S3Uri": uri,
@@ -53,7 +53,7 @@ def _training(each: Input, uri: str) -> Json:
     }
 
 
-def _uri(each: Input, facts: Facts, address: TaskAddress, folders: Mapping[str, str]) -> tuple[str, bool]:
+def _uri(each: InputSpec, facts: Facts, address: TaskAddress, folders: Mapping[str, str]) -> tuple[str, bool]:
     """The address of an input, and True if it is known."""
     match each.kind:
         case SourceKind.FOLDER:

@@ -20,7 +20,7 @@ from algorun_client.request.fingerprint import (
 from algorun_client.request.model import Json, TaskAddress
 from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.read.material import Material
-from algorun_client.submit.read.spec import Input, SourceKind
+from algorun_client.submit.read.spec import InputSpec, SourceKind
 
 from .parts import Execution
 
@@ -82,14 +82,14 @@ def _options(execution: Execution) -> dict[str, str]:
     return made
 
 
-def _asked(each: Input) -> str:
+def _asked(each: InputSpec) -> str:
     """An input as it is written. The path of a local folder does not count: another machine has another one."""
     source = "folder" if each.kind is SourceKind.FOLDER else each.source
     words = [word for word in ("shard", "fastfile", "extract") if getattr(each, word)]
     return ",".join([source, *words])
 
 
-def _input(each: Input, facts: Facts, material: Material) -> dict[str, str] | None:
+def _input(each: InputSpec, facts: Facts, material: Material) -> dict[str, str] | None:
     """The rows of an input; None if they are unknown."""
     if each.kind is SourceKind.FOLDER:
         files = material.inputs[each.name]

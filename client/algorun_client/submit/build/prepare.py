@@ -11,13 +11,13 @@ from pathlib import Path
 from algorun.common.plain_text import plain
 from algorun_client.aws.service_model import input_shape
 from algorun_client.files import archive, inputs, scratch
-from algorun_client.files.scan import Scan
+from algorun_client.files.scan import FileScan
 from algorun_client.request import limits
 from algorun_client.request.model import Request, TaskAddress
 from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.read import references
 from algorun_client.submit.read.material import CodeArchive, LocalFile, Material
-from algorun_client.submit.read.read import Asked, described
+from algorun_client.submit.read.read import SubmitOrder, described
 
 from .build import build, task_address
 
@@ -29,7 +29,7 @@ LARGE_DATA = 2_000_000_000  # bytes that are hashed in some 10 s
 class Maker:
     """Makes the request of any execution of a task: the same one each time, byte for byte."""
 
-    def __init__(self, asked: Asked, facts: Facts, material: Material) -> None:
+    def __init__(self, asked: SubmitOrder, facts: Facts, material: Material) -> None:
         self.asked, self.facts, self.material = asked, facts, material
 
     @property
@@ -45,7 +45,7 @@ class Maker:
 
 
 @contextmanager
-def prepared(asked: Asked, facts: Facts) -> Iterator[Maker]:
+def prepared(asked: SubmitOrder, facts: Facts) -> Iterator[Maker]:
     """Packs the code and hashes the data. What is wrong with the request is said before data is read.
 
     A large code archive exists until the end of the context.
@@ -64,14 +64,14 @@ def prepared(asked: Asked, facts: Facts) -> Iterator[Maker]:
         yield Maker(asked, facts, replace(material, inputs=asked.hashed or hashed(asked)))
 
 
-def check(asked: Asked, facts: Facts) -> None:
+def check(asked: SubmitOrder, facts: Facts) -> None:
     """Raises UserError for what is wrong with the request. Packs and hashes nothing."""
     asked = asked.of(references.filled(asked.spec, facts.values))
     code = CodeArchive(sha256=NO_HASH, size=0, data=b"") if asked.code or asked.started.added else None
     Maker(asked, facts, Material(started=asked.started, code=code, inputs=_sizes(asked)))(None)
 
 
-def hashed(asked: Asked) -> dict[str, Sequence[LocalFile]]:
+def hashed(asked: SubmitOrder) -> dict[str, Sequence[LocalFile]]:
     """The files of the local inputs. Raises UserError for one that cannot be read."""
     for name, found in asked.data.items():
         if found.size > LARGE_DATA:
@@ -79,14 +79,14 @@ def hashed(asked: Asked) -> dict[str, Sequence[LocalFile]]:
     return {name: _hashed(found, name) for name, found in asked.data.items()}
 
 
-def _sizes(asked: Asked) -> dict[str, Sequence[LocalFile]]:
+def _sizes(asked: SubmitOrder) -> dict[str, Sequence[LocalFile]]:
     return {
         name: [LocalFile(name=f.name, path=f.path, size=f.size, sha256=NO_HASH) for f in found.files]
         for name, found in asked.data.items()
     }
 
 
-def packed(asked: Asked, folder: Path) -> CodeArchive | None:
+def packed(asked: SubmitOrder, folder: Path) -> CodeArchive | None:
     """The code of a task; None without any. A large archive is written into `folder`. Raises UserError."""
     if not asked.code and not asked.started.added:
         return None
@@ -104,7 +104,7 @@ def _with_size(notices: tuple[str, ...], code: CodeArchive | None) -> tuple[str,
     return (*notices, f"the code archive has {code.size >> 20} MiB; .algorunignore keeps files out, --in takes data")
 
 
-def _hashed(found: Scan, name: str) -> list[LocalFile]:
+def _hashed(found: FileScan, name: str) -> list[LocalFile]:
     return [
         LocalFile(name=file.name, path=file.path, size=file.size, sha256=file.sha256)
         for file in inputs.hashed(found, f"--in {name}")

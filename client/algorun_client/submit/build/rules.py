@@ -9,7 +9,7 @@ from algorun.common.bounded_search import compiled
 from algorun.common.errors import UserError
 from algorun_client.request.model import Kind
 from algorun_client.submit.look_up.facts import Facts
-from algorun_client.submit.read.spec import Input, SourceKind, TaskSpec, Where
+from algorun_client.submit.read.spec import InputSpec, SourceKind, TaskSpec, Where
 from algorun_client.submit.read.values import duration_text
 
 CODE_CHANNEL = "code"  # the input that brings the code archive where the launcher cannot fetch it
@@ -164,7 +164,7 @@ def _processing(spec: TaskSpec) -> None:
             raise UserError(each.where, "mode=fastfile is for training tasks", fix="drop it, or --kind training")
 
 
-def _objects(each: Input, facts: Facts, files: Mapping[str, int], hosts: int) -> None:
+def _objects(each: InputSpec, facts: Facts, files: Mapping[str, int], hosts: int) -> None:
     """There is something to read, and for every host if it is sharded."""
     if each.kind is SourceKind.FOLDER:
         objects = files[each.name]

@@ -18,7 +18,7 @@ from algorun_client.submit.read import job_file, make_spec, submit_options, valu
 from algorun_client.submit.read.job_file import JobFile
 from algorun_client.submit.read.layers import Given, Layer
 from algorun_client.submit.read.material import CodeArchive
-from algorun_client.submit.read.read import Asked, of_spec
+from algorun_client.submit.read.read import SubmitOrder, of_spec
 from algorun_client.submit.read.source_tasks import Reading, known_tasks, needs
 from algorun_client.submit.read.spec import TaskSpec
 
@@ -40,9 +40,9 @@ class ChainPlan:
     """All jobs of a chain, and the files that they need by table of the job file."""
 
     chain: Chain
-    asked: Mapping[str, Asked]
+    asked: Mapping[str, SubmitOrder]
 
-    def of(self, node: Node) -> Asked:
+    def of(self, node: Node) -> SubmitOrder:
         """What is asked for by one job."""
         return self.asked[node.table].of(node.spec)
 

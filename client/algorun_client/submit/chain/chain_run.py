@@ -15,12 +15,12 @@ from algorun_client.aws.job_state import JobState
 from algorun_client.common.codes import ClientCode, Source, kind_of
 from algorun_client.common.errors import ApiError
 from algorun_client.common.refusals import UNANSWERED, Refusal, Unanswered, explained, never_fits, refusal
-from algorun_client.connection import Pace
+from algorun_client.connection import PollTimes
 from algorun_client.follow.contact import Contact
 from algorun_client.follow.outcome import Ending, judge
 from algorun_client.request.model import Kind
-from algorun_client.submit.place.place import How, Placed
-from algorun_client.submit.read.read import Asked
+from algorun_client.submit.place.place import HowPlaced, Placed
+from algorun_client.submit.read.read import SubmitOrder
 
 from . import next_jobs
 from .chain import Node
@@ -59,10 +59,10 @@ class ChainRun:
     def __init__(
         self,
         plan: ChainPlan,
-        place: Callable[[Asked], Placed],
+        place: Callable[[SubmitOrder], Placed],
         describe: Callable[[Kind, str], JobState],
         view: ChainView,
-        pace: Pace,
+        pace: PollTimes,
         queue_s: float,
     ) -> None:
         self._plan, self._place, self._describe, self._view = plan, place, describe, view
@@ -130,10 +130,10 @@ class ChainRun:
             self._fail(task, _of_client(task, error))
             return
         self._contact.answered()
-        if placed.how is How.CREATED:
+        if placed.how is HowPlaced.CREATED:
             self._queues.pop(_instances(node), None)
         self.jobs[task] = placed
-        if placed.how is How.DONE:
+        if placed.how is HowPlaced.DONE:
             self._set(task, Status.COMPLETED, placed.job, f"done already by {placed.job}")
         else:
             self._set(task, Status.RUNNING, placed.job)
@@ -203,9 +203,9 @@ class ChainRun:
             self._set(node.spec.task, Status.QUEUED, text=why)
 
     def _leave_out(self) -> None:
-        for task, blamed in next_jobs.hopeless(self._plan.chain, self.status).items():
-            why = "has failed" if self.status[blamed] is Status.FAILED else "is left out"
-            self._set(task, Status.LEFT_OUT, text=f"{blamed} {why}")
+        for task, cause in next_jobs.hopeless(self._plan.chain, self.status).items():
+            why = "has failed" if self.status[cause] is Status.FAILED else "is left out"
+            self._set(task, Status.LEFT_OUT, text=f"{cause} {why}")
 
     def _fail(self, task: str, fault: Fault) -> None:
         self.faults.append(fault)

@@ -40,14 +40,14 @@ def startable(chain: Chain, status: Mapping[str, Status]) -> list[Node]:
 
 
 def hopeless(chain: Chain, status: Mapping[str, Status]) -> dict[str, str]:
-    """The jobs that can never start, each with the task that is to blame. The chain is in order, so one look is enough."""
+    """The jobs that can never start, each with the task that is the cause. The chain is in order, so one look is enough."""
     bad = {node.table: node.spec.task for node in chain.nodes if status[node.spec.task] is Status.FAILED}
     bad |= {node.table: node.spec.task for node in chain.nodes if status[node.spec.task] is Status.LEFT_OUT}
     found: dict[str, str] = {}
     for node in chain.nodes:
-        blamed = next((bad[table] for table in node.after if table in bad), "")
-        if blamed and status[node.spec.task] in OPEN:
-            found[node.spec.task] = blamed
+        cause = next((bad[table] for table in node.after if table in bad), "")
+        if cause and status[node.spec.task] in OPEN:
+            found[node.spec.task] = cause
             bad.setdefault(node.table, node.spec.task)
     return found
 

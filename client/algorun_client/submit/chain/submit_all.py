@@ -12,9 +12,9 @@ from algorun_client.aws.job_state import JobState, describe
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode, Source
 from algorun_client.common.errors import ApiError, Interrupted
-from algorun_client.common.json_lines import End
+from algorun_client.common.json_lines import LastObject
 from algorun_client.common.refusals import Refusal, Unanswered, explained, refusal
-from algorun_client.connection import Connection
+from algorun_client.connection import Site
 from algorun_client.files import scratch
 from algorun_client.follow.outcome import Ending
 from algorun_client.request.model import Kind, TaskAddress
@@ -22,10 +22,10 @@ from algorun_client.submit import dry_run
 from algorun_client.submit.build import prepare
 from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.look_up.look_up import look_up
-from algorun_client.submit.place.place import Placed, Wish, say_without_sending
+from algorun_client.submit.place.place import Placed, SubmitFlags, say_without_sending
 from algorun_client.submit.place.telling import Telling
 from algorun_client.submit.read import values
-from algorun_client.submit.read.read import Asked
+from algorun_client.submit.read.read import SubmitOrder
 from algorun_client.submit.read.spec import TaskSpec
 from algorun_client.submit.submit import connect_for, make_bucket, submit
 
@@ -39,7 +39,7 @@ from .next_jobs import Status
 QUEUE_S = 86_400
 
 
-def run(options: argparse.Namespace, environ: Mapping[str, str], folder: Path, wish: Wish) -> int:
+def run(options: argparse.Namespace, environ: Mapping[str, str], folder: Path, flags: SubmitFlags) -> int:
     """Returns 0 if all tasks completed, else the code of the first one that failed. Raises UserError before any upload."""
     if options.detach:
         raise UserError(
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str], folder: Path, w
     plan = chain_plan.read(options, environ, folder, options.program if options.all else None)
     connections = _Connections(environ, patient=not options.dry_run)
     if options.dry_run:
-        return _print(plan, connections, wish, as_json=options.json)
+        return _print(plan, connections, flags, as_json=options.json)
     if options.create_bucket:
         for asked in plan.asked.values():
             make_bucket(asked.spec, connections.of(asked.spec))
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str], folder: Path, w
     with scratch.folder("algorun-chain-") as aside:
         plan = chain_plan.snapshot(plan, aside)
         view.note(summary(plan.chain))
-        return carry_out(plan, connections, wish, view, queue_s, as_json=options.json)
+        return carry_out(plan, connections, flags, view, queue_s, as_json=options.json)
 
 
 def summary(chain: Chain) -> str:
@@ -79,16 +79,16 @@ class _Connections:
 
     def __init__(self, environ: Mapping[str, str], *, patient: bool) -> None:
         self.environ, self._patient = environ, patient
-        self._open: dict[tuple[str, str, bool], Connection] = {}
+        self._open: dict[tuple[str, str, bool], Site] = {}
 
-    def of(self, spec: TaskSpec) -> Connection:
+    def of(self, spec: TaskSpec) -> Site:
         """The place of a task."""
         key = (spec.bucket, spec.kms_key, spec.docker)
         if key not in self._open:
             self._open[key] = connect_for(spec, self.environ, patient=self._patient)
         return self._open[key]
 
-    def facts(self, asked: Asked) -> Facts:
+    def facts(self, asked: SubmitOrder) -> Facts:
         """What the place knows about a task."""
         return look_up(asked.spec, asked.reading, self.of(asked.spec), self.environ)
 
@@ -102,7 +102,7 @@ def _check(plan: ChainPlan, connections: _Connections) -> None:
                 prepare.check(plan.of(node), facts)
 
 
-def _print(plan: ChainPlan, connections: _Connections, wish: Wish, *, as_json: bool) -> int:
+def _print(plan: ChainPlan, connections: _Connections, flags: SubmitFlags, *, as_json: bool) -> int:
     """The requests of all jobs, as far as they are known before the first one has run."""
     if not as_json:
         print(summary(plan.chain))
@@ -119,7 +119,7 @@ def _print(plan: ChainPlan, connections: _Connections, wish: Wish, *, as_json: b
                 request = make(None)
                 if target is not None:
                     try:
-                        say_without_sending(target, make, request, wish, f"{node.spec.task}: ")
+                        say_without_sending(target, make, request, flags, f"{node.spec.task}: ")
                     except ApiError as error:
                         raise explained(error) from None
             print(dry_run.as_json(request) if as_json else f"\n{dry_run.as_text(request)}")
@@ -127,7 +127,7 @@ def _print(plan: ChainPlan, connections: _Connections, wish: Wish, *, as_json: b
 
 
 def carry_out(
-    plan: ChainPlan, connections: _Connections, wish: Wish, view: ChainView, queue_s: float, *, as_json: bool
+    plan: ChainPlan, connections: _Connections, flags: SubmitFlags, view: ChainView, queue_s: float, *, as_json: bool
 ) -> int:
     """Runs the chain to its end, and shows the tables of its sweeps. Returns the exit code."""
     first = connections.of(next(iter(plan.asked.values())).spec)
@@ -135,12 +135,12 @@ def carry_out(
 
     lost: set[str] = set()  # tasks whose job exists or not: the answer to Create was lost, and their state is removed
     telling = Telling(as_json)
-    after_loss = Wish(force=wish.runs_anyway, lost=True)
+    after_loss = SubmitFlags(force=flags.runs_anyway, lost=True)
 
-    def place(asked: Asked) -> Placed:
-        now = after_loss if asked.spec.task in lost else wish
+    def place(asked: SubmitOrder) -> Placed:
+        now = after_loss if asked.spec.task in lost else flags
         try:
-            return submit(asked, connections.of(asked.spec), connections.environ, wish=now, telling=telling)
+            return submit(asked, connections.of(asked.spec), connections.environ, flags=now, telling=telling)
         except ApiError as error:
             if error.operation.startswith("Create") and refusal(error) is Refusal.UNREACHABLE:
                 lost.add(asked.spec.task)
@@ -156,10 +156,10 @@ def carry_out(
             show_results(plan, table, connections, view, as_json=as_json)
         return _end(_ended(chain_run), view, as_json=as_json)
     except KeyboardInterrupt as stop:
-        text = f"{stop}; {_left(chain_run, wish)}" if isinstance(stop, Interrupted) else _left(chain_run, wish)
+        text = f"{stop}; {_left(chain_run, flags)}" if isinstance(stop, Interrupted) else _left(chain_run, flags)
         if isinstance(stop, Interrupted) and stop.hanging:
             raise Interrupted(text, hanging=True) from None
-        return _end(End(code=ClientCode.DETACHED, kind=Ending.DETACHED, text=text), view, as_json=as_json)
+        return _end(LastObject(code=ClientCode.DETACHED, kind=Ending.DETACHED, text=text), view, as_json=as_json)
     except BrokenPipeError:
         raise
     except (UserError, OSError) as error:
@@ -167,16 +167,18 @@ def carry_out(
             isinstance(error, UserError) and error.code == ClientCode.CONTACT_LOST
         )
         if is_lost and chain_run.running:
-            text = f"{error}; {_left(chain_run, wish)}"
-            return _end(End(code=ClientCode.CONTACT_LOST, kind=Ending.CONTACT_LOST, text=text), view, as_json=as_json)
-        view.note(_left(chain_run, wish))
+            text = f"{error}; {_left(chain_run, flags)}"
+            return _end(
+                LastObject(code=ClientCode.CONTACT_LOST, kind=Ending.CONTACT_LOST, text=text), view, as_json=as_json
+            )
+        view.note(_left(chain_run, flags))
         raise
 
 
-def _left(chain_run: ChainRun, wish: Wish) -> str:
+def _left(chain_run: ChainRun, flags: SubmitFlags) -> str:
     """What goes on without this command, and how to come back."""
     runs_on = f"jobs that run on: {', '.join(chain_run.running)}; " if chain_run.running else ""
-    line = "the same line without --force and --clean-state" if wish.runs_anyway else "the same line"
+    line = "the same line without --force and --clean-state" if flags.runs_anyway else "the same line"
     return f"{runs_on}{line} goes on: it joins the jobs that run, and leaves out what is done"
 
 
@@ -196,20 +198,20 @@ def show_results(plan: ChainPlan, table: str, connections: _Connections, view: C
     sweep_results.write(found, as_json=as_json)
 
 
-def _ended(chain_run: ChainRun) -> End:
+def _ended(chain_run: ChainRun) -> LastObject:
     """How a chain ended: as the first of its jobs that failed, in the order of the chain."""
     status, order = chain_run.status, list(chain_run.status)
     done = list(status.values()).count(Status.COMPLETED)
     text = f"{done} of {len(status)} jobs completed"
     if not chain_run.faults:
-        return End(kind=Ending.COMPLETED, source=Source.JOB, text=text)
+        return LastObject(kind=Ending.COMPLETED, source=Source.JOB, text=text)
     fault = min(chain_run.faults, key=lambda each: order.index(each.task))
     left_out = [task for task, each in status.items() if each is Status.LEFT_OUT]
     text += f"; {fault.task} failed" + (f"; left out: {', '.join(left_out)}" if left_out else "")
-    return End(code=fault.code, kind=fault.kind, source=fault.source, text=text)
+    return LastObject(code=fault.code, kind=fault.kind, source=fault.source, text=text)
 
 
-def _end(end: End, view: ChainView, *, as_json: bool) -> int:
+def _end(end: LastObject, view: ChainView, *, as_json: bool) -> int:
     if as_json:
         json_lines.write_end(end)
     else:

@@ -9,7 +9,7 @@ from algorun.common.errors import UserError
 from algorun_client.aws.api import Target
 from algorun_client.aws.job_state import describe
 from algorun_client.common import at_once, json_lines
-from algorun_client.connection import Pace
+from algorun_client.connection import PollTimes
 from algorun_client.follow import metric_values
 from algorun_client.request.model import TaskAddress
 from algorun_client.submit.history import claims, done
@@ -68,7 +68,7 @@ class SweepResults:
 
 
 def read(
-    target: Target, swept: TaskAddress, asked: TaskSweep, metrics: Mapping[str, str], goal: Goal | None, pace: Pace
+    target: Target, swept: TaskAddress, asked: TaskSweep, metrics: Mapping[str, str], goal: Goal | None, pace: PollTimes
 ) -> SweepResults:
     """Asks for the newest completed job of each point, which is the one that a chain reads; without one for the newest.
 

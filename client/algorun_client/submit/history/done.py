@@ -16,7 +16,7 @@ from algorun_client.request.model import Request, TaskAddress
 
 from . import task_file
 from .claims import Claim, numbers, read, state_of
-from .task_file import Done, TaskFile
+from .task_file import Completed, TaskFile
 
 UNKNOWN = "an earlier version of algorun sent it, and kept nothing to compare with"
 
@@ -26,7 +26,7 @@ class History:
     """The executions of a task."""
 
     running: Claim | None  # the one whose job runs
-    completed: Done | None  # the newest completed one
+    completed: Completed | None  # the newest completed one
     known: TaskFile  # what of it will never change
     is_new: bool  # the task's file does not say all of that
 
@@ -54,13 +54,13 @@ def look(target: Target, address: TaskAddress) -> History:
                 continue
             settled = max(settled, number)
             if state.status == "Completed":
-                known = TaskFile(settled, Done(number, claim.kind, claim.job))
+                known = TaskFile(settled, Completed(number, claim.kind, claim.job))
                 return History(running, known.done, known, known != stored)
     known = TaskFile(settled, known.done)
     return History(running, known.done, known, known != stored)
 
 
-def newest_completed(target: Target, address: TaskAddress) -> Done | None:
+def newest_completed(target: Target, address: TaskAddress) -> Completed | None:
     """The newest completed execution. Only a completed one feeds another task."""
     return look(target, address).completed
 
@@ -85,7 +85,7 @@ def keep_fingerprint(store: ObjectStore, request: Request) -> None:
         store.put(request.address.fingerprint(request.number), content)
 
 
-def changes(store: ObjectStore, address: TaskAddress, completed: Done, now: Fingerprint | None) -> tuple[str, ...]:
+def changes(store: ObjectStore, address: TaskAddress, completed: Completed, now: Fingerprint | None) -> tuple[str, ...]:
     """What differs from a completed execution; () if nothing does, so that the task is done."""
     before = fingerprint_of(store, address, completed.number)
     if before is None or now is None:

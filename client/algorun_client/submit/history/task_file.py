@@ -22,7 +22,7 @@ LONGEST = 100  # characters of a name in an error
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Completed:
     """A completed execution."""
 
     number: int
@@ -35,7 +35,7 @@ class TaskFile:
     """`settled`: no execution up to this number will ever change. `done`: the newest completed one of them."""
 
     settled: int = 0
-    done: Done | None = None
+    done: Completed | None = None
 
 
 def uri(address: TaskAddress) -> str:
@@ -82,12 +82,12 @@ def write(store: ObjectStore, address: TaskAddress, known: TaskFile) -> None:
         store.put(uri(address), json.dumps(value, indent=1).encode())
 
 
-def _done(value: object) -> Done | None:
+def _done(value: object) -> Completed | None:
     """Raises ValueError and KeyError."""
     if value is None:
         return None
     found = table(value)
-    return Done(whole(found["number"], 1), Kind(text(found["kind"])), text(found["job"]))
+    return Completed(whole(found["number"], 1), Kind(text(found["kind"])), text(found["job"]))
 
 
 def _damaged(address: TaskAddress, what: str) -> UserError:

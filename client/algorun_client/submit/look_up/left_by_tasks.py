@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from algorun.common.errors import UserError
 from algorun_client.request.model import Kind, TaskAddress
-from algorun_client.submit.read.spec import Input
+from algorun_client.submit.read.spec import InputSpec
 
 from .facts import Upstream
 
 
-def left_by_task(each: Input, upstreams: Mapping[str, Upstream], address: TaskAddress) -> tuple[str, bool]:
+def left_by_task(each: InputSpec, upstreams: Mapping[str, Upstream], address: TaskAddress) -> tuple[str, bool]:
     """Where a task keeps what `each` reads, and True if that is known. `address`: of the task that reads.
 
     Raises UserError if such a task never leaves it.
@@ -37,7 +37,7 @@ def left_by_task(each: Input, upstreams: Mapping[str, Upstream], address: TaskAd
     return f"{other.output(upstream.number)}/{below}", True
 
 
-def _of_training(each: Input, other: TaskAddress, upstream: Upstream) -> str:
+def _of_training(each: InputSpec, other: TaskAddress, upstream: Upstream) -> str:
     """SageMaker packs what a training job leaves into one archive."""
     source = each.task
     assert source is not None

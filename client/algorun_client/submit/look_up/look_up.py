@@ -14,7 +14,7 @@ from algorun_client.common import settings
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.common.refusals import Refusal, Unanswered, explained, refusal
-from algorun_client.connection import Connection
+from algorun_client.connection import Site
 from algorun_client.request.model import TaskAddress
 from algorun_client.submit.read.source_tasks import Reading
 from algorun_client.submit.read.spec import SourceKind, TaskSpec
@@ -32,7 +32,7 @@ LABEL = "org.algorun.request-format"
 LOCAL_ROLE = "arn:aws:iam::000000000000:role/local"  # no one checks it, but the request has the shape of a real one
 
 
-def look_up(spec: TaskSpec, reading: Reading, connection: Connection, environ: Mapping[str, str]) -> Facts:
+def look_up(spec: TaskSpec, reading: Reading, connection: Site, environ: Mapping[str, str]) -> Facts:
     """All facts of a task. `reading`: what is known of other tasks.
 
     Raises UserError: role, image, data or upstream task does not exist; 71 without rights.

@@ -32,7 +32,7 @@ PROMPT_S = 300.0  # from the decision to the call that creates the job
 MOST_NAPS = 3  # of a laptop, each right after its decision
 
 
-class Step(Enum):
+class ClaimStep(Enum):
     """What is left to do for a request."""
 
     CLAIM = auto()  # everything
@@ -45,7 +45,7 @@ class Choice:
     """The execution that a request becomes."""
 
     request: Request
-    step: Step
+    step: ClaimStep
 
 
 def request_id(request: Request) -> str:
@@ -75,7 +75,7 @@ def choose(target: Target, address: TaskAddress, make: Callable[[int], Request],
             request = make(newest.number)
             if not is_of(newest, request):
                 raise _still_runs(address, newest)
-            return Choice(request, Step.JOIN)
+            return Choice(request, ClaimStep.JOIN)
         if newest.number > ended:
             raise EndedSince
     if last is not None and last.number == number and (newest is None or newest.number < number):
@@ -83,8 +83,8 @@ def choose(target: Target, address: TaskAddress, make: Callable[[int], Request],
             return choose(target, address, make, ended)
         request = make(number)
         if is_of(last, request) and not decision.is_abandoned(target.store, address, number):
-            return Choice(request, Step.CONTINUE)
-    return Choice(make(number + 1), Step.CLAIM)
+            return Choice(request, ClaimStep.CONTINUE)
+    return Choice(make(number + 1), ClaimStep.CLAIM)
 
 
 def is_of(claim: Claim, request: Request) -> bool:
@@ -96,7 +96,7 @@ def take(target: Target, address: TaskAddress, make: Callable[[int], Request], e
     """As `choose`, and claims. After this no other request can become the same execution."""
     for _ in range(MOST_TRIES):
         choice = choose(target, address, make, ended)
-        if choice.step is not Step.CLAIM:
+        if choice.step is not ClaimStep.CLAIM:
             return choice
         # Whoever may read the bucket need not be one who may describe the job.
         shown = {**to_json(choice.request), "create": without_secrets(choice.request.create)}

@@ -22,7 +22,7 @@ FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class MirroredObject:
     """One object, as it was when its hash was known."""
 
     size: int  # bytes
@@ -37,8 +37,8 @@ class Mirror:
         self.prefix, self.manifest = prefix, _manifest(prefix)
         self._store = store
         self._there: dict[str, StoredObject] = {}
-        self._stored: Mapping[str, Entry] = {}
-        self._known: dict[str, Entry] = {}  # by address
+        self._stored: Mapping[str, MirroredObject] = {}
+        self._known: dict[str, MirroredObject] = {}  # by address
 
     def look(self) -> None:
         """Lists the prefix and reads the manifest: two calls for a thousand objects."""
@@ -68,7 +68,7 @@ class Mirror:
 
     def learn(self, upload: Upload, etag: str) -> None:
         """This file is the object with this ETag."""
-        self._known[upload.uri] = Entry(upload.size, etag, upload.sha256)
+        self._known[upload.uri] = MirroredObject(upload.size, etag, upload.sha256)
 
     def superfluous(self, wanted: Collection[str]) -> list[str]:
         """The objects that are not wanted, in the order of their addresses."""
@@ -106,7 +106,7 @@ def _manifest(prefix: str) -> str:
     return f"{folder}-hashes/{name}.json"  # outside of the prefix: a job gets everything below that
 
 
-def _read(content: bytes, prefix: str) -> dict[str, Entry]:
+def _read(content: bytes, prefix: str) -> dict[str, MirroredObject]:
     """The entries by address. Raises ValueError if it is no manifest."""
     value = table(loads(content))
     if value.get("format") != FORMAT:
@@ -114,5 +114,5 @@ def _read(content: bytes, prefix: str) -> dict[str, Entry]:
     found = {}
     for name, entry in table(value.get("objects")).items():
         size, etag, sha256 = row(entry, 3)
-        found[f"{prefix}{name}"] = Entry(whole(size), text(etag), text(sha256))
+        found[f"{prefix}{name}"] = MirroredObject(whole(size), text(etag), text(sha256))
     return found

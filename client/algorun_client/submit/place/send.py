@@ -19,7 +19,7 @@ from algorun_client.submit.history import done
 from algorun_client.submit.history.claims import newest_first
 
 from . import decision, state_folder
-from .claim import Step, hold, request_id, take
+from .claim import ClaimStep, hold, request_id, take
 from .mirror import Origin, origins
 from .uploads import upload
 
@@ -53,7 +53,7 @@ def send(
     """
     try:
         choice = take(target, address, make, ended)
-        if choice.step is Step.JOIN:
+        if choice.step is ClaimStep.JOIN:
             if clean_state:
                 raise in_use(choice.request.job)
             return Sent(choice.request, joined=True)

@@ -17,7 +17,7 @@ from algorun_client.request.model import Kind
 from . import values
 from .job_file import JobFile
 from .layers import FORMS, PRICE, Given, Layer, merged
-from .spec import Input, InstanceGroup, Launch, Network, Program, Resources, SourceKind, TaskSpec, Where
+from .spec import InputSpec, InstanceGroup, LaunchSpec, Network, Program, ResourceSpec, SourceKind, TaskSpec, Where
 
 T = TypeVar("T")
 
@@ -181,14 +181,14 @@ def _docker(options: _Options, flags: Layer, where: Where) -> bool:
     return asked and where is Where.LOCAL
 
 
-def _launch(options: _Options) -> Launch:
+def _launch(options: _Options) -> LaunchSpec:
     slots = options.get("slots", lambda where, raw: values.count(where, raw, 4096), None)
     layout = options.get("layout", _layout, None)
     if layout is not None and slots is not None:
         raise UserError(
             "--slots", f"{slots} cannot be combined with -j {layout[0]}x{layout[1]}", fix="drop one of the two"
         )
-    return Launch(
+    return LaunchSpec(
         engine=options.get("engine", lambda where, raw: Engine.of(where, values.text(where, raw)).value, ""),
         slots=layout[1] if layout else slots,
         per_host=options.get("per_host", values.flag, False),
@@ -199,7 +199,7 @@ def _launch(options: _Options) -> Launch:
     )
 
 
-def _resources(options: _Options, default_instance: str) -> Resources:
+def _resources(options: _Options, default_instance: str) -> ResourceSpec:
     groups = tuple(_group(name, given) for name, given in options.table("instance_groups").items())
     hosts, layout = options.get("hosts", values.count, None), options.get("layout", _layout, None)
     if layout is not None and hosts is not None and layout[0] != hosts:
@@ -222,7 +222,7 @@ def _resources(options: _Options, default_instance: str) -> Resources:
     keep_alive_s = options.get("keep_alive", values.duration_s, None)
     if keep_alive_s is not None and spot:
         raise UserError(options.where("keep_alive"), "spot instances cannot be kept", fix="drop one of the two")
-    return Resources(
+    return ResourceSpec(
         instance=options.text("instance") or ("" if groups else default_instance),
         hosts=layout[0] if layout else hosts or 1,
         groups=groups,
@@ -281,7 +281,7 @@ def _group(name: str, given: Given) -> InstanceGroup:
     return values.group(given.where, name, given.raw)
 
 
-def _input(name: str, given: Given) -> Input:
+def _input(name: str, given: Given) -> InputSpec:
     made = values.source(given.where, name, given.raw)
     if made.extract and made.fastfile:
         raise UserError(

@@ -13,7 +13,7 @@ from algorun.common.errors import UserError
 from algorun.common.sizes import size_text
 from algorun_client.common import settings
 from algorun_client.files import scan
-from algorun_client.files.scan import FoundFile, Scan
+from algorun_client.files.scan import FileScan, FoundFile
 
 from . import job_file, make_spec, program, submit_options
 from .job_file import JobFile
@@ -25,13 +25,13 @@ LARGEST_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SubmitOrder:
     """What the user asked for, and the files that it needs; nothing is hashed yet."""
 
     spec: TaskSpec
     code: tuple[FoundFile, ...]
     started: program.Started
-    data: Mapping[str, Scan]
+    data: Mapping[str, FileScan]
     notices: tuple[str, ...]
     commit: str = ""  # of the code, for the job's page
     reading: Reading = field(default_factory=Reading)  # what is known of tasks that it reads
@@ -40,7 +40,7 @@ class Asked:
         None  # the code, once somebody has packed it for several jobs, without `started.added`
     )
 
-    def of(self, spec: TaskSpec) -> Asked:
+    def of(self, spec: TaskSpec) -> SubmitOrder:
         """The same files for a task with other words."""
         names = {file.name for file in self.code}
         return replace(
@@ -48,7 +48,7 @@ class Asked:
         )
 
 
-def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> Asked:
+def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> SubmitOrder:
     """Reads job file and folders. `folder`: the current one. Raises UserError."""
     flags = submit_options.layer(options, str(folder))
     file = job_file.read(options.file, folder)
@@ -59,7 +59,7 @@ def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) 
     return of_spec(spec, file, Reading(known=known), environ)
 
 
-def of_spec(spec: TaskSpec, file: JobFile, reading: Reading, environ: Mapping[str, str]) -> Asked:
+def of_spec(spec: TaskSpec, file: JobFile, reading: Reading, environ: Mapping[str, str]) -> SubmitOrder:
     """Looks for the files that a task needs. Raises UserError."""
     spec = replace(spec, bucket=spec.bucket or settings.BUCKET.read(environ))
     code, notices = _code(spec, file.path)
@@ -68,7 +68,7 @@ def of_spec(spec: TaskSpec, file: JobFile, reading: Reading, environ: Mapping[st
         each.name: scan.data(Path(each.source), each.where) for each in spec.inputs if each.kind is SourceKind.FOLDER
     }
     notices = (*notices, *(notice for found in data.values() for notice in found.notices))
-    return Asked(spec, code, started, data, notices, _commit(spec, code), reading)
+    return SubmitOrder(spec, code, started, data, notices, _commit(spec, code), reading)
 
 
 def _commit(spec: TaskSpec, code: Sequence[FoundFile]) -> str:

@@ -36,7 +36,7 @@ class TaskSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Input:
+class InputSpec:
     """An input channel."""
 
     name: str
@@ -69,7 +69,7 @@ class Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class LaunchSpec:
     """How the launcher starts the ranks; None, "" or False: the launcher decides."""
 
     engine: str = ""
@@ -82,7 +82,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resources:
+class ResourceSpec:
     """The hosts of a job, and how long they may run."""
 
     instance: str = ""
@@ -137,10 +137,10 @@ class TaskSpec:
     code: str  # an absolute path; "": no folder
     add: tuple[str, ...]  # absolute paths of files and folders that are added to the code
     max_code: int  # bytes: more files are no code, but data that somebody has forgotten there
-    launch: Launch
-    resources: Resources
+    launch: LaunchSpec
+    resources: ResourceSpec
     network: Network
-    inputs: tuple[Input, ...]
+    inputs: tuple[InputSpec, ...]
     outputs: tuple[str, ...]  # of a processing task: names of folders
     metrics: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)

@@ -18,7 +18,7 @@ from .sweep import TaskSweep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TaskPlace:
     """ "" or None: not given."""
 
     where: str | None
@@ -31,7 +31,7 @@ class Place:
     sweeps: Mapping[str, TaskSweep] = field(default_factory=dict)  # of the job file, by the task that is swept
 
 
-def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> Place:
+def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> TaskPlace:
     """Raises UserError for a job file that cannot be read."""
     file = job_file.read(options.file, folder)
     given = merged([file.defaults, file.layer_of(getattr(options, "job", ""), must_exist=False)]).single
@@ -43,7 +43,7 @@ def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) 
         return values.text(given[key].where, given[key].raw)
 
     where, project = value("where"), value("project") or names.default_project(folder.resolve().name)
-    return Place(
+    return TaskPlace(
         where=values.one_of(given["where"].where if "where" in given else "--where", where, tuple(Where))
         if where
         else None,
@@ -57,13 +57,13 @@ def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) 
     )
 
 
-def sweep_of(known: Place, text: str) -> TaskSweep | None:
+def sweep_of(known: TaskPlace, text: str) -> TaskSweep | None:
     """The sweep of the job file that `text` names: TASK or PROJECT/TASK; None if it is none."""
     project, _, task = text.rpartition("/")
     return known.sweeps.get(task) if project in ("", known.project) else None
 
 
-def task_address(known: Place, text: str, bucket: str) -> TaskAddress:
+def task_address(known: TaskPlace, text: str, bucket: str) -> TaskAddress:
     """Where the task lies that `text` names: TASK or PROJECT/TASK. `bucket`: the default one.
 
     Raises UserError for what is no name, such as `../x`.

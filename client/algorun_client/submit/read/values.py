@@ -12,7 +12,7 @@ from posixpath import normpath
 from algorun.common.errors import UserError
 from algorun.job.values import count as whole
 
-from .spec import Input, InstanceGroup, SourceKind, TaskSource
+from .spec import InputSpec, InstanceGroup, SourceKind, TaskSource
 
 UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
@@ -176,7 +176,7 @@ def known(where: str, table: Mapping[str, object], allowed: Sequence[str]) -> No
             )
 
 
-def source(where: str, name: str, raw: object) -> Input:
+def source(where: str, name: str, raw: object) -> InputSpec:
     """An input: `SOURCE[,shard][,mode=fastfile][,extract]`, or a table with `from` and these as keys."""
     channel_name(where, name)
     if isinstance(raw, Mapping):
@@ -191,7 +191,7 @@ def source(where: str, name: str, raw: object) -> Input:
     else:
         given, options = _with_options(where, text(where, raw))
     kind, task = _address(where, given)
-    return Input(
+    return InputSpec(
         name=name, where=where, kind=kind, source=given, task=task,
         shard="shard" in options, fastfile="mode=fastfile" in options, extract="extract" in options,
     )  # fmt: skip

@@ -13,17 +13,17 @@ from algorun.common.errors import UserError
 from algorun_client.aws.job_state import JobState
 from algorun_client.common.errors import ApiError
 from algorun_client.common.refusals import Unanswered
-from algorun_client.connection import Pace
+from algorun_client.connection import PollTimes
 from algorun_client.request.model import Kind
 from algorun_client.submit.chain import chain_run
 from algorun_client.submit.chain.chain import Chain, Node
 from algorun_client.submit.chain.chain_run import ChainRun
 from algorun_client.submit.chain.chain_view import JsonChainView
-from algorun_client.submit.place.place import How, Placed
+from algorun_client.submit.place.place import HowPlaced, Placed
 from algorun_client.submit.read.sweep import TaskSweep
 from tests.client.submit.specs import spec
 
-PACE = Pace(state_s=0.001, silence_s=0.02, stream_s=0.0)
+PACE = PollTimes(state_s=0.001, silence_s=0.02, stream_s=0.0)
 LIMIT = "The account-level service limit 'ml.m5.large for training job usage' is {} Instances, with current utilization of 2 Instances and a request delta of 1 Instances."
 
 
@@ -55,15 +55,15 @@ class Jobs:
     def place(self, asked) -> Placed:
         task = asked.task
         if task in self.looks:
-            how = How.DONE if self.looks[task] > 2 and task not in self.fails else How.JOINED
-            if how is How.DONE or self.looks[task] <= 2:
+            how = HowPlaced.DONE if self.looks[task] > 2 and task not in self.fails else HowPlaced.JOINED
+            if how is HowPlaced.DONE or self.looks[task] <= 2:
                 return Placed(Kind.TRAINING, task, 1, how)
         if len(self.running) >= self.quota:
             self.refused += 1
             raise ApiError("ResourceLimitExceeded", LIMIT.format(self.limit), "CreateTrainingJob")
         self.looks[task] = 0
         self.most = max(self.most, len(self.running))
-        return Placed(Kind.TRAINING, task, 1, How.CREATED)
+        return Placed(Kind.TRAINING, task, 1, HowPlaced.CREATED)
 
     @property
     def running(self) -> list[str]:
@@ -161,7 +161,7 @@ def test_a_client_that_is_killed_goes_on_where_it_was(dies_after):
             if calls == dies_after:
                 raise KeyboardInterrupt
             found = call(*words)
-            if isinstance(found, Placed) and found.how is How.CREATED:
+            if isinstance(found, Placed) and found.how is HowPlaced.CREATED:
                 created.append(found.job)
             return found
 

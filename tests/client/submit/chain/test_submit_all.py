@@ -13,7 +13,7 @@ from algorun_client.request.model import Kind
 from algorun_client.submit.chain import chain_run, submit_all
 from algorun_client.submit.chain.chain import Chain, Node
 from algorun_client.submit.chain.chain_view import JsonChainView
-from algorun_client.submit.place.place import How, Placed, Wish
+from algorun_client.submit.place.place import HowPlaced, Placed, SubmitFlags
 from algorun_client.submit.read.sweep import TaskSweep
 from tests.client.submit.chain.test_chain_run import PACE
 from tests.client.submit.specs import spec
@@ -23,7 +23,7 @@ from tests.client.submit.specs import spec
 def carry_out(monkeypatch, capsys):
     """Carries out a sweep of one point with a job that runs; returns the code, the notes and the end."""
 
-    def run(describe, placing=None, wish=None):
+    def run(describe, placing=None, flags=None):
         task = spec("a.py", task="a")
         sweeps = {"a": TaskSweep(where="w", points=({"lr": "1"},))}
         chain = Chain(nodes=(Node(spec=task, table="a", after=()),), sweeps=sweeps)
@@ -40,11 +40,11 @@ def carry_out(monkeypatch, capsys):
                 placing(**options)
             elif placing:
                 raise placing
-            return Placed(Kind.TRAINING, "p-a-0001", 1, How.CREATED)
+            return Placed(Kind.TRAINING, "p-a-0001", 1, HowPlaced.CREATED)
 
         monkeypatch.setattr(submit_all, "submit", placed)
         monkeypatch.setattr(submit_all, "describe", describe)
-        code = submit_all.carry_out(plan, connections, wish or Wish(), JsonChainView(), 5.0, as_json=True)
+        code = submit_all.carry_out(plan, connections, flags or SubmitFlags(), JsonChainView(), 5.0, as_json=True)
         *events, end = map(json.loads, capsys.readouterr().out.splitlines())
         assert (end["event"], end["code"]) == ("end", code)
         return code, [each["text"] for each in events if each["event"] == "note"], end
@@ -62,7 +62,7 @@ def test_ctrl_c_names_the_jobs_that_run_on_and_how_to_come_back(carry_out):
     assert end["text"] == (
         "jobs that run on: p-a-0001; the same line goes on: it joins the jobs that run, and leaves out what is done"
     )
-    _, _, end = carry_out(stopped, wish=Wish(force=True))
+    _, _, end = carry_out(stopped, flags=SubmitFlags(force=True))
     assert "; the same line without --force and --clean-state goes on: " in end["text"]
 
 
@@ -102,14 +102,17 @@ def test_a_lost_answer_does_not_clean_the_state_again_under_the_job_that_it_crea
     monkeypatch.setattr(submit_all, "show_results", lambda *_, **__: None)
     wishes = []
 
-    def placing(*, wish, **_):
-        wishes.append(wish)
+    def placing(*, flags, **_):
+        wishes.append(flags)
         if len(wishes) == 1:
             raise ApiError("ReadTimeoutError", "no answer", "CreateTrainingJob")
 
     def describe(*_):
         return JobState(kind=Kind.TRAINING, job="p-a-0001", status="Completed")
 
-    code, _, _ = carry_out(describe, placing, Wish(clean_state=True))
+    code, _, _ = carry_out(describe, placing, SubmitFlags(clean_state=True))
     assert code == 0
-    assert wishes == [Wish(clean_state=True), Wish(force=True, lost=True)]  # the second one joins the job that runs
+    assert wishes == [
+        SubmitFlags(clean_state=True),
+        SubmitFlags(force=True, lost=True),
+    ]  # the second one joins the job that runs

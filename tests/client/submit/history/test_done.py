@@ -13,7 +13,7 @@ from algorun_client.common.progress import Silent
 from algorun_client.request.fingerprint import Fingerprint
 from algorun_client.request.model import Kind
 from algorun_client.submit.history import done, task_file
-from algorun_client.submit.history.task_file import Done, TaskFile
+from algorun_client.submit.history.task_file import Completed, TaskFile
 from algorun_client.submit.place import state_folder
 from algorun_client.submit.place.send import send
 from tests.client.submit.place.memory import Killed, World
@@ -59,7 +59,7 @@ def test_the_newest_completed_execution_counts_whatever_came_after_it():
     sent(world, "2", mark=TWO)
     sent(world, "3", ends="Failed")
     found = done.look(world.target, ADDRESS)
-    assert found.completed == Done(2, Kind.TRAINING, "p-t-0002")
+    assert found.completed == Completed(2, Kind.TRAINING, "p-t-0002")
     assert done.changes(world.target.store, ADDRESS, found.completed, TWO) == ()
     assert done.changes(world.target.store, ADDRESS, found.completed, ONE) == ("lr: was 0.2, is 0.1",)
     assert found.running is None
@@ -171,7 +171,7 @@ def test_a_client_that_may_not_write_does_without_the_file(monkeypatch):
 
 def test_the_file_holds_names_and_what_is_done():
     world = Account()
-    task_file.write(world.target.store, ADDRESS, TaskFile(3, Done(2, Kind.TRAINING, "p-t-0002")))
+    task_file.write(world.target.store, ADDRESS, TaskFile(3, Completed(2, Kind.TRAINING, "p-t-0002")))
     assert json.loads(world.get(FILE)) == {
         "format": 1,
         "project": "p",
@@ -179,7 +179,7 @@ def test_the_file_holds_names_and_what_is_done():
         "settled": 3,
         "done": {"number": 2, "kind": "training", "job": "p-t-0002"},
     }
-    assert task_file.read(world.target.store, ADDRESS) == TaskFile(3, Done(2, Kind.TRAINING, "p-t-0002"))
+    assert task_file.read(world.target.store, ADDRESS) == TaskFile(3, Completed(2, Kind.TRAINING, "p-t-0002"))
 
 
 def state(world, *names):
@@ -276,4 +276,4 @@ def test_executions_that_were_removed_leave_no_memory_that_hides_later_ones():
     assert found.running is not None
     assert found.running.job == again.job
     world.ends[again.job] = "Completed"
-    assert done.look(world.target, ADDRESS).completed == Done(1, Kind.TRAINING, again.job)
+    assert done.look(world.target, ADDRESS).completed == Completed(1, Kind.TRAINING, again.job)

@@ -13,7 +13,7 @@ from algorun_client.aws import aws_session
 from algorun_client.aws.api import ReadyTarget
 from algorun_client.aws.s3_store import S3Store
 from algorun_client.common.errors import ApiError, NotFound
-from algorun_client.connection import Connection, Pace
+from algorun_client.connection import PollTimes, Site
 from algorun_client.request.codec import to_json
 from algorun_client.request.model import Kind, TaskAddress
 from algorun_client.submit.history.claims import claim_uri
@@ -68,7 +68,7 @@ def looked_up(session, task, jobs=None):
 
 
 def looked_up_in(session, target, task):
-    connection = Connection(target=target, following=lambda: target, session=session, pace=Pace(), options="")
+    connection = Site(target=target, following=lambda: target, session=session, pace=PollTimes(), options="")
     return look_up(task, Reading(), connection, {})
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from algorun_client.commands.main import main
 from algorun_client.common.errors import ApiError, BucketDenied
-from algorun_client.connection import LOCAL, Connection
+from algorun_client.connection import LOCAL, Site
 from algorun_client.submit import submit
 from algorun_client.submit.place import kept_state, place
 from tests.client.submit.place.memory import World
@@ -27,7 +27,7 @@ class Laptop:
 
     def connect(self, *_, **__):
         target = self.world.target
-        return Connection(target=target, following=lambda: target, session=None, pace=LOCAL, options=" --where local")
+        return Site(target=target, following=lambda: target, session=None, pace=LOCAL, options=" --where local")
 
     def submit(self, *words, code=0):
         self._capsys.readouterr()

@@ -10,7 +10,7 @@ from algorun.common.errors import UserError
 from algorun_client.common.errors import ApiError, Interrupted, NotFound
 from algorun_client.common.progress import PlainProgress, Silent
 from algorun_client.request.model import Request, Upload
-from algorun_client.submit.place.claim import Step, choose
+from algorun_client.submit.place.claim import ClaimStep, choose
 from algorun_client.submit.place.send import send
 from tests.client.submit.place.memory import Killed, World
 from tests.client.submit.place.requests import ADDRESS, FILES, folder, hashes, maker
@@ -179,7 +179,7 @@ def test_an_execution_whose_claim_was_removed_keeps_its_number():
 
 def test_looking_writes_nothing():
     world = World()
-    assert choose(world.target, ADDRESS, maker()).step is Step.CLAIM
+    assert choose(world.target, ADDRESS, maker()).step is ClaimStep.CLAIM
     assert world.objects == {}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from algorun_client.commands.main import main
 from algorun_client.common.errors import ApiError
-from algorun_client.connection import Pace
+from algorun_client.connection import PollTimes
 from algorun_client.files import archive
 from algorun_client.submit import submit
 from algorun_client.submit.build import prepare
@@ -47,7 +47,7 @@ class Refusing:
 def chain(laptop, monkeypatch):
     """Runs `submit --all`; the current folder has the program."""
     Path("algorun.toml").write_text(FILE)
-    pace = Pace(state_s=0.002, silence_s=5.0, stream_s=0.0, grace_s=0.0)
+    pace = PollTimes(state_s=0.002, silence_s=5.0, stream_s=0.0, grace_s=0.0)
     monkeypatch.setattr(submit, "connect", lambda *_, **__: dataclasses.replace(laptop.connect(), pace=pace))
     monkeypatch.setattr(chain_run, "POLLS_BETWEEN_TRIES", 1)
 
