@@ -136,7 +136,7 @@ def laptop(request, tmp_path, monkeypatch):
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setattr(connection, "LOCAL", QUICK)
-    monkeypatch.setattr(connection, "Pace", lambda **_: QUICK)
+    monkeypatch.setattr(connection, "PollTimes", lambda **_: QUICK)
     if request.param == "local":
         yield Laptop(folder, clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root")), ("--where", "local"))
         return

@@ -171,7 +171,7 @@ def here(tmp_path, monkeypatch, capfd):
 
 @pytest.fixture
 def laptops(here, tmp_path, server, monkeypatch, capfd):
-    monkeypatch.setattr(connection, "Pace", lambda **_: QUICK)
+    monkeypatch.setattr(connection, "PollTimes", lambda **_: QUICK)
     for name, value in server.environ().items():
         monkeypatch.setenv(name, value)
     return [here, Laptop(tmp_path, "server", clean_environ(**server.environ()), capfd)]

@@ -98,7 +98,7 @@ def test_lines_of_hosts_that_restart_over_60_streams_followed_from_elsewhere(lap
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(laptop.elsewhere)
     patient = PollTimes(poll_s=0.1, stream_s=0.0, state_s=0.2, streams_s=0.2, sweep_s=1.0, grace_s=1.5)
-    monkeypatch.setattr(connection, "Pace", lambda **_: patient)
+    monkeypatch.setattr(connection, "PollTimes", lambda **_: patient)
     assert main(["logs", "-f", job]) == 0
     thread.join()
     found = re.findall(r"^\[\d (algo-\d)\] (\d) line (\d+)$", capfd.readouterr().out, re.MULTILINE)

@@ -43,7 +43,7 @@ def server(tmp_path_factory):
 def algorun(request, tmp_path, monkeypatch, capfd):
     """Runs a command with --json in a folder `counts`, and returns its objects."""
     monkeypatch.setattr(connection, "LOCAL", QUICK)
-    monkeypatch.setattr(connection, "Pace", lambda **_: QUICK)
+    monkeypatch.setattr(connection, "PollTimes", lambda **_: QUICK)
     place, environ = ["--where", "local"], clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root"))
     if request.param == "server":
         server = request.getfixturevalue("server")

@@ -93,7 +93,7 @@ class Laptop:
 def laptop(request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(connection, "LOCAL", QUICK)
-    monkeypatch.setattr(connection, "Pace", lambda **_: QUICK)
+    monkeypatch.setattr(connection, "PollTimes", lambda **_: QUICK)
     if request.param == "local":
         environ = clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root"))
         yield Laptop(tmp_path, environ, ("--where", "local"), ())

@@ -20,9 +20,9 @@ from algorun.host import run
 from algorun.job import config
 from algorun.machine import probe
 from algorun.plan.engines.base import Programs
-from algorun.job.request import Request
+from algorun.job.request import LaunchRequest
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
-wish = Request(target=sys.argv[2], layout=(int(sys.argv[3]), int(sys.argv[4])))
+wish = LaunchRequest(target=sys.argv[2], layout=(int(sys.argv[3]), int(sys.argv[4])))
 job = config.read(wish, dict(os.environ))
 programs = Programs(sys.executable, os.path.dirname(inside.__file__))
 sys.exit(run.execute(job, probe.look(dict(os.environ), sys.argv[1]), programs))
