@@ -141,6 +141,7 @@ faulthandler.enable()
 tensor = torch.arange(4.0, device="cuda")
 view, other = tensor[1:], torch.empty(0, device="cuda")
 print("same", view.untyped_storage().data_ptr() == tensor.data_ptr(), view.data_ptr() - tensor.data_ptr())
+print("const", not hasattr(tensor, "const_data_ptr") or tensor.const_data_ptr() == tensor.data_ptr())
 print("none", other.data_ptr(), torch.ones(1).data_ptr() < 1 << 62, flush=True)
 ctypes.string_at(tensor.data_ptr(), 4)
 """
@@ -151,8 +152,9 @@ def test_an_address_can_be_compared_and_not_read(tmp_path):
     run = simulate(tmp_path, ADDRESSES)
     text = run.stdout + run.stderr
     assert "same True 4" in text
+    assert "const True" in text
     assert "none 0 True" in text
     told = "strict: data_ptr() at script.py:6 gives an address of a GPU: it can be compared; what reads"
     assert text.count(f"[0 algo-1] ALGORUN_CUDA_ON_CPU={told}") == 1
     assert "signal: rank 0 on algo-1, exit 139" in text
-    assert "script.py:8" in text
+    assert "script.py:9" in text

@@ -189,7 +189,9 @@ def _addresses(*kinds: Patched) -> None:
         return data_ptr
 
     for kind in kinds:
-        kind.data_ptr = of_device(kind.data_ptr)
+        for name in ("data_ptr", "const_data_ptr"):
+            if hasattr(kind, name):
+                setattr(kind, name, of_device(getattr(kind, name)))
 
 
 @contextlib.contextmanager
