@@ -16,7 +16,7 @@ export OMP_NUM_THREADS ?= 1
 # Each of the workers would compile every file of tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo demo-lm demo-pipeline test typed-lines test-light newcomer-trixie test-all test-more test-rest test-tools test-ray test-frameworks fuzz compose-test compose-test-quick image-cpu sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench bench-hub bench-quick bench-docker gpu-test clean
+.PHONY: help env demo demo-lm demo-pipeline test typed-lines test-light newcomer-trixie test-all test-more test-rest test-tools test-ray test-frameworks fuzz compose-test compose-test-quick image-cpu sdk-test sdk-test-quick chaos chaos-quick image image-test base lint format bench gpu-test clean
 
 help:  ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 16
@@ -191,50 +191,28 @@ $(VENV)/ready-bench: $(VENV)/ready
 	$(BIN)/pip install --quiet $(LOCKED) --group test --group bench
 	touch $@
 
-bench: $(VENV)/ready-bench $(VENV)-sdk2/ready  ## Measure the launcher, the training loop and the client beside their peers
+bench: $(VENV)/ready-bench $(VENV)-sdk2/ready  ## Measure the launcher, the hub, the training loops and the client beside their peers; SIZE=quick runs each once, as small as it gets
+	mkdir -p .build
+ifeq ($(SIZE),quick)
+	$(BIN)/python bench/launch.py --rounds 1
+	$(BIN)/python bench/ddp.py --rounds 1 --steps 2
+	$(BIN)/python bench/pipeline.py --rounds 1 --steps 1 --microbatches 4 --foreign inf --width 32
+	$(BIN)/python bench/loaders.py --rounds 1 --images 200
+	$(BIN)/python bench/models.py --rounds 1 --steps 2 --width 32 --layers 1 --context 32 --forms sharded
+	$(BIN)/python bench/client.py --rounds 0 --files 20 --no-peers
+	$(BIN)/python bench/hub.py --hosts 8,32 --rounds 1 --seconds 1 --json .build/hub-quick.json
+	$(BIN)/python bench/hub_plot.py .build/hub-quick.svg quick=.build/hub-quick.json
+	$(BIN)/python -m tests.gpu --cpu --page .build/gpu-test-cpu.md --keep .build/gpu-test-cpu.json
+else
 	$(BIN)/python bench/launch.py
 	$(BIN)/python bench/ddp.py
 	$(BIN)/python bench/pipeline.py
 	$(BIN)/python bench/loaders.py
-	$(BIN)/python bench/tokens.py
-	$(BIN)/python bench/exactly_once.py
 	$(BIN)/python bench/models.py
-	MALLOC_MMAP_THRESHOLD_=500000 $(BIN)/python bench/host_memory.py
-	$(BIN)/python bench/smp.py
 	$(BIN)/python bench/client.py
-	$(BIN)/python bench/page.py
-	$(BIN)/python bench/activities.py
-	$(BIN)/python bench/slowness.py
-
-bench-hub: $(VENV)/ready  ## Measure what the hub costs with 64 to 1,000 simulated hosts (8 minutes)
-	mkdir -p .build
 	$(BIN)/python bench/hub.py --json .build/hub.json
-	$(BIN)/python bench/hub_plot.py docs/hub-cost.svg "$$(date +%F)"=.build/hub.json
-
-bench-quick: $(VENV)/ready-bench  ## Run every benchmark once, as small as it gets: the figures mean nothing (6 minutes)
-	mkdir -p .build
-	$(BIN)/python bench/launch.py --rounds 1 --no-containers
-	$(BIN)/python bench/ddp.py --rounds 1 --steps 2
-	$(BIN)/python bench/loaders.py --rounds 1 --images 200
-	$(BIN)/python bench/tokens.py --rounds 1 --megabytes 1 --context 64
-	$(BIN)/python bench/exactly_once.py --jobs 1 --ddp-jobs 0 --peer-jobs 0
-	$(BIN)/python bench/models.py --rounds 1 --steps 2 --width 32 --layers 1 --context 32 --forms sharded
-	$(BIN)/python bench/host_memory.py --width 32 --layers 1 --forms lora-shard
-	$(BIN)/python bench/pipeline.py --rounds 1 --steps 1 --microbatches 4 --foreign inf --width 32
-	$(BIN)/python bench/smp.py --rounds 1 --steps 1 --microbatches 2 --foreign inf --width 32 --only vit
-	$(BIN)/python bench/client.py --rounds 0 --files 20 --seconds 1 --no-peers
-	$(BIN)/python bench/page.py --rounds 1 --values 100
-	$(BIN)/python bench/activities.py --rounds 1 --steps 50 --repeats 1000
-	$(BIN)/python bench/slowness.py --layouts 1x2 --sizes 1 --clean 0 --seconds 6 --parts forward
-	$(BIN)/python bench/hub.py --hosts 8,32 --rounds 1 --seconds 1 --json .build/hub-quick.json
-	$(BIN)/python bench/hub_plot.py .build/hub-quick.svg quick=.build/hub-quick.json
-	$(BIN)/python -m tests.gpu --cpu --page .build/gpu-test-cpu.md --keep .build/gpu-test-cpu.json
-
-bench-docker: $(VENV)/ready-bench $(VENV)-sdk3/ready image-cpu  ## The same for those in containers of the image (5 minutes; downloads 200 MB)
-	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/launch.py --rounds 1 --no-toolkit --only-containers
-	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/sdk_routes.py --rounds 1 --route 'plain script, 2'
-	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/sdk_routes.py --rounds 1 --route 'ModelTrainer basic, 2'
-	ALGORUN_IMAGE=$(IMAGE) $(BIN)/python bench/ray_launch.py --turns 1 --parts times
+	$(BIN)/python bench/hub_plot.py .build/hub-cost.svg "$$(date +%F)"=.build/hub.json
+endif
 
 # Nothing is installed: the Python of `make demo` where it is there, else the machine's own.
 GPU_PYTHON ?= $(firstword $(wildcard $(BIN)/python) $(PYTHON))

@@ -1,16 +1,12 @@
-"""Seconds and CPU seconds from a client's start to CreateTrainingJob, for a folder of small files; what following costs.
+"""Seconds and CPU seconds from a client's start to CreateTrainingJob, for a folder of small files.
 
 The clients send the same folder from the same machine to the same server, in turns: `algorun submit`, simple-sagemaker, and
 a script of the SageMaker SDK v2. S3, STS and IAM are moto's; the server of the tests answers for SageMaker and carries out the
 jobs. Each client is ended once its CreateTrainingJob has come. "first": nothing is in the bucket; "again": the same line
 once more, after the job has ended; `algorun submit` gets `--force` then, because it does not repeat a job that is done.
 
-Following: `algorun logs -f` of a job whose 16 hosts print 1,000 lines a second each; a process of its own serves the lines.
-The command's lines are counted: none may be missing.
+    python bench/client.py [--rounds 7] [--files 1000] [--no-peers] [--json FILE]
 
-    python bench/client.py [--rounds 7] [--files 1000] [--seconds 20] [--no-peers] [--old ALGORUN] [--json FILE]
-
-`--old`: an `algorun` of another version, to compare how long `algorun -h` and `algorun plan` take.
 simple-sagemaker and the SDK are those of .venv-sdk2 (make .venv-sdk2/ready); without it their rows are absent.
 """
 
@@ -35,9 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import boto3
 
 from algorun_client.aws.job_state import ENDED
-from bench import following
+from bench.processes import leave_by_signals
 from bench.quiet import paired_ratio
-from bench.rounds import leave_by_signals
 from bench.watching import Watch, in_front
 from tests.sagemaker_server.server_process import REGION, ServerProcess, running
 
@@ -199,46 +194,19 @@ def table(found: list[Client]) -> list[dict[str, object]]:
     return rows
 
 
-def commands(old: str, rounds: int) -> list[dict[str, object]]:
-    """How long `algorun -h` and `algorun plan` take, here and in another version."""
-    rows = []
-    for words in (["-h"], ["plan", "train.py"]):
-        seconds: dict[str, list[float]] = {str(OURS): [], old: []}
-        with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "train.py").touch()
-            for number in range(4 * rounds):
-                for program in random.Random(number).sample(list(seconds), 2):
-                    begun = time.perf_counter()
-                    done = subprocess.run([program, *words], cwd=folder, capture_output=True, check=False)
-                    seconds[program].append(time.perf_counter() - begun)
-                    if done.returncode:
-                        sys.exit(
-                            f"error: {program} {words} left with {done.returncode}: {done.stderr.decode()[-1000:]}"
-                        )
-        low, middle, high = paired_ratio(seconds[str(OURS)], seconds[old])
-        mine, theirs = (statistics.median(each) for each in seconds.values())
-        rows.append({"command": words[0], "s": mine, "old_s": theirs, "ratio": [low, middle, high]})
-        print(f"algorun {words[0]}: {mine:.3f} s, old {theirs:.3f} s, new/old {middle:.2f} ({low:.2f}-{high:.2f})")
-    return rows
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--files", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long the job prints that is followed")
     parser.add_argument("--no-peers", dest="peers", action="store_false", help="they take 20 s a turn")
-    parser.add_argument("--old", default="", help="an algorun of another version")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
     leave_by_signals()
-    machine = f"{os.cpu_count()} CPUs, {platform.system()} {platform.release()}"
-    print(f"Python {platform.python_version()}, boto3 {boto3.__version__}, {machine}")
+    print(
+        f"Python {platform.python_version()}, boto3 {boto3.__version__}, {os.cpu_count()} CPUs, {platform.platform()}"
+    )
     with tempfile.TemporaryDirectory(prefix="algorun-bench-") as folder:
         rows = submits(options, Path(folder))
-        rows += following.measure(OURS, Path(folder), options.seconds)
-    if options.old:
-        rows += commands(options.old, options.rounds)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")
     return 0

@@ -1,108 +1,30 @@
-"""Step time of the ddp entrypoint's loop beside a bare DDP loop, accelerate and Lightning: one model, the same two gloo
-processes, rounds in turn.
+"""Step time of the ddp entrypoint's loop beside a bare DDP loop: one model, the same two gloo processes, rounds in turn.
 
     python bench/ddp.py [--rounds 31] [--steps 50] [--model vit] [--batch-size 32] [--side 8] [--width 64] [--depth 4]
 
-Needs the packages of the entrypoint; accelerate and lightning are measured where they are installed. bench/loops.py
-says what the loops do. CPU time is shown beside because it hardly feels foreign load.
+bench/loops.py says what the loops do. CPU time is shown beside because it hardly feels foreign load.
 """
 
 import argparse
-import importlib.util
 import json
 import os
 import statistics
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
-from torch.nn import functional
 
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
-from bench.loops import Seconds, Setting, Stamped, Turn, add_sizes, bare, in_turn, ours
+from bench.loops import Seconds, Setting, add_sizes, bare, in_turn, ours
+from bench.processes import start
 from bench.quiet import quartiles
-from bench.ranks import start
 
-
-def accelerate(setting: Setting) -> Turn:
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True)
-    plain = setting.model()
-    model, optim = accelerator.prepare(plain, setting.optimizer(plain))
-
-    def turn() -> Seconds:
-        stamped = setting.batches()
-        for images, labels in stamped:
-            loss = functional.cross_entropy(model(images), labels)
-            optim.zero_grad()
-            accelerator.backward(loss)
-            optim.step()
-        return stamped.step_s()
-
-    return turn
-
-
-def lightning(setting: Setting) -> Turn:
-    import logging
-
-    import lightning.pytorch as pl
-    from lightning.pytorch.plugins.environments import TorchElasticEnvironment
-    from lightning.pytorch.strategies import DDPStrategy
-
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-
-    class Module(pl.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = setting.model()
-
-        def training_step(self, batch: tuple[torch.Tensor, torch.Tensor], index: int) -> torch.Tensor:
-            images, labels = batch
-            return functional.cross_entropy(self.inner(images), labels)
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return setting.optimizer(self)
-
-    class Source:
-        def __iter__(self) -> Stamped:
-            self.stamped = setting.batches()
-            return self.stamped
-
-    module = Module()
-
-    def turn() -> Seconds:
-        source = Source()
-        strategy = DDPStrategy(process_group_backend="gloo", cluster_environment=TorchElasticEnvironment())
-        trainer = pl.Trainer(
-            accelerator="cpu",
-            strategy=strategy,
-            devices=setting.comm.size,
-            max_epochs=1,
-            logger=False,
-            enable_checkpointing=False,
-            enable_progress_bar=False,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-        )
-        trainer.fit(module, source)
-        return source.stamped.step_s()
-
-    return turn
-
-
-CONTENDERS = {"bare DDP loop": bare, "algorun ddp": ours, "accelerate": accelerate, "Lightning": lightning}
-
-
-def present() -> dict[str, Callable[[Setting], Turn]]:
-    absent = {"accelerate": "accelerate", "Lightning": "lightning"}
-    return {n: c for n, c in CONTENDERS.items() if n not in absent or importlib.util.find_spec(absent[n])}
+CONTENDERS = {"bare DDP loop": bare, "algorun ddp": ours}
 
 
 def rank(args: argparse.Namespace) -> None:
@@ -111,7 +33,7 @@ def rank(args: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     with joined(read_world(os.environ)) as comm, tempfile.TemporaryDirectory() as folder:
         setting = Setting(args, comm, Path(folder))
-        turns = {name: make(setting) for name, make in present().items()}
+        turns = {name: make(setting) for name, make in CONTENDERS.items()}
         seconds = in_turn(turns, args.rounds, comm)
     if comm.is_leader:
         Path(args.result).write_text(json.dumps(seconds))
@@ -146,9 +68,6 @@ def table(args: argparse.Namespace, seconds: dict[str, list[Seconds]]) -> None:
         "\n|---|---|---|---|---|---|---|"
     )
     for name in CONTENDERS:
-        if name not in seconds:
-            print(f"| {name} | not installed | | | | | |")
-            continue
         low, middle, high = (value * 1e3 for value in quartiles(wall[name]))
         busy = statistics.median(cpu[name])
         ratio = statistics.median(floor) * 1e3 / middle

@@ -19,7 +19,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import socket
 import statistics
 import subprocess
@@ -28,7 +27,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
 from pathlib import Path
 
 from algorun.common.event_loop import Loop
@@ -243,8 +241,7 @@ def medians(rounds: Sequence[Round]) -> dict[str, float]:
 
 
 def show(rows: Sequence[Mapping[str, float]], troubles: Mapping[int, str]) -> None:
-    print("| hosts | share of a core | gate s | verdict s | go bytes |")
-    print("|---|---|---|---|---|")
+    print("| hosts | share of a core | gate s | verdict s | go bytes |\n|---|---|---|---|---|")
     for count, text in troubles.items():
         print(f"{count} hosts did not get through: {text}", file=sys.stderr)
     for row in rows:
@@ -276,17 +273,8 @@ def main() -> int:
     rows = [medians(rounds[count]) for count in counts if rounds[count]]
     show(rows, troubles)
     if options.json:
-        about = {
-            "date": date.today().isoformat(),
-            "python": platform.python_version(),
-            "kernel": platform.release(),
-            "cores": os.cpu_count(),
-            "ranks": options.ranks,
-            "rounds": options.rounds,
-            "seconds": options.seconds,
-        }
         all_rounds = [asdict(each) for count in counts for each in rounds[count]]
-        text = json.dumps({"about": about, "medians": rows, "rounds": all_rounds, "troubles": troubles}, indent=2)
+        text = json.dumps({"medians": rows, "rounds": all_rounds, "troubles": troubles}, indent=2)
         options.json.write_text(text + "\n")
     return 1 if troubles else 0
 

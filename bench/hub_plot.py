@@ -74,9 +74,9 @@ def draw(series: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
         Panel("gate_s", "gate: from the first connection to the last go", " s", LEFT + PLOT_W + GAP, widest, gate_top),
     )
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="Helvetica, Arial, sans-serif">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="Helvetica, Arial, sans-serif">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
     ]
-    out.append(f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>')
     for panel in panels:
         out += panel.frame(counts)
         for (_, each), colour in zip(series.items(), COLOURS, strict=False):

@@ -1,9 +1,9 @@
 """Seconds from a launcher's start to the last rank's first line, and from the last rank's last line to its exit.
 
-Every launcher and its bare peer run in the same rounds (rounds.py). One host always; two hosts as containers of the
-image algorun:cpu where Docker has it.
+Every launcher and its bare peer run on this machine in the same rounds, one after the other: a slow moment of the machine hits
+all of them. The figures are medians over the rounds; a difference to a peer is the median of the differences within a round.
 
-    python bench/launch.py [--rounds 7] [--no-containers | --only-containers] [--no-toolkit] [--json FILE]
+    python bench/launch.py [--rounds 7] [--json FILE]
 """
 
 from __future__ import annotations
@@ -13,18 +13,29 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.containers import IMAGE, LIMIT_S, has_image, in_containers
-from bench.jobs import MPI, job_folder, job_folders, program
-from bench.rounds import Broken, Launch, Run, leave_by_signals, measure, report
+from bench.processes import leave_by_signals
 
+LIMIT_S = 180.0
+PROGRAM = """\
+import os, time
+first = time.time()
+rank = os.environ.get("RANK") or os.environ.get("OMPI_COMM_WORLD_RANK") or "0"  # AWS's toolkit gives none to a single process
+folder = os.environ["MARKS"]
+open(f"{folder}/first-{rank}", "w").write(repr(first))
+open(f"{folder}/last-{rank}", "w").write(repr(time.time()))
+"""
 SPAWNER = """\
 import os, subprocess, sys
 ranks = []
@@ -32,17 +43,89 @@ for rank in range(int(sys.argv[1])):
     ranks.append(subprocess.Popen([sys.executable, sys.argv[2]], env=dict(os.environ, RANK=str(rank))))
 sys.exit(max(rank.wait() for rank in ranks))
 """
+Run = Callable[[Path], tuple[float, float]]  # marks folder to (start, end) in Unix seconds
 
 
-def environ(**extra: str) -> dict[str, str]:
-    """This environment, with what root and two cores need."""
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        **extra,
-    }
+class Broken(Exception):
+    """A launch that failed or did not end in its time: no figure, and no reason to lose those of the others."""
+
+
+@dataclass
+class Launch:
+    """One way to start ranks: a name, the peer that it is held against, and how to run it once."""
+
+    name: str
+    peer: str
+    run: Run
+    ranks: int
+    start_s: list[float] = field(default_factory=list)
+    tail_s: list[float] = field(default_factory=list)
+    broken: str = ""
+
+    def once(self, scratch: Path) -> None:
+        """Runs it, checks that every rank left its marks, keeps the two times; not once more after it broke."""
+        if self.broken:
+            return
+        marks = scratch / f"marks-{uuid.uuid4().hex[:8]}"
+        marks.mkdir()
+        try:
+            started, ended = self.run(marks)
+            first, last = ([read(marks / f"{kind}-{rank}") for rank in range(self.ranks)] for kind in ("first", "last"))
+        except Broken as error:
+            self.broken = str(error)
+            print(f"{self.name}: {error}", file=sys.stderr, flush=True)
+        else:
+            self.start_s.append(max(first) - started)
+            self.tail_s.append(ended - max(last))
+
+
+def read(mark: Path) -> float:
+    if not mark.exists():
+        raise Broken(f"a rank left no mark {mark.name}")
+    return float(mark.read_text())
+
+
+def measure(launches: list[Launch], rounds: int, scratch: Path) -> None:
+    """One uncounted run each, then the rounds. Nothing runs before a single round, whose figures mean nothing anyway."""
+    for launch in launches if rounds > 1 else ():
+        launch.once(scratch)
+        launch.start_s.clear()
+        launch.tail_s.clear()
+    for number in range(rounds):
+        for launch in launches:
+            launch.once(scratch)
+        print(f"round {number + 1} of {rounds}", flush=True)
+
+
+def report(launches: list[Launch]) -> list[dict[str, object]]:
+    """Prints the table; returns its rows. A launch that broke has a row without figures."""
+    by_name = {launch.name: launch for launch in launches}
+    rows: list[dict[str, object]] = []
+    print(f"\n{'launch':40} {'start s':>8} {'over peer':>10} {'tail s':>8} {'over peer':>10}  rounds")
+    for launch in launches:
+        if launch.broken or not launch.start_s:
+            rows.append({"launch": launch.name, "rounds": 0, "broken": launch.broken})
+            print(f"{launch.name:40} {'broken' if launch.broken else 'no rounds'}")
+            continue
+        start, tail = statistics.median(launch.start_s), statistics.median(launch.tail_s)
+        row: dict[str, object] = {"launch": launch.name, "rounds": len(launch.start_s)}
+        row |= {"start_s": start, "tail_s": tail}
+        over = ["", ""]
+        peer = by_name.get(launch.peer)
+        if peer is not None and peer.start_s and not peer.broken:
+            more = [
+                statistics.median(a - b for a, b in zip(mine, theirs, strict=False))
+                for mine, theirs in ((launch.start_s, peer.start_s), (launch.tail_s, peer.tail_s))
+            ]
+            row |= {"peer": peer.name, "start_over_peer_s": more[0], "tail_over_peer_s": more[1]}
+            over = [f"{value:+.3f}" for value in more]
+        rows.append(row)
+        print(f"{launch.name:40} {start:8.3f} {over[0]:>10} {tail:8.3f} {over[1]:>10}  {len(launch.start_s)}")
+    return rows
+
+
+# What root and two cores need.
+ENVIRON = {"OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def process(argv: list[str], **extra: str) -> Run:
@@ -53,7 +136,7 @@ def process(argv: list[str], **extra: str) -> Run:
         try:
             done = subprocess.run(
                 argv,
-                env=environ(MARKS=str(marks), **extra),
+                env={**os.environ, **ENVIRON, "MARKS": str(marks), **extra},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 timeout=LIMIT_S,
@@ -71,10 +154,10 @@ def process(argv: list[str], **extra: str) -> Run:
     return run
 
 
-def one_host(scratch: Path, with_toolkit: bool) -> list[Launch]:
-    """All launches on this machine."""
+def contenders(scratch: Path) -> list[Launch]:
+    """The launchers that this machine has, each beside its bare peer."""
     marking, spawner = scratch / "program.py", scratch / "spawner.py"
-    marking.write_text(program())
+    marking.write_text(PROGRAM)
     spawner.write_text(SPAWNER)
     python, script = sys.executable, str(marking)
     ours = [str(Path(python).parent / "algorun"), "run"]
@@ -96,75 +179,38 @@ def one_host(scratch: Path, with_toolkit: bool) -> list[Launch]:
     else:
         print("mpirun is not on PATH: its rows are absent")
     toolkit = Path(python).parent / "train"
-    if with_toolkit and toolkit.exists():
-        # It waits for its own host name to resolve, for minutes.
-        tree = job_folder(scratch / "toolkit", "localhost", ["localhost"])
+    if toolkit.exists():
         path = f"{toolkit.parent}:{os.environ['PATH']}"
-        run = process([str(toolkit)], SAGEMAKER_BASE_DIR=str(tree), PATH=path)
+        run = process([str(toolkit)], SAGEMAKER_BASE_DIR=str(job_folder(scratch / "toolkit")), PATH=path)
         launches.append(Launch("sagemaker-training, 1 rank", "python", run, 1))
-    elif with_toolkit:
-        print(
-            "sagemaker-training is not installed beside this Python (pip install sagemaker-training): its rows are absent"
-        )
+    else:
+        print("no sagemaker-training beside this Python: its row is absent")
     return launches
 
 
-def two_hosts(scratch: Path, with_toolkit: bool) -> list[Launch]:
-    """All launches on two containers with two ranks each."""
-    hosts = ["algo-1", "algo-2"]
-    trees = job_folders(scratch / "trees", hosts)
-    script = "/opt/ml/code/program.py"
-    bare = {
-        host: f"torchrun --nnodes=2 --node-rank={rank} --nproc-per-node=2 --master-addr=algo-1 --master-port=29511 {script}"
-        for rank, host in enumerate(hosts)
-    }
-    mpirun = (
-        "mpirun -np 4 --host algo-1:2,algo-2:2 --bind-to none --mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0"
-        f" -x MARKS -x PATH python {script}"
-    )
-
-    def algorun(engine: str) -> Run:
-        commands = dict.fromkeys(hosts, "algorun train")
-        return in_containers(scratch, trees, commands, ALGORUN_ENGINE=engine, ALGORUN_SLOTS="2")
-
-    launches = [
-        Launch("2 containers: algorun native", "", algorun("native"), 4),
-        Launch("2 containers: torchrun", "", in_containers(scratch, trees, bare), 4),
-        Launch("2 containers: algorun torchrun", "2 containers: torchrun", algorun("torchrun"), 4),
-        Launch("2 containers: mpirun over ssh", "", in_containers(scratch, trees, {"algo-1": mpirun, "algo-2": "true"}), 4),
-        Launch("2 containers: algorun mpirun", "2 containers: mpirun over ssh", algorun("mpirun"), 4),
-    ]  # fmt: skip
-    if with_toolkit:  # its tail is a fixed 30 s, so that it runs once
-        alone = job_folders(scratch / "toolkit-mpi", hosts[:1], MPI)
-        starter = "python -c 'from sagemaker_training.cli.train import main; main()'"
-        run = in_containers(scratch, alone, {hosts[0]: starter})
-        launches.append(Launch("1 container: sagemaker-training, MPI x2", "", run, 2, 1))
-    return launches
+def job_folder(base: Path) -> Path:
+    """The /opt/ml tree of a job on one host, which runs the program."""
+    for part in ("input/config", "code", "model", "output/data"):
+        (base / part).mkdir(parents=True)
+    # The toolkit waits for its own host name to resolve, for minutes.
+    resources = {"current_host": "localhost", "hosts": ["localhost"], "network_interface_name": "lo"}
+    values = {"sagemaker_program": "program.py"}
+    for name, value in (("resourceconfig", resources), ("hyperparameters", values), ("inputdataconfig", {})):
+        (base / "input" / "config" / f"{name}.json").write_text(json.dumps(value))
+    (base / "code" / "program.py").write_text(PROGRAM)
+    return base
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--no-containers", action="store_true")
-    where.add_argument("--only-containers", action="store_true")
-    parser.add_argument("--no-toolkit", action="store_true", help="sagemaker-training's MPI runs take 30 s each")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args()
-    if options.only_containers and not has_image():
-        sys.exit(f"no image {IMAGE}: ./build.sh build --variant cpu")
     leave_by_signals()
     print(f"Python {platform.python_version()}, {os.cpu_count()} CPUs, {platform.system()} {platform.release()}")
     with tempfile.TemporaryDirectory(prefix="algorun-bench-") as folder:
-        scratch = Path(folder)
-        launches = [] if options.only_containers else one_host(scratch, not options.no_toolkit)
-        measure(launches, options.rounds, scratch)
-        if options.no_containers or not has_image():
-            print(f"two containers: not measured ({'not wished' if options.no_containers else f'no image {IMAGE}'})")
-        else:
-            two = two_hosts(scratch, not options.no_toolkit)
-            measure(two, options.rounds, scratch)
-            launches += two
+        launches = contenders(Path(folder))
+        measure(launches, options.rounds, Path(folder))
         rows = report(launches)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n")

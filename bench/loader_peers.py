@@ -1,9 +1,8 @@
-"""webdataset and Hugging Face's datasets as their documentation uses them, for bench/loaders.py and bench/tokens.py: the same
-files, the same decoding and resizing by Pillow or the same tokenizer, torch's DataLoader with the same workers."""
+"""webdataset and Hugging Face's datasets as their documentation uses them, for bench/loaders.py: the same files, the same
+decoding and resizing by Pillow, torch's DataLoader with the same workers."""
 
 import functools
 import io
-import itertools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,31 +59,3 @@ def streamed(dataset: IterableDataset, workers: int) -> Callable[[list[int]], in
     """A turn over a stream of batches, whose order is its own."""
     loader = DataLoader(dataset, batch_size=None, num_workers=workers, persistent_workers=True, prefetch_factor=4)
     return lambda order: sum(len(pixels) for pixels, _ in loader)
-
-
-def hub_tokens(channel: Path, tokenizer: Path, context: int, workers: int, cache: Path) -> Dataset:
-    """Text as transformers' example run_clm.py makes it with datasets: tokenized by `workers` processes, each document with
-    its end behind it, joined and cut into sequences of `context` tokens."""
-    import datasets
-    from transformers import AutoTokenizer
-
-    datasets.disable_progress_bars()
-    words = AutoTokenizer.from_pretrained(tokenizer)
-    files = sorted(map(str, channel.glob("*.jsonl")))
-    raw = datasets.load_dataset("json", data_files=files, split="train", cache_dir=str(cache))
-
-    def tokenized(rows: dict[str, list[str]]) -> dict[str, list[list[int]]]:
-        return {"input_ids": [[*ids, words.eos_token_id] for ids in words(rows["text"])["input_ids"]]}
-
-    def packed(rows: dict[str, list[list[int]]]) -> dict[str, list[list[int]]]:
-        joined = list(itertools.chain.from_iterable(rows["input_ids"]))
-        return {"input_ids": [joined[at : at + context] for at in range(0, len(joined) // context * context, context)]}
-
-    tokens = raw.map(tokenized, batched=True, num_proc=workers, remove_columns=["text"])
-    return tokens.map(packed, batched=True, num_proc=workers).with_format("torch")
-
-
-def token_batch(samples: list[dict[str, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and labels, as default_data_collator gives them: the model shifts the labels."""
-    inputs = torch.stack([each["input_ids"] for each in samples])
-    return inputs, inputs.clone()

@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import importlib
 import importlib.util
-import itertools
 import os
 import random
 import statistics
@@ -22,12 +21,13 @@ import sys
 import tarfile
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+import psutil
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
@@ -42,12 +42,8 @@ from bench.quiet import busy_s, paired_ratio
 CLASSES = 10
 SHARD = 10_000  # images per tar file, or less: each worker needs tar files of its own for webdataset
 BATCH = 64
-OURS, TARS, PEER, VISION = (
-    "algorun, folders",
-    "algorun, tar files",
-    "DataLoader, our decoding",
-    "DataLoader, ImageFolder",
-)
+OURS, TARS = "algorun, folders", "algorun, tar files"
+PEER, VISION = "DataLoader, our decoding", "DataLoader, ImageFolder"
 WEB, HUB = "webdataset, tar files", "datasets, imagefolder"
 Turn = Callable[[list[int]], int]
 
@@ -107,11 +103,11 @@ def ours(listing: Listing, args: argparse.Namespace) -> Turn:
     return turn
 
 
-def torchs(dataset: Dataset, args: argparse.Namespace, collate: Callable | None = None, batch: int = BATCH) -> Turn:
+def torchs(dataset: Dataset, args: argparse.Namespace, collate: Callable | None = None) -> Turn:
     chosen = Chosen()
     loader = DataLoader(
         dataset,
-        batch,
+        BATCH,
         sampler=chosen,
         num_workers=args.workers,
         persistent_workers=True,
@@ -198,18 +194,12 @@ def measure(turns: dict[str, Turn], args: argparse.Namespace) -> tuple[Seconds, 
 
 def own_s() -> float:
     """CPU seconds of this process and of its children, also of those that live."""
-    ticks = os.sysconf("SC_CLK_TCK")
     total = 0.0
-    for pid in (os.getpid(), *children()):
-        with contextlib.suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            total += (int(fields[11]) + int(fields[12])) / ticks
+    for process in (psutil.Process(), *psutil.Process().children()):
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system
     return total
-
-
-def children() -> Iterable[int]:
-    tasks = Path(f"/proc/{os.getpid()}/task").glob("*/children")
-    return list(itertools.chain.from_iterable(map(int, task.read_text().split()) for task in tasks))
 
 
 def main() -> None:
@@ -238,14 +228,13 @@ def main() -> None:
         if HUB in listed:
             turns[HUB] = torchs(listed[HUB], args, loader_peers.hub_batch)
         if installed("webdataset"):
-            batches = args.sample // whole
-            streams = loader_peers.web_images(folder / "tars", args.side, batches, BATCH)
+            streams = loader_peers.web_images(folder / "tars", args.side, args.sample // whole, BATCH)
             turns[WEB] = loader_peers.streamed(streams, args.workers)
         seconds, cpu, foreign = measure(turns, args)
     print(f"{args.workers} workers, {len(foreign)} rounds, other processes used {statistics.median(foreign):.2f} cores")
+    count = args.sample
     for name, took in seconds.items():
         low, ratio, high = paired_ratio(seconds[PEER], took)
-        count = args.sample
         print(
             f"{name:26} {count / statistics.median(took):8.0f} images/s   {ratio:.3f} of {PEER} ({low:.3f} to {high:.3f})"
             f"   {1e6 * statistics.median(cpu[name]) / count:.0f} us of CPU per image"

@@ -187,7 +187,5 @@ def add_sizes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", default="vit", choices=("vit", "convnet"))
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--side", type=int, default=8)
-    parser.add_argument("--patch-size", type=int)
-    parser.add_argument("--width", type=int)
-    parser.add_argument("--depth", type=int)
-    parser.add_argument("--heads", type=int)
+    for size in ("patch-size", "width", "depth", "heads"):
+        parser.add_argument(f"--{size}", type=int)

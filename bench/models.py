@@ -1,7 +1,7 @@
 """`ddp --model FOLDER` beside transformers.Trainer and a bare loop, whole on each rank and sharded: losses and steps per second.
 
     python bench/models.py [--rounds 7] [--steps 50] [--ranks 2] [--width 128] [--layers 4] [--context 128] [--batch-size 4]
-                           [--forms whole,sharded]
+                           [--forms whole sharded]
 
 A small Llama with random weights, its tokenizer and a text are made on the spot. In every round each contender runs a job of
 its own from the same weights, in an order that changes (bench/model_loops.py says what they do). A step's time is one whole turn
@@ -21,8 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.processes import start
 from bench.quiet import paired_ratio
-from bench.ranks import start
 
 NAMES = ("algorun ddp", "transformers.Trainer", "bare loop")
 FORMS = ("whole", "sharded")
@@ -102,7 +102,7 @@ def main() -> None:
     sizes = {"rounds": 7, "steps": 50, "ranks": 2, "width": 128, "layers": 4, "context": 128, "batch-size": 4}
     for option, default in sizes.items():
         parser.add_argument(f"--{option}", type=int, default=default)
-    parser.add_argument("--forms", default=",".join(FORMS), help="whole, sharded, or both with a comma")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     parser.add_argument("--json", type=Path)
     for hidden in ("contender", "form", "folder", "result"):
         parser.add_argument(f"--{hidden}", help=argparse.SUPPRESS)
@@ -113,10 +113,7 @@ def main() -> None:
     if args.result:
         rank(args)
         return
-    forms = args.forms.split(",")
-    if not set(forms) <= set(FORMS):
-        parser.error(f"--forms: {args.forms}; allowed: {', '.join(FORMS)}")
-    shuffle, found = random.Random(0), {(name, form): [] for name in NAMES for form in forms}
+    shuffle, found = random.Random(0), {(name, form): [] for name in NAMES for form in args.forms}
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         make_folder(folder, args)

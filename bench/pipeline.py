@@ -14,10 +14,10 @@ a core do not count; their number is told.
 import argparse
 import json
 import os
-import random
 import statistics
 import sys
-import time
+import tempfile
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,16 +27,17 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
+from torch.nn import functional
 
+from algorun_train.models import gpt
 from algorun_train.parallel.cut.any_module import cut
 from algorun_train.parallel.layout.grid import grid
 from algorun_train.parallel.model.model_stages import ModelStages
 from algorun_train.parallel.partition.cost_model import CostModel
-from algorun_train.parallel.partition.costs import Partition, SegmentProfile
+from algorun_train.parallel.partition.costs import SegmentProfile
 from algorun_train.parallel.partition.layers_to_stages import choose_stages
 from algorun_train.parallel.partition.memory import MemoryModel, preallocated
 from algorun_train.parallel.partition.profiling import combined, profile
-from algorun_train.parallel.run.live_memory import peak_bytes
 from algorun_train.parallel.run.options import RunOptions
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.run.process_groups import join
@@ -44,24 +45,25 @@ from algorun_train.parallel.schedules import PipelineShape
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.join import joined
 from algorun_train.ranks.world import read_world
-from bench.quiet import paired_ratio, quiet_rounds
-from bench.stages import MICROBATCH, RANKS, as_rank, loss, models, on_ranks, options, spread, targets_of
+from bench.processes import start
+from bench.quiet import FOREIGN, paired_ratio, quartiles, quiet_rounds
 
 PLAIN = ("1f1b", "interleaved")  # also as torch has them, on the same cuts
-SOLVED = 5  # at most so often the large search for a partition
+RANKS, MICROBATCH = 2, 4
+VOCABULARY, CONTEXT = 256, 128
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 2, "zbv": 2, "dualpipev": 2}
 
 
 class Bench:
-    """One model on two ranks."""
+    """A GPT on two ranks."""
 
-    def __init__(self, name: str, comm: Communicator, args: argparse.Namespace) -> None:
-        make, inputs = models(args)[name]
+    def __init__(self, comm: Communicator, args: argparse.Namespace) -> None:
+        spec = gpt.GptSpec(vocabulary=VOCABULARY, context=CONTEXT, width=args.width, depth=8, heads=4)
+        self.comm, self.microbatches, self.model = comm, args.microbatches, gpt.build(spec, seed=0)
         torch.manual_seed(0)
-        self.comm, self.microbatches, self.model = comm, args.microbatches, make()
-        self.inputs = inputs(MICROBATCH * args.microbatches)
+        count = MICROBATCH * args.microbatches
+        self.inputs, self.targets = torch.randint(0, VOCABULARY, (2, count, CONTEXT))
         self.cutting = cut(self.model, self.inputs[:MICROBATCH], stages=2 * RANKS)
-        self.targets = targets_of(self.model, self.inputs)
         self.axes = join(grid(comm.size, RANKS), comm.rank, comm.device)
         self.memory = MemoryModel(preallocated=preallocated(torch.__version__))
 
@@ -84,7 +86,6 @@ class Bench:
             for parameter in pipeline.parameters():
                 parameter.grad = None
 
-        step.pipeline = pipeline  # type: ignore[attr-defined]
         return step
 
     def plain(self, schedule: str, stages: int) -> Callable[[], None]:
@@ -111,9 +112,7 @@ class Bench:
     def _sequence(self) -> list[tuple[str, nn.Module]]:
         model = self.model
         blocks = [(f"blocks.{i}", block) for i, block in enumerate(model.blocks)]
-        if hasattr(model, "embed"):
-            return [("embed", model.embed), *blocks, ("norm", model.norm), ("head", model.head)]
-        return [("patches", model.patches), *blocks, ("norm", model.norm), ("mean", Mean()), ("head", model.head)]
+        return [("embed", model.embed), *blocks, ("norm", model.norm), ("head", model.head)]
 
     def alone(self) -> Callable[[], None]:
         """All of it on rank 0, microbatch by microbatch, while rank 1 waits."""
@@ -128,159 +127,95 @@ class Bench:
         return step
 
 
+def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(output.flatten(0, -2), target.flatten())
+
+
 def even(segments: int, stages: int) -> tuple[int, ...]:
     """The first segment of each stage, with equal numbers of segments as near as that goes."""
     return tuple(segments * stage // stages for stage in range(stages))
 
 
-class Mean(nn.Module):
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return tokens.mean(dim=1)
+def predicted(bench: Bench, segments: list[SegmentProfile], schedule: str) -> CostModel:
+    return CostModel(segments, PipelineShape(schedule, RANKS, CHUNKS[schedule], bench.microbatches), bench.memory)
 
 
-def rounds(
-    bench: Bench, turns: dict[str, Callable[[], None]], args: argparse.Namespace
-) -> tuple[dict[str, list[float]], list[list[SegmentProfile]], int]:
-    """Seconds per step of every contender and the profile of each round that counts; the number of those that don't."""
-    profiles, latest = [], []
-    seconds, dropped = quiet_rounds(
-        bench.comm, turns, args.rounds, args.steps, args.foreign,
-        before=lambda: latest.append(bench.segments()),
-        kept=lambda: profiles.append(combined(bench.comm.gather(latest[-1]))),
-    )  # fmt: skip
-    return seconds, profiles, dropped
-
-
-def partition(bench: Bench, segments: list[SegmentProfile], schedule: str, begins: tuple[int, ...] | None) -> Partition:
-    shape = PipelineShape(schedule, RANKS, CHUNKS[schedule], bench.microbatches)
-    if begins is None:
-        return bench.comm.from_leader(lambda: chosen(CostModel(segments, shape, bench.memory)))
-    return CostModel(segments, shape, bench.memory).predict(begins)
-
-
-def chosen(costs: CostModel) -> Partition:
+def fastest(costs: CostModel) -> tuple[int, ...]:
+    """The first segment of each stage."""
     found = choose_stages(costs)
     assert found is not None  # without a limit
-    return found
+    return found.begins
 
 
-def schedules_table(comm: Communicator, args: argparse.Namespace) -> dict:
-    """Every schedule on the first model."""
-    name = next(iter(models(args)))
-    bench = Bench(name, comm, args)
-    first = comm.from_leader(lambda: bench.segments())
-    begins = {s: partition(bench, first, s, None).begins for s in CHUNKS}
+def measured(comm: Communicator, args: argparse.Namespace) -> dict:
+    """Seconds per step of each contender in each round, the ideal of each schedule, and the number of dropped rounds."""
+    bench = Bench(comm, args)
+    first = comm.from_leader(bench.segments)
+    begins = {s: comm.from_leader(lambda s=s: fastest(predicted(bench, first, s))) for s in CHUNKS}
     turns = {"one process": bench.alone()}
-    turns |= {f"{s}": bench.ours(s, begins[s]) for s in CHUNKS}
+    turns |= {s: bench.ours(s, begins[s]) for s in CHUNKS}
     for s in PLAIN:
         turns[f"{s}, even layers"] = bench.ours(s, bench.even(first, RANKS * CHUNKS[s]))
         turns[f"torch's {s}, plain"] = bench.plain(s, RANKS * CHUNKS[s])
-    seconds, profiles, dropped = rounds(bench, turns, args)
+    profiles, latest = [], []
+    seconds, dropped = quiet_rounds(
+        comm, turns, args.rounds, args.steps, args.foreign,
+        before=lambda: latest.append(bench.segments()),
+        kept=lambda: profiles.append(combined(comm.gather(latest[-1]))),
+    )  # fmt: skip
     segments = combined(profiles, statistics.median)
-    ideal = {s: partition(bench, segments, s, begins[s]).step_s for s in CHUNKS}
-    return {"model": name, "seconds": seconds, "ideal": ideal, "dropped": dropped}
-
-
-def partitions_table(comm: Communicator, args: argparse.Namespace) -> list[dict]:
-    """Even layers and the speed plan of each model, predicted and measured, and memory."""
-    rows = []
-    for name in models(args):
-        bench = Bench(name, comm, args)
-        first = comm.from_leader(lambda bench=bench: bench.segments())
-        cuts = {"even": bench.even(first, RANKS), "speed": partition(bench, first, "1f1b", None).begins}
-        turns = {plan: bench.ours("1f1b", begins) for plan, begins in cuts.items()}
-        seconds, profiles, dropped = rounds(bench, turns, args)
-        segments = combined(profiles, statistics.median)
-        planned = {plan: partition(bench, segments, "1f1b", begins) for plan, begins in cuts.items()}
-        measured = comm.gather(bytes_of(turns["speed"]))
-        rows.append(
-            {
-                "model": name,
-                "cuts": cuts,
-                "seconds": seconds,
-                "predicted": {plan: each.step_s for plan, each in planned.items()},
-                "bytes": {"predicted": planned["speed"].rank_bytes, "measured": measured},
-                "dropped": dropped,
-            }
-        )
-    return rows
-
-
-def bytes_of(turn: Callable[[], None]) -> int:
-    """Bytes of weights, gradients, two moments, what autograd keeps at its peak, and receive buffers."""
-    pipeline = turn.pipeline  # type: ignore[attr-defined]
-    _, size = peak_bytes(pipeline, turn)
-    return 4 * sum(p.numel() * p.element_size() for p in pipeline.parameters()) + size
-
-
-def solver_s(optimize: str, times: int) -> float:
-    """1,000 segments over 64 stages, 256 microbatches, under a limit; the slowest of so many."""
-    draw = random.Random(0)
-    segments = [
-        SegmentProfile(
-            f"s{i}", (f"s{i}",), draw.random(), draw.random(), draw.randrange(10**6), draw.randrange(10**6), 4096
-        )
-        for i in range(1000)
-    ]
-    slowest = 0.0
-    for _ in range(times):
-        begun = time.perf_counter()
-        choose_stages(CostModel(segments, PipelineShape("1f1b", 64, 1, 256)), optimize, 10**10)
-        slowest = max(slowest, time.perf_counter() - begun)
-    return slowest
+    ideal = {s: predicted(bench, segments, s).predict(begins[s]).step_s for s in CHUNKS}
+    return {"seconds": seconds, "ideal": ideal, "dropped": dropped}
 
 
 def rank(args: argparse.Namespace) -> None:
-    as_rank()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
     with joined(read_world(os.environ)) as comm:
-        result = {"schedules": schedules_table(comm, args), "partitions": partitions_table(comm, args)}
+        result = measured(comm, args)
         if comm.is_leader:
-            result["solver_s"] = {plan: solver_s(plan, min(args.rounds, SOLVED)) for plan in ("speed", "memory")}
             Path(args.result).write_text(json.dumps(result))
         dist.barrier()
 
 
 def main() -> None:
-    args = options(__doc__).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("rounds", 15), ("steps", 3), ("microbatches", 8)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument(
+        "--foreign", type=float, default=FOREIGN, help="cores that others may use in a round that counts"
+    )
+    parser.add_argument("--width", type=int, default=192, help="of the model: a multiple of 4")
+    parser.add_argument("--json", type=Path, help="a file for all figures")
+    parser.add_argument("--result", help=argparse.SUPPRESS)
+    args = parser.parse_args()
     if args.result:
         rank(args)
         return
-    result = on_ranks(__file__)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "result.json"
+        start(__file__, RANKS, [*sys.argv[1:], "--result", str(file)], SAGEMAKER_BASE_DIR=folder)
+        result = json.loads(file.read_text())
     if args.json:
         args.json.write_text(json.dumps(result, indent=1) + "\n")
     show(args, result)
 
 
 def show(args: argparse.Namespace, result: dict) -> None:
-    table = result["schedules"]
-    middle = {name: statistics.median(values) for name, values in table["seconds"].items()}
+    seconds: dict[str, list[float]] = result["seconds"]
+    middle = {name: statistics.median(values) for name, values in seconds.items()}
     print(f"torch {torch.__version__}, {RANKS} processes, {args.microbatches} microbatches of {MICROBATCH}")
-    print(
-        f"{table['model']}; {args.rounds} rounds of {args.steps} steps, {table['dropped']} dropped for foreign load\n"
-    )
+    print(f"{args.rounds} rounds of {args.steps} steps, {result['dropped']} dropped for foreign load\n")
     print("| schedule | ms per step | quartiles | speed-up over one process | over the ideal |\n|---|---|---|---|---|")
-    for name, values in table["seconds"].items():
-        ideal = table["ideal"].get(name)
-        over = f"{middle[name] / ideal:.3f}" if ideal else ""
+    for name, values in seconds.items():
+        low, _, high = (value * 1e3 for value in quartiles(values))
+        over = f"{middle[name] / result['ideal'][name]:.3f}" if name in result["ideal"] else ""
         up = middle["one process"] / middle[name]
-        print(f"| {name} | {middle[name] * 1e3:.0f} | {spread(values)} | {up:.2f} | {over} |")
+        print(f"| {name} | {middle[name] * 1e3:.0f} | {low:.0f} - {high:.0f} | {up:.2f} | {over} |")
     print("\n| same cuts | over torch's own, median of the rounds | 95 % interval |\n|---|---|---|")
     for name in PLAIN:
-        seconds = table["seconds"]
         low, half, high = paired_ratio(seconds[f"{name}, even layers"], seconds[f"torch's {name}, plain"])
         print(f"| {name} | {half:.3f} | {low:.3f} - {high:.3f} |")
-    print(
-        "\n| model | even layers: predicted, measured ms | speed plan: predicted, measured ms | even / speed | "
-        "MiB per rank: predicted | measured |\n|---|---|---|---|---|---|"
-    )
-    for row in result["partitions"]:
-        found = {plan: statistics.median(values) for plan, values in row["seconds"].items()}
-        times = [f"{row['predicted'][plan] * 1e3:.0f}, {found[plan] * 1e3:.0f}" for plan in ("even", "speed")]
-        sizes = [", ".join(f"{size / 2**20:.1f}" for size in row["bytes"][key]) for key in ("predicted", "measured")]
-        gain = found["even"] / found["speed"]
-        print(f"| {row['model']} | {times[0]} | {times[1]} | {gain:.3f} | {sizes[0]} | {sizes[1]} |")
-    took = ", ".join(f"{seconds:.2f} s for {optimize}" for optimize, seconds in result["solver_s"].items())
-    print(f"\n1,000 segments over 64 stages are solved in {took} (the slowest of {min(args.rounds, SOLVED)}).")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
 import urllib.error
@@ -12,7 +11,6 @@ import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 from tests.sagemaker_server.server_process import ServerProcess
 
@@ -26,39 +24,6 @@ def cpu_s(pid: int) -> float:
     """CPU seconds of a process and of its children that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return sum(int(each) for each in fields[11:15]) / HERTZ
-
-
-class Server(ThreadingHTTPServer):
-    """Says nothing about clients that were ended."""
-
-    daemon_threads = True
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Of a request."""
-        if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
-
-
-class Handler(BaseHTTPRequestHandler):
-    """Answers as services with JSON 1.1 do, and logs nothing."""
-
-    protocol_version = "HTTP/1.1"
-
-    def body(self) -> bytes:
-        """Of the request."""
-        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-
-    def reply(self, status: int, content: bytes) -> None:
-        """An answer, also to a client that was ended."""
-        with contextlib.suppress(OSError):
-            self.send_response(status)
-            self.send_header("Content-Type", "application/x-amz-json-1.1")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        """Not on stderr."""
 
 
 class Watch:
@@ -88,13 +53,15 @@ def in_front(server: ServerProcess, watch: Watch) -> Iterator[str]:
     """The address of a server that passes everything on."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    class Front(Handler):
+    class Front(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def do_POST(self) -> None:
             target = self.headers.get("X-Amz-Target", "")
             creates = target == "SageMaker.CreateTrainingJob"
             if creates:
                 watch.created()
-            content = self.body()
+            content = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             url = server.moto_url if target == ELSEWHERE else server.url
             headers = {name: self.headers[name] for name in PASSED_ON if name in self.headers}
             try:
@@ -105,7 +72,18 @@ def in_front(server: ServerProcess, watch: Watch) -> Iterator[str]:
             if creates:
                 watch.answered.set()
 
-    front = Server(("127.0.0.1", 0), Front)
+        def reply(self, status: int, content: bytes) -> None:
+            with contextlib.suppress(OSError):  # the client was ended
+                self.send_response(status)
+                self.send_header("Content-Type", "application/x-amz-json-1.1")
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """Not on stderr."""
+
+    front = ThreadingHTTPServer(("127.0.0.1", 0), Front)
     thread = threading.Thread(target=front.serve_forever, daemon=True)
     thread.start()
     try:

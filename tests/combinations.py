@@ -25,7 +25,7 @@ COMBINATIONS = (
         },
     ),
     Later(
-        "`make bench-quick` runs all checks of `make gpu-test` on the CPU.",
+        "`make bench SIZE=quick` runs all checks of `make gpu-test` on the CPU.",
         {"repository/test_gpu_test_runs.py::test_the_harness_runs_jobs_measures_and_writes_its_page": ()},
     ),
     Later(

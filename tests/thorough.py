@@ -375,7 +375,7 @@ LATER = (
         {f"{WHOLE}/test_first_job.py::test_a_stopped_run_goes_on_and_ends_with_the_weights_of_one_that_was_not": ()},
     ),
     Later(
-        "All checks of `make gpu-test` on the CPU. `make bench-quick` runs them as well, in CI.",
+        "All checks of `make gpu-test` on the CPU. `make bench SIZE=quick` runs them as well, in CI.",
         {"repository/test_gpu_test_runs.py::test_the_harness_runs_jobs_measures_and_writes_its_page": ()},
     ),
     Later(

@@ -56,7 +56,7 @@ def test_the_policy_stops_a_script_and_a_request_that_got_into_the_page(browser,
 
 
 def test_16_hosts_with_10_000_values_a_metric_are_drawn_from_less_than_5_mb(browser, large):
-    """How soon they are on the screen: bench/page.py."""
+    """How soon they are on the screen: docs/report.md."""
     browser.look()
     browser.open(large)
     assert large.stat().st_size < 5_000_000

@@ -1,9 +1,8 @@
-"""Benchmarks rot unless something runs them: `make bench-quick` and `make bench-docker` run each once."""
+"""Benchmarks rot unless something runs them: `make bench SIZE=quick` runs each once."""
 
 from __future__ import annotations
 
 import ast
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,28 +10,25 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STAND_IN = "keep_compose.py"  # another benchmark's docker; nobody starts it by hand
 PROGRAMS = sorted(
-    path.name
-    for path in (ROOT / "bench").glob("*.py")
-    if 'if __name__ == "__main__":' in path.read_text() and path.name != STAND_IN
+    path.name for path in (ROOT / "bench").glob("*.py") if 'if __name__ == "__main__":' in path.read_text()
 )
 
 
-def recipe(target: str) -> str:
-    """The lines below `target:` in the Makefile."""
-    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    assert found, target
-    return found[1]
+def commands(*words: str) -> str:
+    """What `make bench` would run."""
+    argv = ["make", "--dry-run", "bench", *words]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.parametrize("words", [(), ("SIZE=quick",)], ids=["whole", "quick"])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_every_benchmark_is_run_once_by_a_quick_target(program):
-    assert f"bench/{program} " in recipe("bench-quick") + recipe("bench-docker")
+def test_every_benchmark_is_run_in_both_sizes(program, words):
+    assert f"bench/{program}" in commands(*words)
 
 
-def test_the_quick_targets_write_nothing_into_the_docs():
-    assert "docs/" not in recipe("bench-quick") + recipe("bench-docker")
+def test_benchmarks_write_nothing_into_the_docs():
+    assert "docs/" not in commands() + commands("SIZE=quick")
 
 
 def test_the_package_is_this_repository_s_whatever_else_is_installed(tmp_path):

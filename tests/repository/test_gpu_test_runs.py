@@ -11,7 +11,7 @@ import time
 
 from tests.conftest import ROOT, clean_environ
 
-ONLY = "doctor,plan,pipeline,graph,index,step,memory"  # `make bench-quick` runs all of them
+ONLY = "doctor,plan,pipeline,graph,index,step,memory"  # `make bench SIZE=quick` runs all of them
 
 
 def start(folder, only: str) -> subprocess.Popen[str]:

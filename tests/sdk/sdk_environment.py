@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 import zipfile
@@ -16,13 +17,26 @@ from pathlib import Path
 from sdk_docker import IMAGE, docker
 
 from algorun.common.free_ports import free_ports
-from bench.ray_hosts import wheels
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PYTHON = {client: REPOSITORY / f".venv-sdk{client[1]}" / "bin" / "python" for client in ("v2", "v3")}
 PACKAGE = "sdk_row_package-1.0-py3-none-any.whl"
 RAY = "2.60.0"
+DOWNLOAD_S = 900.0
 NOT_FOR_TASKS = ("pandas", "pyarrow", "numpy", "tensorboard")  # large, and for Ray's libraries only
+
+
+def ray_wheels() -> Path:
+    """A folder with Ray and what it needs, for the Python of the image."""
+    folder = REPOSITORY / ".build" / f"ray-wheels-{RAY}"
+    if not (folder / "ready").exists():
+        show = "import sys; print('%d.%d' % sys.version_info[:2])"
+        python = docker("run", "--rm", "--network", "none", "--entrypoint", "python3", IMAGE, "-c", show)
+        folder.mkdir(parents=True, exist_ok=True)
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), "--only-binary", ":all:"]
+        subprocess.run([*pip, "--python-version", python, f"ray[data,train]=={RAY}"], check=True, timeout=DOWNLOAD_S)
+        (folder / "ready").touch()
+    return folder
 
 
 def why_not() -> str:
@@ -88,7 +102,7 @@ def write_package(folder: Path) -> None:
 def write_ray(folder: Path) -> None:
     """Ray's wheels beside a requirements.txt that names Ray: the job's containers have no index."""
     (folder / "wheels").mkdir()
-    for wheel in wheels(RAY, IMAGE).glob("*.whl"):
+    for wheel in ray_wheels().glob("*.whl"):
         if not wheel.name.startswith(NOT_FOR_TASKS):
             shutil.copy(wheel, folder / "wheels" / wheel.name)
     (folder / "requirements.txt").write_text(f"--no-index\n--find-links ./wheels\nray=={RAY}\n")

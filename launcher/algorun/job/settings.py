@@ -245,9 +245,7 @@ CUDA_ON_CPU = Setting(
     "`torch.cuda.is_available()` is also true for the script. With `strict`, in any script, devices named cuda compute on "
     "the CPU and refuse what a GPU refuses (docs/scripts.md)",
 )  # fmt: skip
-IMAGE = Setting(
-    "ALGORUN_IMAGE", "algorun:cpu", text_of, "an image", "The image that compose starts and that the benchmarks measure"
-)
+IMAGE = Setting("ALGORUN_IMAGE", "algorun:cpu", text_of, "an image", "The image that compose starts")
 
 WAITS = (
     *(GATE_S, PREPARE_S, START_S, HEARTBEAT_S, HEARTBEAT_TIMEOUT_S, BLAME_S, HANG_S, TIMES_S, RESTART_S, GRACE_S, KILL_S, LEAVE_S),
@@ -260,5 +258,5 @@ GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
     "Waits of the launcher": WAITS,
     "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, CHECKPOINT_DIR, RUN_DIR, SHIM, RANK, LOCAL_RANK),
     "smdistributed": (CUDA_ON_CPU,),
-    "docker/compose.yaml and bench": (IMAGE,),
+    "docker/compose.yaml": (IMAGE,),
 }

@@ -1,6 +1,7 @@
-"""Starts a benchmark's ranks on this machine."""
+"""Starts a benchmark's ranks on this machine, and ends the benchmark when a signal asks for it."""
 
 import os
+import signal
 import subprocess
 import sys
 from typing import IO
@@ -22,3 +23,16 @@ def start(program: str, processes: int, argv: list[str], output: IO[str] | None 
     codes = [process.wait() for process in running]
     if any(codes):
         sys.exit("error: a benchmark process failed")
+
+
+def leave_by_signals() -> None:
+    """SIGTERM, SIGINT and SIGHUP end the benchmark as an exception does, so that what it made is removed."""
+    signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+    def leave(number: int, _frame: object) -> None:
+        for one in signals:
+            signal.signal(one, signal.SIG_IGN)  # the removal is not to be interrupted
+        sys.exit(128 + number)
+
+    for one in signals:
+        signal.signal(one, leave)
