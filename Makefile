@@ -67,21 +67,21 @@ demo-pipeline: $(VENV)/ready  ## Train a GPT in pipeline stages, kill it half wa
 
 # $(call run_tests,OPTIONS,MARKERS): those that measure a promised time run last, with nothing beside them.
 run_tests = status=0; \
-	$(BIN)/pytest $(1) -m 'not docker and not timed and not frameworks $(2)' -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	$(BIN)/pytest $(1) -m 'not docker and not root $(2)' --ignore tests/frameworks -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
 	    --durations 60 --durations-min 1 \
 	    || status=$$?; \
-	$(BIN)/pytest -m 'timed $(2)' tests/launcher || status=$$?; \
+	$(BIN)/pytest --alone -m 'not docker and not root $(2)' tests/launcher || status=$$?; \
 	exit $$status
 
 test: $(VENV)/ready-test  ## Run tests of everything that the project does (6 minutes; those with Docker are in compose-test)
-	$(call run_tests,--hypothesis-profile quick,and not thorough)
+	$(call run_tests,--hypothesis-profile quick,and not slow)
 
 typed-lines: $(VENV)/ready  ## Type every line of the README and of the task pages; print the seconds of each (3 minutes)
 	$(BIN)/python tests/typed_lines.py README.md docs/first-job.md docs/chains.md
 
 test-light: $(VENV)-light/ready  ## Run the tests that need no torch, in an environment without it (4 minutes)
 	$(VENV)-light/bin/python -m pytest -p tests.without_torch --hypothesis-profile quick -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
-	    -m 'not docker and not timed and not frameworks and not thorough' --durations 30 --durations-min 2
+	    -m 'not docker and not root and not slow' --durations 30 --durations-min 2
 
 # A newcomer's Debian 13 has Python 3.13, and its torch is PyPI's, with CUDA: GB that CI does not download.
 newcomer-trixie:  ## Run `make demo` and `make test` on a bare Debian 13 (30 minutes; Docker, mmdebstrap; downloads 4 GB)
@@ -93,34 +93,36 @@ test-all: $(VENV)/ready-test  ## Run all tests that need no Docker: every engine
 
 # Tests with Open MPI are left to test-tools.
 test-more: $(VENV)/ready-test  ## Run what CI adds to `make test` and `make test-tools`: further cases, but not all combinations
-	$(call run_tests,,and (thorough or hypothesis) and not combination and not mpi)
+	$(call run_tests,,and (slow or hypothesis))
 
 test-rest: $(VENV)/ready-test  ## Run what `make test` leaves to `make test-all`
-	$(call run_tests,,and (thorough or hypothesis))
+	$(call run_tests,,and (slow or hypothesis))
 
+# What starts an mpirun, by name.
+MPI := 'mpirun or mpi_ or daemon_waits'
 # The environment's own Open MPI is PyPI's 5; one on top of it finds the distribution's on PATH.
 test-tools: $(VENV)/ready-test  ## Run what needs root or the distribution's tools: Open MPI 4.1, AWS's toolkit (gcc), the strict device (g++)
 	$(BIN)/python -c 'import sagemaker_training'
 	mpirun --version | grep 'Open MPI) 4\.1'
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadfile tests/contract tests/launcher/machine/test_port_owner.py tests/launcher/host/test_reused_pids.py \
 	    tests/launcher/host/test_run_folder.py tests/launcher/whole/test_process_limit.py tests/launcher/whole/test_clock_jumps.py tests/image/test_sdk_drivers.py tests/launcher/whole/test_failure_file.py tests/launcher/whole/test_openmpi.py
-	$(BIN)/pytest -m 'not thorough' -n $(TEST_WORKERS) tests/strict_cuda
+	$(BIN)/pytest -m 'not slow' -n $(TEST_WORKERS) tests/strict_cuda
 	rm -rf .build/openmpi-4
 	$(BIN)/python tests/layered.py .build/openmpi-4
-	.build/openmpi-4/bin/python -m pytest -m 'mpi and not docker and not chaos and not timed and not combination' -n $(TEST_WORKERS) \
-	    --dist loadfile --no-loadscope-reorder tests/launcher tests/train tests/compat --ignore tests/launcher/whole/test_openmpi.py
-	.build/openmpi-4/bin/python -m pytest -m 'mpi and timed and not combination' tests/launcher/whole
+	.build/openmpi-4/bin/python -m pytest -k $(MPI) -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	    tests/launcher/host tests/launcher/inside tests/launcher/whole tests/train/jobs tests/compat --ignore tests/launcher/whole/test_openmpi.py
+	.build/openmpi-4/bin/python -m pytest --alone -k $(MPI) tests/launcher/whole
 
 # Ray and what it needs stay out of the environment of all other tests. One cluster at a time: each takes two cores.
 test-ray: $(VENV)/ready-test  ## Run the tests of the engine ray, in an environment of its own; with Docker and the image also in containers (10 minutes)
 	rm -rf .build/ray
 	$(BIN)/python tests/layered.py .build/ray -r tests/launcher/whole/ray.txt
-	ALGORUN_TEST_IMAGE=$(IMAGE) .build/ray/bin/python -m pytest -m ray tests/launcher/whole tests/e2e
+	ALGORUN_TEST_IMAGE=$(IMAGE) .build/ray/bin/python -m pytest -m 'not slow or docker' tests/launcher/whole/test_ray*.py tests/e2e/test_ray_containers.py
 
 # Each framework in an environment of its own below .build, on top of the project's.
 test-frameworks: $(VENV)/ready-test  ## Run JAX, TensorFlow, Accelerate, Lightning, DeepSpeed on simulated hosts (downloads 400 MB)
 	$(BIN)/python -m tests.frameworks.environments
-	$(BIN)/pytest -m frameworks tests/frameworks
+	$(BIN)/pytest tests/frameworks
 
 $(VENV)/ready-fuzz: $(VENV)/ready-test
 	$(BIN)/pip install --quiet $(LOCKED) --group test --group fuzz
@@ -134,10 +136,10 @@ image-cpu:
 	./build.sh build --variant cpu --tag $(IMAGE)
 
 compose-test: $(VENV)/ready-test image-cpu  ## Run the tests in containers (builds the image first; docker-registry and aws on PATH)
-	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m 'docker and not ray' tests/e2e
+	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m docker tests/e2e --ignore tests/e2e/test_ray_containers.py
 
 compose-test-quick: $(VENV)/ready-test image-cpu  ## Run those that CI runs: each behaviour, but not all combinations
-	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m 'docker and not ray and not combination' tests/e2e
+	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m 'docker and not slow' tests/e2e --ignore tests/e2e/test_ray_containers.py
 
 # The SageMaker SDKs exclude each other, and neither belongs to the project's own environment.
 $(VENV)-sdk%/ready: tests/sdk/requirements-v%.txt
@@ -149,17 +151,17 @@ $(VENV)-sdk%/ready: tests/sdk/requirements-v%.txt
 SDK_NEEDS := $(VENV)/ready-test $(VENV)-sdk2/ready $(VENV)-sdk3/ready
 
 sdk-test: $(SDK_NEEDS) image-cpu  ## Run the SageMaker SDKs v2 and v3 against the image and write docs/sdk-table.md (25 minutes)
-	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m sdk --sdk-table docs/sdk-table.md tests/sdk
+	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m docker --sdk-table docs/sdk-table.md tests/sdk
 
 sdk-test-quick: $(SDK_NEEDS) image-cpu  ## Run the rows that every change has to pass (5 minutes)
-	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m 'sdk and quick' tests/sdk
+	ALGORUN_TEST_IMAGE=$(IMAGE) $(BIN)/pytest -m 'docker and not slow' tests/sdk
 
 chaos: $(VENV)/ready-test  ## Run the fault table and write docs/chaos.md (40 minutes; root, iproute2)
 	./build.sh build --variant cpu
-	$(BIN)/pytest -m chaos --chaos-table docs/chaos.md tests/chaos
+	$(BIN)/pytest -m root --chaos-table docs/chaos.md tests/chaos
 
 chaos-quick: $(VENV)/ready-test  ## Run the faults that every change has to survive (2 minutes; root, iproute2)
-	$(BIN)/pytest -m 'chaos and quick' tests/chaos
+	$(BIN)/pytest -m 'root and not slow' tests/chaos
 
 image:  ## Build the CUDA image
 	./build.sh build

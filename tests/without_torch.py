@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import thorough
+from tests.conftest import like
 
 TESTS = Path(__file__).parent
 FOLDERS = ("client", "fuzz", "image", "launcher", "report", "repository")
@@ -75,7 +75,7 @@ def row_of(item: pytest.Item) -> str | None:
     """The row that names this test."""
     name = item.nodeid.removeprefix("tests/")
     file, test = name.partition("::")[0], name.partition("[")[0]
-    return next((row for row in NEED_TORCH if row in (file, test) or thorough.like(name, row)), None)
+    return next((row for row in NEED_TORCH if row in (file, test) or like(name, row)), None)
 
 
 def pytest_configure(config: pytest.Config) -> None:

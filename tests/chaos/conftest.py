@@ -1,4 +1,4 @@
-"""`make chaos` asks for the marker; without it these tests are not selected. The table is printed at the end."""
+"""What the fault table needs of the machine. The table is printed at the end."""
 
 from __future__ import annotations
 
@@ -17,20 +17,9 @@ from .sweep import sweep
 NEEDED = ("ip", "ss", "nsenter", "unshare", "mount", "umount")
 
 
-def _chosen(config: pytest.Config) -> bool:
-    return "chaos" in (config.option.markexpr or "")
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-table", type=Path, metavar="FILE", help="write the fault table as Markdown")
     parser.addoption("--chaos-repeats", type=int, default=1, metavar="N", help="so many runs of cases with several")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    mine = [item for item in items if item.get_closest_marker("chaos")]
-    if mine and not _chosen(config):
-        config.hook.pytest_deselected(items=mine)
-        items[:] = [item for item in items if item not in mine]
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +59,7 @@ def lane(folder: Path, repeats: int, request: pytest.FixtureRequest) -> Iterator
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if not table.RECORDS or not _chosen(config):
+    if not table.RECORDS:
         return
     terminalreporter.section("chaos")
     for line in [*table.as_text(), table.summary()]:

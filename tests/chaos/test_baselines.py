@@ -8,7 +8,7 @@ from .baselines import FAULTS, PEERS, SHARED
 from .cases import Case
 from .runner import Lane
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("peer", PEERS)

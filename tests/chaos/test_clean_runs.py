@@ -19,7 +19,7 @@ import pytest
 from .job import PROGRAMS, Job, algorun, training
 from .table import recorded
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 RUNS = 100
 TOGETHER = 8  # a run mostly waits for its slow network

@@ -17,7 +17,7 @@ from .cases import HEARTBEAT_S
 from .job import HOSTS, PROGRAMS
 from .table import RECORDS, Record, recorded
 
-pytestmark = [pytest.mark.chaos, pytest.mark.docker]
+pytestmark = [pytest.mark.root, pytest.mark.docker, pytest.mark.slow]
 
 LIMIT_S = 90.0
 MEMORY = "256m"

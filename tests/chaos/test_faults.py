@@ -1,4 +1,4 @@
-"""The fault table: every case of cases.py under its engines. `make chaos`."""
+"""The fault table: every case of cases.py under its engines. `make test-all PART=chaos`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from .cases import CASES, Case
 from .runner import Lane, run
 
-pytestmark = pytest.mark.chaos
+pytestmark = pytest.mark.root
 
 
 def _chosen(*, waits: bool) -> list[object]:
     return [
-        pytest.param(case, engine, id=f"{case.id}-{engine}", marks=[pytest.mark.quick] if engine in case.quick else [])
+        pytest.param(case, engine, id=f"{case.id}-{engine}", marks=[] if engine in case.quick else [pytest.mark.slow])
         for case in CASES
         for engine in case.engines
         if case.waits == waits

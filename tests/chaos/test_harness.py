@@ -15,7 +15,7 @@ from .job import PROGRAMS, Job
 from .network import namespaces
 from .sweep import sweep
 
-pytestmark = [pytest.mark.chaos, pytest.mark.quick]
+pytestmark = pytest.mark.root
 
 UNTIDY = """
 import os, subprocess, sys

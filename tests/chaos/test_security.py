@@ -22,7 +22,7 @@ from .host import Setup
 from .job import CONTROL_PORT, HOSTS, PROGRAMS, Job, algorun, training
 from .table import recorded
 
-pytestmark = pytest.mark.chaos
+pytestmark = pytest.mark.root
 
 LIMIT_S = 60.0
 HELLO_S = 5.0  # what a stranger has to prove itself
@@ -66,7 +66,7 @@ def files(folder: Path) -> list[Path]:
     return [path for path in found if path.is_file() and not path.is_symlink()]
 
 
-@pytest.mark.parametrize("engine", [pytest.param(e, marks=[pytest.mark.quick] if e == "native" else []) for e in ALL])
+@pytest.mark.parametrize("engine", [pytest.param(e, marks=[] if e == "native" else [pytest.mark.slow]) for e in ALL])
 def test_who_listens(engine: str, folder: Path) -> None:
     with (
         recorded("S1", "who listens", engine) as record,
@@ -93,6 +93,7 @@ def test_who_listens(engine: str, folder: Path) -> None:
         stopped(job)
 
 
+@pytest.mark.slow
 def test_strangers_are_closed_and_do_not_disturb(folder: Path) -> None:
     """From an address of the job with a wrong proof, and from one that is none of the job's."""
     options: dict[str, Any] = {
@@ -122,7 +123,7 @@ def test_strangers_are_closed_and_do_not_disturb(folder: Path) -> None:
         stopped(job)
 
 
-@pytest.mark.parametrize("engine", [pytest.param(e, marks=[pytest.mark.quick] if e == "native" else []) for e in ALL])
+@pytest.mark.parametrize("engine", [pytest.param(e, marks=[] if e == "native" else [pytest.mark.slow]) for e in ALL])
 def test_hyperparameters_arrive_exactly(engine: str, folder: Path) -> None:
     raw = {key: json.dumps(value) for key, value in HOSTILE.items()} | {"sagemaker_program": '"echo.py"'}
     with (
@@ -183,6 +184,7 @@ def unpacked(job: Job, members: list[tuple[str, bytes, str]]) -> str:
     return "unpacked inside" if codes == {0} else "refused"
 
 
+@pytest.mark.slow
 def test_a_hostile_tar_stays_inside(folder: Path) -> None:
     raw = {"sagemaker_program": "train.py", "sagemaker_submit_directory": "/mnt/ml/source.tar.gz"}
     with recorded("S4", "a source tar with ../, links, a device", "native") as record:
@@ -193,7 +195,7 @@ def test_a_hostile_tar_stays_inside(folder: Path) -> None:
         record.verdict = ", ".join(ends)
 
 
-@pytest.mark.parametrize("engine", [pytest.param(e, marks=[pytest.mark.quick] if e == "native" else []) for e in ALL])
+@pytest.mark.parametrize("engine", [pytest.param(e, marks=[] if e == "native" else [pytest.mark.slow]) for e in ALL])
 def test_secrets_are_nowhere(engine: str, folder: Path) -> None:
     """Of the environment, of hyperparameters and of the token: not in logs, not in failure, not in the process list."""
     environ = {"WANDB_API_KEY": SECRET + "-env", "ALGORUN_TOKEN": SECRET + "-token", "DB_PASSWORD": SECRET + "-pass"}
@@ -215,6 +217,7 @@ def test_secrets_are_nowhere(engine: str, folder: Path) -> None:
         record.verdict = "not in logs, failure, files, process list"
 
 
+@pytest.mark.slow
 def test_mpirun_leaves_no_key(folder: Path) -> None:
     """No sshd, no ssh key, nothing of Open MPI's on disk, also after a fault."""
     with (

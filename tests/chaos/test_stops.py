@@ -14,7 +14,7 @@ from .host import Host
 from .job import HOSTS, PROGRAMS, Job, algorun
 from .table import recorded
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 MOMENTS = 40
 LIFE_S = 4.0  # of a job that nobody stops, and a little more

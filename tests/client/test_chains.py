@@ -156,6 +156,8 @@ def events(text: str, event: str) -> list[dict[str, object]]:
     return [each for each in map(json.loads, text.splitlines()) if each["event"] == event]
 
 
+# Through boto3 `make test` keeps one whole way; requests, failures and stops: client/test_server.py.
+@pytest.mark.slow(but=["local"])
 def test_a_chain_from_a_failed_task_to_its_best_model(laptop, capfd):
     """train fails: eval is never created, and the rerun leaves out data alone."""
     laptop.file(HEAD + SWEEP)
@@ -265,6 +267,8 @@ def test_a_dry_run_of_several_tasks_says_which_are_done_already(laptop, capfd):
     assert done() == [("train.lr-1", "train-lr-1-0001"), ("train.lr-2", "train-lr-2-0001")]
 
 
+# client/commands/test_chain_run.py does the same with jobs in memory.
+@pytest.mark.slow
 @ON_THE_SERVER
 def test_a_sweep_above_the_quota_waits_and_a_killed_client_goes_on(laptop, server, capfd, tmp_path):
     """Four points, a quota of two instances: never three run. The client is killed after it has created two jobs, which last
@@ -293,6 +297,7 @@ def test_a_sweep_above_the_quota_waits_and_a_killed_client_goes_on(laptop, serve
     assert len(laptop.jobs()) == 5
 
 
+@pytest.mark.slow
 @ON_THE_SERVER
 def test_parallel_limits_the_jobs_of_a_sweep(laptop, capfd):
     laptop.file(HEAD.replace('in.train = "task:data/output/set"\n', "") + SWEEP.replace("[1, 2]", "[1, 2, 3, 4]"))
@@ -301,6 +306,7 @@ def test_parallel_limits_the_jobs_of_a_sweep(laptop, capfd):
     assert (len(laptop.jobs()), most_at_once(laptop.jobs())) == (4, 2)
 
 
+@pytest.mark.slow
 @ON_THE_SERVER
 def test_two_clients_of_one_line_make_each_job_once(laptop):
     laptop.file(DIAMOND)
@@ -309,6 +315,7 @@ def test_two_clients_of_one_line_make_each_job_once(laptop):
     assert len(laptop.jobs()) == 6
 
 
+@pytest.mark.slow
 @ON_THE_SERVER
 def test_a_chain_whose_client_is_killed_again_and_again_makes_each_job_once(laptop):
     laptop.file(DIAMOND)

@@ -183,6 +183,8 @@ def test_the_pages_have_the_lines_that_are_tried_here():
     assert {LINES[line] for line in LINES} == set(PAGES)
 
 
+# `make test` keeps one line.
+@pytest.mark.slow(but=["--in train=s3://my-bucket/images train.py"])
 @pytest.mark.parametrize("line", [line for line in LINES if "--task" not in line])
 def test_a_line_of_the_pages_gives_the_same_in_both_places(laptops, line):
     here, there = (each.run(line) for each in laptops)
@@ -196,6 +198,7 @@ def test_a_line_of_the_pages_gives_the_same_in_both_places(laptops, line):
     assert len(here["logs"]) == hosts
 
 
+@pytest.mark.slow
 def test_the_job_file_of_the_page_gives_the_same_in_both_places(laptops):
     results = []
     for laptop in laptops:
@@ -207,6 +210,7 @@ def test_the_job_file_of_the_page_gives_the_same_in_both_places(laptops):
     assert here[0]["files"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code"),
     [

@@ -75,6 +75,8 @@ def laptop(tmp_path, server, proxy):
     server.faults()
 
 
+# Waits for a minute, or runs what another test has shown.
+@pytest.mark.slow
 def test_lines_of_hosts_that_restart_over_60_streams_followed_from_elsewhere(laptop, server, monkeypatch, capfd):
     code, said = laptop.submit("--detach", "--hosts", "2", "--spot", "--shell", COUNTS)
     assert code == 0, said
@@ -106,6 +108,7 @@ def test_lines_of_hosts_that_restart_over_60_streams_followed_from_elsewhere(lap
     assert sorted(found) == sorted(wanted)  # none missing, none double
 
 
+@pytest.mark.slow
 def test_a_minute_of_throttling(laptop, server):
     """In real time, for a submit and for a follower."""
     code, said = laptop.submit("--detach", "--task", "runs", "--shell", "sleep 100")
@@ -131,6 +134,7 @@ def test_a_minute_of_throttling(laptop, server):
     assert text.count("AWS answers again") == 1
 
 
+@pytest.mark.slow
 def test_the_line_that_an_expired_token_leaves_works(laptop, server):
     _, said = laptop.submit("--detach", "--shell", "echo begun; sleep 100")
     job = job_in(said)
@@ -168,6 +172,7 @@ def test_what_sagemaker_would_refuse_never_leaves_this_machine(laptop, words, sa
     assert not [str(each) for each in laptop.proxy.seen if each.method == "PUT" or "Create" in each.what]
 
 
+@pytest.mark.slow
 def test_an_argument_of_3000_characters_arrives_whole(laptop):
     word = "".join(chr(33 + n % 90) for n in range(2990)) + " \\ $é\n'\""
     (laptop.code / "train.py").write_text(

@@ -180,6 +180,8 @@ def killed_once(task, number, at_request, *, done=True):
     task.stop(task.finish(number))
 
 
+# `make test` kills one client while it uploads, before it creates its job, and right after that.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "first", "every"),
     [("training", 1, 1), ("processing", 1, 6), ("processing", 4, 6)],
@@ -198,6 +200,7 @@ def test_a_client_killed_at_each_of_its_requests(place, kind, first, every):
     print(f"{kind}: {len(moments)} moments: {moments}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(4, 20, 2))  # nothing is written before
 def test_a_client_killed_at_every_16th_request_of_an_execution_with_other_data(place, first):
     """A file is new, one has changed, and one is gone: the old data and the new have a folder each."""
@@ -216,6 +219,7 @@ def test_a_client_killed_at_every_16th_request_of_an_execution_with_other_data(p
     assert moment > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_client_killed_again_and_again(place, seed):
     chosen = random.Random(seed)

@@ -71,6 +71,8 @@ def found(events):
     return sorted({line.partition("found ")[2] for line in lines if "found " in line})
 
 
+# Through boto3 `make test` keeps one whole way; requests, failures and stops: client/test_server.py.
+@pytest.mark.slow(but=["local"])
 def test_a_task_is_sent_once_and_its_state_lives_on(algorun, tmp_path):
     line = ("--task", "a", "--hosts", "2", "--slots", "1", "train.py")
     first = algorun("submit", *line)

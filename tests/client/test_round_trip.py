@@ -119,6 +119,8 @@ def job_in(text: str) -> str:
     return re.search(r"job (\S+-\d{4}-[0-9a-f]{6})", text)[1]
 
 
+# Through boto3 `make test` keeps one whole way; requests, failures and stops: client/test_server.py.
+@pytest.mark.slow(but=["server"])
 def test_a_job_runs_and_comes_home_from_an_empty_folder(laptop, capfd):
     assert laptop.send("train.py", "go") == 0
     said = capfd.readouterr()
@@ -155,6 +157,7 @@ def test_a_job_runs_and_comes_home_from_an_empty_folder(laptop, capfd):
     assert "nothing to stop" in capfd.readouterr().out
 
 
+@pytest.mark.slow(but=["local"])
 def test_a_failure_on_host_2_ends_with_its_code_and_the_logs_of_all_hosts(laptop, capfd):
     assert laptop.send("train.py", "fail") == 3
     said = capfd.readouterr().err.splitlines()
@@ -178,6 +181,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow(but=["local"])
 def test_a_detached_job_is_joined_stopped_and_its_checkpoint_fetched(laptop, capfd):
     assert laptop.send("--detach", "train.py", "wait") == 0
     job = job_in(capfd.readouterr().err)
@@ -199,11 +203,14 @@ def test_a_detached_job_is_joined_stopped_and_its_checkpoint_fetched(laptop, cap
     assert [each.name for each in saved] == ["saved-0", "saved-1"]
 
 
+@pytest.mark.slow(but=["local"])
 def test_a_job_that_does_not_exist_says_where_it_was_looked_for(laptop, capfd):
     assert laptop("status", "nobody/nothing") == 64
     assert "looked in s3://" in capfd.readouterr().err
 
 
+# `make test` kills one client while it uploads, before it creates its job, and right after that.
+@pytest.mark.slow
 @pytest.mark.parametrize("laptop", ["local"], indirect=True)
 def test_a_client_that_is_killed_again_and_again_makes_one_job(laptop, capfd):
     """Every moment: tests/client/submit/place/test_send.py. Here a real process dies wherever it is."""

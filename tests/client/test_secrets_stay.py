@@ -109,6 +109,8 @@ def place(request, tmp_path, monkeypatch):
         yield aws, {**clean_environ(ALGORUN_FOLLOW_GRACE_S="1"), **server.environ(), **secrets}, written
 
 
+# Waits for a minute, or runs what another test has shown.
+@pytest.mark.slow(but=["local"])
 @pytest.mark.parametrize("place", ["local", "server"], indirect=True)
 def test_no_secret_is_written_printed_or_listed(place, tmp_path):
     options, environ, written = place

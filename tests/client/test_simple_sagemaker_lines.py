@@ -78,10 +78,13 @@ def test_the_line_of_the_article_trains_and_resumes_on_this_machine(here):
     trained(here)
 
 
+# `make test` keeps one line.
+@pytest.mark.slow
 def test_the_line_of_the_article_trains_and_resumes_in_both_places(laptops):
     assert trained(laptops[0]) == trained(laptops[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code", "says"),
     [

@@ -22,6 +22,8 @@ MONITORED = "ValueError: monitored_barrier is only implemented for GLOO backend.
 SPLIT = "RuntimeError: No device associated with the default pg" if TORCH < (2, 15) else "nothing"
 
 
+# What the supervisor does is the same under all engines.
+@pytest.mark.slow(but=["mpirun-*"])
 @pytest.mark.parametrize(
     ("engine", "slots", "said"),
     [("native", 2, FOUR), ("torchrun", 1, TWO), pytest.param("mpirun", 1, TWO, marks=needs_mpi)],

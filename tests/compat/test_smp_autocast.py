@@ -9,6 +9,8 @@ from tests.compat.smp_runs import run
 BOTH = {"partitions": 2, "microbatches": 2}
 
 
+# `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
+@pytest.mark.slow(but=["bfloat16-float32-words0", "float32-bfloat16-words4", "float32-bfloat16-words6"])
 @pytest.mark.parametrize(
     ("trained", "evaluated", "words"),
     [

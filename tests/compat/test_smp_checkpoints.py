@@ -48,6 +48,8 @@ PARTS = [f"3_partial/{name}.pt" for name in (
     "model_0_of_2", "model_1_of_2", "optimizer_0_of_2", "optimizer_1_of_2", "user_content")]  # fmt: skip
 
 
+# `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
+@pytest.mark.slow(but=["parts"])
 @pytest.mark.parametrize("partial", ["parts", "whole"])
 def test_training_goes_on_from_a_checkpoint_in_the_same_layout_and_in_others(partial, tmp_path):
     path = str(tmp_path / "checkpoints")

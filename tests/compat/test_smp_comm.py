@@ -96,6 +96,8 @@ def test_a_wrong_rank_or_group_is_refused_in_one_sentence(tmp_path):
         }
 
 
+# Waits of seconds for a rank that never comes; `make test` has those of steps.
+@pytest.mark.slow
 def test_a_wait_for_a_rank_that_sends_nothing_ends(tmp_path):
     text, seconds = said(tmp_path, "patience")[0]
     assert text.startswith("RuntimeError: ")

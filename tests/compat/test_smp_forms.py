@@ -10,6 +10,8 @@ from tests.train.parallel.one_queue import ALL, RECEIVE, SEND, stuck
 PROGRAM = "smp_forms.py"
 
 
+# `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
+@pytest.mark.slow(but=["2-2-words0", "4-2-words3"])
 @pytest.mark.parametrize(
     ("ranks", "partitions", "words"),
     [(2, 2, ["evaluate first"]), (4, 4, []), (4, 2, ["own"]), (4, 2, ["own", "evaluate first"])],
@@ -25,6 +27,7 @@ def test_any_form_of_the_arguments_trains_and_evaluates_as_the_model_without_the
         assert row["forms"] >= 3
 
 
+@pytest.mark.slow
 def test_more_forms_than_are_kept_are_cut_anew(tmp_path):
     rows = run(tmp_path, PROGRAM, "many", parameters={"partitions": 2})
     for row in rows:
@@ -56,6 +59,8 @@ def test_steps_of_a_pipeline_end_with_one_queue_for_each_rank(tmp_path):
     assert stuck([*queues[:3], late]) != []
 
 
+# Waits of seconds for a rank that never comes; `make test` has those of steps.
+@pytest.mark.slow
 def test_ranks_wait_for_the_search_for_another_form_longer_than_for_a_collective(tmp_path):
     assert run(tmp_path, "smp_other_form.py", "slow") == [1, 1]
 

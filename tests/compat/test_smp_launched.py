@@ -20,6 +20,8 @@ def simulated(engine: str, program: str, *args: str, cwd, token, layout: str = "
     )  # fmt: skip
 
 
+# What the supervisor does is the same under all engines.
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_evaluation_on_rank_0_alone_ends_the_job_with_its_reason(engine, tmp_path, nothing_left):
     done = simulated(engine, "smp_faults.py", "rank 0 evaluates", cwd=tmp_path, token=nothing_left)
@@ -30,6 +32,7 @@ def test_an_evaluation_on_rank_0_alone_ends_the_job_with_its_reason(engine, tmp_
     assert "fix: call it on every rank, not on rank 0 alone" in line
 
 
+@pytest.mark.slow(but=["2x1-native"])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(
     ("layout", "places"),

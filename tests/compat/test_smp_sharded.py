@@ -13,6 +13,8 @@ def given(degree, **others):
     return {"partitions": 1, "microbatches": 2, "sharded_data_parallel_degree": degree, **others}
 
 
+# `make test` has two shares, and a checkpoint that four shares read.
+@pytest.mark.slow(but=["2"])
 @pytest.mark.parametrize(
     ("ranks", "parameters", "clip"),
     [
@@ -34,12 +36,14 @@ def test_training_in_shares_equals_training_of_the_whole(tmp_path, ranks, parame
         assert "allowed: dimension 0 and the range of one parameter" in found["bad narrow"]
 
 
+@pytest.mark.slow
 def test_a_script_s_own_clipping_is_by_the_norm_of_all_shares(tmp_path):
     for found in run(tmp_path, PROGRAM, "clipping", parameters=given(2, microbatches=1)):
         assert max(abs(norm) for norm, _ in found) < 1e-10
         assert max(gradients for _, gradients in found) < 1e-10
 
 
+@pytest.mark.slow(but=["fp16"])
 @pytest.mark.parametrize("kind", ["bf16", "fp16"])
 def test_half_precision_has_master_weights(tmp_path, kind):
     parameters = given(2, microbatches=1) | {kind: True}
@@ -52,6 +56,7 @@ def test_half_precision_has_master_weights(tmp_path, kind):
         assert found["losses"][-1] < 0.5 * found["losses"][0]
 
 
+@pytest.mark.slow
 def test_what_has_no_meaning_with_shares_is_refused(tmp_path):
     for rank, found in enumerate(run(tmp_path, PROGRAM, "refusals", parameters=given(2))):
         assert found == {
@@ -70,6 +75,7 @@ def test_what_has_no_meaning_with_shares_is_refused(tmp_path):
         }
 
 
+@pytest.mark.slow(but=["2-4"])
 @pytest.mark.parametrize(
     ("partial", "before", "after", "ranks"),
     [

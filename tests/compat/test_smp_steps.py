@@ -38,6 +38,8 @@ CASES = [
 ]  # fmt: skip
 
 
+# `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
+@pytest.mark.slow(but=["2", "2-manual", "2-checkpointing", "4", "2x2-spread-simple", "2x2-every-2"])
 @pytest.mark.parametrize(("hosts", "slots", "parameters", "args"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_steps_are_those_of_the_unsplit_model(hosts, slots, parameters, args, tmp_path):
     if "linformer" in args:

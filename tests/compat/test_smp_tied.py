@@ -34,6 +34,8 @@ def transformers():
     library("transformers")  # or the test is skipped
 
 
+# `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
+@pytest.mark.slow(but=["2", "2-adds-up", "2-llama", "2x2-spread-every-2"])
 @pytest.mark.parametrize(("ranks", "parameters", "args"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_a_tied_head_trains_as_in_the_unsplit_model(ranks, parameters, args, tmp_path):
     rows = run(tmp_path, PROGRAM, "train", *args, ranks=ranks, parameters=parameters)
@@ -55,6 +57,7 @@ def test_a_tied_head_trains_as_in_the_unsplit_model(ranks, parameters, args, tmp
             assert row["collectives"][2:4] == (step if row["holds"] else [0, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "layouts"), [((), [(2, 2), (1, 1), (4, 4)]), (("--whole",), [(4, 2)])], ids=["parts", "whole"]
 )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.compat.smp_runs import run
 from tests.train.training_runs import TRANSFORMERS, load_once
 
 load_once(*TRANSFORMERS)
 
 
+# `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
+@pytest.mark.slow
 def test_gpt2_with_its_tied_head_trains_on_padded_batches_of_any_length(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     folder = str(tmp_path / "checkpoints")

@@ -9,14 +9,11 @@ import pytest
 from containers import IMAGE, Hosts, docker, give_back, jobs, why_not
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make compose-test` asks for the marker and must fail, not skip, where Docker or the image is missing."""
-    mine = [item for item in items if item.get_closest_marker("docker")]
-    reason = why_not() if mine else ""
-    chosen = mine and "docker" in (mine[0].config.option.markexpr or "")
-    for item in mine:
-        if reason and not chosen:
-            item.add_marker(pytest.mark.skip(reason=reason))
+@pytest.fixture(scope="session", autouse=True)
+def docker_engine() -> None:
+    """It fails, not skips, where Docker or the image is missing."""
+    reason = why_not()
+    assert not reason, reason
 
 
 @pytest.fixture

@@ -185,6 +185,8 @@ def test_a_killed_container(hosts: JobMaker, engine: str, victim: str) -> None:
     assert victim in str(ends[survivor].failure).splitlines()[0]
 
 
+# What a container is to a host, an engine is to ranks: each host is stopped, and each engine.
+@pytest.mark.slow(but=["algo-1-torchrun", "algo-2-native", "algo-2-mpirun"])
 @pytest.mark.parametrize("engine", ["native", "torchrun", "mpirun"])
 @pytest.mark.parametrize("stopped", TWO)
 def test_docker_stop_on_one_host_ends_all_with_a_checkpoint(hosts: JobMaker, stopped: str, engine: str) -> None:

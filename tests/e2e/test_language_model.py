@@ -67,6 +67,7 @@ def native(channels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
         yield trained(hosts, channels, "native")
 
 
+@pytest.mark.slow(but=["mpirun"])
 @pytest.mark.parametrize("engine", ["torchrun", "mpirun"])
 def test_a_sharded_language_model_gives_the_loss_and_the_folder_of_native(
     hosts: JobMaker, channels: dict[str, Path], native: Trained, engine: str

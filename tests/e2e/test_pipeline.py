@@ -78,6 +78,7 @@ def native(text: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> I
         yield trained(hosts, text, "native")
 
 
+@pytest.mark.slow(but=["torchrun"])
 @pytest.mark.parametrize("engine", ["torchrun", "mpirun"])
 def test_two_pipelines_of_two_stages_give_the_loss_of_native(
     hosts: JobMaker, text: dict[str, Path], native: Trained, engine: str
@@ -87,6 +88,8 @@ def test_two_pipelines_of_two_stages_give_the_loss_of_native(
     assert found.begins == native.begins
 
 
+# Layouts of eight ranks are in train/jobs/test_folder_layouts.py.
+@pytest.mark.slow
 def test_four_stages_x_two_replicas_on_eight_ranks(hosts: JobMaker, text: dict[str, Path]) -> None:
     mp_parameters = {"partitions": 4, "microbatches": 8, "pipeline": "interleaved", "optimize": "speed", "ddp": True}
     job = hosts(

@@ -1,4 +1,4 @@
-"""The engine `ray` in containers that outlive the job: versions, groups, memory, shared memory, and what is left. `make test-ray`"""
+"""The engine `ray` in containers that outlive the job: versions, groups, memory, shared memory, and what is left. `make test PART=ray`"""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ import pytest
 from containers import IMAGE, docker
 from sleeping_hosts import End, SleepingHosts, sleeping
 
-pytestmark = [pytest.mark.docker, pytest.mark.ray]
+from tests.conftest import needs_ray
+
+pytestmark = [pytest.mark.docker, needs_ray]
 
 RAY, OTHER = "2.60.0", "2.59.0"
 DOCKERFILE = f"FROM {IMAGE}\nCOPY *.whl /tmp/\nRUN pip install --no-index --find-links /tmp ray && rm /tmp/*.whl\n"

@@ -12,7 +12,7 @@ from . import published
 from .conftest import PROGRAMS
 from .environments import EXTENSIONS
 
-pytestmark = pytest.mark.frameworks
+pytestmark = pytest.mark.slow
 FRAMEWORK = "deepspeed"
 
 

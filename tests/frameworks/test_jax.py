@@ -11,7 +11,7 @@ from tests.conftest import ENGINES
 from . import published
 from .conftest import PROGRAMS, RUN_S, lose, same_failure
 
-pytestmark = pytest.mark.frameworks
+pytestmark = pytest.mark.slow
 FRAMEWORK = "jax"
 PROGRAM = PROGRAMS / "sum_with_jax.py"
 

@@ -11,7 +11,7 @@ from tests.conftest import ENGINES
 from . import published
 from .conftest import PROGRAMS, RUN_S, lose, same_failure
 
-pytestmark = pytest.mark.frameworks
+pytestmark = pytest.mark.slow
 FRAMEWORK = "tensorflow"
 PROGRAM = PROGRAMS / "fit_with_tensorflow.py"
 WISH = {"ALGORUN_TF_CONFIG": "1", "TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "1"}

@@ -13,7 +13,7 @@ from . import published
 from .conftest import PROGRAMS
 from .digits import write_photos
 
-pytestmark = pytest.mark.frameworks
+pytestmark = pytest.mark.slow
 FRAMEWORK = "torch"
 PHOTOS = 355
 EVALUATED = 71  # cv_example.py trains on four of five photos

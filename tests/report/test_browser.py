@@ -34,6 +34,8 @@ def large(tmp_path_factory):
     return page_of(write_job(tmp_path_factory.mktemp("large") / "job", hosts=16, steps=10_000))
 
 
+# They need chromium, which a newcomer's machine does not have; report/page has the same without a browser.
+@pytest.mark.slow
 def test_a_log_line_is_text_and_the_page_asks_for_nothing(browser, tmp_path):
     page = page_of(write_job(tmp_path / "job", more=HOSTILE))
     browser.look()
@@ -46,6 +48,7 @@ def test_a_log_line_is_text_and_the_page_asks_for_nothing(browser, tmp_path):
     assert browser.requested() == [page.as_uri()]
 
 
+@pytest.mark.slow
 def test_the_policy_stops_a_script_and_a_request_that_got_into_the_page(browser, tmp_path):
     """As if escaping had failed: the browser itself refuses."""
     page = page_of(write_job(tmp_path / "job"))
@@ -55,6 +58,7 @@ def test_the_policy_stops_a_script_and_a_request_that_got_into_the_page(browser,
     assert any("Content Security Policy" in text for text in browser.complaints())
 
 
+@pytest.mark.slow
 def test_16_hosts_with_10_000_values_a_metric_are_drawn_from_less_than_5_mb(browser, large):
     """How soon they are on the screen: docs/report.md."""
     browser.look()
@@ -64,6 +68,7 @@ def test_16_hosts_with_10_000_values_a_metric_are_drawn_from_less_than_5_mb(brow
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [320, 390, 1280])
 def test_nothing_is_wider_than_the_window(browser, large, width):
     browser.look(width=width)
@@ -92,6 +97,7 @@ def test_a_reader_chooses_an_activity_and_sees_each_rank_under_the_cursor(browse
     assert browser.complaints() == []
 
 
+@pytest.mark.slow
 def test_colours_follow_the_system_also_while_the_page_is_open(browser, large):
     back = "getComputedStyle(document.body).backgroundColor"
     line = "getComputedStyle(document.querySelectorAll('.u-marker')[1]).borderTopColor"

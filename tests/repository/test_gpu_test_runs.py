@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from tests.conftest import ROOT, clean_environ
 
 ONLY = "doctor,plan,pipeline,graph,index,step,memory"  # `make bench SIZE=quick` runs all of them
@@ -22,6 +24,8 @@ def start(folder, only: str) -> subprocess.Popen[str]:
     )
 
 
+# All checks of the GPU part on the CPU.
+@pytest.mark.slow
 def test_the_harness_runs_jobs_measures_and_writes_its_page(tmp_path):
     harness = start(tmp_path, ONLY)
     said = harness.communicate(timeout=240)[0]

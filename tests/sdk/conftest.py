@@ -1,4 +1,4 @@
-"""`make sdk-test` asks for the marker; then rows fail, not skip, where something is missing, and a skip is a failure."""
+"""Rows fail, not skip, where something is missing, and a skip is a failure."""
 
 from __future__ import annotations
 
@@ -33,17 +33,6 @@ VERSIONS: dict[str, str] = {}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sdk-table", type=Path, metavar="FILE", help="write the table of all rows as Markdown")
-
-
-def _chosen(config: pytest.Config) -> bool:
-    return "sdk" in (config.option.markexpr or "")
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    mine = [item for item in items if item.get_closest_marker("sdk")]
-    if not _chosen(config):
-        for item in mine:
-            item.add_marker(pytest.mark.skip(reason="make sdk-test runs the SageMaker SDKs"))
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +91,7 @@ def _table(markdown: bool) -> list[str]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if not OUTCOMES or not _chosen(config):
+    if not OUTCOMES:
         return
     passed = sum(not outcome.reason for outcome in OUTCOMES.values())
     terminalreporter.section("SageMaker SDKs")
@@ -140,5 +129,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if _chosen(session.config) and any(outcome.reason for outcome in OUTCOMES.values()):
+    if any(outcome.reason for outcome in OUTCOMES.values()):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -10,7 +10,7 @@ import pytest
 from sdk_docker import IMAGE, clean, containers, has_network
 from sdk_environment import PYTHON, REPOSITORY, environment
 
-pytestmark = [pytest.mark.sdk, pytest.mark.docker]
+pytestmark = pytest.mark.docker
 LIMIT_S = 400.0
 
 EXAMPLES = {
@@ -27,7 +27,7 @@ QUICK = ("v2_estimator.py", "v3_model_trainer.py")
 
 @pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.quick] if name in QUICK else []) for name in EXAMPLES]
+    "name", [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in EXAMPLES]
 )
 def test_an_example_runs(name: str, tmp_path: Path) -> None:
     client, expected = EXAMPLES[name]

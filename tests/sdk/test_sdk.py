@@ -1,4 +1,4 @@
-"""Real clients, real containers: each row of the table is one job by the SageMaker SDK v2 or v3. `make sdk-test`."""
+"""Real clients, real containers: each row of the table is one job by the SageMaker SDK v2 or v3. `make test-all PART=sdk`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from rows import ROWS, Row
 from sdk_client import Seen, run
 
-pytestmark = [pytest.mark.sdk, pytest.mark.docker]
+pytestmark = pytest.mark.docker
 
 
 @pytest.mark.usefixtures("ready")
 @pytest.mark.parametrize(
-    "row", [pytest.param(row, id=row.id, marks=[pytest.mark.quick] if row.quick else []) for row in ROWS]
+    "row", [pytest.param(row, id=row.id, marks=[] if row.quick else [pytest.mark.slow]) for row in ROWS]
 )
 def test_row(row: Row, tmp_path: Path, note: Callable[[Seen], None]) -> None:
     seen = run(

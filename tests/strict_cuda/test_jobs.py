@@ -49,6 +49,10 @@ def results(folder):
     return [(json.loads(file.read_text()), file.with_suffix(".log").read_text()) for file in files]
 
 
+# What the other layouts have is in these jobs too.
+@pytest.mark.slow(
+    but=["images", "images-bf16", "image-folder", "llama", "lora", "shard", "pipeline", "pipeline-shard", "smp-bf16"]
+)
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_trains_as_cuda_and_waits_only_where_the_table_says(ran, name):
     job = JOBS[name]

@@ -40,6 +40,8 @@ def test_layers_give_the_cpu_s_numbers(tmp_path):
     assert "rank 1: 0 layers are equal" in out
 
 
+# Torch's 700 operators take minutes; test_layers_give_the_cpu_s_numbers has those that torch chooses by the device.
+@pytest.mark.slow
 def test_torch_s_own_list_of_operators_gives_the_cpu_s_numbers(tmp_path):
     need_compiler()
     pytest.importorskip("expecttest", reason="torch's list of operators needs it (pip install expecttest)")

@@ -60,6 +60,8 @@ def test_names_that_only_look_alike(name):
     assert not is_secret(name)
 
 
+# To import the configs of all models takes a minute.
+@pytest.mark.slow
 def test_no_option_of_a_model_and_of_training_is_a_secret():
     """All that transformers knows, but for what its Trainer documents as a token of the Hub."""
     transformers = pytest.importorskip("transformers")

@@ -11,7 +11,7 @@ import pytest
 from algorun.common.errors import UserError
 from algorun.host.processes.owner import Owner
 from algorun.host.processes.program_start import explained
-from tests.conftest import FAILS_ALONE, algorun
+from tests.conftest import FAILS_ALONE, algorun, needs_mpi
 
 TRUE = Path("/bin/true").read_bytes()
 ARM = TRUE[:18] + b"\xb7\0" + TRUE[20:]
@@ -69,7 +69,7 @@ def test_a_script_that_its_interpreter_should_run_is_named_with_it(tmp_path):
     assert str(error).startswith("program: ./run: its first line (#!) names the interpreter /usr/bin/python9, which")
 
 
-@pytest.mark.parametrize("engine", ["native", "torchrun", pytest.param("mpirun", marks=pytest.mark.mpi)])
+@pytest.mark.parametrize("engine", ["native", "torchrun", pytest.param("mpirun", marks=needs_mpi)])
 def test_all_engines_end_with_the_same_code_and_text(engine, tmp_path, nothing_left):
     program(tmp_path, b"#!/bin/bash\r\necho hi\r\n", name="train.sh")
     done = algorun(

@@ -16,6 +16,8 @@ LIMIT_S = 120
 NAMESPACE = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child"]
 
 
+# The other seeds are more draws of the same game.
+@pytest.mark.slow(but=["0"])
 @pytest.mark.parametrize("seed", range(6))
 def test_strangers_with_the_numbers_of_ended_ranks_live(seed, tmp_path):
     """In a PID namespace, where the next number can be chosen. Ranks end at once, leave orphans, or stay; the owner or an engine

@@ -168,7 +168,7 @@ def activities(folder, host):
     return json.loads((folder / host / "output" / "data" / "result.json").read_text())["times"].get("activities", {})
 
 
-@pytest.mark.timed
+@pytest.mark.usefixtures("nothing_beside")
 def test_a_script_of_ddp_says_where_its_time_goes(tmp_path, nothing_left):
     done = simulate("native", script(tmp_path, PARALLEL), folder=tmp_path, marker=nothing_left, layout="2x1")
     assert done.code == 0, done.text
@@ -181,7 +181,9 @@ def test_a_script_of_ddp_says_where_its_time_goes(tmp_path, nothing_left):
     assert found["algo-2"]["exchange"] >= 15 * 0.01, "it waits at the barrier for rank 0"
 
 
-@pytest.mark.timed
+# `make test` shows what is seen of DDP, but not of FSDP and of stages.
+@pytest.mark.slow(but=["ddp"])
+@pytest.mark.usefixtures("nothing_beside")
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp1", "fsdp2"])
 def test_the_wait_for_a_slower_rank_is_not_a_ranks_own_time(wrapper, tmp_path, nothing_left):
     path = script(tmp_path, WRAPPED)
@@ -198,7 +200,8 @@ def test_the_wait_for_a_slower_rank_is_not_a_ranks_own_time(wrapper, tmp_path, n
     assert (wrapper == "fsdp2") == bool(slow.get("saving"))
 
 
-@pytest.mark.timed
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_beside")
 def test_stages_of_torchs_pipelining_say_where_their_time_goes(tmp_path, nothing_left):
     done = simulate("native", script(tmp_path, STAGES), folder=tmp_path, marker=nothing_left, layout="2x1")
     assert done.code == 0, done.text
@@ -209,6 +212,8 @@ def test_stages_of_torchs_pipelining_say_where_their_time_goes(tmp_path, nothing
         assert "optimizer" in found, "ten steps of so small a model take less than the millisecond that is told"
 
 
+# A rank loads torch to show that a neighbour's behaviour stays as it was.
+@pytest.mark.slow
 def test_without_hooks_nothing_is_said(tmp_path, nothing_left):
     path = script(tmp_path, PARALLEL)
     done = simulate("native", path, folder=tmp_path, marker=nothing_left, layout="1x1", ALGORUN_HOOKS="off")

@@ -109,6 +109,8 @@ def test_a_shell_script_is_an_entry_point_and_its_python_is_seen(tmp_path, nothi
     assert failure(tmp_path).startswith("exception: rank 0 on algo-1, exit 1, attempt 1: LookupError: inside the shell")
 
 
+# A rank loads torch to show that a neighbour's behaviour stays as it was.
+@pytest.mark.slow
 def test_multiprocessing_spawn_works_in_a_rank(tmp_path, nothing_left):
     code = (
         "import os, time\nimport torch.multiprocessing as mp\n"
@@ -201,6 +203,8 @@ def test_without_a_launcher_the_pth_file_does_nothing():
     assert done.returncode == 0
 
 
+# What the supervisor does is the same under all engines.
+@pytest.mark.slow(but=["native"])
 @pytest.mark.parametrize("engine", ["native", "torchrun"])
 def test_a_terminating_newline_less_message_is_not_lost(engine, tmp_path, nothing_left):
     code = "import sys\nsys.stdout.write('no newline at the end')\nsys.stdout.flush()\n"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from .rank_processes import ended, line
 
 
+# A rank loads torch to show that a neighbour's behaviour stays as it was.
+@pytest.mark.slow
 def test_the_real_torch_several_optimizers_and_a_step_within_a_step(rank):
     code = """
 import torch

@@ -31,6 +31,8 @@ def saved(text):
     return {int(rank): int(step) for rank, step in re.findall(r"saved (\d+) after step (\d+)", text)}
 
 
+# What the supervisor does is the same under all engines.
+@pytest.mark.slow(but=["native-torch-1", "mpirun-mpi-2"])
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize(("engine", "mode"), ENGINES)
 def test_a_stop_of_a_simulation_is_saved_at_the_same_step_by_all(engine, mode, slots, tmp_path, nothing_left):

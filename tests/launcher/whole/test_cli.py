@@ -175,6 +175,8 @@ def test_options_after_the_program_are_the_programs(tmp_path, nothing_left):
         assert "[0 algo-1] got ['--lr', '0.1', '-j', '9', '--help']" in done.out
 
 
+# The same code with another value or at another moment.
+@pytest.mark.slow(but=["ddp"])
 @pytest.mark.parametrize("entrypoint", ["ddp", "pipeline", "mpi-basics"])
 def test_help_of_a_bundled_entrypoint_is_only_that(entrypoint, tmp_path, nothing_left):
     for before in (["run"], ["simulate", "-j", "2x2"], ["plan"], ["run", "--"]):

@@ -98,7 +98,7 @@ def test_a_wrong_file_of_arguments_is_one_error_of_all_after_the_fetch(wrong, tm
     )
 
 
-@pytest.mark.timed
+@pytest.mark.usefixtures("nothing_beside")
 def test_a_stop_ends_an_extraction_at_once(tmp_path, nothing_left):
     tree(tmp_path, "algo-1", ("algo-1",), sagemaker_program="ddp", algorun_extract=["train"])
     folder = channel(tmp_path, "algo-1")

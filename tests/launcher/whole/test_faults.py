@@ -26,7 +26,9 @@ FAULTS = [
 ]
 
 
-@pytest.mark.timed
+# What the supervisor does is the same under all engines.
+@pytest.mark.slow(but=["raise-native", "raise-torchrun", "SIGKILL-native", "destructor-native"])
+@pytest.mark.usefixtures("nothing_beside")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("mode", "code", "first_line"), FAULTS, ids=[fault[0] for fault in FAULTS])
 def test_a_failing_rank_ends_all_hosts_with_one_root_cause(engine, mode, code, first_line, tmp_path, nothing_left):
@@ -76,7 +78,8 @@ def test_a_simulation_that_is_killed_leaves_no_host_behind(tmp_path, nothing_lef
     assert result["kind"] == "stopped"  # its ranks were told, and saved
 
 
-@pytest.mark.timed
+@pytest.mark.slow(but=["algo-1-algo-2-native", "algo-2-algo-1-mpirun"])
+@pytest.mark.usefixtures("nothing_beside")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("killed", "survivor"), [("algo-1", "algo-2"), ("algo-2", "algo-1")])
 def test_a_host_whose_supervisor_is_killed(engine, killed, survivor, tmp_path, nothing_left):
@@ -90,6 +93,7 @@ def test_a_host_whose_supervisor_is_killed(engine, killed, survivor, tmp_path, n
     assert job.failure(survivor).startswith(f"lost: {killed}, exit 66: ")
 
 
+@pytest.mark.slow(but=["native", "mpirun"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_nothing_of_the_launcher_stays_in_the_temporary_folder(engine, tmp_path, nothing_left):
     temporary = tmp_path / "tmp"

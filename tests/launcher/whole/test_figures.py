@@ -26,7 +26,7 @@ def samplers(supervisor):
     return [child for child in supervisor.children() if "algorun.host.measuring.figure_sampler" in child.cmdline()]
 
 
-@pytest.mark.timed
+@pytest.mark.usefixtures("nothing_beside")
 def test_every_host_has_a_file_of_figures_and_a_killed_sampler_is_one_warning(tmp_path, nothing_left):
     job = Running("native", SLOW_STEPS, 200, folder=tmp_path, marker=nothing_left, layout="2x1", ALGORUN_TIMES_S="1")
     job.wait_for("world_size 2", 1)
@@ -64,7 +64,7 @@ LOADING = """
 """
 
 
-@pytest.mark.timed
+@pytest.mark.usefixtures("nothing_beside")
 def test_ranks_that_wait_for_batches_are_said_while_the_job_runs_and_in_its_table(tmp_path, nothing_left):
     job = Running(
         *("native", script(tmp_path, LOADING)), folder=tmp_path, marker=nothing_left, layout="1x1", ALGORUN_TIMES_S="1"
@@ -81,6 +81,8 @@ def test_ranks_that_wait_for_batches_are_said_while_the_job_runs_and_in_its_tabl
     assert re.match(said, json.loads(output.read_text())["data"])
 
 
+# A rank loads torch to show that a neighbour's behaviour stays as it was.
+@pytest.mark.slow
 def test_figures_can_be_switched_off(tmp_path, nothing_left):
     job = Running("native", SLOW_STEPS, 60, folder=tmp_path, marker=nothing_left, layout="1x1", ALGORUN_FIGURES="off")
     job.wait_for("world_size 1", 1)

@@ -28,6 +28,8 @@ def test_the_five_lines_of_the_page_are_those_of_the_script():
     assert [re.search(r"# (\d)", line)[1] for line in numbered] == ["1", "2", "3", "4", "5"]
 
 
+# The lines of docs/first-job.md run it as the page says.
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_goes_on_and_ends_with_the_weights_of_one_that_was_not(number, tmp_path, nothing_left):
     whole, parts = tmp_path / "whole", tmp_path / "parts"

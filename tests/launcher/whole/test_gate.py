@@ -54,6 +54,8 @@ def test_different_slots_make_consecutive_ranks(tmp_path, nothing_left):
     ], met
 
 
+# test_simulate.py has the collective.
+@pytest.mark.slow
 def test_a_collective_of_hosts_with_different_slots(tmp_path, nothing_left):
     program = PROGRAMS / "collective.py"
     codes, outs, _ = by_hand(tmp_path, nothing_left, [["--slots", "2", program], ["--slots", "1", program]])

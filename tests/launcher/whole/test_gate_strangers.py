@@ -169,6 +169,8 @@ def answered(says, gate_s, folder, marker):
     return outs["algo-2"], (folder / "algo-2" / "output" / "failure").read_text()
 
 
+# The same code with another value or at another moment.
+@pytest.mark.slow(but=["silent", "line"])
 @pytest.mark.parametrize(
     ("begun", "gate_s", "warned", "told"),
     [

@@ -26,6 +26,8 @@ def hanging(engine, slots, folder, marker):
     return simulate(HANGING, slots, folder=folder, marker=marker, engine=engine, slots=slots)
 
 
+# What the supervisor does is the same under all engines.
+@pytest.mark.slow(but=["native-1"])
 @pytest.mark.parametrize(
     ("begun", "slots", "others"),
     [

@@ -22,6 +22,8 @@ def mismatched(kind, folder, marker):
     return simulate(MISMATCH, kind, folder=folder, marker=marker, slots=2)
 
 
+# Which calls differ is decided in launcher/control/test_calls.py; test_hang.py ends a job that hangs.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("begun", "named"),
     [

@@ -37,6 +37,8 @@ def pair(tmp_path):
     ranks.close()
 
 
+# test_hang.py has the stacks of DDP.
+@pytest.mark.slow
 def test_the_rank_that_sleeps_outside_ddp_s_backward_is_named(pair):
     contract = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(own_port())}
     processes = [pair.start(PROGRAM, rank, RANK=str(rank), LOCAL_RANK=str(rank), **contract) for rank in (0, 1)]

@@ -33,6 +33,8 @@ def ordered(tmp_path, marker, lists, delays, **environ):
     return [children[number].returncode for number in sorted(children)], texts, time.monotonic() - began
 
 
+# The same code with another value or at another moment.
+@pytest.mark.slow(but=["12,21-address", "123,213,312-token"])
 @pytest.mark.parametrize("environ", [{}, {"ALGORUN_TOKEN": "t"}], ids=["address", "token"])
 @pytest.mark.parametrize(
     ("lists", "differs"),
@@ -57,6 +59,8 @@ def test_files_that_list_different_orders_are_told_at_once(lists, differs, envir
     assert seconds < 40  # 1.5 s to the first look, and not the 600 s of the gate
 
 
+# Waits for a documented time to pass; launcher/control/test_gate.py and test_rivals.py have a clock of their own.
+@pytest.mark.slow
 def test_a_late_follower_of_a_leader_that_does_not_judge_hears_of_it_too(tmp_path, nothing_left):
     """algo-1 and algo-3 have ended the job when the host comes that algo-3 would have led."""
     codes, texts, _ = ordered(tmp_path, nothing_left, orders("123", "321", "321"), [0.0, 4.0, 0.0], ALGORUN_GATE_S="30")

@@ -89,6 +89,8 @@ def simulated(folder: Path, marker: str, program: str = "train.py", *, python: o
     return run
 
 
+# The same code with another value or at another moment.
+@pytest.mark.slow(but=["native"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ranks_see_the_requirements_and_the_user_s_environment_stays_as_it_is(
     engine, tmp_path, wheels, users, site, nothing_left
@@ -204,6 +206,7 @@ def test_a_stop_ends_pip_and_the_next_job_makes_the_environment(tmp_path, site, 
     assert len(list(made.iterdir())) == 2  # the environment, and what says that it is complete
 
 
+@pytest.mark.slow
 def test_a_link_to_the_code_is_bound_to_its_folder(tmp_path, site, nothing_left):
     """`-e .` in requirements.txt: the environment of one folder is never another one's."""
     environments = tmp_path / "environments"
@@ -242,6 +245,7 @@ build_wheel = build_editable
 """
 
 
+@pytest.mark.slow
 def test_an_environment_without_pip_gets_python_s_own(tmp_path, wheels, site, nothing_left):
     """As uv makes environments."""
     pytest.importorskip("ensurepip")

@@ -58,6 +58,8 @@ def test_the_commands_of_processes_are_shown_without_secrets(path, tmp_path, not
     assert "correct" not in done.out + kept
 
 
+# Two attempts of a blocked engine: this file has one of them, and a stop in it.
+@pytest.mark.slow
 def test_another_attempt_does_not_wait_for_ranks_that_never_started(path, tmp_path, nothing_left):
     done = algorun(
         "simulate", "-j", "1x2", "--engine", "mpirun", "--restarts", "1", str(PROGRAMS / "collective.py"),

@@ -25,6 +25,8 @@ CASES = {
 }
 
 
+# Four ranks load torch for one line; launcher/control/test_hub_left.py has all cases of the rules that choose it.
+@pytest.mark.slow(but=["collective-native"])
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("mode", CASES)
 def test_the_rank_that_left_is_named_on_every_host(mode, engine, tmp_path, nothing_left):
@@ -35,6 +37,7 @@ def test_the_rank_that_left_is_named_on_every_host(mode, engine, tmp_path, nothi
     assert re.match(first_line, failure), failure
 
 
+@pytest.mark.slow
 def test_all_ranks_that_ran_out_of_data_are_counted(tmp_path, nothing_left):
     done = simulate("native", LEAVING, "uneven", folder=tmp_path, marker=nothing_left)
     assert done.code == 1, done.text
@@ -65,12 +68,14 @@ def test_ranks_that_never_met_end_on_their_own(tmp_path, nothing_left):
     assert done.out.count("trained") == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ranks_that_end_on_their_own_are_fine(engine, tmp_path, nothing_left):
     done = simulate(engine, LEAVING, "work", folder=tmp_path, marker=nothing_left)
     assert (done.code, done.last) == (0, "ok nnodes=2 world_size=4"), done.text
 
 
+@pytest.mark.slow
 def test_another_attempt_may_follow(tmp_path, nothing_left):
     done = simulate("native", "--restarts", "1", LEAVING, "collective", folder=tmp_path, marker=nothing_left)
     assert (done.code, done.last) == (0, "ok nnodes=2 world_size=4 restarts=1"), done.text

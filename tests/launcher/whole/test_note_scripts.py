@@ -75,6 +75,8 @@ def test_mpi_through_the_hyperparameters_of_a_tensorflow_estimator(tmp_path, not
     assert re.findall(r"^\[(\d) \S+\] gathered (.*)$", everything, re.M) == [("0", "[0, 1, 2, 3, 4, 5]")]
 
 
+# What the supervisor does is the same under all engines.
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_gradients_averaged_by_hand_with_a_rank_of_the_list_of_hosts(engine, tmp_path, nothing_left):
     """The script sets RANK, WORLD_SIZE, MASTER_ADDR and port 29500 itself; ours are there and do not disturb it."""
@@ -104,6 +106,8 @@ def test_gradients_averaged_by_hand_with_a_rank_of_the_list_of_hosts(engine, tmp
     assert saved["weight"].tolist() == [[-2.0, -20.0]]
 
 
+# test_simulate.py has one rank on each host.
+@pytest.mark.slow
 def test_data_parallel_runs_once_per_host(tmp_path, nothing_left):
     outs = run(tmp_path, nothing_left, ("algo-1", "algo-2"), "data_parallel.py")
     for rank, host in enumerate(outs):
@@ -118,6 +122,8 @@ def test_data_parallel_runs_once_per_host(tmp_path, nothing_left):
         assert saved["weight"].tolist() == [result["weight"]]
 
 
+# Two ranks on a host are in compat/test_smddp.py.
+@pytest.mark.slow(but=["1"])
 @pytest.mark.parametrize("slots", [1, 2])
 def test_ddp_over_the_backend_smddp(slots, tmp_path, nothing_left):
     """`distribution={"smdistributed": {"dataparallel": {"enabled": True}}}`: the result is that of the whole batch."""

@@ -70,6 +70,8 @@ def environment(request: pytest.FixtureRequest, environments: dict[int, Environm
     return found
 
 
+# The tools of CI run the whole file, with both versions of Open MPI.
+@pytest.mark.slow(but=["5-layout1", "4.1-layout1"])
 @pytest.mark.parametrize("layout", [(1, 2), (2, 2), (3, 1)])
 def test_ranks_load_the_library_of_their_mpirun(layout, environment, tmp_path, nothing_left):
     hosts, slots = layout
@@ -80,6 +82,7 @@ def test_ranks_load_the_library_of_their_mpirun(layout, environment, tmp_path, n
     assert "[mpirun" not in done.text, "mpirun has nothing to say"
 
 
+@pytest.mark.slow(but=["5-raise*"])
 @pytest.mark.parametrize(
     ("mode", "code", "words"),
     [
@@ -94,6 +97,7 @@ def test_a_failed_rank_is_the_root_cause_on_every_host(mode, code, words, enviro
     assert failure.startswith(words)
 
 
+@pytest.mark.slow
 def test_a_restart_runs_the_job_again(environment, tmp_path, nothing_left):
     done = environment.run("--restarts", "1", PROGRAM, "again", folder=tmp_path, marker=nothing_left)
     assert done.code == 0, done.text
@@ -101,6 +105,7 @@ def test_a_restart_runs_the_job_again(environment, tmp_path, nothing_left):
     assert done.last.startswith("ok nnodes=2 world_size=4 restarts=1")
 
 
+@pytest.mark.slow
 def test_a_stop_is_saved_at_the_same_step_by_all(environment, tmp_path, nothing_left):
     job = Running(
         "mpirun",
@@ -178,6 +183,7 @@ MPI.COMM_WORLD.Barrier()
 """
 
 
+@pytest.mark.slow(but=["5-1x2-1"])
 @pytest.mark.parametrize(("layout", "rank"), [("1x2", 1), ("2x1", 0), ("2x2", 1)])
 def test_a_rank_that_leaves_without_finalize_is_named(layout, rank, environment, tmp_path, nothing_left):
     (tmp_path / "train.py").write_text(LEAVES)
@@ -200,6 +206,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.slow
 def test_ranks_that_have_called_finalize_may_leave_one_after_the_other(environment, tmp_path, nothing_left):
     (tmp_path / "train.py").write_text(ENDS)
     done = environment.run("train.py", folder=tmp_path, marker=nothing_left, layout="1x2")

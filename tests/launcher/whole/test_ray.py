@@ -1,4 +1,4 @@
-"""The engine `ray` on simulated hosts. All tests but the first need Ray: `make test-ray`."""
+"""The engine `ray` on simulated hosts. All tests but the first need Ray: `make test PART=ray`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import RAY, clean_environ, ours
+from tests.conftest import RAY, clean_environ, needs_ray, ours
 
 from .running import PROGRAMS, Running, simulate
 
@@ -69,7 +69,7 @@ def test_without_ray_one_error_says_what_to_install(tmp_path, nothing_left):
     assert "fix: add ray to requirements.txt" in text
 
 
-@pytest.mark.ray
+@needs_ray
 @pytest.mark.parametrize("hosts", [2, 3])
 def test_tasks_and_actors_run_on_all_hosts(hosts, tmp_path, nothing_left):
     job = run("spread", tmp_path, nothing_left, layout=f"{hosts}x1", RAY_DEDUP_LOGS="0")
@@ -87,7 +87,7 @@ def test_tasks_and_actors_run_on_all_hosts(hosts, tmp_path, nothing_left):
     assert "warning: the driver" not in job.text
 
 
-@pytest.mark.ray
+@needs_ray
 def test_a_driver_that_does_not_connect_is_warned_of(tmp_path, nothing_left):
     job = run("alone", tmp_path, nothing_left)
     assert job.code == 0, job.text
@@ -96,7 +96,7 @@ def test_a_driver_that_does_not_connect_is_warned_of(tmp_path, nothing_left):
     assert job.text.count(warning) == 1, job.text
 
 
-@pytest.mark.ray
+@needs_ray
 def test_a_stop_reaches_the_driver_first_and_ray_last(tmp_path, nothing_left):
     """The driver saves with the help of all nodes. Every listener is named, and none serves a stranger."""
     job = begin(tmp_path, nothing_left)
@@ -122,7 +122,7 @@ def test_a_stop_reaches_the_driver_first_and_ray_last(tmp_path, nothing_left):
     assert time.monotonic() - started < BOUND_S
 
 
-@pytest.mark.ray
+@needs_ray
 @pytest.mark.parametrize(
     ("mode", "code", "says"),
     [("own", 1, "exception: rank 0 on algo-1, exit 1, attempt 1: RuntimeError: the driver's own"),

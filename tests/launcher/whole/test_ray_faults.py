@@ -1,4 +1,4 @@
-"""Faults under the engine `ray`: the same verdict on all hosts, in time, and nothing left over. `make test-ray`"""
+"""Faults under the engine `ray`: the same verdict on all hosts, in time, and nothing left over. `make test PART=ray`"""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ import time
 
 import pytest
 
+from tests.conftest import needs_ray
+
 from .test_ray import BOUND_S, LEAN, begin, failures, processes, run  # noqa: F401: a fixture
 
-pytestmark = pytest.mark.ray
+pytestmark = needs_ray
 
 
 @pytest.mark.parametrize(

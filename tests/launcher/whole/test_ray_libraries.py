@@ -1,4 +1,4 @@
-"""Ray Data, Ray Train and the example for users under the engine `ray`. `make test-ray`"""
+"""Ray Data, Ray Train and the example for users under the engine `ray`. `make test PART=ray`"""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, needs_ray
 
 from .running import PROGRAMS, simulate
 from .test_ray import LEAN, failures  # noqa: F401: a fixture
 
-pytestmark = pytest.mark.ray
+pytestmark = needs_ray
 
 
 def run(mode, tmp_path, marker):

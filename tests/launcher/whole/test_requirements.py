@@ -59,6 +59,8 @@ def test_no_password_of_an_address_is_shown(tmp_path, nothing_left, site):
     assert "X-Amz-Date=1&X-Amz-Signature=***" in outs["algo-1"]
 
 
+# The same code with another value or at another moment.
+@pytest.mark.slow(but=["pyproject.toml"])
 @pytest.mark.parametrize("kind", ["setup.py", "pyproject.toml"])
 def test_a_package_is_installed_and_run_as_a_module(kind, tmp_path, nothing_left, site):
     base = tree(tmp_path, "algo-1", ("algo-1",), sagemaker_program="algorun_test_pkg", depth=2)
@@ -70,7 +72,7 @@ def test_a_package_is_installed_and_run_as_a_module(kind, tmp_path, nothing_left
     assert "[0 algo-1] package ran ['--depth', '2']" in outs["algo-1"]
 
 
-@pytest.mark.timed
+@pytest.mark.usefixtures("nothing_beside")
 def test_a_stop_while_pip_works_ends_the_job_at_once(tmp_path, nothing_left, site):
     site |= {"TMPDIR": str(tmp_path / "tmp")}
     (tmp_path / "tmp").mkdir()

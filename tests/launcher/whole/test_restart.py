@@ -28,6 +28,8 @@ def simulate(engine, *words, folder, marker, restarts, layout="2x2", **environ):
     )  # fmt: skip
 
 
+# What the supervisor does is the same under all engines.
+@pytest.mark.slow(but=["native", "mpirun"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_attempts_follow_each_other_until_one_succeeds(engine, tmp_path, nothing_left):
     done = simulate(engine, AGAIN, 2, 3, folder=tmp_path, marker=nothing_left, restarts=2)
@@ -205,12 +207,15 @@ def trainer(job, rank):
     raise AssertionError(rank)
 
 
+# train/jobs/test_ddp_on_ranks.py resumes after a kill without a launcher; this file has the launcher's attempts.
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ddp_comes_out_bit_identical_after_a_killed_rank(engine, undisturbed, tmp_path, nothing_left):
     """Restarted and resumed under any engine against never interrupted: every weight is equal."""
     bit_identical_after_a_killed_rank("2x2", 4, engine, undisturbed, tmp_path, nothing_left)
 
 
+@pytest.mark.slow
 def test_two_ranks_come_out_bit_identical_after_a_killed_one(undisturbed, tmp_path, nothing_left):
     bit_identical_after_a_killed_rank("2x1", 2, "native", undisturbed, tmp_path, nothing_left)
 

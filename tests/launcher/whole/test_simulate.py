@@ -19,6 +19,8 @@ from .running import PROGRAMS, Running, simulate
 UNENCODABLE = b'{"type":"hello","host":"algo-2","slots":1,"digest":{},"master_addr":"","master_port":0,"error":"","mac":"\\ud800"}\n'
 
 
+# What the supervisor does is the same under all engines.
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_collective_over_two_hosts(engine, tmp_path, nothing_left):
     done = simulate(engine, PROGRAMS / "collective.py", folder=tmp_path, marker=nothing_left, layout="2x1")
@@ -32,6 +34,7 @@ def test_a_collective_over_two_hosts(engine, tmp_path, nothing_left):
         assert len(list((output / "data" / "logs").glob("rank-*.log"))) == 1
 
 
+@pytest.mark.slow(but=["mpirun"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_arguments_that_look_like_an_engine_s_own_reach_the_script(engine, tmp_path, nothing_left):
     """torchrun's parser takes `--d` for the begin of an option of its own, mpirun's `-np` for one."""
@@ -61,6 +64,7 @@ def oracle(tmp_path_factory):
     return [json.loads((bare / f"rank-{rank}.json").read_text()) for rank in range(4)]
 
 
+@pytest.mark.slow(but=["native", "mpirun"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_gives_the_environment_that_torchrun_gives(engine, oracle, tmp_path, nothing_left):
     program = PROGRAMS / "environment.py"

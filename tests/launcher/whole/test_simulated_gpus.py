@@ -39,6 +39,8 @@ def on_a_machine(folder, gpus: int, *words: str, names: str | None = None) -> su
     return subprocess.run(argv, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False)
 
 
+# What the supervisor does is the same under all engines.
+@pytest.mark.slow(but=["native"])
 @pytest.mark.parametrize("engine", ["native", pytest.param("mpirun", marks=needs_mpi)])
 def test_simulated_hosts_share_no_gpu(engine, tmp_path):
     words = ["-j", "2x2", "--engine", engine, str(PROGRAMS / "environment.py"), str(tmp_path)]
@@ -86,6 +88,8 @@ def test_names_of_gpus_that_are_not_there_are_one_warning(tmp_path):
     assert "'7' in '1,7,8' is not a GPU of this machine, which has 2; CUDA ignores '7', '8'; fix: " in done.stdout
 
 
+# A rank loads torch to show that a neighbour's behaviour stays as it was.
+@pytest.mark.slow
 def test_the_bundled_ddp_trains_on_a_gpu_machine_whose_torch_has_no_cuda(tmp_path):
     import torch
 

@@ -77,7 +77,9 @@ def assert_traced(folder):
         assert max(each.begin for each in step) <= min(each.end for each in step) + spread
 
 
-@pytest.mark.timed
+# Who is slow is decided in launcher/control/test_pace.py and launcher/timing/test_slowness.py.
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_beside")
 def test_a_slow_rank_is_named_with_its_host_and_what_it_spends_its_time_on(tmp_path, nothing_left):
     path, part = script(tmp_path, JOB), "what no activity names"
     environ = {"ALGORUN_TIMES_S": "1", "ALGORUN_TRACE_STEPS": "20-40"}
@@ -101,7 +103,8 @@ def test_a_slow_rank_is_named_with_its_host_and_what_it_spends_its_time_on(tmp_p
     assert second[0][exchange] + 0.1 < min(first[0][exchange], first[1][exchange], second[1][exchange])
 
 
-@pytest.mark.timed
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_beside")
 def test_in_an_even_job_nobody_is_slow(tmp_path, nothing_left):
     path = script(tmp_path, JOB)
     done = simulate(
@@ -112,7 +115,8 @@ def test_in_an_even_job_nobody_is_slow(tmp_path, nothing_left):
     assert "slow" not in result(tmp_path, "algo-1")
 
 
-@pytest.mark.timed
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_beside")
 def test_a_job_too_short_for_a_warning_says_at_its_end_who_was_slow(tmp_path, nothing_left):
     path = script(tmp_path, JOB)
     done = simulate("native", path, "backward", "2", "8", folder=tmp_path, marker=nothing_left, layout="2x2")

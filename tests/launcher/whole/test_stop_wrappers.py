@@ -60,6 +60,8 @@ def write_programs(folder):
     (folder / "train.sh").write_text(WRAPPERS)
 
 
+# What a stop finds below a rank is the same under every engine: launcher/control/test_stop_order.py.
+@pytest.mark.slow(but=["native"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_stop_reaches_the_training_below_every_kind_of_wrapper(engine, tmp_path, nothing_left):
     write_programs(tmp_path)

@@ -14,6 +14,8 @@ from .running import PROGRAMS, Running
 BOUND_S = 5.0  # from a second Ctrl-C until every host has left
 
 
+# What the supervisor does is the same under all engines.
+@pytest.mark.slow(but=["native", "mpirun"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_stop_on_one_host_lets_every_rank_save(engine, tmp_path, nothing_left):
     job = Running(engine, PROGRAMS / "faulty.py", "stop", folder=tmp_path, marker=nothing_left)
@@ -36,6 +38,8 @@ def test_ctrl_c_stops_a_simulation(tmp_path, nothing_left):
     assert job.log.read_text().strip().splitlines()[-1].startswith("stopped nnodes=2 world_size=4 why=SIGINT")
 
 
+# The same code with another value or at another moment.
+@pytest.mark.slow(but=["0.01", "0.1"])
 @pytest.mark.parametrize("delay_s", [0.0, 0.01, 0.03, 0.1, 0.2])
 def test_a_stop_while_the_hosts_start_reaches_all_of_them(delay_s, tmp_path, nothing_left):
     """Also the one that is just being started, and those that do not listen yet."""
@@ -71,7 +75,7 @@ def test_a_stop_while_the_engine_starts_reaches_the_ranks_it_starts_later(engine
     assert "outlasted the grace" not in job.log.read_text()
 
 
-@pytest.mark.timed
+@pytest.mark.usefixtures("nothing_beside")
 def test_ranks_that_ignore_a_stop_are_killed_at_the_grace(tmp_path, nothing_left):
     job = Running(
         "native", PROGRAMS / "faulty.py", "ignore", folder=tmp_path, marker=nothing_left, ALGORUN_GRACE_S="1.5"
@@ -84,7 +88,7 @@ def test_ranks_that_ignore_a_stop_are_killed_at_the_grace(tmp_path, nothing_left
     assert "ranks that outlasted the grace of 1.5 s are killed" in job.log.read_text()
 
 
-@pytest.mark.timed
+@pytest.mark.usefixtures("nothing_beside")
 def test_a_second_ctrl_c_does_not_wait_for_the_grace(tmp_path, nothing_left):
     job = Running("native", PROGRAMS / "faulty.py", "ignore", folder=tmp_path, marker=nothing_left)
     job.wait_for("] ready ", 4)

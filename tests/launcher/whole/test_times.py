@@ -32,7 +32,7 @@ def assert_adds_up(found, seconds):
     assert found["wall_s"] == pytest.approx(seconds, rel=0.01, abs=EXIT_S)
 
 
-@pytest.mark.timed
+@pytest.mark.usefixtures("nothing_beside")
 def test_a_job_with_steps_says_where_its_time_went(tmp_path, nothing_left):
     done, found = run(STEPPING, 25, folder=tmp_path, marker=nothing_left, ALGORUN_PRICE="36")
     assert done.code == 0, done.text
@@ -62,7 +62,9 @@ def test_a_program_without_steps_gets_no_goodput(tmp_path, nothing_left):
     assert "cost" not in found
 
 
-@pytest.mark.timed
+# What restarts cost is counted in launcher/timing/test_clock.py.
+@pytest.mark.slow
+@pytest.mark.usefixtures("nothing_beside")
 def test_two_restarts_are_counted_as_lost(tmp_path, nothing_left):
     words = (STEPPING, 4, 2)
     done, found = run("--restarts", "2", *words, folder=tmp_path, marker=nothing_left, **FAILS_ALONE)
@@ -84,6 +86,8 @@ def test_every_host_of_a_stopped_job_writes_its_times(tmp_path, nothing_left):
         assert {"launcher", "gate", "program", "stopping"} <= set(found["seconds"])
 
 
+# The table is the launcher's own, whatever the engine.
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["torchrun", pytest.param("mpirun", marks=needs_mpi)])
 def test_other_engines_have_the_same_rows(engine, tmp_path, nothing_left):
     done = simulate(engine, STEPPING, 10, folder=tmp_path, marker=nothing_left, layout="2x1")

@@ -196,6 +196,8 @@ ROWS = (
 )  # fmt: skip
 
 
+# The others load torch. Decided in launcher/control/test_child_errors.py and test_last_words.py.
+@pytest.mark.slow(but=["run.py", "other.py", "or.sh", "words.sh", "bar.py", "typed.py"])
 @pytest.mark.parametrize(("name", "text", "says"), ROWS, ids=[name for name, _, _ in ROWS])
 def test_the_first_line_says_what_failed_and_where(name, text, says, tmp_path, nothing_left):
     done = run(name, text, tmp_path, nothing_left)

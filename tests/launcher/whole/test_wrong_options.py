@@ -34,6 +34,8 @@ WRONG = {
 }
 
 
+# The same code with another value or at another moment.
+@pytest.mark.slow(but=["ddp", "ddp, no file", "pipeline, AWS's", "mpi-basics"])
 @pytest.mark.parametrize(("program", "says"), WRONG.values(), ids=WRONG.keys())
 def test_no_rank_starts_and_the_job_says_it_once(program, says, tmp_path, nothing_left):
     done = algorun("simulate", "-j", "2x2", *program, cwd=tmp_path, ALGORUN_TEST=nothing_left)
@@ -56,6 +58,8 @@ def test_a_plan_says_it_too(program, says, tmp_path):
     assert done.out == ""
 
 
+# A rank loads torch to show that a neighbour's behaviour stays as it was.
+@pytest.mark.slow
 def test_options_of_a_good_job_are_no_news(tmp_path, nothing_left):
     done = algorun("simulate", "-j", "2x1", "--engine", "native", "pipeline", "--pp", "2", "--profile-only", "True",
                    "--width", "16", "--depth", "2", cwd=tmp_path, ALGORUN_TEST=nothing_left)  # fmt: skip

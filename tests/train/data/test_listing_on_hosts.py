@@ -85,6 +85,8 @@ def test_hosts_with_different_files_read_what_one_host_with_all_reads(kind, fold
     assert "different files" not in capsys.readouterr().out
 
 
+# That hosts with different images read the same is shown in threads.
+@pytest.mark.slow
 def test_a_job_on_two_hosts_trains_on_the_tar_files_of_both(ranks, folder, tmp_path):
     lines = []
     for name in ("same", "spread"):

@@ -16,6 +16,8 @@ from tests.train.data.sampler_ledger import Ledger, carry_out, missing_and_doubl
 from tests.train.training_runs import ROOT
 
 
+# The first 100 are in `make test`.
+@pytest.mark.slow(but=["100"])
 @pytest.mark.parametrize("schedules", [100, 1000])
 def test_random_schedules_of_kills_layouts_and_workers_train_on_each_sample_once(schedules, monkeypatch):
     """The ranks of a schedule are in one process: what each of them computes anew is computed once."""

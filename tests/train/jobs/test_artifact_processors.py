@@ -104,6 +104,8 @@ def test_adapters_come_with_the_same_processor(alone, channels, tmp_path):
     says_what_the_job_did(tmp_path / "alone" / "model")
 
 
+# Stages write with the code of ddp.
+@pytest.mark.slow
 def test_the_stages_of_a_pipeline_write_the_same_processor(ranks, channels, tmp_path):
     folder = with_processor(tmp_path / "vit", PROCESSORS["bgr"])
     train, val = channels

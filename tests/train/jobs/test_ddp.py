@@ -140,6 +140,8 @@ runpy.run_module("algorun_train.jobs.{}", run_name="__main__", alter_sys=True)
 """
 
 
+# The stop is the same in `pipeline`.
+@pytest.mark.slow(but=["ddp-options0"])
 @pytest.mark.parametrize(
     ("job", "options"),
     [("ddp", SMALL), ("pipeline", ["--width", "16", "--depth", "1", "--context", "16", "--batch-size", "2"])],

@@ -149,6 +149,8 @@ def test_sizes_of_embedded_models_are_refused_with_a_folder(alone, tmp_path, opt
         alone(*FEW, "--model", str(write_vit(tmp_path / "vit")), *option)
 
 
+# Each layout resumes in test_ddp_sharded.py.
+@pytest.mark.slow
 def test_ranks_that_resume_give_the_same_bits_and_the_channel_names_the_model(ranks, tmp_path):
     folder = write_vit(tmp_path / "vit", classes=3)
     args = once([*FEW, "--epochs", "2", "--deterministic", "True"])

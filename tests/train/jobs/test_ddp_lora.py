@@ -22,6 +22,8 @@ def logits(model, tokens=((7, 8, 9, 10),)):
         return model.eval()(input_ids=torch.tensor(tokens)).logits
 
 
+# Kinds of models and layouts are those of the jobs without adapters.
+@pytest.mark.slow(but=["gpt2"])
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_adapters_train_and_peft_reads_them_on_the_folder(alone, tmp_path, kind):
     from peft import PeftModel
@@ -72,6 +74,7 @@ def test_a_classifier_gets_a_new_head_that_trains_beside_the_adapters(alone, tmp
     assert json.loads((written / "model.json").read_text())["lora_targets"] == ["fc1", "q_proj"]
 
 
+@pytest.mark.slow(but=["llama-2"])
 @pytest.mark.parametrize(("kind", "shards"), [("llama", 1), ("vit", 1), ("llama", 2), ("vit", 2)])
 def test_two_ranks_compute_the_gradients_of_one_process(ranks, tmp_path, kind, shards):
     folder = write_vit(tmp_path / kind) if kind == "vit" else write_language_model(tmp_path / kind)
@@ -91,6 +94,7 @@ def test_two_ranks_compute_the_gradients_of_one_process(ranks, tmp_path, kind, s
         assert torch.allclose(two["gradients"][name], gradient, rtol=0, atol=1e-10 * float(gradient.norm())), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shard", ["1", "2"])
 def test_a_resumed_job_has_the_same_bits(ranks, tmp_path, shard):
     folder, text = write_language_model(tmp_path / "llama"), write_text(tmp_path / "text", 100)

@@ -174,6 +174,8 @@ def test_a_checkpoint_of_another_job_is_one_error_on_all_ranks(ranks, alone, tmp
     assert "depth is 1 there, 2 here" in run.text(1).splitlines()[-1]
 
 
+# test_simulate.py: ranks get what bare torchrun gives them.
+@pytest.mark.slow
 def test_torchrun_starts_it(tmp_path):
     command = ["torchrun", "--standalone", "--nproc-per-node", "2", "-m", "algorun_train.jobs.ddp", *SMALL]
     command[0] = os.path.join(os.path.dirname(sys.executable), "torchrun")

@@ -65,6 +65,8 @@ def united(base, to):
     return to
 
 
+# `make test` has one process that reads the checkpoint of shares; test_pipeline_folders.py has that of stages.
+@pytest.mark.slow(but=["alone", "shard4"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_trains_to_the_same_loss_and_writes_whole_tensors_by_name(straight, tmp_path, layout):
     base = straight(layout)
@@ -77,6 +79,8 @@ def test_every_layout_trains_to_the_same_loss_and_writes_whole_tensors_by_name(s
     assert all(torch.equal(artifact[name], saved[name]) for name in saved)
 
 
+# `make test` has a checkpoint that four shares read.
+@pytest.mark.slow
 def test_each_rank_of_the_first_replica_writes_its_share_on_its_own_host(straight):
     def files(layout, host):
         folder = straight(layout) / f"host{host}" / "checkpoints"
@@ -89,6 +93,7 @@ def test_each_rank_of_the_first_replica_writes_its_share_on_its_own_host(straigh
     assert max(sizes) < 1.5 * min(sizes)
 
 
+@pytest.mark.slow(but=["shard2x2-alone"])
 @pytest.mark.parametrize(("wrote", "reads"), list(itertools.permutations(LAYOUTS, 2)))
 def test_a_layout_goes_on_from_another_s_checkpoint(straight, tmp_path, wrote, reads):
     for host in range(LAYOUTS[reads][0]):
@@ -108,6 +113,7 @@ def straight_on(straight):
     return epochs(base / "on" / "host0")[-1]
 
 
+@pytest.mark.slow
 def test_the_same_layout_resumes_bit_identical_and_a_torn_shard_is_passed_over(straight, tmp_path):
     base = straight("shard2x2")
     shutil.copytree(base / "first", tmp_path / "one")
@@ -126,6 +132,7 @@ def test_the_same_layout_resumes_bit_identical_and_a_torn_shard_is_passed_over(s
     assert all(torch.equal(one[name], again[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_a_torn_shard_of_a_stage_makes_ddp_take_the_older_checkpoint(straight, tmp_path):
     shutil.copytree(straight("pp2xdp2") / "first", tmp_path / "stages")
     run(tmp_path / "stages", "pp2xdp2", 2)
@@ -154,6 +161,7 @@ def test_what_cannot_be_sharded_is_refused_before_any_rank_starts(words, text, m
         check.main(["ddp", *words])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_version_0_1_0_is_read_into_shares(straight, tmp_path):
     saved = torch.load(next((straight("alone") / "first").glob("host0/checkpoints/*/*.pt")), weights_only=True)
     names = [name for name in saved["model"] if saved["model"][name].dim() > 1]  # the order of the optimizer's groups

@@ -6,9 +6,13 @@ import importlib.util
 import itertools
 import json
 
+import pytest
+
 from tests.conftest import ROOT
 
 
+# It shows what test_ddp_language_models.py tests.
+@pytest.mark.slow
 def test_the_demo_of_a_language_model_runs_from_text_to_text(tmp_path, monkeypatch, capfd):
     spec = importlib.util.spec_from_file_location("demo_lm", ROOT / "examples" / "demo_lm.py")
     demo = importlib.util.module_from_spec(spec)

@@ -74,6 +74,8 @@ def run(base, world, folders, layouts, precision):
     return torch.load(base / "found.pt", weights_only=True)
 
 
+# `make test` has one family in two ranks, and every family in one process.
+@pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_the_first_step_of_a_family_in_two_ranks_is_that_of_one_process(tmp_path, part):
     precision, kinds = PARTS[part]

@@ -81,6 +81,8 @@ def distances(step, reference):
     }
 
 
+# A model's cut and a layout are independent of each other.
+@pytest.mark.slow(but=["gpt2-2"])
 @pytest.mark.parametrize(("kind", "group"), CASES)
 def test_a_layout_computes_the_loss_and_the_gradients_of_one_process(steps, kind, group):
     alone, found = steps(kind, "1"), steps(kind, group)
@@ -95,6 +97,7 @@ def test_a_layout_computes_the_loss_and_the_gradients_of_one_process(steps, kind
             assert other["loss"] == pytest.approx(one["loss"], rel=1e-12 if precision == "float64" else near), case
 
 
+@pytest.mark.slow(but=["gpt2"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_bf16_changes_gradients_and_not_much(steps, kind):
     alone = steps(kind, "1")

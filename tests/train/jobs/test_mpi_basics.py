@@ -7,9 +7,8 @@ import sys
 
 import pytest
 
+from tests.conftest import needs_mpi
 from tests.train.training_runs import ROOT, clean_environ
-
-mpi = pytest.mark.mpi
 
 
 def mpirun(tmp_path, ranks, *words):
@@ -19,7 +18,7 @@ def mpirun(tmp_path, ranks, *words):
 
 
 class TestUnderMpirun:
-    pytestmark = mpi
+    pytestmark = needs_mpi
 
     @pytest.mark.parametrize("ranks", [1, 2, 6])
     def test_all_exercises_are_checked(self, tmp_path, ranks):

@@ -16,6 +16,8 @@ NO_DROPOUT = {"resid_pdrop": 0, "embd_pdrop": 0, "attn_pdrop": 0}
 OPTIONS = ["--epochs", "2", "--context", "16", "--lr", "0.01", "--gamma", "1"]
 
 
+# A model's cut and a layout are independent of each other.
+@pytest.mark.slow(but=["2"])
 @pytest.mark.parametrize("shards", [1, 2])
 def test_stages_have_the_losses_of_ddp_which_goes_on_from_them(ranks, alone, tmp_path, shards):
     """Tied weights and their moments lie in two stages; ddp reads them from the hosts' shards."""

@@ -13,6 +13,8 @@ from tests.train.training_runs import epochs, write_images
 from .pipeline_runs import CLIPPED, TINY, checkpoints, ended, refused, weights, words
 
 
+# `make test` has tied weights in stages in test_pipeline_folders.py, and a vit from files of images there.
+@pytest.mark.slow
 def test_tied_embeddings_are_one_weight_in_checkpoints_of_any_layout(start, tmp_path):
     tied = {"tied": True, **CLIPPED, "batch-size": 16, "microbatches": 8, "optimizer": "adamw"}
     whole = start(1, tied, base=tmp_path / "whole")
@@ -63,6 +65,7 @@ def test_the_loss_falls_on_the_embedded_text_until_a_stop_that_saves(ranks):
     assert not (run.base / "host0" / "output" / "data" / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_images_go_through_a_vit(ranks):
     args = words(
         {"model": "vit", "width": 16, "depth": 2, "heads": 2, "image-size": 8, "epochs": 2, "batch-size": 256},

@@ -23,6 +23,8 @@ def found(tmp_path_factory):
     return {line.split()[0]: {k: int(v) for k, v in re.findall(r"(\w+)=(\d+)", line)} for line in lines}
 
 
+# Trackers of memory make each operation slow; test_sharded_steps.py has the bytes of weights, gradients and moments.
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_weights_gradients_and_moments_are_divided_by_the_shards(found, shards):
     row = found[str(shards)]
@@ -33,6 +35,7 @@ def test_weights_gradients_and_moments_are_divided_by_the_shards(found, shards):
         assert row["opt"] == pytest.approx(row["held_moments"], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_stage_has_its_share_of_weights_gradients_and_moments(found):
     row = found["stages"]
     assert row["units"] > 3
@@ -40,6 +43,7 @@ def test_a_stage_has_its_share_of_weights_gradients_and_moments(found):
         assert row[kind] == pytest.approx(times * row["weights"] / 2, rel=0.01), kind
 
 
+@pytest.mark.slow
 def test_the_peak_of_a_sharded_stage_is_that_of_the_formula(found):
     """Until the last microbatch a rank has the gradients of its whole stage."""
     row = found["stages"]
@@ -47,6 +51,7 @@ def test_the_peak_of_a_sharded_stage_is_that_of_the_formula(found):
     assert row["sharded_param"] + row["opt"] + row["peak"] == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [2, 4])
 def test_buffers_of_communication_have_the_size_of_one_unit(found, shards):
     row = found[str(shards)]
@@ -54,6 +59,7 @@ def test_buffers_of_communication_have_the_size_of_one_unit(found, shards):
         assert row[kind] == row["unit"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2, 4])
 def test_the_peak_is_that_of_the_formula(found, shards):
     row = found[str(shards)]

@@ -59,15 +59,19 @@ def found(tmp_path_factory):
     return {case: {k: float(v) for k, v in re.findall(r"(\w+)=(\S+)", line)} for case, line in rows.items()}
 
 
+# `make test` trains from a folder's weights in train/jobs: test_folder_layouts.py and test_pipeline_folders.py.
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_shares_have_the_bits_of_one_process(found, case):
     assert found[case]["differ"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["own files", "sent by rank 0"])
 def test_loading_needs_a_share_and_one_tensor(found, case):
     assert found[case]["peak"] < 1.02
 
 
+@pytest.mark.slow
 def test_a_process_without_shards_holds_the_weights_once(found):
     assert found["own files"]["copy"] < 0.05

@@ -47,11 +47,14 @@ def found(tmp_path_factory):
     return {case: {k: float(v) for k, v in re.findall(r"(\w+)=(\S+)", line)} for case, line in rows.items()}
 
 
+# `make test` trains from a folder's weights in train/jobs: test_folder_layouts.py and test_pipeline_folders.py.
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_stages_have_the_bits_of_one_process(found, case):
     assert found[case]["differ"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["own files", "sent by rank 0", "sharded", "sharded, sent by rank 0"])
 def test_a_rank_needs_what_it_has_and_one_tensor(found, case):
     """Rank 0 had the whole model while it searched, and has let it go."""

@@ -33,12 +33,15 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("processors")
 
 
+# `make test` has those of image classifiers, with any settings, in the code for PIL.
+@pytest.mark.slow(but=["MobileViTImageProcessorPil", "EfficientNetImageProcessorPil", "ConvNextImageProcessorPil"])
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_a_classifiers_processor_is_taken_as_it_is_by_default(tmp_path, name):
     made(name).save_pretrained(tmp_path)
     assert isinstance(check(tmp_path, {}), ImageInput)
 
 
+@pytest.mark.slow
 def test_every_processor_gives_the_same_pixels_or_is_refused(tmp_path):
     taken = set()
     for name in classes("pil"):
@@ -50,6 +53,7 @@ def test_every_processor_gives_the_same_pixels_or_is_refused(tmp_path):
     assert taken >= {*CLASSIFIERS}
 
 
+@pytest.mark.slow
 def test_every_processor_for_torchvision_gives_the_same_pixels_or_is_refused(tmp_path):
     pytest.importorskip("tests.train.parallel.model_zoo").library("torchvision")
     run = subprocess.run([sys.executable, PROGRAM, tmp_path], capture_output=True, text=True, timeout=600)

@@ -124,6 +124,8 @@ def test_a_family_trains_as_transformers_loads_it_or_is_refused(tmp_path, kind):
     assert (found == "sees the tokens") == (kind in SEE_LATER)
 
 
+# `make test` has nine of them, one of each kind of weights and of each kind of refusal.
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
 def test_all_families(tmp_path, part):
     seen = {kind: compare(kind, tmp_path / kind) for kind in sorted(CLASSES)[part::PARTS]}

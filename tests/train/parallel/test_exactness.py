@@ -127,6 +127,18 @@ def test_only_torch_2_10_leaves_cases_out():
         assert missing == []
 
 
+# `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
+@pytest.mark.slow(
+    but=[
+        "model=hand * dp=2 pp=2 * placement=spread*",
+        "model=tied gpt * dp=1 pp=2 *",
+        "model=thrice schedule=zbv dp=1 pp=4 *",
+        "model=gpt schedule=1f1b dp=1 pp=4 *",
+        "model=in place schedule=zero-bubble *",
+        "model=squares schedule=dualpipev *",
+        "model=convnet schedule=interleaved *",
+    ]
+)
 @pytest.mark.parametrize("case", EXACTLY, ids=str)
 def test_training_and_evaluation_equal_those_of_the_unsplit_model(results, case):
     row = results[case]
@@ -135,17 +147,30 @@ def test_training_and_evaluation_equal_those_of_the_unsplit_model(results, case)
         assert row[what] <= (EXACT if what in ("gradients", "state") else 10 * EXACT), (what, row)
 
 
+@pytest.mark.slow(
+    but=[
+        "model=hand * dp=2 pp=2 * placement=spread*",
+        "model=tied gpt * dp=1 pp=2 *",
+        "model=thrice schedule=zbv dp=1 pp=4 *",
+        "model=gpt schedule=1f1b dp=1 pp=4 *",
+        "model=in place schedule=zero-bubble *",
+        "model=squares schedule=dualpipev *",
+        "model=convnet schedule=interleaved *",
+    ]
+)
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_every_rank_computes_in_the_order_of_the_schedule(results, case):
     assert results[case]["ordered"]
     assert results[case]["stuck"] == []  # the messages of an evaluation, which torch's schedule does not order
 
 
+@pytest.mark.slow(but=["model=tied gpt * dp=1 pp=2 *", "model=thrice schedule=zbv dp=1 pp=4 *"])
 @pytest.mark.parametrize("case", [case for case in CASES if case in (*TIED, *BF16)], ids=str)
 def test_copies_of_a_weight_stay_equal_to_the_last_bit(results, case):
     assert results[case]["apart"] == []
 
 
+@pytest.mark.slow(but=["model=tied gpt * dp=1 pp=2 *", "model=thrice schedule=zbv dp=1 pp=4 *"])
 @pytest.mark.parametrize("case", [case for case in TIED if case in CASES and case.dp == 1], ids=str)
 def test_weights_on_several_ranks_cost_one_collective_a_step(results, case):
     row = results[case]
@@ -158,6 +183,7 @@ def test_weights_on_several_ranks_cost_one_collective_a_step(results, case):
         assert any(row["collectives"])
 
 
+@pytest.mark.slow(but=["model=tied gpt *", "model=convnet schedule=interleaved *"])
 @pytest.mark.parametrize("case", BF16, ids=str)
 def test_bf16_is_close_to_the_unsplit_model_in_bf16(results, case):
     row = results[case]

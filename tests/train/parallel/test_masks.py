@@ -48,6 +48,8 @@ def check(cutting, model, examples, begins=None):
                 assert all(torch.equal(mine, its) for mine, its in zip(passed, expected[0], strict=True))
 
 
+# `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
+@pytest.mark.slow(but=["bert-classes-sdpa-padded", "llama-eager-full"])
 @pytest.mark.parametrize("example", ["full", "padded"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize(
@@ -77,6 +79,7 @@ def test_transformers_are_cut_at_every_layer_with_a_mask(make, stack, attention,
     check(by_layers, model, examples, [0, 2])
 
 
+@pytest.mark.slow(but=["*-torch.bool", "*-padded-torch.int64"])
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64, torch.uint8, torch.float32], ids=str)
 @pytest.mark.parametrize("lengths", [(6,), (6, 2)], ids=["full", "padded"])
 @pytest.mark.parametrize("way", WAYS, ids=lambda w: (w[0] if isinstance(w, tuple) else w).__name__)

@@ -65,6 +65,8 @@ def executed_by_torch(name: str, ranks: int, chunks: int, microbatches: int) -> 
     return orders
 
 
+# `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
+@pytest.mark.slow(but=["1f1b", "interleaved", "zbv"])
 @pytest.mark.parametrize("name", schedules.SCHEDULES)
 def test_the_orders_are_what_torch_executes(name):
     if schedules.SCHEDULES[name].v_shaped and torch.__version__.startswith("2.10."):
