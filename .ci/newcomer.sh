@@ -42,6 +42,6 @@ timeout --foreground "$limit_s" docker run --rm --init --name "$name" --volume "
         cd algorun
         for target in "$@"; do
             began=$SECONDS
-            make "$target"
+            make $target  # one word or two
             printf "==> make %s: %s s\n" "$target" "$((SECONDS - began))"
         done' newcomer "$@"

@@ -1,6 +1,6 @@
 """Types every command of the README and of the task pages as a newcomer does, and prints the seconds of each.
 
-`make typed-lines`; CI does it in a bare container. A line that does not end as it should, or that nobody has thought
+`make test PART=typed-lines`; CI does it in a bare container. A line that does not end as it should, or that nobody has thought
 of here, fails.
 """
 
@@ -26,7 +26,7 @@ COMMAND = re.compile(r"(?:\$ )?((?:algorun(?! \d)|make|source|pip|docker|\./buil
 ELSEWHERE = {
     r"make (demo|test)$": "the newcomer types it before",
     r"make demo-lm$": "takes 4 minutes",
-    r"make (env|gpu-test)\b.*": "make typed-lines has made the environment; no GPU is here",
+    r"make (env|test PART=gpu)\b.*": "make test PART=typed-lines has made the environment; no GPU is here",
     r"source .*": "this program puts the environment's programs on PATH itself",
     r"(\./build\.sh|docker) .*": "needs Docker: CI builds the image and runs containers of it",
 }

@@ -1,4 +1,4 @@
-"""Which tests need torch, or what else only training has. A plugin of `make test-light`, which runs all others where torch is not installed.
+"""Which tests need torch, or what else only training has. A plugin of `make test PART=light`, which runs all others where torch is not installed.
 
 A test that needs torch and has no row here fails there. tests/repository/test_without_torch.py sees to the rest: each
 folder of tests has its place here, and each row names something that exists.
@@ -19,10 +19,10 @@ FOLDERS = ("client", "fuzz", "image", "launcher", "report", "repository")
 LEFT_OUT: Mapping[str, str] = {
     "chaos": "hosts in namespaces, which train",
     "compat": "libraries on top of torch",
-    "contract": "needs AWS's toolkit: make test-tools",
+    "contract": "needs AWS's toolkit: make test PART=tools",
     "e2e": "containers of the image",
     "frameworks": "environments of their own",
-    "gpu": "no tests: programs of make gpu-test",
+    "gpu": "no tests: programs of make test PART=gpu",
     "sdk": "containers of the image",
     "strict_cuda": "torch",
     "train": "torch",
@@ -80,7 +80,7 @@ def row_of(item: pytest.Item) -> str | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if importlib.util.find_spec("torch") is not None:
-        raise pytest.UsageError("torch is installed here: a test that needs it would pass; fix: make test-light")
+        raise pytest.UsageError("torch is installed here: a test that needs it would pass; fix: make test PART=light")
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

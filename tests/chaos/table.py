@@ -105,7 +105,7 @@ def write(path: Path) -> None:
     lines = [
         "# Faults, and how long until every host has left",
         "",
-        "`make chaos` writes this file. Each case has two hosts of two ranks (gloo on CPUs) on one machine. Each host has its own",
+        "`make test-all PART=chaos` writes this file. Each case has two hosts of two ranks (gloo on CPUs) on one machine. Each host has its own",
         "network, mount and IPC namespace, control group, /tmp, /dev/shm and job folder; with engine `docker` it is a container.",
         "Seconds run from the fault until the process of the last surviving host has left. After each case no process, port,",
         "temporary folder or shared memory remained. The bare launchers ran the same scripts under the same faults; `>` marks the",

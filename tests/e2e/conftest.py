@@ -41,7 +41,7 @@ def digit_images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[push_cloud.Cloud]:
     """What stands for AWS, for all pushes."""
     if missing := push_cloud.missing():
-        # As for Docker itself: `make compose-test` fails, a plain `pytest` skips.
+        # As for Docker itself: `make test-all PART=containers` fails, a plain `pytest` skips.
         stop = pytest.fail if "docker" in (request.config.option.markexpr or "") else pytest.skip
         stop(f"not installed: {', '.join(missing)}")
     with push_cloud.started(tmp_path_factory.mktemp("cloud")) as started:

@@ -1,4 +1,4 @@
-"""The launch in real containers: docker/compose.yaml as users start it, and jobs with faults. `make compose-test`.
+"""The launch in real containers: docker/compose.yaml as users start it, and jobs with faults. `make test-all PART=containers`.
 
 Seconds and exit codes are those of docs/chaos.md: whatever fails, all hosts leave within 5 s.
 """

@@ -26,7 +26,7 @@ def of_framework(name: str) -> str:
     """The interpreter that has this framework; skips the test where there is none."""
     python = interpreter(name)
     if python is None:
-        pytest.skip(f"needs {FOLDER.parent.name}/{FOLDER.name}/{name}: make test-frameworks")
+        pytest.skip(f"needs {FOLDER.parent.name}/{FOLDER.name}/{name}: make test PART=frameworks")
     return str(python)
 
 

@@ -26,7 +26,7 @@ MEMORY_MIB = 3072  # of the whole process; torch alone takes 500
 LONGEST = 65536  # bytes of one input
 READER_LIMIT_S = 3600.0
 STATUS = re.compile(r"#(\d+)\s+(?:DONE|NEW|REDUCE|pulse|INITED).*?cov: (\d+)")
-BEGIN, END = "<!-- table: make fuzz -->", "<!-- end of the table -->"
+BEGIN, END = "<!-- table: make test-all PART=fuzz -->", "<!-- end of the table -->"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Every reader of outside bytes: honest inputs, inputs that were faults once, and a fixed slice of mutated ones.
 
-`make fuzz` runs 100,000 inputs a reader, guided by coverage; see docs/fuzzing.md.
+`make test-all PART=fuzz` runs 100,000 inputs a reader, guided by coverage; see docs/fuzzing.md.
 """
 
 from __future__ import annotations

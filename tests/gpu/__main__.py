@@ -1,4 +1,4 @@
-"""`make gpu-test`: runs the checks on this machine's GPUs and writes what was seen into docs/gpu.md.
+"""`make test PART=gpu`: runs the checks on this machine's GPUs and writes what was seen into docs/gpu.md.
 
 Exit code 0: nothing failed. 1: a check failed. 64: a wrong option. 69: this machine has no GPU that torch can use.
 """

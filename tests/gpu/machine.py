@@ -17,7 +17,7 @@ from algorun.machine import nvidia, probe
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_S = 120.0  # torch's import and the driver's start, also from a cold disk
 DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
-FIX = "make gpu-test GPU_PYTHON=/path/to/python, one whose torch is built with CUDA"
+FIX = "make test PART=gpu GPU_PYTHON=/path/to/python, one whose torch is built with CUDA"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from .harness import Row
 from .machine import Machine
 from .session import Figure
 
-BEGIN = "<!-- gpu-test: begin; `make gpu-test` writes what follows -->"
+BEGIN = "<!-- gpu-test: begin; `make test PART=gpu` writes what follows -->"
 END = "<!-- gpu-test: end -->"
 LONGEST_NOTE = 600  # characters of a note in a table; the log has all of it
 CPU_MARK = "CPU: "

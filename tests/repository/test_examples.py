@@ -41,7 +41,7 @@ def test_the_raw_request_is_valid_and_says_what_the_launcher_reads(tmp_path):
 
 
 def sdk(major: int) -> str:
-    """The version of the SageMaker SDK that `make sdk-test` runs."""
+    """The version of the SageMaker SDK that `make test-all PART=sdk` runs."""
     pinned = (ROOT / "tests" / "sdk" / f"requirements-v{major}.txt").read_text()
     return re.search(rf"^sagemaker==({major}\.\S+)$", pinned, flags=re.MULTILINE)[1]
 

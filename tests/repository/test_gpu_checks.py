@@ -1,4 +1,4 @@
-"""The checks of `make gpu-test`, each with what a good and a bad GPU would make the jobs print."""
+"""The checks of `make test PART=gpu`, each with what a good and a bad GPU would make the jobs print."""
 
 from __future__ import annotations
 

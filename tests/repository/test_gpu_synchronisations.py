@@ -1,4 +1,4 @@
-"""How `make gpu-test` counts waits for the GPU inside a step and elsewhere."""
+"""How `make test PART=gpu` counts waits for the GPU inside a step and elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The harness of `make gpu-test`: refusals, limits, the page. No GPU is needed, and none is feigned."""
+"""The harness of `make test PART=gpu`: refusals, limits, the page. No GPU is needed, and none is feigned."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_gpu_without_a_torch_for_it_is_an_error(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidia0").touch()
-    with pytest.raises(UserError, match="is not installed; fix: make gpu-test GPU_PYTHON="):
+    with pytest.raises(UserError, match="is not installed; fix: make test PART=gpu GPU_PYTHON="):
         machine.refuse_without_gpu([], str(tmp_path))
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch/version.py").write_text("cuda: Optional[str] = None\n")

@@ -1,4 +1,4 @@
-"""`make gpu-test` from its start to its page, on the CPU with models that are as small as they get."""
+"""`make test PART=gpu` from its start to its page, on the CPU with models that are as small as they get."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from tests.conftest import ROOT, clean_environ
 
-ONLY = "doctor,plan,pipeline,graph,index,step,memory"  # `make bench SIZE=quick` runs all of them
+ONLY = "doctor,plan,pipeline,graph,index,step,memory"  # CI runs all of them
 
 
 def start(folder, only: str) -> subprocess.Popen[str]:
@@ -24,7 +24,7 @@ def start(folder, only: str) -> subprocess.Popen[str]:
     )
 
 
-# All checks of the GPU part on the CPU.
+# CI runs all checks of this part on the CPU.
 @pytest.mark.slow
 def test_the_harness_runs_jobs_measures_and_writes_its_page(tmp_path):
     harness = start(tmp_path, ONLY)

@@ -1,4 +1,4 @@
-"""`make test-light` runs every test but those of a table, which has each folder and names what exists."""
+"""`make test PART=light` runs every test but those of a table, which has each folder and names what exists."""
 
 from __future__ import annotations
 
@@ -49,4 +49,4 @@ def test_files_that_import_torch_at_once_have_a_row():
 
 
 def test_ci_runs_it_on_debian_13():
-    assert "NEWCOMER_BASE=algorun-base:trixie .ci/newcomer.sh test-light" in (ROOT / ".ci" / "run").read_text()
+    assert "NEWCOMER_BASE=algorun-base:trixie .ci/newcomer.sh 'test PART=light'" in (ROOT / ".ci" / "run").read_text()

@@ -114,7 +114,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     lines = [
         "# The image under the SageMaker SDKs",
         "",
-        "`make sdk-test` writes this file. Both SDKs drive the built image in their local modes, offline; every job has a network and",
+        "`make test-all PART=sdk` writes this file. Both SDKs drive the built image in their local modes, offline; every job has a network and",
         "an /opt/ml of its own (tests/sdk). Local modes cannot show real instances, GPUs and EFA.",
         "",
         f"{passed} of {len(OUTCOMES)} rows passed on {day}: image of revision {revision}, {versions}, "

@@ -47,7 +47,7 @@ def why_not() -> str:
         if subprocess.run(["docker", *argv], capture_output=True, timeout=30, check=False).returncode != 0:
             return reason
     missing = [str(python) for python in PYTHON.values() if not python.exists()]
-    return f"no {', '.join(missing)} (make sdk-test makes them)" if missing else ""
+    return f"no {', '.join(missing)} (make test-all PART=sdk makes them)" if missing else ""
 
 
 def environment(work: Path, client: str) -> dict[str, str]:

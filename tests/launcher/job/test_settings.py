@@ -33,7 +33,7 @@ SOURCES = (
     "README.md",
     "docs",
 )
-OF_TESTS = {"ALGORUN_TEST_IMAGE"}  # make sdk-test
+OF_TESTS = {"ALGORUN_TEST_IMAGE"}  # make test-all PART=sdk
 
 
 def texts() -> dict[str, str]:
