@@ -236,3 +236,9 @@ def nothing_beside() -> None:
 needs_mpi = pytest.mark.skipif(MPI is None, reason=NO_MPI)
 needs_ray = pytest.mark.skipif(not RAY, reason=NO_RAY)
 ENGINES = ["native", "torchrun", pytest.param("mpirun", marks=needs_mpi)]
+
+
+def under(*pairs: str) -> list[object]:
+    """Cases of a test with the parameters `mode` and `engine`, as "raise mpirun"."""
+    split = [pair.split() for pair in pairs]
+    return [pytest.param(*pair, marks=needs_mpi if pair[1] == "mpirun" else ()) for pair in split]

@@ -26,7 +26,7 @@ SPLIT = "RuntimeError: No device associated with the default pg" if TORCH < (2, 
 @pytest.mark.slow(but=["mpirun-*"])
 @pytest.mark.parametrize(
     ("engine", "slots", "said"),
-    [("native", 2, FOUR), ("torchrun", 1, TWO), pytest.param("mpirun", 1, TWO, marks=needs_mpi)],
+    [("native", 2, FOUR), pytest.param("mpirun", 1, TWO, marks=needs_mpi)],
 )
 def test_the_backend_smddp_reduces_gathers_and_carries_ddp(engine, slots, said, tmp_path, nothing_left):
     options = ["-j", f"2x{slots}", "--engine", engine]

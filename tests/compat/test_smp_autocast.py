@@ -10,14 +10,12 @@ BOTH = {"partitions": 2, "microbatches": 2}
 
 
 # `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
-@pytest.mark.slow(but=["bfloat16-float32-words0", "float32-bfloat16-words4", "float32-bfloat16-words6"])
+@pytest.mark.slow(but=["bfloat16-float32-words0", "float32-bfloat16-words2", "float32-bfloat16-words4"])
 @pytest.mark.parametrize(
     ("trained", "evaluated", "words"),
     [
         ("bfloat16", "float32", ()),
-        ("float32", "bfloat16", ()),
         ("bfloat16", "bfloat16", ()),
-        ("bfloat16", "float32", ("first",)),
         ("float32", "bfloat16", ("first",)),
         ("bfloat16", "float32", ("mixed",)),
         ("float32", "bfloat16", ("mixed", "first")),

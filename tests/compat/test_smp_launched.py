@@ -22,9 +22,8 @@ def simulated(engine: str, program: str, *args: str, cwd, token, layout: str = "
 
 # What the supervisor does is the same under all engines.
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_evaluation_on_rank_0_alone_ends_the_job_with_its_reason(engine, tmp_path, nothing_left):
-    done = simulated(engine, "smp_faults.py", "rank 0 evaluates", cwd=tmp_path, token=nothing_left)
+def test_an_evaluation_on_rank_0_alone_ends_the_job_with_its_reason(tmp_path, nothing_left):
+    done = simulated("native", "smp_faults.py", "rank 0 evaluates", cwd=tmp_path, token=nothing_left)
     assert done.code == 1, done.text
     (line,) = [line for line in done.text.splitlines() if line.startswith("algorun: exception: ")]
     assert line.startswith("algorun: exception: rank 0 on algo-1, exit 1, attempt 1, ")
@@ -32,21 +31,16 @@ def test_an_evaluation_on_rank_0_alone_ends_the_job_with_its_reason(engine, tmp_
     assert "fix: call it on every rank, not on rank 0 alone" in line
 
 
-@pytest.mark.slow(but=["2x1-native"])
+@pytest.mark.slow(but=["native"])
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(
-    ("layout", "places"),
-    [("2x1", [[0, 0], [1, 0]]), ("2x2", [[0, 0], [1, 0], [0, 1], [1, 1]])],
-    ids=["2x1", "2x2"],
-)
-def test_a_manual_partition_trains_as_the_unsplit_model(layout, places, engine, tmp_path, nothing_left):
+def test_a_manual_partition_trains_as_the_unsplit_model(engine, tmp_path, nothing_left):
     done = simulated(
-        engine, "smp_steps.py", "--model", "grouped", cwd=tmp_path, token=nothing_left, layout=layout,
+        engine, "smp_steps.py", "--model", "grouped", cwd=tmp_path, token=nothing_left, layout="2x1",
         auto_partition=False, default_partition=0,
     )  # fmt: skip
     assert done.code == 0, done.text
     (file,) = tmp_path.rglob("algo-1/output/data/smp.json")
     rows = json.loads(file.read_text())["ranks"]
-    assert [row["place"] for row in rows] == places
+    assert [row["place"] for row in rows] == [[0, 0], [1, 0]]
     for row in rows:
         assert max(row["difference"], row["whole"]) < 1e-6

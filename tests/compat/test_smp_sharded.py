@@ -79,14 +79,13 @@ def test_what_has_no_meaning_with_shares_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("partial", "before", "after", "ranks"),
     [
-        ("1", given(2), given(2), 2),
         ("1", given(2), given(4, microbatches=1), 4),
         ("1", given(2), {"partitions": 1, "microbatches": 1}, 2),
         ("1", {"partitions": 1, "microbatches": 1}, given(2), 2),
         ("1", {"partitions": 2}, given(2), 2),
         ("", given(2), given(4), 4),
     ],
-    ids=["2-2", "2-4", "2-whole", "whole-2", "pipeline-2", "full-4"],
+    ids=["2-4", "2-whole", "whole-2", "pipeline-2", "full-4"],
 )
 def test_a_checkpoint_goes_into_any_degree(tmp_path, partial, before, after, ranks):
     """Training goes on as if it had not stopped."""

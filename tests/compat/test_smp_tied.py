@@ -23,9 +23,7 @@ CASES = [
     ("2-bert", 2, {"partitions": 2, "microbatches": 2}, ("--model", "bert", "--clip", "0.5")),
     ("4", 4, {"partitions": 4, "microbatches": 4}, ("--clip", "0.5", "--lengths")),
     ("4-local-clip", 4, {"partitions": 4, "microbatches": 2}, ("--clip", "0.5", "--local")),
-    ("2x2-cluster", 4, {"partitions": 2, "microbatches": 2}, ("--clip", "0.5")),
     ("2x2-spread-every-2", 4, {"partitions": 2, "microbatches": 2, "placement_strategy": "spread"}, ("--every", "2")),
-    ("2x2-adds-up", 4, {"partitions": 2, "microbatches": 2}, ("--adds-up", "--clip", "0.5", "--lengths")),
 ]  # fmt: skip
 
 

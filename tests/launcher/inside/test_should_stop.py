@@ -19,10 +19,10 @@ from .rank_processes import without_gloo
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "stopping.py"
 LIMIT_S = 90
-ENGINES = [
-    pytest.param("native", "torch"),
-    pytest.param("mpirun", "torch", marks=needs_mpi),
-    pytest.param("mpirun", "mpi", marks=needs_mpi),
+CASES = [
+    pytest.param("native", "torch", 1),
+    pytest.param("mpirun", "torch", 1, marks=needs_mpi),
+    pytest.param("mpirun", "mpi", 2, marks=needs_mpi),
 ]
 
 
@@ -33,8 +33,7 @@ def saved(text):
 
 # What the supervisor does is the same under all engines.
 @pytest.mark.slow(but=["native-torch-1", "mpirun-mpi-2"])
-@pytest.mark.parametrize("slots", [1, 2])
-@pytest.mark.parametrize(("engine", "mode"), ENGINES)
+@pytest.mark.parametrize(("engine", "mode", "slots"), CASES)
 def test_a_stop_of_a_simulation_is_saved_at_the_same_step_by_all(engine, mode, slots, tmp_path, nothing_left):
     job = Running(engine, PROGRAM, mode, folder=tmp_path, marker=nothing_left, layout=f"2x{slots}")
     job.wait_for("up ", 2 * slots, timeout=LIMIT_S)

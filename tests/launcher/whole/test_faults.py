@@ -9,29 +9,36 @@ import time
 
 import pytest
 
-from tests.conftest import ENGINES, FAILS_ALONE, ours
+from tests.conftest import ENGINES, FAILS_ALONE, ours, under
 
 from .running import PROGRAMS, Running, simulate
 
 BOUND_S = 5.0  # from a fault until every host has left
 
 
-FAULTS = [
-    ("raise", 1, r"exception: rank 3 on algo-2, exit 1, attempt 1: ParserError: bad record 17"),
-    ("exit7", 7, r"exit: rank 3 on algo-2, exit 7, attempt 1: last words"),
-    ("SIGKILL", 137, r"signal: rank 3 on algo-2, exit 137 \(SIGKILL\), attempt 1: not sent by the launcher"),
-    ("SIGSEGV", 139, r"signal: rank 3 on algo-2, exit 139 \(SIGSEGV\)"),
-    ("abort", 134, r"signal: rank 3 on algo-2, exit 134 \(SIGABRT\)"),
-    ("destructor", 1, r"exception: rank 3 on algo-2, exit 1, attempt 1: ParserError: the report must not wait"),
-]
+FAULTS = {
+    "raise": (1, r"exception: rank 3 on algo-2, exit 1, attempt 1: ParserError: bad record 17"),
+    "exit7": (7, r"exit: rank 3 on algo-2, exit 7, attempt 1: last words"),
+    "SIGKILL": (137, r"signal: rank 3 on algo-2, exit 137 \(SIGKILL\), attempt 1: not sent by the launcher"),
+    "SIGSEGV": (139, r"signal: rank 3 on algo-2, exit 139 \(SIGSEGV\)"),
+    "abort": (134, r"signal: rank 3 on algo-2, exit 134 \(SIGABRT\)"),
+    "destructor": (1, r"exception: rank 3 on algo-2, exit 1, attempt 1: ParserError: the report must not wait"),
+}
 
 
 # What the supervisor does is the same under all engines.
 @pytest.mark.slow(but=["raise-native", "raise-torchrun", "SIGKILL-native", "destructor-native"])
 @pytest.mark.usefixtures("nothing_beside")
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("mode", "code", "first_line"), FAULTS, ids=[fault[0] for fault in FAULTS])
-def test_a_failing_rank_ends_all_hosts_with_one_root_cause(engine, mode, code, first_line, tmp_path, nothing_left):
+# The verdict is the supervisor's under every engine: each fault, and each engine with several.
+@pytest.mark.parametrize(
+    ("mode", "engine"),
+    under(
+        *("raise native", "raise torchrun", "raise mpirun", "exit7 mpirun", "SIGKILL native", "SIGKILL mpirun"),
+        *("SIGSEGV torchrun", "abort native", "destructor native", "destructor torchrun"),
+    ),
+)
+def test_a_failing_rank_ends_all_hosts_with_one_root_cause(mode, engine, tmp_path, nothing_left):
+    code, first_line = FAULTS[mode]
     job = Running(engine, PROGRAMS / "faulty.py", mode, folder=tmp_path, marker=nothing_left)
     job.wait_for("up ", 4)
     started = time.monotonic()
@@ -78,11 +85,13 @@ def test_a_simulation_that_is_killed_leaves_no_host_behind(tmp_path, nothing_lef
     assert result["kind"] == "stopped"  # its ranks were told, and saved
 
 
-@pytest.mark.slow(but=["algo-1-algo-2-native", "algo-2-algo-1-mpirun"])
+@pytest.mark.slow(but=["algo-1-native", "algo-2-mpirun"])
 @pytest.mark.usefixtures("nothing_beside")
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize(("killed", "survivor"), [("algo-1", "algo-2"), ("algo-2", "algo-1")])
-def test_a_host_whose_supervisor_is_killed(engine, killed, survivor, tmp_path, nothing_left):
+@pytest.mark.parametrize(
+    ("killed", "engine"), under("algo-1 native", "algo-1 torchrun", "algo-2 native", "algo-2 mpirun")
+)
+def test_a_host_whose_supervisor_is_killed(killed, engine, tmp_path, nothing_left):
+    survivor = "algo-2" if killed == "algo-1" else "algo-1"
     job = Running(engine, PROGRAMS / "faulty.py", "sleep", folder=tmp_path, marker=nothing_left)
     job.wait_for("up ", 4)
     supervisor = job.supervisor(killed)

@@ -31,7 +31,6 @@ def hanging(engine, slots, folder, marker):
 @pytest.mark.parametrize(
     ("begun", "slots", "others"),
     [
-        pytest.param(partial(hanging, "native", 2), 2, "3 others wait", id="native-2"),
         pytest.param(partial(hanging, "native", 1), 1, "1 other waits", id="native-1"),
         pytest.param(partial(hanging, "torchrun", 1), 1, "1 other waits", id="torchrun-1"),
         pytest.param(partial(hanging, "mpirun", 1), 1, "1 other waits", id="mpirun-1", marks=needs_mpi),

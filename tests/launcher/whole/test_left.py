@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.conftest import ENGINES
+from tests.conftest import under
 from tests.launcher.inside.rank_processes import write_light_torch
 
 from .running import PROGRAMS, simulate
@@ -27,8 +27,9 @@ CASES = {
 
 # Four ranks load torch for one line; launcher/control/test_hub_left.py has all cases of the rules that choose it.
 @pytest.mark.slow(but=["collective-native"])
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("mode", CASES)
+@pytest.mark.parametrize(
+    ("mode", "engine"), under("collective native", "return torchrun", "quiet mpirun", "early native")
+)
 def test_the_rank_that_left_is_named_on_every_host(mode, engine, tmp_path, nothing_left):
     code, first_line = CASES[mode]
     done = simulate(engine, LEAVING, mode, folder=tmp_path, marker=nothing_left, ALGORUN_HANG_S="5")
@@ -69,9 +70,8 @@ def test_ranks_that_never_met_end_on_their_own(tmp_path, nothing_left):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_ranks_that_end_on_their_own_are_fine(engine, tmp_path, nothing_left):
-    done = simulate(engine, LEAVING, "work", folder=tmp_path, marker=nothing_left)
+def test_ranks_that_end_on_their_own_are_fine(tmp_path, nothing_left):
+    done = simulate("native", LEAVING, "work", folder=tmp_path, marker=nothing_left)
     assert (done.code, done.last) == (0, "ok nnodes=2 world_size=4"), done.text
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.conftest import ENGINES, needs_mpi
+from tests.conftest import needs_mpi
 from tests.ports import own_port
 
 from .code_folders import Cluster, tree
@@ -77,11 +77,11 @@ def test_mpi_through_the_hyperparameters_of_a_tensorflow_estimator(tmp_path, not
 
 # What the supervisor does is the same under all engines.
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_gradients_averaged_by_hand_with_a_rank_of_the_list_of_hosts(engine, tmp_path, nothing_left):
+@needs_mpi
+def test_gradients_averaged_by_hand_with_a_rank_of_the_list_of_hosts(tmp_path, nothing_left):
     """The script sets RANK, WORLD_SIZE, MASTER_ADDR and port 29500 itself; ours are there and do not disturb it."""
     hosts = ("127.0.0.1", "127.0.0.2", "127.0.0.3")  # hosts[0] must be a name that torch can resolve
-    per_host = {"algorun_engine": engine, "algorun_per_host": True} if engine != "native" else {}
+    per_host = {"algorun_engine": "mpirun", "algorun_per_host": True}
     port = port_29500()
     outs = run(
         tmp_path,
@@ -122,29 +122,25 @@ def test_data_parallel_runs_once_per_host(tmp_path, nothing_left):
         assert saved["weight"].tolist() == [result["weight"]]
 
 
-# Two ranks on a host are in compat/test_smddp.py.
-@pytest.mark.slow(but=["1"])
-@pytest.mark.parametrize("slots", [1, 2])
-def test_ddp_over_the_backend_smddp(slots, tmp_path, nothing_left):
+def test_ddp_over_the_backend_smddp(tmp_path, nothing_left):
     """`distribution={"smdistributed": {"dataparallel": {"enabled": True}}}`: the result is that of the whole batch."""
     outs = run(
         tmp_path,
         nothing_left,
         ("algo-1", "algo-2"),
         "smddp_ddp.py",
-        {"ALGORUN_SLOTS": "2"} if slots == 2 else {},
+        {},
         sagemaker_distributed_dataparallel_enabled=True,
         sagemaker_distributed_dataparallel_custom_mpi_options="",
         sagemaker_instance_type="ml.p4d.24xlarge",
         **{"batch-size": 4, "lr": 0.01},
     )
     results = {**said(outs["algo-1"], "smddp"), **said(outs["algo-2"], "smddp")}
-    size = 2 * slots
-    assert sorted(results) == list(range(size))
+    assert sorted(results) == [0, 1]
     # By hand: two steps of the mean squared error over 0..3, then 4..7, with y = 3x and a weight that starts at 0.
     weight = 0.0
     for batch in (range(4), range(4, 8)):
         weight -= 0.01 * sum(2 * x * (weight * x - 3 * x) for x in batch) / 4
-    for rank, result in results.items():
-        assert (result["size"], result["local_rank"], result["steps"]) == (size, rank % slots, 2)
+    for result in results.values():
+        assert (result["size"], result["local_rank"], result["steps"]) == (2, 0, 2)
         assert result["weight"] == pytest.approx(weight, rel=1e-5)

@@ -209,13 +209,6 @@ def trainer(job, rank):
 
 # train/jobs/test_ddp_on_ranks.py resumes after a kill without a launcher; this file has the launcher's attempts.
 @pytest.mark.slow
-@pytest.mark.parametrize("engine", ENGINES)
-def test_ddp_comes_out_bit_identical_after_a_killed_rank(engine, undisturbed, tmp_path, nothing_left):
-    """Restarted and resumed under any engine against never interrupted: every weight is equal."""
-    bit_identical_after_a_killed_rank("2x2", 4, engine, undisturbed, tmp_path, nothing_left)
-
-
-@pytest.mark.slow
 def test_two_ranks_come_out_bit_identical_after_a_killed_one(undisturbed, tmp_path, nothing_left):
     bit_identical_after_a_killed_rank("2x1", 2, "native", undisturbed, tmp_path, nothing_left)
 

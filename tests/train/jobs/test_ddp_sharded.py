@@ -2,7 +2,6 @@
 
 import functools
 import io
-import itertools
 import os
 import re
 import shutil
@@ -94,7 +93,18 @@ def test_each_rank_of_the_first_replica_writes_its_share_on_its_own_host(straigh
 
 
 @pytest.mark.slow(but=["shard2x2-alone"])
-@pytest.mark.parametrize(("wrote", "reads"), list(itertools.permutations(LAYOUTS, 2)))
+# How a checkpoint was written and how it is read are independent: each layout writes one and reads one.
+@pytest.mark.parametrize(
+    ("wrote", "reads"),
+    [
+        ("shard2x2", "alone"),
+        ("alone", "pp4"),
+        ("pp4", "pp2xshard2"),
+        ("pp2xshard2", "dp4"),
+        ("shard4", "pp2xdp2"),
+        ("pp2xdp2", "shard2x2"),
+    ],
+)
 def test_a_layout_goes_on_from_another_s_checkpoint(straight, tmp_path, wrote, reads):
     for host in range(LAYOUTS[reads][0]):
         united(straight(wrote) / "first", tmp_path / f"host{host}" / "checkpoints")

@@ -11,14 +11,11 @@ from tests.train.training_runs import TRANSFORMERS, load_once
 load_once(*TRANSFORMERS)
 
 CASES = [
-    "bert sdpa 2 1f1b full",
     "bert sdpa 2 zero-bubble padded",
     "bert eager 4 gpipe padded layers",
     "bert-tokens sdpa 4 1f1b full",
-    "gpt2 sdpa 4 1f1b full layers",
     "gpt2 eager 2 1f1b padded",
     "llama sdpa 2 interleaved padded layers",
-    "llama eager 4 1f1b full",
 ]
 
 
