@@ -118,7 +118,7 @@ def test_another_rank_removes_an_old_folder_at_the_same_time(tmp_path, monkeypat
         return found
 
     monkeypatch.setattr(Path, "is_dir", is_dir)
-    checkpoint_folder._prune(tmp_path, folders[2], 2)
+    checkpoint_folder.prune(tmp_path, folders[2], 2)
     assert [os.path.isdir(folder) for folder in folders] == [False, True, True]
 
 

@@ -92,9 +92,9 @@ def test_a_torch_that_is_built_for_gpus_is_refused(version, refused, monkeypatch
     monkeypatch.setattr(loader.glob, "glob", lambda pattern: [])
     if refused:
         with pytest.raises(loader.NotPossible, match="built for GPUs.*fix: the build for the CPU"):
-            loader._refuse_a_gpu(version)
+            loader.refuse_a_gpu(version)
     else:
-        loader._refuse_a_gpu(version)
+        loader.refuse_a_gpu(version)
 
 
 def test_a_machine_with_a_gpu_is_refused(monkeypatch):
@@ -103,7 +103,7 @@ def test_a_machine_with_a_gpu_is_refused(monkeypatch):
     monkeypatch.setattr(loader.glob, "glob", lambda pattern: ["/dev/nvidia0"])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(loader.NotPossible, match="this machine has a GPU; fix: unset it"):
-        loader._refuse_a_gpu("")
+        loader.refuse_a_gpu("")
 
 
 TIMED = """

@@ -114,7 +114,11 @@ def run(
             environ, count, slots or 1, whole_hosts=whole_hosts, cpu_torch=_cpu_torch(request)
         )
         shared = own_opt_ml.why_shared(trees[hosts[0]], [str(out), *_used(request, inputs, python)])
-        for line in (gpus.warning and f"warning: {gpus.warning}", gpus.why_cpu, shared and _shared(request, shared)):
+        for line in (
+            gpus.warning and f"warning: {gpus.warning}",
+            gpus.why_cpu,
+            shared and shared_warning(request, shared),
+        ):
             if line:
                 _say(line)
         first = FIRST_FOR_RAY if _has_driver(request, environ) else 1
@@ -228,7 +232,7 @@ def _used(request: LaunchRequest, inputs: Mapping[str, Path], python: str) -> li
     return [folder, *program, *map(str, inputs.values()), python, sys.prefix]
 
 
-def _shared(request: LaunchRequest, why: str) -> str:
+def shared_warning(request: LaunchRequest, why: str) -> str:
     """The warning that a program with /opt/ml in its text gets where hosts share this folder; "" for other programs."""
     folder = os.path.abspath(request.cwd or os.getcwd())
     named = "" if request.module or request.target in BUNDLED else own_opt_ml.named_in(request.target, folder)

@@ -32,7 +32,7 @@ def free_ports(address: str, count: int, part: tuple[int, int] = WHOLE) -> list[
         if len(found) == count or top <= lowest:
             break
         port = lowest + int.from_bytes(os.urandom(4), "big") % (top - lowest)
-        if port not in found and _is_free(family, port):
+        if port not in found and is_free(family, port):
             found.append(port)
     with contextlib.ExitStack() as stack:  # where the kernel's own range begins too low
         for _ in range(count - len(found)):
@@ -72,7 +72,7 @@ def free_row(address: str, count: int, taken: Collection[int] = (), part: tuple[
     for _ in range(PORT_TRIES):
         first = lowest + int.from_bytes(os.urandom(4), "big") % (top - lowest - count + 1)
         row = range(first, first + count)
-        if not any(port in row for port in taken) and all(_is_free(family, port) for port in row):
+        if not any(port in row for port in taken) and all(is_free(family, port) for port in row):
             return first
     raise UserError(
         "ports", f"{count} consecutive free ports were not found", allowed=f"{LOWEST_PORT} to {HIGHEST_PORT}"
@@ -85,7 +85,7 @@ def _family(address: str) -> socket.AddressFamily:
 
 def _range(count: int, part: tuple[int, int]) -> tuple[int, int]:
     """The lowest port and the one above the highest of a part of the range; of the whole range if its parts are small."""
-    top = min(HIGHEST_PORT, _first_ephemeral_port())
+    top = min(HIGHEST_PORT, first_ephemeral_port())
     index, number = part
     size = (top - LOWEST_PORT) // number
     if size < ROOM * count:
@@ -93,7 +93,7 @@ def _range(count: int, part: tuple[int, int]) -> tuple[int, int]:
     return LOWEST_PORT + index * size, LOWEST_PORT + (index + 1) * size
 
 
-def _first_ephemeral_port() -> int:
+def first_ephemeral_port() -> int:
     try:
         with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
             return int(file.read().split()[0])
@@ -101,7 +101,7 @@ def _first_ephemeral_port() -> int:
         return HIGHEST_PORT
 
 
-def _is_free(family: int, port: int) -> bool:
+def is_free(family: int, port: int) -> bool:
     with socket.socket(family, socket.SOCK_STREAM) as sock:
         try:
             sock.bind(("", port))

@@ -34,14 +34,14 @@ HEADER = "Traceback (most recent call last):"
 
 def send(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     """Sends an exception to this host's supervisor. Raises OSError, if that fails."""
-    failed, command = _ended(_first_member(error))
+    failed, command = ended_children(first_member(error))
     fields = (
         os.environ.get("ALGORUN_RANK", ""),
         str(os.getpid()),
         repr(time.monotonic()),
         _name(kind),
         _shorter(str(error.msg) if isinstance(error, SyntaxError) else _text(error)),
-        _describe(error, traceback),
+        describe(error, traceback),
         "\n".join(f"{pid} {words}" for pid, words in _parents()),
         "\n".join(f"{pid} {status}" for pid, status in failed),
         command,
@@ -58,7 +58,7 @@ def send(kind: type[BaseException], error: BaseException, traceback: TracebackTy
 # -- the text ------------------------------------------------------------------------------------------------------
 
 
-def _describe(error: BaseException, traceback: TracebackType | None) -> str:
+def describe(error: BaseException, traceback: TracebackType | None) -> str:
     """The tracebacks of an exception and its causes, the oldest first, and after a group those of its members."""
     text = "\n".join(_chain(error, traceback, FIRST_FRAMES, LAST_FRAMES, "", set()))
     if len(text) > LONGEST_TRACEBACK:
@@ -130,9 +130,9 @@ def _of_group(error: BaseException) -> tuple[BaseException, ...]:
     return members
 
 
-def _first_member(error: BaseException) -> BaseException:
+def first_member(error: BaseException) -> BaseException:
     members = _of_group(error)
-    return _first_member(members[0]) if members else error
+    return first_member(members[0]) if members else error
 
 
 def _frames(traceback: TracebackType | None, first: int, last: int) -> list[str]:
@@ -205,7 +205,7 @@ def _explains_itself(error: BaseException) -> bool:
 # -- processes -----------------------------------------------------------------------------------------------------
 
 
-def _ended(error: BaseException) -> tuple[list[tuple[int, int]], str]:
+def ended_children(error: BaseException) -> tuple[list[tuple[int, int]], str]:
     """The processes of which an error says that they have failed, each with its exit status (-n for signal n), and the command
     that the error names. The pid is 0 where it cannot be known.
 

@@ -79,7 +79,7 @@ def explain(failure: Failure, snapshot: FailureSnapshot) -> Failure:
     """The failure with a hint, if a rule applies."""
     if failure.hint:
         return failure
-    case = Case(failure, _words(failure), snapshot)
+    case = Case(failure, words_of(failure), snapshot)
     rule = rule_for(case)
     return replace(failure, hint=rule.text(case), message=rule.message or failure.message) if rule else failure
 
@@ -89,7 +89,7 @@ def rule_for(case: Case) -> HintRule | None:
     return next((rule for rule in RULES if rule.applies(case)), None)
 
 
-def _words(failure: Failure) -> str:
+def words_of(failure: Failure) -> str:
     """The failure's message and the errors of its traceback, without source lines and older lines of the log."""
     found = peer_errors.chain(failure.traceback, mixed=failure.kind != "exception")
     if not found and failure.kind != "exception":

@@ -93,7 +93,7 @@ def environment_of(
             except BaseException:
                 shutil.rmtree(new, ignore_errors=True)
                 raise
-        _prune(environments.folder, keep=folder)
+        prune(environments.folder, keep=folder)
         return new
     except OSError as error:
         fix = f"make room there, or set {environments.option} to a folder in which you may write"
@@ -211,7 +211,7 @@ def _bytes(folder: str) -> int:
     return total
 
 
-def _prune(root: str, keep: str) -> None:
+def prune(root: str, keep: str) -> None:
     """Removes environments that nobody uses: what killed processes have left, those that are bound to a folder that is gone, then
     the longest unused ones above MOST_BYTES."""
     found = []

@@ -17,13 +17,13 @@ def test_ports_are_free_and_out_of_the_way_of_outgoing_connections():
         assert all(1024 < port < max(first, 29400) for port in ports)
     with socket.socket() as taken:
         taken.bind(("127.0.0.2", 0))  # another address of this host: still in the way of a listener on all of them
-        assert not free_ports._is_free(socket.AF_INET, taken.getsockname()[1])
+        assert not free_ports.is_free(socket.AF_INET, taken.getsockname()[1])
 
 
 def test_a_kernel_without_room_below_its_own_range_still_gives_ports(monkeypatch):
     from algorun.common import free_ports
 
-    monkeypatch.setattr(free_ports, "_first_ephemeral_port", lambda: 1024)
+    monkeypatch.setattr(free_ports, "first_ephemeral_port", lambda: 1024)
     assert len(set(free_ports.free_ports("127.0.0.1", 2))) == 2
 
 
@@ -56,7 +56,7 @@ def test_no_row_of_ports_is_one_clear_error(monkeypatch):
     from algorun.common import free_ports
     from algorun.common.errors import UserError
 
-    monkeypatch.setattr(free_ports, "_is_free", lambda family, port: False)
+    monkeypatch.setattr(free_ports, "is_free", lambda family, port: False)
     with pytest.raises(UserError, match="ports: 3 consecutive free ports were not found; allowed: 12000 to 29400"):
         free_ports.free_row("127.0.0.1", 3)
 
@@ -64,7 +64,7 @@ def test_no_row_of_ports_is_one_clear_error(monkeypatch):
 def test_a_row_is_found_where_the_kernels_own_range_begins_too_low(monkeypatch):
     from algorun.common import free_ports
 
-    monkeypatch.setattr(free_ports, "_first_ephemeral_port", lambda: 1024)
+    monkeypatch.setattr(free_ports, "first_ephemeral_port", lambda: 1024)
     assert free_ports.free_row("127.0.0.1", 2) >= free_ports.LOWEST_PORT
 
 
@@ -77,7 +77,7 @@ def test_a_port_that_is_held_is_found_by_nobody_and_a_hub_can_listen_on_it():
 
     with free_ports.hold("127.0.0.1") as held, socket.socket() as hub, socket.socket() as other:
         port = held.getsockname()[1]
-        assert not free_ports._is_free(socket.AF_INET, port)
+        assert not free_ports.is_free(socket.AF_INET, port)
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
         hub.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -86,7 +86,7 @@ def test_a_port_that_is_held_is_found_by_nobody_and_a_hub_can_listen_on_it():
         socket.create_connection(("127.0.0.1", port)).close()
         with pytest.raises(OSError, match="in use"):
             other.bind(("127.0.0.1", port))
-    assert free_ports._is_free(socket.AF_INET, port)
+    assert free_ports.is_free(socket.AF_INET, port)
 
 
 def test_of_two_that_find_the_same_port_one_takes_another(monkeypatch):

@@ -60,7 +60,7 @@ def build(tree) -> BaseException:
 @given(TREES)
 def test_each_exception_and_note_that_python_shows_is_in_the_text(tree):
     error = build(tree)
-    text = rank_report._describe(error, error.__traceback__).split("\n")
+    text = rank_report.describe(error, error.__traceback__).split("\n")
     shown = tracebacks.lines_of("".join(traceback.format_exception(error)))
     for line in shown:
         if line.startswith(("ValueError: ", "note on ", "ExceptionGroup: ")):
@@ -108,7 +108,7 @@ def deep(number: int) -> None:
 def test_a_deep_traceback_keeps_both_its_ends():
     with pytest.raises(RecursionError) as found:
         deep(300)
-    text = rank_report._describe(found.value, found.value.__traceback__)
+    text = rank_report.describe(found.value, found.value.__traceback__)
     assert len(text) < 16 * 1024
     assert "frames left out]" in text
     assert (
@@ -141,7 +141,7 @@ PYTHON = (sys.executable, "-c")
 def test_the_error_of_a_command_names_its_process(call):
     with pytest.raises(subprocess.CalledProcessError) as found:
         call()
-    ((pid, status),), command = rank_report._ended(found.value)
+    ((pid, status),), command = rank_report.ended_children(found.value)
     assert status == 3
     assert pid > 1
     assert command == f"{sys.executable} -c raise SystemExit(3)"
@@ -150,7 +150,7 @@ def test_the_error_of_a_command_names_its_process(call):
 def test_without_the_process_the_command_is_named():
     with pytest.raises(subprocess.CalledProcessError) as found:
         subprocess.check_call(["false"])
-    assert rank_report._ended(found.value) == ([(0, 1)], "false")
+    assert rank_report.ended_children(found.value) == ([(0, 1)], "false")
 
 
 def kind(module: str, name: str, *bases: type) -> type:
@@ -189,9 +189,9 @@ def spawned() -> BaseException:
     ],
 )  # fmt: skip
 def test_errors_of_launchers_name_the_processes_that_failed(error, ended):
-    assert rank_report._ended(error)[0] == ended
+    assert rank_report.ended_children(error)[0] == ended
     if isinstance(error, ExceptionGroup):
-        assert rank_report._ended(rank_report._first_member(error))[0] == [(11, 1), (12, -15)]
+        assert rank_report.ended_children(rank_report.first_member(error))[0] == [(11, 1), (12, -15)]
 
 
 def test_an_error_of_ours_says_that_it_explains_itself(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from algorun.common.fast_dataclasses import replace
 from algorun.control.failures.failure import SHOWN, Failure
 from algorun.machine.failure_snapshot import FailureSnapshot
 from algorun.machine.probe import Folder
-from algorun.outcome.hints import RULES, Case, _words, explain, rule_for
+from algorun.outcome.hints import RULES, Case, explain, rule_for, words_of
 from tests.conftest import ROOT
 
 GIB, MIB = 1024**3, 1024**2
@@ -198,7 +198,7 @@ def test_a_hint_that_is_there_already_stays():
 def test_every_rule_has_a_row_that_it_applies_to(rule):
     ends = [(KILLED, OOM), (BUS, SMALL_SHM), (Failure("exit", "algo-1", 3, "no message on stderr", 0), FULL),
             (Failure("exit", "algo-1", 137, "Killed", 0, "Killed\n"), OOM)]  # fmt: skip
-    cases = [Case(failure, _words(failure), snapshot) for failure, snapshot in ends]
+    cases = [Case(failure, words_of(failure), snapshot) for failure, snapshot in ends]
     cases += [Case(raised(words), words, snapshot) for words, snapshot, _ in ROWS]
     assert rule in [rule_for(case) for case in cases]
 

@@ -25,7 +25,7 @@ def root(tmp_path, monkeypatch):
 
 
 def prune(root) -> list[str]:
-    job_environment._prune(str(root), keep=str(root / "key-4"))
+    job_environment.prune(str(root), keep=str(root / "key-4"))
     return sorted(os.listdir(root))
 
 

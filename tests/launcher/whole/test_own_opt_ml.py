@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from algorun.commands.simulate import _shared
+from algorun.commands.simulate import shared_warning
 from algorun.common import own_opt_ml
 from algorun.job.request import LaunchRequest
 from tests.conftest import algorun
@@ -85,13 +85,13 @@ def test_a_machine_that_does_not_allow_it_warns_a_script_that_names_the_folder(t
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "main.py").write_text("print('no folder is named')\n")
     why = "unshare: Operation not permitted"
-    assert _shared(LaunchRequest(target=script.name, cwd=str(tmp_path)), why) == (
+    assert shared_warning(LaunchRequest(target=script.name, cwd=str(tmp_path)), why) == (
         "warning: train.py names /opt/ml, and all simulated hosts share this machine's (unshare: Operation not permitted): "
         "they find there what others, or earlier runs, have left; "
         "fix: use ALGORUN_CHECKPOINT_DIR, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR"
     )
-    assert _shared(LaunchRequest(target="main.py", cwd=str(tmp_path / "other")), why) == ""
-    assert _shared(LaunchRequest(target="ddp", cwd=str(tmp_path)), why) == ""
+    assert shared_warning(LaunchRequest(target="main.py", cwd=str(tmp_path / "other")), why) == ""
+    assert shared_warning(LaunchRequest(target="ddp", cwd=str(tmp_path)), why) == ""
 
 
 def test_what_the_job_reads_in_opt_ml_stays_visible(tmp_path, monkeypatch):

@@ -154,8 +154,8 @@ def test_a_long_text_is_tokenized_in_pieces_and_no_character_is_lost(tmp_path, t
 
 def test_files_are_tokenized_once_and_again_when_they_change(tmp_path, trained, monkeypatch):
     train, calls = channel(tmp_path / "t", {"a.txt": TEXT * 9}), []
-    written = token_store._written
-    monkeypatch.setattr(token_store, "_written", lambda *given: calls.append(1) or written(*given))
+    written = token_store.written
+    monkeypatch.setattr(token_store, "written", lambda *given: calls.append(1) or written(*given))
     first = token_data.load(Context(8), folders(train), ALONE, trained)
     assert token_data.load(Context(4), folders(train), ALONE, trained).checksum == first.checksum
     assert len(calls) == 1

@@ -50,7 +50,7 @@ def score(model):
     from algorun_train.data.sampler import Batching
     from algorun_train.options.job_options import DdpJobOptions
 
-    data = image_data._embedded(DdpJobOptions(image_size=16), torch.device("cpu"))
+    data = image_data.embedded(DdpJobOptions(image_size=16), torch.device("cpu"))
     process = ViTImageProcessorPil(
         size={"height": 16, "width": 16}, image_mean=[0.4, 0.5, 0.6], image_std=[0.2, 0.25, 0.5]
     )

@@ -181,7 +181,7 @@ def test_a_job_that_ended_before_its_artifact_was_written_writes_it(alone, tmp_p
 
     alone(*FEW, base=tmp_path / "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(skeleton, "_write_results", killed)
+        patch.setattr(skeleton, "write_results", killed)
         with pytest.raises(KeyboardInterrupt):
             alone(*FEW)
     with pytest.raises(UserError, match="lr was 0.003, is 0.01"):

@@ -102,7 +102,7 @@ def load(config: ModelOptions, paths: Folders, comm: Communicator) -> ImageData:
     if paths.train is None:
         if paths.validation is not None:
             raise UserError("channel 'validation' is given without 'train'; fix: give both, or train alone, or neither")
-        return _embedded(config, comm.device)
+        return embedded(config, comm.device)
     side = config.image_size or FOLDER_SIDE
     workers = config.workers or default_workers(comm.world.local_world_size)
     opening = Opening(side, workers, config.cache_mb, config.skip_bad_samples)
@@ -131,7 +131,7 @@ def _checksum(*listings: Listing) -> str:
     return digest.hexdigest()[:16]
 
 
-def _embedded(config: ModelOptions, device: torch.device) -> ImageData:
+def embedded(config: ModelOptions, device: torch.device) -> ImageData:
     pixels, labels = digits.load()
     side = config.image_size or digits.SIDE
     parts = []

@@ -179,7 +179,7 @@ def _tokenize(work: CorpusWork, channel: str, root: Path, encoder: Encoder) -> N
         wanted = list(zip(names, sums, sizes, strict=True))
         kept = _kept(table, {(name, sha256) for name, sha256, _ in wanted})
         if kept is None:
-            entries, skipped = _written(work, root, encoder, wanted)
+            entries, skipped = written(work, root, encoder, wanted)
             rows = [[entry.name, entry.sha256, entry.tokens] for entry in entries]
             write_json(table, {"files": rows, "skipped": skipped, "notes": work.notes})
             kept = _Table(entries, skipped, work.notes)
@@ -238,7 +238,7 @@ def _count(value: object) -> int:
     return value
 
 
-def _written(
+def written(
     work: CorpusWork, root: Path, encoder: Encoder, files: list[tuple[str, str, int]]
 ) -> tuple[list[CorpusFile], list[tuple[str, int]]]:
     """Writes the token file; returns its files, and the errors of the documents that it leaves out, with their numbers."""

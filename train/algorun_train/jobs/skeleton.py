@@ -164,7 +164,7 @@ def train(job: TrainingJob, context: JobContext) -> None:
         say(f"stopped on request after step {outcome.position.step}; the same command goes on from there")
         return
     state = job.model_state()
-    say(comm.from_leader(lambda: _write_results(job, context.folders, state, outcome), LONG_WORK))
+    say(comm.from_leader(lambda: write_results(job, context.folders, state, outcome), LONG_WORK))
     comm.from_leader(lambda: job.checkpoints.artifact_written(artifact))
 
 
@@ -219,7 +219,7 @@ def _rate_line(options: TrainOptions, peak: float) -> str:
     )
 
 
-def _write_results(job: TrainingJob, folders: Folders, state: dict[str, torch.Tensor], outcome: TrainingOutcome) -> str:
+def write_results(job: TrainingJob, folders: Folders, state: dict[str, torch.Tensor], outcome: TrainingOutcome) -> str:
     """Writes the artifact and the summary, on rank 0. Returns the line for the log that names their folders."""
     counted: dict[str, float] = {"epochs": outcome.position.epoch, "steps": outcome.position.step}
     validation = {"val_loss": outcome.val_loss, "val_accuracy": outcome.val_accuracy}

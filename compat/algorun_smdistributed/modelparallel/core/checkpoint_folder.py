@@ -80,7 +80,7 @@ class CheckpointFolder:
             if number == 0:
                 self._write(folder / f"{CONTENT}.pt", {"save": save, "content": content})
             if kept is not None:
-                _prune(self._where, folder, kept)
+                prune(self._where, folder, kept)
 
         self._context.holders.on_all(parts, SAVE)
         self._context.holders.on_all(rest, SAVE)
@@ -177,7 +177,7 @@ def _content(file: Path, keys: tuple[str, ...] | None) -> Result:
     raise UserError(f"{RESUME}: {file} holds no dictionary{needs}; fix: another path or tag")
 
 
-def _prune(where: Path, newest: Path, kept: int) -> None:
+def prune(where: Path, newest: Path, kept: int) -> None:
     """Removes the oldest folders of parts. Ranks that share the disk may do so at the same time."""
 
     def written(folder: Path) -> float:

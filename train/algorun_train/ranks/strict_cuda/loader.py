@@ -47,7 +47,7 @@ def load_library() -> ctypes.CDLL:
                 f"{SETTING}: torch was imported before; fix: start the script with algorun simulate or run"
             )
         folder, version = _torch()
-        _refuse_a_gpu(version)
+        refuse_a_gpu(version)
         try:
             _loaded = ctypes.CDLL(str(build.library(folder, version)), mode=ctypes.RTLD_GLOBAL)
         except build.CannotBuild as error:
@@ -66,7 +66,7 @@ def _torch() -> tuple[Path, str]:
     return folder, (folder / "version.py").read_text()
 
 
-def _refuse_a_gpu(version: str) -> None:
+def refuse_a_gpu(version: str) -> None:
     if glob.glob("/dev/nvidia[0-9]*") and os.environ.get("CUDA_VISIBLE_DEVICES", "0") != "":
         raise NotPossible(
             f"{SETTING}: this machine has a GPU; fix: unset it, or hide the GPU with CUDA_VISIBLE_DEVICES="
