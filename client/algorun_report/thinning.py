@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from algorun_report.run_report import Window
 
-GROUP = 4  # so many values become two: the smallest and the largest of them
+GROUP = 4  # values that become two: the smallest and the largest of them
 
 
 class Samples:

@@ -51,6 +51,6 @@ class UnevenReplicas:
         return self._count if self._by_all else self._there
 
     def follow(self, empty: Callable[[int], None]) -> None:
-        """Takes part in what the others do (STEP or USE, which `empty` is told) until no replica has a batch left."""
+        """Takes part in what the others do (`empty` gets STEP or USE) until no replica has a batch left."""
         while what := self.goes_on(0):
             empty(what)

@@ -72,7 +72,7 @@ class WholeModel(Part):
         return None if self._scale == 1 else gradient * self._scale
 
     def end(self, backwards: int) -> None:
-        """After a step with so many passes within `counted`: gradients are the mean over the replicas, if it is their turn.
+        """After a step of this many passes within `counted`: gradients are the mean over the replicas, if it is their turn.
 
         From the second step on they travel while the last pass still runs, for which the number of passes must stay.
         Raises UserError if it changes.

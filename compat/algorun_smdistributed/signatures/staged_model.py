@@ -69,7 +69,7 @@ class StagedModel(Part):
     def evaluate(self, calls: Sequence[ModelCall], use: Use, how: Fit, only: int | None = None) -> list[Any]:
         """use(output, i) for each microbatch, on the rank with the last stage; an empty list elsewhere. No gradients.
 
-        With `only` for so many microbatches, to see what `use` does: statistics of BatchNorm stay as they are.
+        With `only`, for that many microbatches, to see what `use` does: statistics of BatchNorm stay as they are.
         """
         count = only or self._setting.run.microbatches
         with self.signatures.used(how.number, self._module.training and only is None) as made:

@@ -21,7 +21,7 @@ LOOK_S = 1.0  # seconds between two looks at a stop while nothing is printed
 class Display(Protocol):
     """Shows a simulated job."""
 
-    look_s: float  # call `look` after so many seconds at the latest
+    look_s: float  # the longest time between two calls of `look`
 
     def write(self, stream: int, lines: bytes) -> None:
         """Whole lines of a host's stdout (1) or stderr (2)."""

@@ -36,7 +36,7 @@ def _limits() -> str:
     if limit and used >= limit - 1:  # one may have ended since
         return f"pids.max of its cgroup is {limit}"
     found = [f"pids.max of its cgroup is {limit}"] if limit else []
-    import resource  # only a failure needs it
+    import resource  # imported late: only a failure uses it
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if os.geteuid() and soft != resource.RLIM_INFINITY:

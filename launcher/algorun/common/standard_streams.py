@@ -47,7 +47,7 @@ def write_all(fd: int, data: bytes, took: Callable[[int], None] = lambda size: N
 
 
 class StandardStream:
-    """stdout (1) or stderr (2). A reader that has gone is no fault; a full disk is told once on the other stream."""
+    """stdout (1) or stderr (2). A reader that has gone is no fault; a full disk is reported once, on the other stream."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._broken = fd, False

@@ -114,7 +114,7 @@ class Attempt:
         if local_rank is None:
             return
         if raised.type.startswith("ray."):
-            from algorun.control.failures import ray_errors  # only this exception needs it
+            from algorun.control.failures import ray_errors  # imported late: only this exception uses it
 
             raised = ray_errors.plain(raised, self._plan.hosts_by_address)
         is_rank = self.ranks.is_rank(local_rank, raised.pid)
@@ -190,7 +190,7 @@ class Attempt:
         if not text:
             return
 
-        from .processes.process_list import process_list  # only this failure needs it
+        from .processes.process_list import process_list  # imported late: only this failure uses it
 
         left = process_list(self._tools.owner.left(), lambda words: public(words, self._config))
         seen = left or "no process of the engine runs on this host"

@@ -6,7 +6,7 @@ make the engine kill ranks that are still saving.
 
 Messages are lines with one JSON object. To the supervisor: {"rank", "local_rank", "pid"}, then {"started": pid} or
 {"failed": "errno file"}, then {"exited": returncode}. From the supervisor: what to start, with two file descriptors, then
-{"leave": exit code}. What to start is a line with a number of bytes, then so many bytes of `marshal`. Imports are few,
+{"leave": exit code}. What to start is a line with a number of bytes, then that many bytes of `marshal`. Imports are few,
 because every rank waits for them: `socket` and `subprocess` would double the start-up time, `json` takes 8 ms.
 """
 

@@ -26,7 +26,7 @@ SHARE = 0.002  # of a step's time, for events
 MOST_BETWEEN = 1000  # steps from one that is measured to the next one
 LONG_S = 0.05  # an activity of this length is no part of the usual step: it stands for itself only
 MOST_PENDING = 4096  # activities that the GPU has not passed yet; what comes beyond them keeps the CPU's seconds
-ASK_FROM = 256  # pending activities: from so many on, events are asked between steps as well
+ASK_FROM = 256  # pending activities from which on events are asked between steps as well
 
 
 class GpuStep:
@@ -60,7 +60,7 @@ class GpuTimes:
         self._of: GpuStep | None = None  # the step in which it has begun: an optimizer's ends in the next one
         self._pending: list[tuple[GpuStep | None, int, Mark | None, Mark | None, float]] = []
         self._used: set[int] = set()  # devices that this process uses
-        self._every = 1  # each so many steps one is measured
+        self._every = 1  # one of this many steps is measured
         self._step: GpuStep | None = GpuStep(1.0)  # None: this one is not measured
         self._since = 0  # steps since the last one that was measured
         self._usual_s = 0.0  # of those steps, without what is long

@@ -172,7 +172,7 @@ class Activities:
             self._numbers[GROUP] = number
 
     def say_workers(self, number: int) -> None:
-        """A loader of batches has so many processes beside this one. Of several loaders the largest number counts."""
+        """A loader of batches has this many processes of its own. Of several loaders the largest number counts."""
         if os.getpid() == self._pid:
             self._numbers[WORKERS] = max(self._numbers[WORKERS], number + 1)
 

@@ -228,7 +228,7 @@ def _args(given: JobInput, code: Path, *, pending: bool) -> list[str]:
     request, own = given.request, given.hyperparameters.own
     named, where = (own.args_file, "") if request.from_job else (request.args_file, "--args-file")
     if named:
-        from . import args_file  # few jobs need it
+        from . import args_file  # imported late: most jobs do not use it
 
         where = where or args_file.WHERE
         args_file.check(named, where)

@@ -164,7 +164,7 @@ def _args(given: object) -> tuple[str, ...] | None:
 def _words(key: str, text: str, *, allowed: str) -> tuple[str, ...]:
     if not text:
         return ()
-    import shlex  # imported here because few jobs need it
+    import shlex  # imported late: most jobs do not use it
 
     try:
         return tuple(shlex.split(text))

@@ -102,7 +102,7 @@ def request_format(name: str, text: str) -> int:
 
 def name_list(name: str, text: str) -> tuple[str, ...]:
     """Names: a JSON list, or words."""
-    from algorun.common.codec import loads  # late: few jobs need it, and every job waits for its start
+    from algorun.common.codec import loads  # imported late: every job would wait for it, and most do not use it
 
     try:
         value = loads(text)

@@ -76,7 +76,7 @@ def address(uri: str, option: str = OPTION) -> SplitResult:
 
     The error does not show the address, because it may contain a signature or a password.
     """
-    from urllib.parse import urlsplit  # imported here because few jobs need it
+    from urllib.parse import urlsplit  # imported late: most jobs do not use it
 
     allowed = "s3://, file:// or a path"
     try:
@@ -143,7 +143,7 @@ def is_package(code: Path, program: str) -> bool:
         return True
     if os.path.exists(code / program):  # Path.exists() raises ValueError on impossible names (a zero byte)
         return False
-    import tomllib  # imported here because few jobs need it
+    import tomllib  # imported late: most jobs do not use it
 
     try:
         table = tomllib.loads((code / "pyproject.toml").read_text(encoding="utf-8"))

@@ -202,7 +202,7 @@ def _wanted(config: JobConfig, cluster: Cluster, machine: Machine, programs: Pro
 
 
 def _ray_cluster(config: JobConfig, machine: Machine, meeting: Meeting) -> RayCluster:
-    from . import ray_cluster  # only this engine needs it
+    from . import ray_cluster  # imported late: only this engine uses it
 
     return ray_cluster.make(config, machine, meeting)
 

@@ -156,7 +156,7 @@ class Merged:
     within_s: float | None
 
     def line(self, path: str) -> str:
-        """What a user is told of it."""
+        """What the report says of it."""
         window = f"steps {self.steps[0]} to {self.steps[1]}{'' if self.complete else ', cut short,'}"
         clocks = "their wall clocks" if self.within_s is None else f"clocks within {1000 * self.within_s:.2f} ms"
         plural = "host" if self.hosts == 1 else "hosts"

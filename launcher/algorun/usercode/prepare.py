@@ -121,7 +121,7 @@ def prepare(setup: Setup, environ: Mapping[str, str]) -> PreparationDone:
     done = _prepare_code(setup, environ) if setup.code else PreparationDone()
     if setup.extract:
         _begin("unpack")
-        from .extract import extract  # few jobs need it
+        from .extract import extract  # imported late: most jobs do not use it
 
         for channel in setup.extract:
             extract(channel, _say)

@@ -93,7 +93,7 @@ def corpus(
     place = comm.on_all(folder)
     work = CorpusWork(place, skip_bad)
     own = _together(work, channel, root, encoder, comm)
-    # Hosts with the same files tell the same. Only what is named is told: a file may have 100,000 bad lines.
+    # Hosts with the same files report the same. They report what is named here and no more: a file may have 100,000 bad lines.
     count, first = sum(documents for _, documents in work.skipped), sorted(error for error, _ in work.skipped)[:NAMED]
     told = {(count, tuple(first)) for count, first in comm.gather((count, first))}
     if skipped := sum(count for count, _ in told):

@@ -24,7 +24,7 @@ ADDS_LOSS = {"output_router_logits": False, "z_loss_coefficient": 0, "disable_ng
 
 
 def check_language_model(folder: ModelFolder, weights: int) -> str | None:
-    """Tries the model, which has so many weights, on a few tokens, on rank 0; a line for the log if it could not be tried.
+    """Tries the model, which has `weights` weights, on a few tokens, on rank 0; a line for the log if it could not be tried.
 
     Raises UserError if a later token changes an earlier logit, if there is not one row of logits for each token, or if
     transformers' own loss, given labels, is not the mean cross-entropy that a job computes.

@@ -85,7 +85,7 @@ class MpParameters:
 
     @property
     def fewer_stages(self) -> str:
-        """The fix in an error about a model that cannot be cut into so many stages."""
+        """The fix in an error about a model that has fewer places to cut than stages need."""
         return "fewer partitions" if self.options else "fewer stages (a smaller --pp or --chunks)"
 
 

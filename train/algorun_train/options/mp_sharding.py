@@ -22,7 +22,7 @@ class Sharding:
     """"bf16" or "fp16": units compute in it, with weights and optimizer state in float32; "": in the weights' own type"""
 
     def shards(self, ranks: int) -> int:
-        """The ranks of a replica in a job of so many ranks. UserError if the degree does not divide them."""
+        """The ranks of a replica in a job of this number of `ranks`. UserError if the degree does not divide them."""
         shards = self.degree or ranks
         if ranks % shards:
             fits = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
@@ -37,7 +37,7 @@ NO_SHARDING = Sharding()
 
 
 def read_sharding(given: Given, partitions: int) -> Sharding:
-    """What a job with so many partitions asks for. UserError for what cannot be had together, as in AWS's library."""
+    """What a job with this number of partitions asks for. UserError for what cannot be had together, as in AWS's library."""
     degree = count(given, DEGREE) or 1
     clip = number(given, CLIP)
     state, fp16, bf16 = (flag(given, key, default=False) for key in (STATE, "fp16", "bf16"))

@@ -113,7 +113,7 @@ def _find(key: str, names: dict[str, Option], source: str) -> Option:
 
 
 def _from_file(path: Path, names: dict[str, Option]) -> dict[str, object]:
-    import tomllib  # few jobs need it, and its import would delay every start
+    import tomllib  # imported late: every start would wait for it, and most do not use it
 
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # editors of Windows write a byte order mark

@@ -74,7 +74,7 @@ def _words(text: str) -> list[str]:
     """Words separated by commas, as they are or as a list of JSON or Python. Raises ValueError."""
     if not text.startswith("["):
         return text.split(",")
-    import ast  # few jobs need it
+    import ast  # imported late: most jobs do not use it
 
     try:
         found = ast.literal_eval(text)

@@ -32,7 +32,7 @@ class Chain:
 
     @property
     def parallel(self) -> dict[str, int]:
-        """By table with a sweep: so many of its jobs run at most."""
+        """For each table with a sweep, the most of its jobs that may run at the same time."""
         return {table: each.parallel or len(each.points) for table, each in self.sweeps.items()}
 
     def of_table(self, table: str) -> tuple[Node, ...]:

@@ -52,7 +52,7 @@ class TaskSweep:
 
     where: str
     points: tuple[Mapping[str, str], ...]  # the parameters of each, in order
-    parallel: int | None = None  # so many jobs run at most; None: all
+    parallel: int | None = None  # the most jobs that may run at the same time; None: all
     best: Goal | None = None  # the point that other tasks read
 
     @property

@@ -11,7 +11,7 @@ import re
 
 from . import tracebacks
 
-# Patterns are text, compiled at the first failure: no start waits for that. Each `why` is what is told.
+# Patterns are text, compiled at the first failure: no start waits for that. Each `why` is what the failure says.
 THROWN = r"terminate called after throwing an instance of '(?P<type>[^']*)'"
 WHAT = r" *what\(\): +(?P<why>.*)"
 TERMINATE = r"(?P<why>terminate called (without an active exception|recursively).*)"

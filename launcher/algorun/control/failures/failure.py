@@ -138,7 +138,7 @@ class Failure:
         if len(head) + len(note) + len(hint) > most:
             short = self._cut(max(LEAST_MESSAGE, len(self.message) - (len(head) + len(note) + len(hint) - most)))
             return (short.headline() + note + hint)[:most]
-        from . import tracebacks  # only a failure needs it
+        from . import tracebacks  # imported late: only a failure uses it
 
         room = most - len(head) - len(note) - len(hint) - 1
         trace = tracebacks.shortened(self.traceback.strip(), max(0, room))

@@ -36,7 +36,7 @@ class Traceback:
     @property
     def words(self) -> list[str]:
         """The exceptions that it tells, each as `Type: message`."""
-        from . import peer_errors  # only a failure needs it
+        from . import peer_errors  # imported late: only a failure uses it
 
         return peer_errors.own_words("exit", "", self.text)
 

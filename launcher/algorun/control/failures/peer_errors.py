@@ -94,7 +94,7 @@ def chain(traceback: str, *, mixed: bool) -> list[str]:
 
 def _exceptions(traceback: str, *, mixed: bool) -> list[tuple[str, bool]]:
     """The exceptions of a traceback, and whether each began what happened to a member of a group."""
-    from . import last_words, tracebacks  # only a failure needs them
+    from . import last_words, tracebacks  # imported late: only a failure uses them
 
     lines = tracebacks.lines_of(traceback)
     found = tracebacks.blocks(lines)

@@ -282,7 +282,7 @@ class Hub:
         return sends
 
     def _beat(self, now: float) -> Sends:
-        """Heartbeats, both ways: a host whose own do not arrive is told so."""
+        """Heartbeats, both ways: the hub tells a host whose heartbeats do not arrive."""
         hosts = [host for host in self.gate.hellos if host not in self.departed]
         sends: Sends = [(host, Heartbeat(unheard=self._loss.unheard(now, host))) for host in hosts]
         news = self._loss.news(now)

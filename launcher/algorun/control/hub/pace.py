@@ -32,7 +32,7 @@ class Paces:
         self._lines: list[str] = []
 
     def heard(self, host: str, pace: Pace, attempt: int, ranks: int) -> str:
-        """A host's report. `attempt` is the one that runs, with so many `ranks`.
+        """A host's report. `attempt` is the one that runs; it has this many `ranks`.
 
         Returns a line about slow ranks where one is due: once for each rank and attempt.
         """

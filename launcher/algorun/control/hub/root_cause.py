@@ -66,7 +66,7 @@ class RootCause:
     def memory_kill(self, host: str, text: str) -> None:
         """The kernel has killed processes of a host for memory: no failure, if nobody misses them."""
         if self._memory_kills is None:
-            from .memory_kills import MemoryKills  # few jobs need it
+            from .memory_kills import MemoryKills  # imported late: most jobs do not use it
 
             self._memory_kills = MemoryKills()
         self._memory_kills.heard(host, text)

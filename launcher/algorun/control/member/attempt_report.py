@@ -1,4 +1,4 @@
-"""What a host has told the hub about its ranks in the attempt that runs, so that nothing is told twice. Pure.
+"""What a host has told the hub about its ranks in the attempt that runs, so that it says nothing twice. Pure.
 
 The hub answers a failure with its verdict or with a restart. Where it does not, the report may not have arrived: a network can
 lose large packets and let small ones through, such as heartbeats. The hub then hears nothing more of this host, and counts it as
@@ -44,7 +44,7 @@ class AttemptReport:
         return None if known is not None and known.code == failure.code else replace(failure, attempt=self.attempt)
 
     def add(self, now: float, local_rank: int, failure: Failure, *, reached: bool) -> None:
-        """The hub is told of this failure. `deadline` is set to when its answer is overdue."""
+        """This host has told the hub of the failure. `deadline` becomes the time at which the answer is overdue."""
         self.failures.setdefault(local_rank, failure)
         if self.deadline == math.inf:
             wait_s = self._limits.blame_s + MISSED_S + ANSWER_S + self._limits.leave_s

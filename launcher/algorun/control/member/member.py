@@ -44,7 +44,7 @@ IN_JOB = frozenset({MemberState.JOIN, MemberState.RUN, MemberState.RESTART})
 
 
 class Grace:
-    """A stop on one host: ranks are told once, have their time to save, and are killed after that. `kill_at` is when ranks that
+    """A stop on one host: this host tells its ranks once, gives them time to save, and kills them after that. `kill_at` is when ranks that
     are left are killed, for whatever reason."""
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class Member:
         return actions
 
     def explained(self, failure: Failure) -> None:
-        """A failure that the hub is told of, with what this machine knows of it: this host may have to end with it."""
+        """A failure as the supervisor tells it to the hub, with what this machine knows: this host may have to end with it."""
         self._report.explained(failure)
 
     def all_ranks_gone(self, now: float, note: str = "", cut_off: int = 0) -> list[Action]:
@@ -189,7 +189,7 @@ class Member:
         return [ToHub(Done(note, cut_off))]
 
     def hangs(self, now: float, idle_s: float) -> list[Action]:
-        """A rank of this host has made no step for `idle_s`. The hub is told once in an attempt, and decides."""
+        """A rank of this host has made no step for `idle_s`. This host tells the hub once in an attempt; the hub decides."""
         if self.state is not MemberState.RUN or self.stopping or self._report.hang_told:
             return []
         self._report.hang_told = True
@@ -238,7 +238,7 @@ class Member:
         return [*actions, *self.hurry(now)] if hurry else actions
 
     def stop(self, now: float, why: str) -> list[Action]:
-        """All hosts stop: ranks are told, and have the grace to save."""
+        """All hosts stop: each tells its ranks, which have the grace to save."""
         if self.stopping or self.state is not MemberState.RUN:
             return []
         self._grace.stopping = True

@@ -53,7 +53,7 @@ class RankFailures:
             return None
         if local_rank not in self._running:
             return None
-        from algorun.control.failures import child_errors  # only a failure needs it
+        from algorun.control.failures import child_errors  # imported late: only a failure uses it
 
         earlier = [each for each in reports if each.at <= raised.at]
         cause = child_errors.of_error(raised, earlier, _cleaned(printed))
@@ -77,7 +77,7 @@ class RankFailures:
         tail, printed = _cleaned(tail), _cleaned(printed)
         reports = self._below.get(local_rank, [])
         if reports and returncode > 0:
-            from algorun.control.failures import child_errors  # only a failure needs it
+            from algorun.control.failures import child_errors  # imported late: only a failure uses it
 
             cause = child_errors.of_status(returncode, now, reports, printed)
             if cause is not None:

@@ -209,7 +209,7 @@ class Nonce:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The hub has taken this connection, and has heard so many messages of the session."""
+    """The hub has taken this connection; `heard` is how many messages of the session it has received."""
 
     heard: int
 

@@ -61,7 +61,7 @@ class Daemons:
 
         Returns "" or the error.
         """
-        from algorun.machine import openmpi_daemon  # few jobs need it
+        from algorun.machine import openmpi_daemon  # imported late: most jobs do not use it
 
         name = DAEMONS[self._openmpi.major] if self._openmpi else "a daemon of Open MPI"
         try:

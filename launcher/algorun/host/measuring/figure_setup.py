@@ -1,4 +1,4 @@
-"""What the process that measures a host is told (figure_sampler.py)."""
+"""What the supervisor passes to the process that measures a host (figure_sampler.py)."""
 
 from __future__ import annotations
 

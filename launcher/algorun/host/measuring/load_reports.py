@@ -16,7 +16,7 @@ MOST_SAMPLES = 300  # in a window: ten minutes in which no rank has made a step
 
 
 class LoadReports:
-    """The reports of one attempt with so many `ranks` on this host. A window begins and ends with a step of every rank, so
+    """The reports of one attempt with this number of `ranks` on this host. A window begins and ends with a step of every rank, so
     nothing that follows the last step is judged."""
 
     def __init__(self, board: StepBoard, ranks: int, attempt: int, send: Callable[[Load], None]) -> None:

@@ -39,7 +39,7 @@ class Measuring:
     def _step_trace(self) -> StepTrace | None:
         if self._config.trace_steps is None:
             return None
-        from .step_trace import StepTrace  # few jobs trace steps
+        from .step_trace import StepTrace  # imported late: most jobs trace no steps
 
         tools = self._tools
         return StepTrace(self._config, self._config.trace_steps, tools.run_dir, tools.send, tools.say)

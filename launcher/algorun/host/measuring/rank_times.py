@@ -40,7 +40,7 @@ class ReportTo:
 class RankReports:
     """The reports of one attempt; `ranks` are the global ranks of this host, by local rank.
 
-    Nothing is told of a host with too many ranks, nor before each of its ranks has made a step.
+    A host with too many ranks reports nothing, and no host reports before each of its ranks has made a step.
     """
 
     def __init__(self, board: StepBoard, ranks: Sequence[int], attempt: int, to: ReportTo) -> None:

@@ -113,7 +113,7 @@ class Readiness:
 
     def _work_in(self, environment: str) -> None:
         """From now on everything that this host starts belongs to the job's own environment."""
-        from algorun.job import own_environment  # few jobs have one
+        from algorun.job import own_environment  # imported late: most jobs have none
 
         self._held = own_environment.hold(environment)
         self.programs = replace(self.programs, python=own_environment.python_of(environment))

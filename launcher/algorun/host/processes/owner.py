@@ -230,7 +230,7 @@ class Owner:
                 start_new_session=True,
             )
         except OSError as error:
-            from .program_start import explained  # only this failure needs it
+            from .program_start import explained  # imported late: only this failure uses it
 
             raise explained(argv, cwd, error.errno or 0, error.filename or argv[0], what) from None
         except ValueError as error:

@@ -206,7 +206,7 @@ class Ranks:
                 if self._asked:
                     self._ask(rank.pid)
             elif "failed" in message:
-                from algorun.host.processes.program_start import explained  # only this failure needs it
+                from algorun.host.processes.program_start import explained  # imported late: only this failure uses it
 
                 number, _, file = str(message["failed"]).partition(" ")
                 errno = int(number) if re.fullmatch("[0-9]{1,4}", number) else 0

@@ -77,7 +77,7 @@ class ModelPartitioner:
 
         `example` is one microbatch of the model's arguments. A file that exists stays as it is, and its cuts are kept
         whatever else has changed: a warning says what. Prints on rank 0 what was decided.
-        Raises UserError, the same on all ranks, if the model cannot be cut into so many stages, needs more memory than
+        Raises UserError, the same on all ranks, if the model cannot be cut into that many stages, needs more memory than
         the limit, or does not fit the file.
         """
         options = self._options

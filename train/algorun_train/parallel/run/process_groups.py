@@ -32,7 +32,7 @@ class Axes:
 def join(grid: Grid, rank: int, device: torch.device, shards: int = 1) -> Axes:
     """Makes the groups. Call it on all ranks; torch.distributed must be initialised unless the grid has one rank.
 
-    With `shards` above 1, a divisor of the number of pipelines, so many pipelines are one replica of the weights.
+    With `shards` above 1, a divisor of the number of pipelines, that many pipelines are one replica of the weights.
     """
     dp_rank, pp_rank = grid.place(rank)
     pp_group, dp_group = own_group(rank, grid.pipelines), own_group(rank, grid.replicas)

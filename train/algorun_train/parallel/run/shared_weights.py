@@ -24,7 +24,7 @@ from algorun_train.ranks.join import COLLECTIVE_TIMEOUT
 
 from .process_groups import Axes
 
-# Ranks may differ by so many roundings of the largest element: several steps' worth.
+# Ranks may differ by this many roundings of the largest element: several steps' worth.
 ROUNDING = 64
 PRIME = 251  # fingerprints below it are exact in every floating-point type
 WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes

@@ -168,7 +168,7 @@ def _arrays(tensor: Patched) -> None:
 
 
 def _addresses(*kinds: Patched) -> None:
-    """Makes addresses of the device unreadable. The first line that takes one is told, unless a library only compares them."""
+    """Makes addresses of the device unreadable. Names the first line that takes one, unless a library only compares them."""
     told = False
 
     def tell(frame: FrameType) -> None:

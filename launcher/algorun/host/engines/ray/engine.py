@@ -146,7 +146,7 @@ class RayAtWork(EngineAtWork):
     # -- the end -----------------------------------------------------------------------------------------------------
 
     def leave(self, *, well: bool) -> None:
-        """The job is over: the node goes. A driver that did not use the cluster is told so."""
+        """The job is over: ends the node, and warns if the driver has not used the cluster."""
         super().leave(well=well)
         drove = self._plan is not None and bool(self._plan.host(self._host).ranks)
         if well and drove and not logs.driver_connected(self._folder):
