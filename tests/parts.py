@@ -80,13 +80,13 @@ mpi='mpirun or mpi_ or daemon_waits'
     # Ray and what it needs stay out of the environment of all other tests. One cluster at a time: each takes two cores.
     "ray": Part(
         "the engine `ray`, in an environment of its own; with Docker and the image also in containers",
-        "packages from PyPI (Ray)", "10",
+        "packages from PyPI (Ray)", "3, 10",
         """\
 rm -rf .build/ray
 $BIN/python tests/layered.py .build/ray -r tests/launcher/whole/ray.txt
-.build/ray/bin/python -m pytest tests/launcher/whole/test_ray*.py
+.build/ray/bin/python -m pytest -m "not docker and not root $CHOSEN" tests/launcher/whole/test_ray*.py
 if docker image inspect algorun:cpu > /dev/null 2>&1; then
-    .build/ray/bin/python -m pytest -m docker tests/e2e/test_ray_containers.py
+    .build/ray/bin/python -m pytest -m "docker $CHOSEN" tests/e2e/test_ray_containers.py
 else
     echo 'no image algorun:cpu: the tests of Ray in containers are left out'
 fi

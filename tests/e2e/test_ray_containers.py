@@ -85,6 +85,7 @@ def refused(ends: dict[str, End], says: str) -> None:
     assert "the driver runs" not in ends[LEADER].log
 
 
+@pytest.mark.slow
 def test_two_versions_of_ray_are_refused_with_both_hosts(made: Make, tmp_path: Path) -> None:
     wheels = tmp_path / "wheels"
     download(wheels, "--no-deps", f"ray=={OTHER}")
@@ -98,6 +99,7 @@ def test_two_versions_of_ray_are_refused_with_both_hosts(made: Make, tmp_path: P
     assert hosts.states() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("without", [LEADER, FOLLOWER])
 def test_a_host_without_ray_is_named(made: Make, without: str) -> None:
     hosts = made(images={without: IMAGE})
@@ -110,6 +112,7 @@ def test_a_host_without_ray_is_named(made: Make, without: str) -> None:
     assert hosts.states() == before
 
 
+@pytest.mark.slow
 def test_an_object_store_that_does_not_fit_one_host_is_refused(made: Make) -> None:
     hosts = made(options={LEADER: ("--shm-size", "1g"), FOLLOWER: ("--shm-size", "256m")})
     before = hosts.states()
@@ -131,7 +134,7 @@ def test_a_task_lands_on_the_host_of_its_instance_group_and_nothing_is_left(made
     assert hosts.states() == before
 
 
-@pytest.mark.parametrize("how", ["gate", "stop"])
+@pytest.mark.parametrize("how", ["gate", pytest.param("stop", marks=pytest.mark.slow)])
 def test_the_head_starts_while_a_host_is_missing_and_ends_with_the_gate(made: Make, how: str) -> None:
     hosts = made()
     before = hosts.states()
@@ -149,6 +152,7 @@ def test_the_head_starts_while_a_host_is_missing_and_ends_with_the_gate(made: Ma
     assert hosts.states() == before
 
 
+@pytest.mark.slow
 def test_a_head_that_does_not_start_ends_the_job_although_a_host_is_missing(made: Make) -> None:
     hosts = made()
     hosts.inside(LEADER, "sh", "-c", "printf '#!/bin/sh\\necho no port left >&2; exit 3\\n' > $(which ray)")
@@ -158,6 +162,7 @@ def test_a_head_that_does_not_start_ends_the_job_although_a_host_is_missing(made
     assert end.failure.startswith(f"node: {LEADER}, exit 66: ray start ended with 3: no port left")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "code"), [("raises", 1), ("stop", 0), ("kill", 66)])
 def test_nothing_is_left_of_a_job_that_ends_early(made: Make, mode: str, code: int) -> None:
     """Neither a process nor a listener nor shared memory: an exception, a stop, a supervisor that is killed."""
@@ -175,6 +180,7 @@ def test_nothing_is_left_of_a_job_that_ends_early(made: Make, mode: str, code: i
     assert hosts.states() == before
 
 
+@pytest.mark.slow
 def test_a_worker_that_the_kernel_kills_for_memory_on_a_follower_is_named_on_all_hosts(made: Make) -> None:
     """Ray's own monitor is off: it is too late if a worker takes memory fast."""
     hosts = made(options={**SHM, FOLLOWER: ("--memory", "1500m", "--memory-swap", "1500m")})
@@ -188,6 +194,7 @@ def test_a_worker_that_the_kernel_kills_for_memory_on_a_follower_is_named_on_all
     )
 
 
+@pytest.mark.slow
 def test_a_cluster_of_the_user_s_own_is_left_alone(made: Make) -> None:
     """Their head has Ray's usual port, and their driver would find it."""
     hosts = made()
@@ -203,6 +210,7 @@ def test_a_cluster_of_the_user_s_own_is_left_alone(made: Make) -> None:
     assert after == before
 
 
+@pytest.mark.slow
 def test_a_driver_that_never_connects_is_warned_of(made: Make) -> None:
     hosts = made()
     before = hosts.states()

@@ -70,7 +70,7 @@ def test_without_ray_one_error_says_what_to_install(tmp_path, nothing_left):
 
 
 @needs_ray
-@pytest.mark.parametrize("hosts", [2, 3])
+@pytest.mark.parametrize("hosts", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_tasks_and_actors_run_on_all_hosts(hosts, tmp_path, nothing_left):
     job = run("spread", tmp_path, nothing_left, layout=f"{hosts}x1", RAY_DEDUP_LOGS="0")
     assert job.code == 0, job.text
@@ -88,6 +88,7 @@ def test_tasks_and_actors_run_on_all_hosts(hosts, tmp_path, nothing_left):
 
 
 @needs_ray
+@pytest.mark.slow
 def test_a_driver_that_does_not_connect_is_warned_of(tmp_path, nothing_left):
     job = run("alone", tmp_path, nothing_left)
     assert job.code == 0, job.text
@@ -123,6 +124,7 @@ def test_a_stop_reaches_the_driver_first_and_ray_last(tmp_path, nothing_left):
 
 
 @needs_ray
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "code", "says"),
     [("own", 1, "exception: rank 0 on algo-1, exit 1, attempt 1: RuntimeError: the driver's own"),

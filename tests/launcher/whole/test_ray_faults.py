@@ -15,6 +15,7 @@ from .test_ray import BOUND_S, LEAN, begin, failures, processes, run  # noqa: F4
 pytestmark = needs_ray
 
 
+@pytest.mark.slow(but=["actor-*"])
 @pytest.mark.parametrize(
     ("mode", "says"),
     [
@@ -33,6 +34,7 @@ def test_an_exception_of_a_worker_comes_first_with_its_host(mode, says, tmp_path
     assert "ray_driver.py" in text
 
 
+@pytest.mark.slow(but=["raylet/raylet-*"])
 @pytest.mark.parametrize(
     ("name", "host", "says"),
     [
@@ -57,7 +59,7 @@ def test_a_node_that_ends_is_named(name, host, says, tmp_path, nothing_left):
     assert time.monotonic() - started < BOUND_S
 
 
-@pytest.mark.parametrize("host", ["algo-1", "algo-2"])
+@pytest.mark.parametrize("host", [pytest.param("algo-1", marks=pytest.mark.slow), "algo-2"])
 def test_a_host_that_is_lost_is_named(host, tmp_path, nothing_left):
     job = begin(tmp_path, nothing_left)
     started = time.monotonic()
@@ -69,6 +71,7 @@ def test_a_host_that_is_lost_is_named(host, tmp_path, nothing_left):
     assert time.monotonic() - started < BOUND_S
 
 
+@pytest.mark.slow
 def test_a_node_that_does_not_start_in_time_is_named(tmp_path, nothing_left):
     job = run("spread", tmp_path, nothing_left, ALGORUN_START_S="0.5")
     assert job.code == 67, job.text
@@ -98,6 +101,7 @@ def test_a_restart_has_a_cluster_of_its_own(tmp_path, nothing_left):
     assert len(set(addresses)) == 2, "a head on another port"
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_for_memory_is_named(tmp_path, nothing_left):
     """Ray's monitor is told to kill early: it compares the memory of the whole machine."""
     import psutil

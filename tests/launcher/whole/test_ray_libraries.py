@@ -11,7 +11,7 @@ from tests.conftest import ROOT, needs_ray
 from .running import PROGRAMS, simulate
 from .test_ray import LEAN, failures  # noqa: F401: a fixture
 
-pytestmark = needs_ray
+pytestmark = [needs_ray, pytest.mark.slow]
 
 
 def run(mode, tmp_path, marker):
