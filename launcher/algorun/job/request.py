@@ -38,12 +38,12 @@ class LaunchRequest:
     imagine_hosts: int | None = None  # --hosts of plan and simulate, or the hosts of their -j
 
 
-def layout(text: str) -> tuple[int, int]:
-    """-j: `2x4` is 2 hosts with 4 ranks each."""
+def layout(text: str, where: str = "-j") -> tuple[int, int]:
+    """`2x4` is 2 hosts with 4 ranks each. `where` names the option in an error. Raises UserError."""
     hosts, cross, slots = text.partition("x")
     if not cross:
-        raise UserError("-j", f"{text!r} is not HOSTSxSLOTS", allowed="such as 2x4 for 2 hosts with 4 ranks each")
-    return count("-j", hosts), count("-j", slots)
+        raise UserError(where, f"{text!r} is not HOSTSxSLOTS", allowed="such as 2x4 for 2 hosts with 4 ranks each")
+    return count(where, hosts), count(where, slots)
 
 
 def request(options: Namespace) -> LaunchRequest:

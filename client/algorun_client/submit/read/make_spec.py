@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from algorun.common.errors import UserError
 from algorun.job.engine import Engine
+from algorun.job.request import layout as hosts_and_slots
 from algorun.job.setting_values import MOST_RESTARTS
 from algorun_client.request import names
 from algorun_client.request.model import Kind
@@ -26,7 +27,6 @@ MAX_RUN_S = 86_400  # SageMaker's own default
 WAIT_FACTOR = 2  # spot without --max-wait: as much time for waiting as for running
 MOST_VOLUME_GB = 65_536
 MOST_RETRIES = 30  # of SageMaker
-LAYOUT = re.compile(r"(\d{1,5})x(\d{1,4})")
 LOCAL_INSTANCE, LOCAL_IMAGE = "ml.m5.large", "algorun:local"  # of jobs on this machine that name none
 PREFIX = re.compile(r"[A-Za-z0-9!_.*'()/-]+")
 
@@ -264,10 +264,8 @@ def _cwd(where: str, raw: object) -> str:
 
 
 def _layout(where: str, raw: object) -> tuple[int, int] | None:
-    found = LAYOUT.fullmatch(str(raw))
-    if found is None:
-        raise UserError(where, f"{raw!r} is not HOSTSxSLOTS", allowed="such as 2x4 for 2 hosts with 4 ranks each")
-    return values.count(where, found[1]), values.count(where, found[2], 4096)
+    hosts, slots = hosts_and_slots(str(raw), where)
+    return values.count(where, hosts), slots
 
 
 def _outputs(where: str, raw: object) -> tuple[str, ...]:
