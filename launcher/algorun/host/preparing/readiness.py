@@ -127,6 +127,8 @@ class Readiness:
             self._make_state_folder()
             self._options.start(self.config.entry, self.programs.python)
             is_first = self.engine is None
+            if self.engine is not None:
+                self.engine.close()  # of an attempt that never began
             self.engine = registry.at_work(self._tools, self.config)
             self.machine = self.engine.needs(self.machine, self.programs.python)
             slots = cluster.own_slots(self.config, self.machine)
