@@ -16,6 +16,7 @@ LIMIT_S = 400.0
 EXAMPLES = {
     "v2_pytorch.py": ("v2", ["epoch: 3/3 train_loss: ", "ok nnodes=2 world_size=2"]),
     "v2_estimator.py": ("v2", ["epoch: 5/5 ", "ok nnodes=2 world_size=4"]),
+    "v2_pipeline.py": ("v2", ["ok nnodes=2 world_size=4", "pipeline: Succeeded"]),
     "v3_model_trainer.py": ("v3", ["epoch: 3/3 train_loss: ", "ok nnodes=2 world_size=4"]),
 }
 
