@@ -62,7 +62,7 @@ JOBS: Mapping[str, Job] = {
 OUTSIDE = frozenset({
     "artifact.py:<dictcomp>", "collect.py:on_leader", "data_parallel_steps.py:_wrap", "ddp_job.py:_lay_out",
     "first_weights.py:send_weights", "folder_model.py:<dictcomp>", "folder_model.py:load_into", "host_copies.py:wait",
-    "image_data.py:_embedded", "images.py:open_images", "lora.py:<dictcomp>", "meter.py:fold",
+    "image_data.py:embedded", "images.py:open_images", "lora.py:<dictcomp>", "meter.py:fold",
     "optimizer_state.py:load_named_state", "pipeline.py:<dictcomp>", "profiling.py:<genexpr>", "profiling.py:<listcomp>",
     "profiling.py:_alone", "profiling.py:_entry", "profiling.py:_now", "shard_reader.py:load",
     "sharded_model.py:gathered", "sharded_model.py:own_share", "sharded_model.py:set_own", "sharded_model.py:shard",
