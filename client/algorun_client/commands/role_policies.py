@@ -29,8 +29,14 @@ ANY_RESOURCE = {
     "Registry": "ecr:GetAuthorizationToken has no resource",
     "Lists": "sagemaker:ListTrainingJobs and ListProcessingJobs have no resource",
     "VpcLook": "ec2:Describe* of networks has no resource",
+    "NetworkLook": "ec2:Describe* of networks has no resource; that of a file system is not known when the policy is made",
 }
 OBJECTS = ("s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload")
+# What submit asks before it sends a job to subnets: whether they, and file systems, exist and can be reached.
+NETWORK_LOOK = (
+    *("ec2:DescribeSecurityGroups", "ec2:DescribeSubnets", "elasticfilesystem:DescribeFileSystems"),
+    *("elasticfilesystem:DescribeMountTargets", "fsx:DescribeFileSystems"),
+)
 LAYERS = ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 
 
@@ -153,6 +159,7 @@ def client_policy(places: Places) -> Policy:
         _allow("Quotas", ["servicequotas:ListServiceQuotas"], "*"),
         _allow("Image", ["ecr:DescribeImages", *LAYERS], _repository(places)),
         *_key(places),
+        *([_allow("NetworkLook", NETWORK_LOOK, "*")] if places.vpc else ()),
         *([_allow("KeyState", ["kms:DescribeKey"], places.kms_key)] if places.kms_key else ()),
     )
 

@@ -110,6 +110,9 @@ class ContainerHosts:
         for each in job.inputs:
             if each.link:  # FastFile cannot be written to
                 options += mount(tree / each.folder, f"{BASE}/{each.folder}", read_only=True)
+            if each.mounted is not None:
+                source = (self._folder.file_systems / each.mounted.path).resolve()
+                options += mount(source, f"{BASE}/{each.folder}", read_only=each.mounted.read_only)
         if share:
             options += ["--gpus", f'"device={share}"']
         words = [*job.program.entrypoint[1:], *job.program.arguments]

@@ -31,6 +31,8 @@ def bring(
     `by_links`: FastFile inputs are links to the objects, where those are files of this machine.
     """
     for each in job.inputs:
+        if each.mounted is not None:  # by the hosts
+            continue
         hosts = [host for host in job.cluster.hosts if each.hosts is None or host in each.hosts]
         for number, (uri, name) in enumerate(objects(each, store)):
             for host in [hosts[number % len(hosts)]] if each.shard else hosts:

@@ -15,16 +15,25 @@ ONE_GROUP = "homogeneousCluster"  # the name that SageMaker gives to hosts witho
 
 
 @dataclass(frozen=True, slots=True)
+class MountedFolder:
+    """A folder of EFS or FSx, for which a folder of this machine stands."""
+
+    path: str  # ID/FOLDER, below the folder of all file systems
+    read_only: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LocalInput:
     """A channel of a training job, or an input of a processing job."""
 
     name: str
-    uri: str
+    uri: str  # "" if it is mounted
     folder: str  # below the host's /opt/ml
     shard: bool = False  # each host gets some of the objects
     link: bool = False  # FastFile
     manifest: bool = False
     hosts: tuple[str, ...] | None = None  # None: all
+    mounted: MountedFolder | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +166,11 @@ def _cluster(resources: Table) -> JobHosts:
 
 
 def _channel(channel: Table, mode: str, all_hosts: JobHosts) -> LocalInput:
+    name = required(channel, "ChannelName")
+    if file_system := inner(inner(channel, "DataSource"), "FileSystemDataSource"):
+        return LocalInput(name=name, uri="", folder=f"input/data/{name}", mounted=mounted_folder(file_system))
     source = inner(inner(channel, "DataSource"), "S3DataSource")
-    name, names = required(channel, "ChannelName"), words(source, "InstanceGroupNames")
+    names = words(source, "InstanceGroupNames")
     return LocalInput(
         name=name,
         uri=required(source, "S3Uri"),
@@ -168,6 +180,13 @@ def _channel(channel: Table, mode: str, all_hosts: JobHosts) -> LocalInput:
         manifest=text(source, "S3DataType") == "ManifestFile",
         hosts=tuple(host for name in names for host in all_hosts.groups[name]) if names else None,
     )
+
+
+def mounted_folder(source: Table) -> MountedFolder:
+    """What a FileSystemDataSource names."""
+    parts = [part for part in required(source, "DirectoryPath").split("/") if part]
+    path = "/".join([required(source, "FileSystemId"), *parts])
+    return MountedFolder(path, read_only=required(source, "FileSystemAccessMode") == "ro")
 
 
 def _processing(request: Table) -> JobDescription:

@@ -22,6 +22,8 @@ from algorun_client.request.model import Kind
 
 from .job_record import LocalJobRecord
 
+FILE_SYSTEMS = "file-systems"  # below the root
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSettings:
@@ -71,6 +73,11 @@ class JobFolder:
     def environments(self) -> Path:
         """A folder for each environment that jobs have made for their requirements; all jobs share them."""
         return self.root / "environments"
+
+    @property
+    def file_systems(self) -> Path:
+        """Folders, or links, that stand for file systems of EFS and FSx, by their IDs."""
+        return self.root / FILE_SYSTEMS
 
     @property
     def logs(self) -> Path:

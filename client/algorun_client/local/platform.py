@@ -23,7 +23,7 @@ from .containers import FILE as CONTAINERS
 from .containers import Containers, clear, name_of, remove_orphans
 from .docker_engine import DockerEngine
 from .environment import for_runner
-from .job_folder import JobFolder, LocalSettings
+from .job_folder import FILE_SYSTEMS, JobFolder, LocalSettings
 from .job_record import LocalJobRecord
 from .stores import described
 
@@ -70,7 +70,7 @@ class LocalPlatform:
         if any(each.job.lower() == job.lower() for each in JobFolder.all(self.root, kind)):
             raise taken
         refusals.check_local(kind, request, needs_program=self._engine is None)
-        refusals.check_inputs(kind, request, self._store)
+        refusals.check_inputs(kind, request, self._store, self.root / FILE_SYSTEMS)
         record = LocalJobRecord.new(time.time())
         if failure:
             record = record.finished("Failed", time.time(), failure=failure)

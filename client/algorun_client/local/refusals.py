@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import cast
 
 from algorun.common.errors import UserError
@@ -15,6 +16,7 @@ from algorun_client.request.model import Json, Kind
 
 from . import job_description
 from .folder_store import FolderStore
+from .job_description import MountedFolder
 
 MOST_HOSTS = 64  # on one machine, as of `algorun simulate`
 # This machine needs neither: a request for it may leave them out, or say anything.
@@ -58,8 +60,19 @@ def check_local(kind: Kind, request: Table, *, needs_program: bool) -> None:
         raise UserError("ContainerEntrypoint", "is missing; on this machine no image has one", fix="name the program")
 
 
-def check_inputs(kind: Kind, request: Table, store: ObjectStore) -> None:
-    """Raises UserError for a bucket without a folder or an input that only AWS has; ApiError for an input without objects."""
+def check_inputs(kind: Kind, request: Table, store: ObjectStore, file_systems: Path) -> None:
+    """Raises UserError for a bucket or a file system without a folder, or for an input that only AWS has; ApiError for an
+    input without objects. `file_systems`: the folder of the folders that stand for them."""
+    for name, mounted in _mounted(kind, request):
+        folder = file_systems / mounted.path
+        if ".." in mounted.path.split("/"):
+            raise UserError(f"input {name}", f"DirectoryPath leads out of {mounted.path}", fix="write it without ..")
+        if not folder.is_dir():
+            raise UserError(
+                f"input {name}",
+                f"on this machine the file system is the folder {folder}, which does not exist",
+                fix=f"make a link: mkdir -p {folder.parent} && ln -s DATA {folder}; or name a local folder as the source",
+            )
     for name, source in _sources(kind, request):
         where = f"input {name}"
         if not source:
@@ -94,14 +107,23 @@ def check_inputs(kind: Kind, request: Table, store: ObjectStore) -> None:
             )
 
 
+def _mounted(kind: Kind, request: Table) -> Iterator[tuple[str, MountedFolder]]:
+    """The inputs that are file systems. Those of processing jobs are `_sources`' without data in S3."""
+    for channel in tables(request, "InputDataConfig") if kind is Kind.TRAINING else ():
+        if source := inner(inner(channel, "DataSource"), "FileSystemDataSource"):
+            yield required(channel, "ChannelName"), job_description.mounted_folder(source)
+
+
 def _sources(kind: Kind, request: Table) -> Iterator[tuple[str, Table]]:
-    """The name of each input and where in S3 its data are, {} for data elsewhere."""
+    """The name of each input that is no file system, and where in S3 its data are, {} for data elsewhere."""
     mode = text(inner(request, "AlgorithmSpecification"), "TrainingInputMode")
     for channel in tables(request, "InputDataConfig") if kind is Kind.TRAINING else ():
         name = required(channel, "ChannelName")
         if "Pipe" in (text(channel, "InputMode"), mode):
             raise UserError(f"input {name}", "Pipe mode needs AWS", allowed="File, FastFile", fix="--where aws")
-        yield name, inner(inner(channel, "DataSource"), "S3DataSource")
+        source = inner(channel, "DataSource")
+        if not inner(source, "FileSystemDataSource"):
+            yield name, inner(source, "S3DataSource")
     for each in tables(request, "ProcessingInputs") if kind is Kind.PROCESSING else ():
         yield required(each, "InputName"), inner(each, "S3Input")
 

@@ -160,7 +160,7 @@ class Runner:
     def _hosts(self) -> LocalHosts:
         containers = Containers.of(self._folder)
         if containers is None:
-            return SimulatedHosts(self._job, self._folder.environments)
+            return SimulatedHosts(self._job, self._folder.environments, self._folder.file_systems)
         return ContainerHosts(self._folder, self._job, containers, self._settings.stop_grace_s)
 
     def _prepare(self, trees: dict[str, Path], hosts: LocalHosts) -> list[SyncedFolder]:

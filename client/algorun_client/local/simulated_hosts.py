@@ -22,9 +22,10 @@ class SimulatedHosts:
     interface = "lo"
     can_follow_links = True
 
-    def __init__(self, job: JobDescription, environments: Path) -> None:
+    def __init__(self, job: JobDescription, environments: Path, file_systems: Path) -> None:
         self._job = job
         self._environments = environments  # for the requirements of jobs
+        self._file_systems = file_systems
         self._processes = HostProcesses()
         self._control = hold("127.0.0.1")  # no other job on this machine gets the port before the hub listens on it
 
@@ -56,10 +57,20 @@ class SimulatedHosts:
             sent = {name: local_text(value, base) for name, value in self._job.program.environment.items()}
             words = command([local_text(word, base) for word in self._job.program.command])
             environ = {**for_host(os.environ), **own, **meeting, **sent}
-            enter = None if shared else own_opt_ml.mount(base)
-            self._processes.start(
-                host, words, environ, ProcessStart(base / "code", streams[host], enter, _warning(base, shared))
+            binds = self._binds(base)
+            enter = None if shared else own_opt_ml.mount(base, binds)
+            warning = _warning(base, shared) + (_linked(binds, shared) if shared else "")
+            self._processes.start(host, words, environ, ProcessStart(base / "code", streams[host], enter, warning))
+
+    def _binds(self, base: Path) -> list[own_opt_ml.Bind]:
+        """The folders that stand for file systems, and where a host sees them."""
+        return [
+            own_opt_ml.Bind(
+                (self._file_systems / each.mounted.path).resolve(), base / each.folder, each.mounted.read_only
             )
+            for each in self._job.inputs
+            if each.mounted is not None
+        ]
 
     def pump(self, timeout_s: float) -> None:
         self._processes.pump(timeout_s)
@@ -85,6 +96,20 @@ def _warning(base: Path, shared: str) -> str:
         f"algorun: warning: {named} names /opt/ml, which this machine's jobs and hosts share ({shared}): they find there what "
         "others have left; fix: use ALGORUN_CHECKPOINT_DIR, SM_MODEL_DIR and SM_OUTPUT_DATA_DIR\n"
     )
+
+
+def _linked(binds: Sequence[own_opt_ml.Bind], why: str) -> str:
+    """Puts links where nothing can be mounted. Returns the lines that say so."""
+    text = ""
+    for bind in binds:
+        bind.target.rmdir()
+        bind.target.symlink_to(bind.source)
+        if bind.read_only:
+            text += (
+                f"algorun: warning: {bind.target} is a link to {bind.source}, which the program can change; on AWS it cannot "
+                f"(here nothing can be mounted: {why})\n"
+            )
+    return text
 
 
 def addresses(hosts: Sequence[str], port: int) -> dict[str, str]:

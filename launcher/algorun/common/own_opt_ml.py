@@ -11,22 +11,37 @@ import ctypes
 import os
 import stat
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from .process_limit import cannot_start
 
 OPT, PLACE = "/opt", "/opt/ml"
 NEW_MOUNTS, NEW_USER = 0x00020000, 0x10000000  # CLONE_NEWNS, CLONE_NEWUSER
+READ_ONLY, REMOUNT = 1, 32  # MS_RDONLY, MS_REMOUNT
+KEPT = 2 | 4 | 8  # MS_NOSUID, MS_NODEV, MS_NOEXEC, which statvfs calls the same
 BIND, RECURSIVE, FOLLOW = 4096, 16384, 1 << 19  # MS_BIND, MS_REC, MS_SLAVE: what the machine mounts later arrives
 MOST, LARGEST = 100, 2**20  # files of a program that are looked at, and bytes of each
 
 
-def mount(base: Path) -> Callable[[], None]:
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A folder that is seen at another place too."""
+
+    source: Path
+    target: Path  # an empty folder
+    read_only: bool
+
+
+def mount(base: Path, binds: Iterable[Bind] = ()) -> Callable[[], None]:
     """A `preexec_fn`: from here on /opt/ml is `base` for the process and all that it starts. Raises OSError.
+
+    `binds`: folders that lie below `base` then.
 
     As root it needs CAP_SYS_ADMIN, which Docker does not give; without root a user namespace, in which the same user has the
     same number.
     """
+    made = tuple(binds)
     libc = ctypes.CDLL(None, use_errno=True)  # nothing is loaded between fork and exec
     user, group, is_root = os.getuid(), os.getgid(), os.geteuid() == 0
 
@@ -51,6 +66,12 @@ def mount(base: Path) -> Callable[[], None]:
             for name, handle in kept:
                 _again(f"{OPT}/{name}", handle, bind)
             os.mkdir(PLACE)
+        for each in made:
+            bind(str(each.source), str(each.target))
+            if each.read_only:
+                # What the machine's own mount forbids, this one has to forbid too: the kernel lets no namespace drop it.
+                wanted = REMOUNT | BIND | READ_ONLY | (os.statvfs(each.target).f_flag & KEPT)
+                call(libc.mount(None, os.fsencode(each.target), None, wanted, None), f"mount {each.target} read-only")
         bind(str(base), PLACE)
         os.chdir(os.getcwd())  # a folder below /opt is another mount now
 

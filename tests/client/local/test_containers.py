@@ -160,6 +160,28 @@ def test_a_container_is_made_as_sagemaker_makes_its_own(tmp_path):
     ]
 
 
+def test_a_container_mounts_a_file_system_read_only(tmp_path):
+    source = {
+        "FileSystemId": "fs-01234567",
+        "FileSystemType": "EFS",
+        "DirectoryPath": "/",
+        "FileSystemAccessMode": "ro",
+    }
+    made = hosts(
+        tmp_path,
+        Kind.TRAINING,
+        request(InputDataConfig=[{"ChannelName": "train", "DataSource": {"FileSystemDataSource": source}}]),
+    )
+    (tmp_path / "data").mkdir()
+    (tmp_path / "file-systems").mkdir()
+    (tmp_path / "file-systems" / "fs-01234567").symlink_to(tmp_path / "data")  # Docker mounts what a link names
+    words = made.words("algo-1", tmp_path / "jobs/training/job/hosts/algo-1", "")
+    assert (
+        value(words, "--mount")[-1]
+        == f'"type=bind","source={tmp_path}/data","target=/opt/ml/input/data/train","readonly"'
+    )
+
+
 def test_entrypoint_and_arguments_are_those_of_the_request(tmp_path):
     given = {"ContainerEntrypoint": ["python3", "-X", "dev"], "ContainerArguments": ["--lr", "0.1"]}
     words = hosts(tmp_path, Kind.TRAINING, request(AlgorithmSpecification=given)).words("algo-1", tmp_path, "")

@@ -111,7 +111,7 @@ def test_hosts_of_groups_find_their_own_in_resourceconfig(store, tmp_path):
         job=job,
         request=request,
         hyperparameters={"data": "/opt/ml/input/data"},
-        hosts=SimulatedHosts(job, tmp_path / "environments"),
+        hosts=SimulatedHosts(job, tmp_path / "environments", tmp_path / "file-systems"),
     )
     trees.make(tmp_path / "algo-2", "algo-2")
     config = tmp_path / "algo-2" / "input" / "config"

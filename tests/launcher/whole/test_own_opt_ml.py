@@ -59,7 +59,9 @@ base = Path(sys.argv[1])
 why = own_opt_ml.why_shared(base, [])
 print("why", why)
 if not why:
-    subprocess.run(["touch", "/opt/ml/mine"], preexec_fn=own_opt_ml.mount(base), check=True)
+    bind = own_opt_ml.Bind(base.parent / "data", base / "input", read_only=True)
+    command = "touch /opt/ml/mine && test -e /opt/ml/input/a && ! touch /opt/ml/input/a"
+    subprocess.run(["sh", "-c", command], preexec_fn=own_opt_ml.mount(base, [bind]), check=True)
 """
 
 
@@ -68,8 +70,11 @@ if not why:
 def test_a_user_who_is_not_root_has_it_too(tmp_path):
     """In a user namespace. A kernel may forbid them, and then it says why."""
     shutil.copytree(Path(own_opt_ml.__file__).parents[1], tmp_path / "source" / "algorun")
-    (tmp_path / "base").mkdir()
-    os.chown(tmp_path / "base", 1000, 1000)
+    (tmp_path / "base" / "input").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_text("")
+    for path in (tmp_path / "base", tmp_path / "data", tmp_path / "data" / "a"):
+        os.chown(path, 1000, 1000)
     for path in (tmp_path, *tmp_path.parents):  # pytest opens its folders to their owner alone
         if path.stat().st_mode & 0o055 != 0o055:
             path.chmod(0o755)

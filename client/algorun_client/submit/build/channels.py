@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from algorun_client.request.model import Json, Kind, TaskAddress
 from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.look_up.left_by_tasks import left_by_task
-from algorun_client.submit.read.spec import InputSpec, SourceKind, TaskSpec
+from algorun_client.submit.read.spec import FileSystemSource, InputSpec, SourceKind, TaskSpec
 
 from . import processing
 
@@ -29,6 +29,9 @@ def sources(spec: TaskSpec, facts: Facts, address: TaskAddress, folders: Mapping
     made: list[Json] = []
     assumed: list[str] = []
     for each in spec.inputs:
+        if each.file_system is not None:
+            made.append(_mounted(each.name, each.file_system))
+            continue
         uri, is_known = _uri(each, facts, address, folders)
         if not is_known:
             assumed.append(uri)
@@ -53,6 +56,22 @@ def _training(each: InputSpec, uri: str) -> Json:
     }
 
 
+def _mounted(name: str, source: FileSystemSource) -> Json:
+    """A channel whose folder the hosts mount. Read-only: what a job changed there no fingerprint would know."""
+    return {
+        "ChannelName": name,
+        "DataSource": {
+            "FileSystemDataSource": {
+                "FileSystemId": source.identity,
+                "FileSystemType": source.system.value,
+                "DirectoryPath": source.folder,
+                "FileSystemAccessMode": "ro",
+            }
+        },
+        "InputMode": "File",
+    }
+
+
 def _uri(each: InputSpec, facts: Facts, address: TaskAddress, folders: Mapping[str, str]) -> tuple[str, bool]:
     """The address of an input, and True if it is known."""
     match each.kind:
@@ -63,3 +82,5 @@ def _uri(each: InputSpec, facts: Facts, address: TaskAddress, folders: Mapping[s
             return (found.uri, True) if found else (each.source, False)
         case SourceKind.TASK:
             return left_by_task(each, facts.upstreams, address)
+        case SourceKind.FILE_SYSTEM:
+            raise ValueError(f"{each.source} does not lie in S3")

@@ -48,7 +48,8 @@ def of_execution(execution: Execution) -> Fingerprint:
     for each in spec.inputs:
         found = _input(each, facts, material)
         if found is None:
-            unknown.append(f"{INPUT}{each.name}: {facts.unread.get(each.source, 'is not read')}")
+            why = "is a file system, whose files are not compared" if each.file_system else "is not read"
+            unknown.append(f"{INPUT}{each.name}: {facts.unread.get(each.source, why)}")
         groups[f"{INPUT}{each.name}"] = found or {}
     return Fingerprint({name: table for name, table in groups.items() if table}, tuple(unknown))
 

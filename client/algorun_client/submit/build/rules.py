@@ -73,6 +73,12 @@ def _network(spec: TaskSpec) -> None:
     ):
         if other and not missing:
             raise UserError(given, "is absent, and a VPC needs subnets and security groups", fix=f"add {given}")
+    mounted = [each for each in spec.inputs if each.file_system is not None]
+    if mounted and not network.subnets and spec.where is Where.AWS:
+        raise UserError(
+            mounted[0].where, f"{mounted[0].source} is reached in its VPC only, and no subnet is named",
+            fix="add --subnets and --security-groups from which the file system can be reached",
+        )  # fmt: skip
 
 
 def _cost(spec: TaskSpec) -> None:
@@ -162,6 +168,11 @@ def _processing(spec: TaskSpec) -> None:
     for each in spec.inputs:
         if each.fastfile:
             raise UserError(each.where, "mode=fastfile is for training tasks", fix="drop it, or --kind training")
+        if each.file_system is not None:
+            raise UserError(
+                each.where, f"{each.source}: SageMaker mounts file systems for training jobs alone",
+                fix="--kind training, or copy the data to S3",
+            )  # fmt: skip
 
 
 def _objects(each: InputSpec, facts: Facts, files: Mapping[str, int], hosts: int) -> None:

@@ -19,6 +19,7 @@ from algorun_client.request.model import TaskAddress
 from algorun_client.submit.read.source_tasks import Reading
 from algorun_client.submit.read.spec import SourceKind, TaskSpec
 
+from . import network
 from .facts import Facts, Listed, Upstream
 from .input_contents import read_contents
 from .left_by_tasks import left_by_task
@@ -53,6 +54,7 @@ def look_up(spec: TaskSpec, reading: Reading, connection: Site, environ: Mapping
     else:
         image, image_format, image_id = _image_of_registry(session, spec.image)
         role_arn = session.role_arn(spec.role or settings.ROLE.read(environ))
+        network.check(spec, session)
     return Facts(
         role_arn=role_arn,
         bucket=bucket,

@@ -15,7 +15,7 @@ from algorun.job.setting_values import MOST_RESTARTS
 from algorun_client.request import names
 from algorun_client.request.model import Kind
 
-from . import values
+from . import input_sources, values
 from .job_file import JobFile
 from .layers import FORMS, PRICE, Given, Layer, merged
 from .spec import InputSpec, InstanceGroup, LaunchSpec, Network, Program, ResourceSpec, SourceKind, TaskSpec, Where
@@ -280,13 +280,7 @@ def _group(name: str, given: Given) -> InstanceGroup:
 
 
 def _input(name: str, given: Given) -> InputSpec:
-    made = values.source(given.where, name, given.raw)
-    if made.extract and made.fastfile:
-        raise UserError(
-            given.where,
-            "extract needs files on the host's disk, and mode=fastfile leaves them in S3",
-            fix="drop one of the two",
-        )
+    made = input_sources.source(given.where, name, given.raw)
     return replace(made, source=joined(given.folder, made.source)) if made.kind is SourceKind.FOLDER else made
 
 

@@ -24,6 +24,14 @@ class SourceKind(StrEnum):
     S3 = "s3"
     TASK = "task"  # something that another task of the project left
     FOLDER = "folder"  # a folder or file of this machine
+    FILE_SYSTEM = "file system"  # a folder of EFS or of FSx for Lustre, which the hosts mount
+
+
+class FileSystem(StrEnum):
+    """The file systems that a training job can mount, by SageMaker's names."""
+
+    EFS = "EFS"
+    FSX = "FSxLustre"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +44,24 @@ class TaskSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystemSource:
+    """`efs:fs-ID/FOLDER`, `fsx:fs-ID/MOUNT_NAME/FOLDER`."""
+
+    system: FileSystem
+    identity: str  # fs-..
+    folder: str  # begins with a slash; with FSx its first name is the mount name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
     """An input channel."""
 
     name: str
     where: str  # the option or key that asks for it
     kind: SourceKind
-    source: str  # s3://BUCKET/KEY, task:TASK/WHAT, or an absolute path of this machine
+    source: str  # s3://BUCKET/KEY, task:TASK/WHAT, efs:.., fsx:.., or an absolute path of this machine
     task: TaskSource | None = None
+    file_system: FileSystemSource | None = None
     shard: bool = False  # each host gets other objects
     fastfile: bool = False  # files are read from S3 when they are opened; otherwise all are copied before the start
     extract: bool = False  # tar files are unpacked before the ranks start

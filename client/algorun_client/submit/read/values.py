@@ -7,12 +7,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from posixpath import normpath
 
 from algorun.common.errors import UserError
 from algorun.job.values import count as whole
 
-from .spec import InputSpec, InstanceGroup, SourceKind, TaskSource
+from .spec import InstanceGroup
 
 UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 DURATION = re.compile(r"(?:(\d{1,9})d)?(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?")
@@ -20,9 +19,6 @@ SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)(kb|mb|gb|tb)", re.IGNORECASE)
 SIZE_UNITS = ("b", "kb", "mb", "gb", "tb")
 CHANNEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", re.DOTALL)
-LEFT_BY_TASKS = ("model", "output", "state")
-INPUT_WORDS = ("shard", "extract", "mode=fastfile", "mode=file")
 MOST_HOSTS = 10_000
 PRICES = '{ "ml.g5.12xlarge" = 5.67 }: the price of one host for one hour, by instance type'
 
@@ -174,61 +170,3 @@ def known(where: str, table: Mapping[str, object], allowed: Sequence[str]) -> No
                 allowed=", ".join(allowed),
                 fix=f"did you mean {near[0]!r}?" if near else "",
             )
-
-
-def source(where: str, name: str, raw: object) -> InputSpec:
-    """An input: `SOURCE[,shard][,mode=fastfile][,extract]`, or a table with `from` and these as keys."""
-    channel_name(where, name)
-    if isinstance(raw, Mapping):
-        known(where, raw, ("from", "shard", "mode", "extract"))
-        mode = str(raw.get("mode", "file")).lower()
-        if mode not in ("file", "fastfile"):
-            raise UserError(f"{where} mode", f"{raw['mode']!r} is not a mode", allowed="file or fastfile")
-        given = text(f"{where} from", raw.get("from"))
-        options = {key for key in ("shard", "extract") if flag(f"{where} {key}", raw.get(key, False))} | {
-            f"mode={mode}"
-        }
-    else:
-        given, options = _with_options(where, text(where, raw))
-    kind, task = _address(where, given)
-    return InputSpec(
-        name=name, where=where, kind=kind, source=given, task=task,
-        shard="shard" in options, fastfile="mode=fastfile" in options, extract="extract" in options,
-    )  # fmt: skip
-
-
-def _with_options(where: str, raw: str) -> tuple[str, set[str]]:
-    """The source, and the words after it."""
-    parts, options = raw.split(","), set[str]()
-    while len(parts) > 1 and parts[-1].lower() in INPUT_WORDS:
-        options.add(parts.pop().lower())
-    if len(parts) > 1 and (near := get_close_matches(parts[-1].lower(), INPUT_WORDS, n=1, cutoff=0.7)):
-        raise UserError(
-            where, f"unknown word {parts[-1]!r}", allowed=", ".join(INPUT_WORDS), fix=f"did you mean {near[0]!r}?"
-        )
-    return ",".join(parts), options
-
-
-def _address(where: str, given: str) -> tuple[SourceKind, TaskSource | None]:
-    scheme, colon, rest = given.partition(":")
-    if scheme == "task" and colon:
-        task, _, path = rest.partition("/")
-        what, _, sub = path.strip("/").partition("/")
-        if not task or what not in LEFT_BY_TASKS or _climbs(sub):
-            raise UserError(
-                where,
-                f"{given!r} is not something of a task",
-                allowed="task:TASK/model, task:TASK/output/SUB, task:TASK/state/SUB",
-            )
-        return SourceKind.TASK, TaskSource(task=task, what=what, sub=sub)
-    if colon and rest.startswith("//"):
-        if scheme != "s3" or S3_URI.fullmatch(given) is None:
-            raise UserError(
-                where, f"{given!r} is not an address in S3", allowed="s3://BUCKET/KEY, task:TASK/WHAT, or a folder"
-            )
-        return SourceKind.S3, None
-    return SourceKind.FOLDER, None
-
-
-def _climbs(sub: str) -> bool:
-    return ".." in sub.split("/") or (bool(sub) and normpath(sub) != sub)

@@ -49,6 +49,9 @@ EXAMPLES = {
     "processing-outputs": lambda: request(
         spec("package/main.py", kind="processing", out=["train", "val"], engine="torchrun", layout="2x4", tags=["a=b"], **NETWORK), FULL
     ),
+    "file-systems": lambda: request(
+        spec("train.py", **{"in": ["train=fsx:fs-0123456789abcdef0/bv5mzbmv/images", "words=efs:fs-01234567"]}, **NETWORK), FULL
+    ),
     "unknown": lambda: request(
         spec("ddp", "--epochs", "1", role="SageMakerRole", **{"in": ["train=s3://b-ucket/images", "old=task:first/model"]}), Facts(), None, names=()
     ),
@@ -110,6 +113,8 @@ REFUSED = [
     ({"kind": "processing", "spot": True}, "--spot: is for training tasks"),
     ({"kind": "processing", "retries": "2"}, "--retries: is for training tasks"),
     ({"kind": "processing", "in": ["a=s3://b-ucket/x,mode=fastfile"]}, "--in a: mode=fastfile is for training tasks"),
+    ({"in": ["a=efs:fs-01234567/x"]}, "--in a: efs:fs-01234567/x is reached in its VPC only, and no subnet is named; fix: add --subnets"),
+    ({"kind": "processing", "in": ["a=efs:fs-01234567/x"], **NETWORK}, "--in a: .*SageMaker mounts file systems for training jobs alone"),
     ({"hosts": "12", "in": ["train=s3://b-ucket/images,shard"]}, "--in train: shard: 9 objects for 12 hosts leave paid hosts without data"),
     ({"hosts": "3", "in": ["train=./data,shard"]}, "--in train: shard: 1 objects for 3 hosts"),
     ({"in": ["code=./data"]}, "--in code: 'code' is the input with the program's code"),

@@ -110,6 +110,22 @@ def test_inputs(text, source, shard, fastfile, extract):
 
 
 @pytest.mark.parametrize(
+    ("text", "system", "identity", "folder"),
+    [
+        ("fsx:fs-0123456789abcdef0/fsx/data/a", "FSxLustre", "fs-0123456789abcdef0", "/fsx/data/a"),
+        ("fsx:fs-0123456789abcdef0/bv5mzbmv/", "FSxLustre", "fs-0123456789abcdef0", "/bv5mzbmv"),
+        ("efs:fs-01234567", "EFS", "fs-01234567", "/"),
+        ("efs:fs-01234567/", "EFS", "fs-01234567", "/"),
+        ("efs:fs-01234567/a b,c", "EFS", "fs-01234567", "/a b,c"),
+    ],
+)
+def test_file_systems(text, system, identity, folder):
+    made = spec("a.py", **{"in": [f"train={text}"]}).inputs[0]
+    assert (made.kind, made.file_system.system.value) == (SourceKind.FILE_SYSTEM, system)
+    assert (made.file_system.identity, made.file_system.folder) == (identity, folder)
+
+
+@pytest.mark.parametrize(
     ("text", "seconds"), [("12h", 43_200), ("90m", 5_400), ("1d12h", 129_600), ("30s", 30), ("1h30m", 5_400)]
 )
 def test_durations(text, seconds):
@@ -143,6 +159,30 @@ WRONG_FLAGS = [
         {"in": ["t=s3://bucket/a,extract,mode=fastfile"]},
         "--in t: extract needs files on the host's disk, and mode=fastfile leaves them in S3",
     ),
+    (
+        {"in": ["t=fsx://fs-0123456789abcdef0/m"]},
+        "--in t: 'fsx://fs-0123456789abcdef0/m' is not an address in S3; allowed: .*fsx:fs-ID/",
+    ),
+    (
+        {"in": ["t=fsx:/data"]},
+        "--in t: 'fsx:/data': '' is not the ID of a file system; allowed: fsx:fs-ID/MOUNT_NAME/FOLDER",
+    ),
+    (
+        {"in": ["t=efs:fs-0123ABCD/x"]},
+        "--in t: .*'fs-0123ABCD' is not the ID of a file system; allowed: efs:fs-ID/FOLDER",
+    ),
+    (
+        {"in": ["t=fsx:fs-0123456789abcdef0"]},
+        "--in t: .* has no mount name after the ID; .*fix: its MountName is in the answer of",
+    ),
+    ({"in": ["t=fsx:fs-0123456789abcdef0/too-long-name/a"]}, "--in t: .* has no mount name after the ID"),
+    ({"in": ["t=efs:fs-01234567/a/../b"]}, "--in t: .* is not a folder of a file system"),
+    ({"in": ["t=efs:fs-01234567/a,shard"]}, "--in t: shard is not for efs:fs-01234567/a: every host sees all files"),
+    (
+        {"in": ["t=efs:fs-01234567/a,extract"]},
+        "--in t: extract is not for .*: the file system is mounted read-only; fix: drop it",
+    ),
+    ({"in": ["t=efs:fs-01234567/a,mode=fastfile"]}, "--in t: mode=fastfile is not for"),
     ({"in": ["t=http://x/y"]}, "--in t: 'http://x/y' is not an address in S3"),
     ({"in": ["t=task:data/models"]}, "--in t: 'task:data/models' is not something of a task"),
     ({"in": ["t=task:data/output/../x"]}, "--in t: .* is not something of a task"),
