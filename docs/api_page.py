@@ -101,6 +101,7 @@ EXAMPLES = {
     "security_groups": '["sg-0a1b2c3d"]',
     "network_isolation": "true",
     "out": '["images"]',
+    "tensorboard": "true",
     "in": '{ train = "s3://bucket/images,shard" }',
     "metrics": '{ loss = "Loss ([0-9.e+-]+)" }',
     "tags": '{ team = "vision" }',

@@ -95,6 +95,7 @@ class Left:
     model: str = ""  # the address of model.tar.gz, "" while there is none
     outputs: tuple[Output, ...] = ()
     checkpoints: str = ""  # the prefix, with a slash at its end
+    tensorboard: str = ""  # as `checkpoints`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,12 +186,22 @@ def read_training(answer: Table) -> JobState:
             model=text(inner(answer, "ModelArtifacts"), "S3ModelArtifacts"),
             outputs=(Output("output", f"{out}/{job}/output/output.tar.gz"),) if out else (),
             checkpoints=_folder(text(inner(answer, "CheckpointConfig"), "S3Uri")),
+            tensorboard=tensorboard_folder(answer, job),
         ),
         metrics=tuple(
             (text(each, "Name"), text(each, "Regex"))
             for each in tables(inner(answer, "AlgorithmSpecification"), "MetricDefinitions")
         ),
     )
+
+
+def tensorboard_folder(job_or_request: Table, job: str) -> str:
+    """Where SageMaker puts a training job's files for TensorBoard, with a slash at its end; "" if it was not asked to.
+
+    The SDK's estimators know the folder's name (`latest_job_tensorboard_artifacts_path`).
+    """
+    path = text(inner(job_or_request, "TensorBoardOutputConfig"), "S3OutputPath")
+    return f"{path.rstrip('/')}/{job}/tensorboard-output/" if path else ""
 
 
 def read_processing(answer: Table) -> JobState:

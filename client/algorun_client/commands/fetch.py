@@ -21,7 +21,7 @@ from . import results
 from .find_job import connected, find_job
 from .job_pieces import job_facts, pieces
 
-PARTS = ("model", "output", "state", "logs", "metrics")
+PARTS = ("model", "output", "state", "tensorboard", "logs", "metrics")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -79,6 +79,9 @@ def pieces(connection: Site, state: JobState, folder: Path, progress: Progress) 
         uri = state.left.checkpoints
         get = partial(_fetch_folder, target, uri, folder, folder / "state", progress)
         yield JobPiece("state", folder / "state", get, uri)
+    if state.left.tensorboard:
+        uri, path = state.left.tensorboard, folder / "tensorboard"
+        yield JobPiece("tensorboard", path, partial(_fetch_folder, target, uri, folder, path, progress), uri)
     yield JobPiece("logs", folder / "logs", lambda: _fetch_logs(target, state, folder / "logs", progress))
     yield JobPiece("metrics", folder / metrics_file.FILE, lambda: _fetch_metrics(connection, state, folder))
 

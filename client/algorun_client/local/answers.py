@@ -15,7 +15,7 @@ REGION = "local"
 TRAINING_FIELDS = (
     "AlgorithmSpecification", "CheckpointConfig", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining",
     "EnableNetworkIsolation", "Environment", "HyperParameters", "InputDataConfig", "OutputDataConfig", "ResourceConfig",
-    "RetryStrategy", "RoleArn", "StoppingCondition", "VpcConfig",
+    "RetryStrategy", "RoleArn", "StoppingCondition", "TensorBoardOutputConfig", "VpcConfig",
 )  # fmt: skip
 PROCESSING_FIELDS = (
     "AppSpecification", "Environment", "NetworkConfig", "ProcessingInputs", "ProcessingOutputConfig", "ProcessingResources",

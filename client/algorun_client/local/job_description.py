@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from algorun_client.aws.fields import Table, inner, number, required, tables, text, texts, words
+from algorun_client.aws.job_state import tensorboard_folder
 from algorun_client.request.model import Kind
 
 BASE = "/opt/ml"
@@ -127,6 +128,9 @@ def _training(request: Table) -> JobDescription:
     if checkpoints:
         folder = _below(text(checkpoints, "LocalPath") or f"{BASE}/checkpoints")
         synced = (Synced(_folder(required(checkpoints, "S3Uri")), folder, restore=True),)
+    if uri := tensorboard_folder(request, job):
+        path = text(inner(request, "TensorBoardOutputConfig"), "LocalPath") or f"{BASE}/output/tensorboard"
+        synced += (Synced(uri, _below(path)),)
     return JobDescription(
         kind=Kind.TRAINING,
         job=job,

@@ -46,7 +46,7 @@ def invalid(kind: Kind, message: str) -> ApiError:
 
 def check_local(kind: Kind, request: Table, *, needs_program: bool) -> None:
     """Raises UserError for what SageMaker can do and the local target cannot. `needs_program`: no image has one."""
-    folders = [text(inner(request, "CheckpointConfig"), "LocalPath")]
+    folders = [text(inner(request, key), "LocalPath") for key in ("CheckpointConfig", "TensorBoardOutputConfig")]
     folders += [text(inner(each, "S3Input"), "LocalPath") for each in tables(request, "ProcessingInputs")]
     folders += [text(inner(each, "S3Output"), "LocalPath") for each in _outputs(request)]
     for folder in folders:

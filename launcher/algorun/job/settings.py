@@ -237,6 +237,13 @@ CHECKPOINT_DIR = Setting(
     "a folder",
     "The folder of checkpoints, which SageMaker keeps: /opt/ml/checkpoints",
 )
+TENSORBOARD_DIR = Setting(
+    "ALGORUN_TENSORBOARD_DIR",
+    "",
+    text_of,
+    "a folder",
+    "Where to write files for TensorBoard, which S3 gets while the job runs: `submit --tensorboard` sets it",
+)
 # -- elsewhere -------------------------------------------------------------------------------------------------------
 
 CUDA_ON_CPU = Setting(
@@ -256,7 +263,7 @@ GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
         *(REQUEST_FORMAT, CODE_COMMIT, QUIET, PRICE, ENVIRONMENTS, FIGURES, HOOKS, TRACE_STEPS, RAY_OBJECT_STORE_MB),
     ),
     "Waits of the launcher": WAITS,
-    "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, CHECKPOINT_DIR, RUN_DIR, SHIM, RANK, LOCAL_RANK),
+    "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, CHECKPOINT_DIR, TENSORBOARD_DIR, RUN_DIR, SHIM, RANK, LOCAL_RANK),
     "smdistributed": (CUDA_ON_CPU,),
     "docker/compose.yaml": (IMAGE,),
 }

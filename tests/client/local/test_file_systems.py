@@ -8,11 +8,13 @@ import pytest
 
 from algorun.common import own_opt_ml
 from algorun.common.errors import UserError
+from algorun_client.commands.main import main
 from algorun_client.local.job_description import described
 from algorun_client.local.job_folder import JobFolder
 from algorun_client.local.simulated_hosts import SimulatedHosts
 from algorun_client.request.model import Kind
 from tests.client.local.local_jobs import Local, training
+from tests.conftest import clean_environ
 
 FSX = "fs-0123456789abcdef0"
 # Each rank says what it sees below both paths, and what happens when it writes.
@@ -115,3 +117,25 @@ def test_a_file_system_without_a_folder_is_one_error(local):
     with pytest.raises(UserError, match="input train: DirectoryPath leads out"):
         local.platform.create_training_job(**training(local.store, "job", PROGRAM, **mounted(path="/m/../../x")))
     assert JobFolder.all(local.root, Kind.TRAINING) == []
+
+
+def test_submit_says_what_is_missing_and_the_corrected_line_runs(tmp_path, monkeypatch, capsys, nothing_left):
+    """The refused try leaves nothing that the next one would have to wait for."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import os\nprint('seen', os.listdir(os.environ['SM_CHANNEL_TRAIN']))\n")
+    folder = tmp_path / "root" / "file-systems" / "fs-01234567" / "images"
+
+    def submit(kind):
+        words = ["submit", "--where", "local", "--in", f"train=efs:fs-01234567/{kind}", "train.py"]
+        code = main(words, clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root"), ALGORUN_TEST=nothing_left))
+        found = capsys.readouterr()
+        return code, found.out + found.err
+
+    code, text = submit("images")
+    assert (code, f"ln -s DATA {folder}" in text) == (64, True), text
+    folder.mkdir(parents=True)
+    (folder / "1.png").write_text("x")
+    for _ in range(2):  # nobody compares the files, so the second line runs the task again
+        code, text = submit("images")
+        assert (code, "seen ['1.png']" in text) == (0, True), text
+    assert "is a file system, whose files are not compared" in text

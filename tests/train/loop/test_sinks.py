@@ -36,3 +36,11 @@ def test_reports_of_what_comes_again_are_dropped_and_damaged_ones(tmp_path, star
     file.write_bytes(b"".join(line + b"\n" for line in (*damaged, *lines)) + b'{"kind": "st')
     Sinks(tmp_path, start).close()
     assert [json.loads(line) for line in file.read_text().splitlines()] == LINES[:kept]
+
+
+def test_events_go_where_s3_follows(tmp_path, monkeypatch):
+    monkeypatch.setenv("ALGORUN_TENSORBOARD_DIR", str(tmp_path / "live"))
+    (tmp_path / "data").mkdir()
+    Sinks(tmp_path / "data", Position(0, 0, 0)).close()
+    assert [path.name[:6] for path in (tmp_path / "live").iterdir()] == ["events"]
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["metrics.jsonl"]

@@ -1,6 +1,7 @@
 """Where reports go: the log, `metrics.jsonl` and TensorBoard's event file in the output folder. Rank 0 only."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from .progress import Position
 
 JSONL = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
+EVENTS_NAME = "ALGORUN_TENSORBOARD_DIR"  # `submit --tensorboard` sets it to the folder that S3 follows
 SPEEDS = tuple(per_s(unit) for unit in ("images", "sequences", TOKENS))
 LOSSES = ("train_loss", "val_loss", "train_perplexity", "val_perplexity")
 SCALARS = (*LOSSES, "val_accuracy", "learning_rate", *SPEEDS, "data_wait", "peak_memory_mib")
@@ -34,7 +36,8 @@ class Sinks:
             print("warning: tensorboard is not installed, so no event file is written", flush=True)
             self._events = None
         else:
-            self._events = SummaryWriter(str(folder / TENSORBOARD), purge_step=resumed_at + 1 if resumed_at else None)
+            events = os.environ.get(EVENTS_NAME) or str(folder / TENSORBOARD)
+            self._events = SummaryWriter(events, purge_step=resumed_at + 1 if resumed_at else None)
 
     def write(self, report: StepReport | EpochReport) -> None:
         print(report, flush=True)

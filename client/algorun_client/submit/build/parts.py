@@ -17,6 +17,9 @@ FORMAT_NAME, ID_NAME = "ALGORUN_REQUEST_FORMAT", "ALGORUN_REQUEST_ID"
 COMMIT_NAME = "ALGORUN_CODE_COMMIT"
 SHARE_NOTHING_NAME = "ALGORUN_SHARE_NOTHING"
 
+# SageMaker's own folder for TensorBoard's files, and the variable that names it to the program.
+TENSORBOARD, TENSORBOARD_NAME = "/opt/ml/output/tensorboard", "ALGORUN_TENSORBOARD_DIR"
+
 DEFAULT_VOLUME_GB = 30
 # simple-sagemaker's folder of a host. The launcher makes it if a program's arguments name it; a shell's command line lies
 # in a file, so the request asks for it.
@@ -67,6 +70,8 @@ def environment(spec: TaskSpec) -> dict[str, Json]:
     own = {FORMAT_NAME: str(FORMAT_PER_GPU if spec.launch.per_gpu else FORMAT)}
     if spec.launch.share_nothing and spec.kind is Kind.TRAINING:
         own[SHARE_NOTHING_NAME] = "1"
+    if spec.tensorboard:
+        own[TENSORBOARD_NAME] = TENSORBOARD
     if INSTANCE_STATE in spec.program.shell and STATE_NAME not in spec.env:
         own[STATE_NAME] = CHECKPOINTS if spec.kind is Kind.TRAINING else PROCESSING_STATE
     return {**spec.env, **own}

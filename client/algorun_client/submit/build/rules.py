@@ -161,6 +161,7 @@ def _processing(spec: TaskSpec) -> None:
         ("--keep-alive", resources.keep_alive_s is not None),
         ("--instance-group", bool(resources.groups)),
         ("--hyperparameter", bool(spec.hyperparameters)),
+        ("--tensorboard", spec.tensorboard),
         ("--cwd state", spec.launch.cwd == "state"),
     ):
         if is_set:

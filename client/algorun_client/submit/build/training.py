@@ -40,6 +40,11 @@ def create(execution: Execution) -> dict[str, Json]:
     }
     if inputs := _inputs(execution):
         made["InputDataConfig"] = inputs
+    if spec.tensorboard:
+        made["TensorBoardOutputConfig"] = {
+            "S3OutputPath": execution.address.output(execution.number),
+            "LocalPath": parts.TENSORBOARD,
+        }
     if spec.resources.spot:
         made["EnableManagedSpotTraining"] = True
     if spec.resources.retries is not None:

@@ -68,8 +68,8 @@ def send(
         if clean_state:
             _clean_state(target, choice.request)
         _create(target, choice.request)
-    except ApiError as error:
-        if refusal(error) is not Refusal.UNREACHABLE:  # there an answer may be lost
+    except (ApiError, UserError) as error:
+        if not isinstance(error, ApiError) or refusal(error) is not Refusal.UNREACHABLE:  # there an answer may be lost
             _withdraw(target, word, error)
         raise
     except KeyboardInterrupt:
@@ -77,7 +77,7 @@ def send(
     return Sent(choice.request, joined=False)
 
 
-def _withdraw(target: Target, word: str, refused: ApiError) -> None:
+def _withdraw(target: Target, word: str, refused: ApiError | UserError) -> None:
     """Another request may have the next execution at once; without this it waits for `decision.GIVEN_UP`."""
     try:
         decision.withdraw(target.store, word)

@@ -119,6 +119,7 @@ def make(jobfile: JobFile, flags: Layer, words: Sequence[str], *, folder: str, e
         ),
         inputs=tuple(_input(name, given) for name, given in options.table("in").items()),
         outputs=options.get("out", _outputs, ()),
+        tensorboard=options.get("tensorboard", values.flag, False),
         metrics={name: values.text(given.where, given.raw) for name, given in options.table("metrics").items()},
         tags={name: values.plain(given.where, given.raw) for name, given in options.table("tags").items()},
         env={name: _variable(name, given, environ) for name, given in options.table("env").items()},

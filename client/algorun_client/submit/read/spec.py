@@ -160,6 +160,7 @@ class TaskSpec:
     network: Network
     inputs: tuple[InputSpec, ...]
     outputs: tuple[str, ...]  # of a processing task: names of folders
+    tensorboard: bool = False  # TensorBoard's files go to S3 while a training job runs
     metrics: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)

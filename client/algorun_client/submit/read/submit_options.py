@@ -56,6 +56,7 @@ FLAGS = {
         Flag("in", (), "", ""),
         Flag("out", ("--out",), "NAME", "a processing task uploads folder output/NAME; may be repeated", is_list=True),
         Flag("metrics", (), "", ""),
+        Flag("tensorboard", ("--tensorboard",), "", "S3 gets what the program writes to $ALGORUN_TENSORBOARD_DIR, while it runs"),
     ),
     "hosts": (
         Flag("instance", ("--instance",), "TYPE", "such as ml.g5.12xlarge"),
@@ -77,7 +78,7 @@ FLAGS = {
     ),
 }  # fmt: skip
 TABLE_HELP = {
-    "in": "an input: a folder, s3://BUCKET/KEY, task:TASK/model, task:TASK/output/SUB or task:TASK/state/SUB",
+    "in": "an input: a folder, s3://BUCKET/KEY, task:TASK/model, task:TASK/output/SUB, task:TASK/state/SUB, efs:ID/DIR, fsx:ID/MOUNT/DIR",
     "metrics": "a metric that SageMaker reads from the lines of the job",
     "tags": "a tag of the job",
     "env": "a variable of the job; NAME alone takes the caller's value",

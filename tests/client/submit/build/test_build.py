@@ -36,7 +36,7 @@ EXAMPLES = {
     "everything": lambda: request(
         spec(
             "train.py", project="vision", task="big", bucket="my-bucket", prefix="team/a", instance_groups=["gpu=ml.p4d.24xlargex2", "cpu=ml.m5.largex1"],
-            engine="torchrun", slots="8", restarts="2", retries="3", keep_alive="1h", max_run="2d", tags=["team=vision"],
+            tensorboard=True, engine="torchrun", slots="8", restarts="2", retries="3", keep_alive="1h", max_run="2d", tags=["team=vision"],
             env=["A=b"], metrics=["my:loss=loss ([0-9.]+)"], hyperparameters=["mp_parameters={}"],
             **{"in": ["train=./data", "old=task:first/model,extract", "val=task:data/output/val", "ckpt=task:first/state"]}, **NETWORK,
         ),
@@ -111,6 +111,7 @@ REFUSED = [
     ({"security_groups": ["sg-1"]}, "--subnets: is absent"),
     ({"instance_groups": [f"g{number}=ml.m5.largex1" for number in range(6)]}, "--instance-group: has 6 entries; allowed: up to 5"),
     ({"kind": "processing", "spot": True}, "--spot: is for training tasks"),
+    ({"kind": "processing", "tensorboard": True}, "--tensorboard: is for training tasks"),
     ({"kind": "processing", "retries": "2"}, "--retries: is for training tasks"),
     ({"kind": "processing", "in": ["a=s3://b-ucket/x,mode=fastfile"]}, "--in a: mode=fastfile is for training tasks"),
     ({"in": ["a=efs:fs-01234567/x"]}, "--in a: efs:fs-01234567/x is reached in its VPC only, and no subnet is named; fix: add --subnets"),

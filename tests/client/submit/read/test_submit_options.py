@@ -17,7 +17,7 @@ from tests.conftest import ROOT, examples
 EVERYTHING = (
     "--project p --task t --bucket b --prefix x/y --where local --profile me --region eu-west-1 --image i --role r --kind training "
     "--code src --add lib --add lib2 --cwd sub --engine torchrun -j 2x4 --per-host --share-nothing --restarts 1 --env A=1 --env B "
-    "--hyperparameter h=1 --in train=./data,shard --in val=s3://bucket/v --metric m=x --tag k=v --instance ml.m5.large --volume 10 "
+    "--hyperparameter h=1 --in train=./data,shard --in val=s3://bucket/v --metric m=x --tensorboard --tag k=v --instance ml.m5.large --volume 10 "
     "--max-run 1h --spot --max-wait 2h --subnets a,b --security-groups c --network-isolation --kms-key k"
 )
 
