@@ -14,7 +14,7 @@ from . import entry as entries
 from . import hyperparameter_groups as groups
 from . import hyperparameters as hp
 from .engine import Engine
-from .entry import Entry
+from .entry import DEFAULT_PROGRAM, Entry
 from .hyperparameter_groups import Hyperparameters
 from .job_input import JobInput
 from .jobfiles import Resources
@@ -27,6 +27,10 @@ from .values import Sourced
 
 STATE = "state"  # algorun_cwd: the folder for the state of this host
 ENTRY_SCRIPT = "entry_script"  # SDK v3's name for the program
+UNNAMED = (
+    "this job of a tuner names no program, so algorun's own example trains; SDK v3's tuner passes on no SourceCode(command=..): "
+    "name entry_script there, or ddp by hyperparameter sagemaker_program if that is meant"
+)
 ERROR_GATE_S = 10.0  # a host with a configuration error waits this long for the others, to report it to them
 
 
@@ -74,7 +78,7 @@ class JobConfig:
 def read(request: LaunchRequest, environ: Mapping[str, str], resources: Resources | None = None) -> JobConfig:
     """Reads and checks the job of this environment. Raises UserError for the first error."""
     given = job_input.parse(request, environ, resources)
-    reads_code = (request.from_job or request.code) and given.trainer is None
+    reads_code = (request.from_job or request.code) and given.code_channel is None
     return decide(given, usercode.passed_over(_source(given, _named_program(given)[0])) if reads_code else "")
 
 
@@ -82,7 +86,7 @@ def decide(given: JobInput, warning: str, *, prepared: bool = False) -> JobConfi
     """The job that was asked for. Raises UserError. `warning`: code that is not used. `prepared`: this host has done what
     `setup` says."""
     program, source = _named_program(given)
-    code = str(given.trainer.code if given.trainer else given.paths.code)
+    code = str(given.code_channel or given.paths.code)
     try:
         entry, setup = _entry(given, program, source, prepared=prepared)
     except UserError as error:
@@ -96,7 +100,8 @@ def decide(given: JobInput, warning: str, *, prepared: bool = False) -> JobConfi
         setup = replace(setup or Setup("", "", ""), extract=extract)
     shown = program if program and source != ENTRY_SCRIPT else entry.target
     made = _config(given, entry, launch.decide(given, entry), setup=setup, program=shown, code=code)
-    return replace(made, warning=warning)
+    is_tuned = bool(given.hyperparameters.decoded.get(hp.TUNING_OBJECTIVE))
+    return replace(made, warning=warning or (UNNAMED if is_tuned and entry.source == DEFAULT_PROGRAM else ""))
 
 
 def prepared(job: JobConfig) -> JobConfig:
@@ -172,8 +177,8 @@ def _entry(given: JobInput, program: str, source: str, *, prepared: bool) -> tup
         args = _args(given, Path(cwd), pending=False)
         entry = entries.of_command_line(request.target, args, module=request.module, cwd=cwd)
         return entry, None if prepared or entry.kind == "bundled" else _requirements(given, cwd)
-    code = given.trainer.code if given.trainer else given.paths.code
-    setup = None if prepared or given.trainer else usercode.needed(_source(given, program))
+    code = given.code_channel or given.paths.code
+    setup = None if prepared or given.code_channel else usercode.needed(_source(given, program))
     args = _args(given, code, pending=setup is not None)
     if setup is not None:
         return entries.pending(program, source, args, str(code)), setup

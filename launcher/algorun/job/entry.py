@@ -20,6 +20,7 @@ BUNDLED = {
     "mpi-basics": f"{TRAINING}.jobs.mpi_basics",
 }
 
+DEFAULT_PROGRAM = "default program"  # the source of `ddp` where nothing is named
 COMMAND_LINE = "command line"  # the source of a program that `algorun run` names
 DEEPEST = 2  # folders below the code folder in which a program that is not found is looked for
 FIRST_LINE = 256  # bytes that the kernel reads from a script to find its interpreter
@@ -167,7 +168,7 @@ def of_job(program: str, source: str, args: Sequence[str], code: Path, cwd: str)
                 f"is absent, but {code} holds {', '.join(sorted(_programs(str(code)))[:5])}",
                 fix="name the entry point in sagemaker_program or SAGEMAKER_PROGRAM (SDK v3: entry_script)",
             )
-        return _bundled("ddp", args, cwd if code.is_dir() else "/", "default program")
+        return _bundled("ddp", args, cwd if code.is_dir() else "/", DEFAULT_PROGRAM)
     name = program.removesuffix(".py")
     if name in BUNDLED and (_is_empty(code / program) or (name == program and not os.path.exists(code / program))):
         return _bundled(name, args, cwd if code.is_dir() else "/", source)

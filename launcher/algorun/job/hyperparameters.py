@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
 
-PLATFORM_KEYS = ("_tuning_objective_metric", "default_user_module_name")
+TUNING_OBJECTIVE = "_tuning_objective_metric"  # jobs of SageMaker's tuner have it
+PLATFORM_KEYS = (TUNING_OBJECTIVE, "default_user_module_name")
 PLATFORM_PREFIXES = ("sagemaker_", "algorun_")
 LONGEST = 128 * 1024  # bytes of one argument or variable, its final zero byte included: Linux's MAX_ARG_STRLEN
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass, field
@@ -32,6 +33,11 @@ class JobInput:
     environ: Mapping[str, str] = field(repr=False)
 
     @property
+    def code_channel(self) -> Path | None:
+        """The channel with the code of a ModelTrainer's job; None where the code is fetched, or lies in the code folder."""
+        return self.trainer.code if self.trainer else None
+
+    @property
     def state(self) -> str:
         """The folder for the state of the task, which its hosts share; SSM_STATE overrides it (simple-sagemaker's name)."""
         own = self.paths.processing / "state" if self.processing else self.paths.checkpoints
@@ -55,15 +61,17 @@ def parse(request: LaunchRequest, environ: Mapping[str, str], resources: Resourc
         )
     processing = not _describes_training(paths) and paths.processing_resourceconfig.exists()
     described = jobfiles.read_channels(paths.inputdataconfig)
+    hyperparameters = Hyperparameters.parse(jobfiles.read_hyperparameters(paths.hyperparameters))
+    submit_directory = hyperparameters.platform.submit_directory
     return JobInput(
         request=request,
         paths=paths,
         resources=resources,
-        hyperparameters=Hyperparameters.parse(jobfiles.read_hyperparameters(paths.hyperparameters)),
+        hyperparameters=hyperparameters,
         described=described,
         channels=job_channels.of_processing(paths) if processing else job_channels.of_training(described, paths),
         processing=processing,
-        trainer=modeltrainer.read(paths) if request.from_job else None,
+        trainer=modeltrainer.read(paths, submit_directory) if request.from_job else None,
         environ=environ,
     )
 

@@ -3,6 +3,9 @@
 sourcecode.json describes the user's SourceCode, distributed.json the distribution. The latter does not name its type:
 `{}` means none, a key "smp" means Torchrun, a key "mpi_additional_options" means MPI (measured with sagemaker-train
 1.27.0). With `SourceCode(command="exec algorun train", entry_script=..)` algorun replaces the SDK's own drivers.
+
+A job of the SDK's HyperparameterTuner has the channel too, but neither the channel `code` nor a command: SageMaker's tuner starts
+the image's own program. The SDK names code and entry script by hyperparameters then, as v2 does (sagemaker-train 1.27.0).
 """
 
 from __future__ import annotations
@@ -27,14 +30,17 @@ class ModelTrainer:
     """The request of a ModelTrainer job. `slots` None: one per GPU."""
 
     entry_script: str
-    code: Path
+    code: Path | None  # None: hyperparameters name it
     engine: Sourced[Engine] | None
     slots: Sourced[int] | None
     mpi_options: tuple[str, ...]
 
 
-def read(paths: Paths) -> ModelTrainer | None:
-    """The request of this job's ModelTrainer, None if this is not a job of SDK v3. Raises UserError."""
+def read(paths: Paths, submit_directory: str) -> ModelTrainer | None:
+    """The request of this job's ModelTrainer, None if this is not a job of SDK v3. Raises UserError.
+
+    `submit_directory`: the hyperparameter that names the code of a tuner's job, "" without it.
+    """
     folder = paths.channel("sm_drivers")
     if not (folder / SOURCE_CODE).is_file():
         return None
@@ -56,7 +62,9 @@ def read(paths: Paths) -> ModelTrainer | None:
     if distributed.get("process_count_per_node"):
         key = "process_count_per_node"
         slots = Sourced(count(f"distributed {key}", distributed[key]), f"distributed {key}")
-    return ModelTrainer(entry, paths.channel("code"), engine, slots, tuple(options))
+    channel = paths.channel("code")
+    code = None if submit_directory and not channel.is_dir() else channel
+    return ModelTrainer(entry, code, engine, slots, tuple(options))
 
 
 def argv(user: Mapping[str, object]) -> list[str]:

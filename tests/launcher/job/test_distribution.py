@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,36 @@ def trainer(base: Path, source: object, distributed: object) -> Path:
     (drivers / "sourcecode.json").write_text(json.dumps(source))
     (drivers / "distributed.json").write_text(json.dumps(distributed))
     return base
+
+
+def test_a_tuner_of_sdk_v3_names_code_and_program_by_hyperparameters(tmp_path):
+    """It has the channel sm_drivers and no channel `code`, and SageMaker starts the image's own program."""
+    base = trainer(tmp_path, {"entry_script": "train.py", "command": None}, {"process_count_per_node": 2, "smp": None})
+    shutil.rmtree(base / "input" / "data" / "code")
+    own = {"sagemaker_program": "train.py", "sagemaker_submit_directory": "s3://bucket/sourcedir.tar.gz"}
+    given = {"lr": "0.05", "batch": "16", "_tuning_objective_metric": "loss", **own}
+    (base / "input" / "config" / "hyperparameters.json").write_text(json.dumps(given))
+    shutil.rmtree(base / "code", ignore_errors=True)
+    job = read(base)
+    assert (job.setup.uri, job.entry.target, job.entry.args) == (
+        "s3://bucket/sourcedir.tar.gz",
+        "train.py",
+        ("--lr", "0.05", "--batch", "16"),
+    )
+    assert job.launch.engine.value.value == "torchrun"
+    assert job.code == str(base / "code")
+    assert job.warning == ""
+
+
+def test_a_tuner_whose_job_names_no_program_is_told_so(tmp_path):
+    write(tmp_path, {"lr": "0.05", "_tuning_objective_metric": "loss"})
+    shutil.rmtree(tmp_path / "code")
+    job = read(tmp_path)
+    assert job.entry.target == "ddp"
+    assert "SDK v3's tuner passes on no SourceCode(command=..): name entry_script there" in job.warning
+    given = {"lr": "0.05", "_tuning_objective_metric": "loss", "sagemaker_program": "ddp"}
+    (tmp_path / "input" / "config" / "hyperparameters.json").write_text(json.dumps(given))
+    assert read(tmp_path).warning == ""
 
 
 V3 = {
