@@ -23,6 +23,7 @@ from .faults import CAPACITY, QUOTA, Faults
 from .host_figures import PublishedFigures
 from .late_logs import LateLogs
 from .registry import Registry
+from .tuning import Tuning
 
 Answer = Mapping[str, Any]
 JSON_1_1 = "application/x-amz-json-1.1"
@@ -32,7 +33,13 @@ class App:
     """Dispatches calls by their X-Amz-Target."""
 
     def __init__(
-        self, platform: LocalPlatform, logs: LateLogs, faults: Faults, images: Registry, figures: PublishedFigures
+        self,
+        platform: LocalPlatform,
+        logs: LateLogs,
+        faults: Faults,
+        images: Registry,
+        figures: PublishedFigures,
+        tuning: Tuning,
     ) -> None:
         self._platform, self._faults, self._registry, self._figures = platform, faults, images, figures
         self._creating = threading.Lock()
@@ -46,6 +53,9 @@ class App:
             "SageMaker.ListTrainingJobs": platform.list_training_jobs,
             "SageMaker.ListProcessingJobs": platform.list_processing_jobs,
             "SageMaker.ListTags": self._tags,
+            "SageMaker.CreateHyperParameterTuningJob": tuning.create,
+            "SageMaker.DescribeHyperParameterTuningJob": tuning.describe,
+            "SageMaker.ListTrainingJobsForHyperParameterTuningJob": tuning.list_jobs,
             f"{service_quotas.TARGET}ListServiceQuotas": lambda **query: service_quotas.list_quotas(
                 faults.instances, **query
             ),
