@@ -161,6 +161,21 @@ def find(api: SageMakerApi, job: str) -> JobState | None:
     return None
 
 
+def ask_to_stop(api: SageMakerApi, kind: Kind, job: str) -> JobState | None:
+    """Asks a job to stop. Returns its state if it has ended by itself meanwhile. Raises ApiError."""
+    try:
+        if kind is Kind.TRAINING:
+            api.stop_training_job(TrainingJobName=job)
+        else:
+            api.stop_processing_job(ProcessingJobName=job)
+    except ApiError:
+        state = describe(api, kind, job)
+        if not state.ended:
+            raise
+        return state
+    return None
+
+
 def read_training(answer: Table) -> JobState:
     """The answer of DescribeTrainingJob. Raises ApiError if it is none."""
     job, status = required(answer, "TrainingJobName"), required(answer, "TrainingJobStatus")

@@ -34,7 +34,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--best",
         metavar="METRIC",
         default="",
-        help="JOB is a task with a sweep: the best of its jobs by METRIC, max:METRIC or min:METRIC",
+        help="JOB is a task with a sweep or a tuning: the best of its jobs by METRIC, max:METRIC or min:METRIC",
     )
     parser.add_argument("--to", metavar="DIR", default="", help="the folder (default: one with the job's name)")
 

@@ -13,9 +13,10 @@ from algorun_client.common.errors import NotFound
 from algorun_client.connection import Site, connect
 from algorun_client.request import names
 from algorun_client.request.model import TaskAddress
+from algorun_client.submit.chain import sweep_results
+from algorun_client.submit.chain.sweep_results import SweptPoints
 from algorun_client.submit.history import claims
 from algorun_client.submit.read import sweep, task_place
-from algorun_client.submit.read.sweep import TaskSweep
 
 SHOWN = 5  # points of a sweep
 JOB = re.compile(r".+-\d{4,}-[0-9a-f]{6}")  # as request.names.job_name makes them
@@ -35,7 +36,7 @@ def connected(known: task_place.TaskPlace, environ: Mapping[str, str]) -> Site:
 
 def find_job(connection: Site, text: str, known: task_place.TaskPlace) -> JobState:
     """The job that `text` names. A task stands for its newest job. Raises UserError, also for a sweep, which has several."""
-    swept = task_place.sweep_of(known, text)
+    swept = points_of(connection, text, known)
     if swept is not None:
         raise _has_points(text, swept, connection.options)
     slash = "/" in text
@@ -62,8 +63,21 @@ def find_job(connection: Site, text: str, known: task_place.TaskPlace) -> JobSta
     )
 
 
-def _has_points(text: str, swept: TaskSweep, options: str) -> UserError:
-    points = [sweep.point_task(text.rpartition("/")[2], point) for point in swept.points]
+def points_of(connection: Site, text: str, known: task_place.TaskPlace) -> SweptPoints | None:
+    """The points of the task that `text` names, if it has a sweep or a tune table; None for another task, and for a job."""
+    swept, tuned = task_place.sweep_of(known, text), task_place.tune_of(known, text)
+    if swept is None and tuned is None:
+        return None
+    address = task_place.task_address(known, text, connection.default_bucket())
+    return sweep_results.swept(connection.target, address, swept, tuned)
+
+
+def _has_points(text: str, swept: SweptPoints, options: str) -> UserError:
+    points = [sweep.point_task(text.rpartition("/")[2], point) for point in swept.sweep.points]
+    if not points:
+        return UserError(
+            text, "is a tuning that has no points yet", fix=f"algorun submit --task {text.rpartition('/')[2]}"
+        )
     more = f" and {len(points) - SHOWN} more" if len(points) > SHOWN else ""
     return UserError(
         text,

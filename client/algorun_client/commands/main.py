@@ -47,7 +47,7 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "stop": (stop, "Ask a job to end early."),
     "fetch": (fetch, "Bring home a job's model, outputs, state and logs."),
     "report": (report, "Draw a job as one HTML page."),
-    "results": (results, "Show the jobs of a sweep, the best one first."),
+    "results": (results, "Show the jobs of a sweep or a tuning, the best one first."),
     "state": (state, "List or remove the checkpoints that a task keeps for its next job."),
     "doctor": (doctor, "Look at an AWS account before its first job, and change nothing."),
     "role": (role, "Print a narrow policy for the job's role, or for yourself."),

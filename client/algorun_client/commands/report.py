@@ -80,9 +80,10 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _sweep(options: argparse.Namespace, environ: Mapping[str, str]) -> SweepResults | None:
-    """The results of the sweep that the options name; None for a task without one, and for a job."""
+    """The results of the sweep or tuning that the options name; None for a task without one, and for a job."""
     task = options.job.rpartition("/")[2]
-    if task not in job_file.read(options.file, Path.cwd()).sweeps:
+    file = job_file.read(options.file, Path.cwd())
+    if task not in file.sweeps and task not in file.tunes:
         return None
     return results.read(options, environ, f"[task.{task}.sweep] best", "")
 

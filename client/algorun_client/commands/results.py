@@ -1,4 +1,4 @@
-"""`algorun results`: the jobs of a sweep, the best one first."""
+"""`algorun results`: the jobs of a sweep or a tuning, the best one first."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from algorun_client.submit.read.source_tasks import check_metric, known_tasks
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
-    parser.add_argument("job", metavar="TASK", help="a task with a sweep in the job file")
+    parser.add_argument("job", metavar="TASK", help="a task with a sweep or a tune table in the job file")
     parser.add_argument(
         "--by",
         metavar="METRIC",
         default="",
-        help="order by METRIC, max:METRIC or min:METRIC (default: the sweep's best)",
+        help="order by METRIC, max:METRIC or min:METRIC (default: the sweep's best, the tuning's goal)",
     )
     add_where_options(parser)
     add_place_options(parser)
@@ -39,21 +39,25 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def read(options: argparse.Namespace, environ: Mapping[str, str], where: str, metric: str) -> SweepResults:
-    """The results of the sweep that `options.job` names. `where`: the option that gives `metric`. Raises UserError."""
+    """The results of the sweep or the tuning that `options.job` names. `where`: the option that gives `metric`. Raises UserError."""
     folder = Path.cwd()
     file, known = job_file.read(options.file, folder), task_place.read(options, environ, folder)
     task = options.job.rpartition("/")[2]
-    if task not in file.sweeps:
+    if task not in file.sweeps and task not in file.tunes:
         raise UserError(
             options.job,
-            f"{file.name} has no table [task.{task}.sweep]",
-            allowed=", ".join(file.sweeps) or "none",
+            f"{file.name} has no table [task.{task}.sweep] or [task.{task}.tune]",
+            allowed=", ".join((*file.sweeps, *file.tunes)) or "none",
             fix="run this in the folder of the job file, or name it with --file",
         )
     source = known_tasks(file)[task]
     goal = sweep.parse_goal(where, metric) if metric else source.best
     if goal is not None:
-        check_metric(where if metric else f"{file.sweeps[task].where} best", goal.metric, task, source.metrics)
+        own = f"{file.sweeps[task].where} best" if task in file.sweeps else f"{file.tunes[task].where} goal"
+        check_metric(where if metric else own, goal.metric, task, source.metrics)
     connection = connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
     address = task_place.task_address(known, options.job, connection.default_bucket())
-    return sweep_results.read(connection.target, address, file.sweeps[task], source.metrics, goal, connection.pace)
+    swept = sweep_results.swept(connection.target, address, file.sweeps.get(task), file.tunes.get(task))
+    return sweep_results.read(
+        connection.target, address, swept.sweep, source.metrics, goal, connection.pace, swept.ends
+    )

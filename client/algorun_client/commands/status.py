@@ -1,4 +1,4 @@
-"""`algorun status`: where a job is, or how it ended; of a sweep, all of its points."""
+"""`algorun status`: where a job is, or how it ended; of a sweep or a tuning, all of its points."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from algorun_client.follow.line_text import shown
 from algorun_client.follow.outcome import judge
 from algorun_client.follow.view import state_of_job
 from algorun_client.submit.chain import sweep_results
+from algorun_client.submit.chain.sweep_results import SweptPoints
 from algorun_client.submit.read import task_place
 from algorun_client.submit.read.common_options import add_job_argument
-from algorun_client.submit.read.sweep import TaskSweep
 
 from . import cost_text
-from .find_job import connected, find_job
+from .find_job import connected, find_job, points_of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Returns 0 whatever the job's state is."""
     known = task_place.read(options, environ, Path.cwd())
     connection = connected(known, environ)
-    if (swept := task_place.sweep_of(known, options.job)) is not None:
+    if (swept := points_of(connection, options.job, known)) is not None:
         return _sweep(options, known, swept, connection)
     state = find_job(connection, options.job, known)
     costs = cost(state, known.prices if connection.session else {})
@@ -48,14 +48,16 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     return ClientCode.OK
 
 
-def _sweep(options: argparse.Namespace, known: task_place.TaskPlace, swept: TaskSweep, connection: Site) -> int:
-    """The points of a sweep, each a task of its own. Their metrics take longer: `algorun results` reads them."""
+def _sweep(options: argparse.Namespace, known: task_place.TaskPlace, swept: SweptPoints, connection: Site) -> int:
+    """The points of a sweep or a tuning, each a task of its own. Their metrics take longer: `algorun results` reads them."""
     address = task_place.task_address(known, options.job, connection.default_bucket())
-    found = sweep_results.read(connection.target, address, swept, {}, None, connection.pace)
+    found = sweep_results.read(connection.target, address, swept.sweep, {}, None, connection.pace, swept.ends)
     if not options.json:
         counts = Counter(row.status for row in found.rows)
         points = cost_text.counted(len(found.rows), "point")
-        print(f"sweep {options.job}: {points}; {', '.join(f'{number} {status}' for status, number in counts.items())}")
+        word = "sweep" if task_place.sweep_of(known, options.job) else "tuning"
+        listed = [f"{number} {status}" for status, number in counts.items()]
+        print(f"{word} {options.job}: {'; '.join([points, ', '.join(listed)][: 1 + bool(listed)])}")
     sweep_results.write(found, as_json=options.json)
     if options.json:
         json_lines.write_end(json_lines.LastObject())

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 
-from algorun_client.aws.job_state import describe
+from algorun_client.aws.job_state import ask_to_stop
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
-from algorun_client.common.errors import ApiError
-from algorun_client.request.model import Kind
 from algorun_client.submit.read.common_options import add_job_argument
 
 from .find_job import open_job
@@ -26,16 +24,9 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     api = connection.target.sagemaker
     asked = state.status == "InProgress"
     if asked:
-        try:
-            if state.kind is Kind.TRAINING:
-                api.stop_training_job(TrainingJobName=state.job)
-            else:
-                api.stop_processing_job(ProcessingJobName=state.job)
-        except ApiError:
-            state = describe(api, state.kind, state.job)
-            if not state.ended:
-                raise
-            asked = False  # it ended between the two calls
+        ended = ask_to_stop(api, state.kind, state.job)
+        if ended is not None:  # between the two calls
+            state, asked = ended, False
     if options.json:
         json_lines.write("stop", job=state.job, asked=asked, status=state.status)
         again = "" if state.ended else connection.follow_again(state.job)

@@ -21,5 +21,5 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if options.all or chain_plan.is_sweep(options, folder):
         return submit_all.run(options, environ, folder, flags)
     if options.queue:
-        raise UserError("--queue", "is for --all and for sweeps", fix="drop it")
+        raise UserError("--queue", "is for --all, sweeps and tunings", fix="drop it")
     return submit.run(options, environ, flags)

@@ -61,7 +61,7 @@ def last_values(
             values = search.search([line.text for line in lines]) if searched else []
             for regex, matches in zip(searched, values, strict=bool(searched)):
                 for at, text in matches:
-                    if regex in found and lines[at].time_ms >= found[regex].time_ms and _is_number(text):
+                    if regex in found and lines[at].time_ms >= found[regex].time_ms and is_number(text):
                         found[regex] = Last(text, lines[at].time_ms)
     return found
 
@@ -112,7 +112,7 @@ def _kept(store: ObjectStore, uri: str) -> dict[str, Last]:
             found[regex] = Last(text(last), whole(time_ms))
     except (NotFound, ValueError):
         return {}
-    return found if all(not each.text or _is_number(each.text) for each in found.values()) else {}
+    return found if all(not each.text or is_number(each.text) for each in found.values()) else {}
 
 
 def _keep(store: ObjectStore, uri: str, found: Mapping[str, Last]) -> None:
@@ -122,6 +122,6 @@ def _keep(store: ObjectStore, uri: str, found: Mapping[str, Last]) -> None:
         store.put(uri, json.dumps({"format": FORMAT, "values": rows}, indent=1).encode())
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
     """True for a number that a program reads; not for nan, inf and 1e999, which no program can use."""
     return NUMBER.fullmatch(text) is not None and math.isfinite(float(text))

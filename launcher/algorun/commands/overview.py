@@ -23,7 +23,7 @@ To SageMaker and back:
   logs                Print the lines of all hosts of a job; -f: to its end.
   stop                Ask a job to end early.
   fetch               Bring home a job's model, outputs, state and logs.
-  results             Show the jobs of a sweep, the best one first.
+  results             Show the jobs of a sweep or a tuning, the best one first.
   state               List or remove the checkpoints that a task keeps for its next job.
   role                Print a narrow policy for the job's role, or for yourself.
 

@@ -40,14 +40,24 @@ def install(distribution: str, name: str) -> str:
     return f"{_installer()} {shlex.join(_requirements(distribution) or [name])}"
 
 
+def install_extra(distribution: str, extra: str, name: str) -> str:
+    """The command that installs what an extra of the distribution needs. `name`: what is known to be missing."""
+    of_extra = re.compile(rf";.*\bextra\s*==\s*['\"]{extra}['\"]")
+    found = [each.partition(";")[0].strip() for each in _all_requirements(distribution) if of_extra.search(each)]
+    return f"{_installer()} {shlex.join(found or [name])}"
+
+
 def _requirements(distribution: str) -> list[str]:
+    return [each for each in _all_requirements(distribution) if not re.search(r";.*\bextra\b", each)]
+
+
+def _all_requirements(distribution: str) -> list[str]:
     from importlib.metadata import PackageNotFoundError, requires
 
     try:
-        found = requires(distribution) or []
+        return requires(distribution) or []
     except PackageNotFoundError:  # only its folders are on the path
         return []
-    return [each for each in found if not re.search(r";.*\bextra\b", each)]
 
 
 def versions() -> dict[str, str]:

@@ -4,40 +4,63 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
 
 from algorun.common.errors import UserError
-from algorun_client.submit.read import sweep
+from algorun_client.submit.read import sweep, tune
 from algorun_client.submit.read.source_tasks import SourceTask, check_metric, check_reading, needs
 from algorun_client.submit.read.spec import TaskSpec
 from algorun_client.submit.read.sweep import TaskSweep
+from algorun_client.submit.read.tune import TaskTune
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One job of a chain: a task, or a point of a sweep."""
+    """One job of a chain: a task, or a point. A table with `tune` is a node too, without a job: it runs while its points do."""
 
     spec: TaskSpec
     table: str  # its table in the job file
     after: tuple[str, ...]  # the tables whose jobs have to complete first
+    tune: TaskTune | None = None  # of the node that stands for a tuning
+    chosen: int = 0  # of a point of a tuning: its number. What reads the table does not wait for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """All jobs, each after those that it reads."""
+    """All jobs, each after those that it reads. The points of a sweep are all there; those of a tuning come one by one."""
 
     nodes: tuple[Node, ...]
     sweeps: Mapping[str, TaskSweep]  # by table, of those that have one
+    tunes: Mapping[str, TaskTune] = field(default_factory=dict)  # by table, of those that have one
 
     @property
     def parallel(self) -> dict[str, int]:
-        """For each table with a sweep, the most of its jobs that may run at the same time."""
-        return {table: each.parallel or len(each.points) for table, each in self.sweeps.items()}
+        """For each table with several points, the most of its jobs that may run at the same time."""
+        fixed = {table: each.parallel or len(each.points) for table, each in self.sweeps.items()}
+        return fixed | {table: each.parallel for table, each in self.tunes.items()}
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs it has; of a tuning all that it may have."""
+        fixed = sum(not node.chosen and node.tune is None for node in self.nodes)
+        return fixed + sum(each.points for each in self.tunes.values())
 
     def of_table(self, table: str) -> tuple[Node, ...]:
-        """The job of a task, or those of a sweep."""
-        return tuple(node for node in self.nodes if node.table == table)
+        """What those wait for that read a table: its job, those of its sweep, or the tuning."""
+        return tuple(node for node in self.nodes if node.table == table and not node.chosen)
+
+    def jobs_of(self, table: str) -> tuple[Node, ...]:
+        """The job of a task, those of a sweep, or those that a tuning has chosen so far."""
+        return tuple(node for node in self.nodes if node.table == table and node.tune is None)
+
+    def with_point(self, table: str, number: int, parameters: Mapping[str, str]) -> tuple[Chain, Node]:
+        """The chain with one more point of a tuning, behind the others, and the node of the point."""
+        at = next(at for at, node in enumerate(self.nodes) if node.table == table)
+        end = next((n for n in range(at, len(self.nodes)) if self.nodes[n].table != table), len(self.nodes))
+        spec = tune.point_spec(self.nodes[at].spec, self.tunes[table], parameters)
+        made = Node(spec=spec, table=table, after=(), chosen=number)
+        return replace(self, nodes=(*self.nodes[:end], made, *self.nodes[end:])), made
 
 
 def make(
@@ -45,8 +68,10 @@ def make(
     sweeps: Mapping[str, TaskSweep],
     known: Mapping[str, SourceTask],
     tables: Sequence[str],
+    tunes: Mapping[str, TaskTune] | None = None,
 ) -> Chain:
     """The chain of these tables. What they read of other tasks has to exist already. Raises UserError."""
+    tunes = tunes or {}
     reads = {task: _tables_read(specs[task], known, tables) for task in tables}
     for task in tables:
         check_reading(specs[task], known)
@@ -55,9 +80,18 @@ def make(
         goal = sweeps[task].best if task in sweeps else None
         if goal is not None:
             check_metric(f"{sweeps[task].where} best", goal.metric, task, known[task].metrics)
-    nodes = [node for task in _ordered(reads) for node in _nodes(specs[task], sweeps.get(task), tuple(reads[task]))]
+        if task in tunes:
+            check_metric(f"{tunes[task].where} goal", tunes[task].goal.metric, task, known[task].metrics)
+            tune.check_space(specs[task], tunes[task])
+    nodes: list[Node] = []
+    for task in _ordered(reads):
+        nodes += _nodes(specs[task], sweeps.get(task), tunes.get(task), tuple(reads[task]))
     _check_names(nodes)
-    return Chain(nodes=tuple(nodes), sweeps={task: sweeps[task] for task in tables if task in sweeps})
+    return Chain(
+        nodes=tuple(nodes),
+        sweeps={task: sweeps[task] for task in tables if task in sweeps},
+        tunes={task: tunes[task] for task in tables if task in tunes},
+    )
 
 
 def _check_names(nodes: Sequence[Node]) -> None:
@@ -90,9 +124,9 @@ def _tables_read(spec: TaskSpec, known: Mapping[str, SourceTask], tables: Sequen
     return found
 
 
-def _nodes(spec: TaskSpec, asked: TaskSweep | None, after: tuple[str, ...]) -> Iterator[Node]:
+def _nodes(spec: TaskSpec, asked: TaskSweep | None, tuned: TaskTune | None, after: tuple[str, ...]) -> Iterator[Node]:
     if asked is None:
-        yield Node(spec=spec, table=spec.task, after=after)
+        yield Node(spec=spec, table=spec.task, after=after, tune=tuned)
         return
     for point in asked.points:
         yield Node(spec=sweep.point_spec(spec, asked, point), table=spec.task, after=after)

@@ -14,7 +14,7 @@ from algorun_client.common import settings
 from algorun_client.common.refusals import Unanswered
 from algorun_client.files.scan import FoundFile
 from algorun_client.submit.build import prepare
-from algorun_client.submit.read import job_file, make_spec, submit_options, values
+from algorun_client.submit.read import job_file, make_spec, submit_options, tune, values
 from algorun_client.submit.read.job_file import JobFile
 from algorun_client.submit.read.layers import Given, Layer
 from algorun_client.submit.read.material import CodeArchive
@@ -65,7 +65,7 @@ def read(
             read_by_it = [] if tables is None else needs(specs[task])
             left += [known[other].table for other in read_by_it if other in known]
     chosen = [task for task in file.tasks if task in specs]
-    made = chain.make(specs, file.sweeps, known, chosen)
+    made = chain.make(specs, file.sweeps, known, chosen, file.tunes)
     later = tuple(name for name, each in known.items() if each.table in chosen)
     reading = Reading(known=known, later=later)
     asked = {}
@@ -73,6 +73,13 @@ def read(
         with naming(task):
             asked[task] = of_spec(specs[task], file, reading, environ)
     return ChainPlan(made, asked)
+
+
+def specs_of(plan: ChainPlan, table: str) -> list[TaskSpec]:
+    """The jobs of a table whose requests can be checked before the first one runs: of a tuning those at the ends of its space."""
+    if table in plan.chain.tunes:
+        return list(tune.check_space(plan.asked[table].spec, plan.chain.tunes[table]))
+    return [node.spec for node in plan.chain.of_table(table)]
 
 
 @contextlib.contextmanager
@@ -90,12 +97,12 @@ def naming(task: str) -> Iterator[None]:
 
 
 def is_sweep(options: argparse.Namespace, folder: Path) -> bool:
-    """True if `submit` without --all means a task of the job file that has a sweep."""
+    """True if `submit` without --all means a task of the job file that has a sweep or is tuned."""
     if options.program or options.shell or options.module:
         return False
     file = job_file.read(options.file, folder)
     task = options.task or (next(iter(file.tasks)) if len(file.tasks) == 1 else "")
-    return task in file.sweeps
+    return task in file.sweeps or task in file.tunes
 
 
 def snapshot(plan: ChainPlan, folder: Path) -> ChainPlan:

@@ -6,31 +6,40 @@ completed ones, through the tasks' folders and SageMaker.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from algorun.common.errors import UserError
 from algorun_client.aws.job_state import JobState
 from algorun_client.common.codes import ClientCode, Source, kind_of
-from algorun_client.common.errors import ApiError
+from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.common.refusals import UNANSWERED, Refusal, Unanswered, explained, never_fits, refusal
 from algorun_client.connection import PollTimes
 from algorun_client.follow.contact import Contact
-from algorun_client.follow.outcome import Ending, judge
+from algorun_client.follow.outcome import Ending, Outcome, judge
 from algorun_client.request.model import Kind
+from algorun_client.submit.history.tune_history import ChosenPoint, PointEnd, PointEnding
 from algorun_client.submit.place.place import HowPlaced, Placed
 from algorun_client.submit.read.read import SubmitOrder
 
 from . import next_jobs
-from .chain import Node
+from .chain import Chain, Node
 from .chain_plan import ChainPlan
 from .chain_view import ChainView
 from .next_jobs import Status
+from .tuning import FIRST_FAILURES, Tuning
 
 POLLS_BETWEEN_TRIES = 12  # a request that is above the quota is made again so often, and when a job of ours has ended
 THROTTLED_S = 3600.0  # so long AWS may refuse a call of every round: a user should learn of it on the same day
+STOPPING = "stopping early"  # the phase of a point that lags behind
 CALL_S = 0.2  # between two calls for the states of many jobs
+STATUS_OF = {
+    PointEnding.COMPLETED: Status.COMPLETED,
+    PointEnding.FAILED: Status.FAILED,
+    PointEnding.STOPPED_EARLY: Status.STOPPED_EARLY,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +63,10 @@ class _Queue:
 
 
 class ChainRun:
-    """One chain, to its end. `place` makes sure that a task has a job; `describe` asks for its state."""
+    """One chain, to its end. `place` makes sure that a task has a job; `describe` asks for its state.
+
+    `open_tuning` begins the tuning of a node, or goes on with it: its points become nodes of the chain as they are chosen.
+    """
 
     def __init__(
         self,
@@ -64,12 +76,17 @@ class ChainRun:
         view: ChainView,
         pace: PollTimes,
         queue_s: float,
+        open_tuning: Callable[[Node], Tuning] | None = None,
     ) -> None:
         self._plan, self._place, self._describe, self._view = plan, place, describe, view
+        self._open_tuning = open_tuning
+        self.chain: Chain = plan.chain  # it grows
+        self.tunings: dict[str, Tuning] = {}  # by table
         self._pace, self._queue_s = pace, queue_s
         self.status = {node.spec.task: Status.WAITING for node in plan.chain.nodes}
         self.jobs: dict[str, Placed] = {}
         self.faults: list[Fault] = []
+        self._point_faults: dict[str, Fault] = {}  # of points of tunings, which go on
         self._phases: dict[str, str] = {}
         self._queues: dict[str, _Queue] = {}
         self._contact = Contact(view, pace.silence_s)
@@ -86,8 +103,8 @@ class ChainRun:
     def _round(self) -> bool:
         """Looks at the jobs that run, and starts those that may. True if nothing runs or waits any more."""
         try:
-            for node in self._plan.chain.nodes:
-                if self.status[node.spec.task] is Status.RUNNING:
+            for node in self.chain.nodes:
+                if self.status[node.spec.task] is Status.RUNNING and node.tune is None:
                     self._look(node)
             self._start()
             self._contact.complete()
@@ -99,41 +116,51 @@ class ChainRun:
     @property
     def running(self) -> list[str]:
         """The jobs that run."""
-        return [self.jobs[task].job for task, status in self.status.items() if status is Status.RUNNING]
+        running = (task for task, status in self.status.items() if status is Status.RUNNING)
+        return [self.jobs[task].job for task in running if task in self.jobs]
+
+    def close(self) -> None:
+        """Ends what the tunings have begun on this machine."""
+        for tuning in self.tunings.values():
+            tuning.close()
 
     def _start(self) -> None:
         """Starts what may start. A task that is done makes others startable at once."""
         while True:
-            nodes = [node for node in next_jobs.startable(self._plan.chain, self.status) if self._may_try(node)]
+            self._tune()
             self._leave_out()
+            nodes = [node for node in next_jobs.startable(self.chain, self.status) if self._may_try(node)]
             if not nodes:
                 return
             for node in nodes:
-                if self._may_try(node):  # the one before may have met the quota
+                if self._may_try(node) and self._is_wanted(node):  # the one before may have met the quota, or an error
                     self._start_one(node)
 
     def _start_one(self, node: Node) -> None:
         task = node.spec.task
         try:
-            placed = self._place(self._plan.of(node))
+            if node.tune is not None:
+                self._begin_tuning(node)
+                return
+            placed = (self._job_of(node) if node.chosen else None) or self._place(self._plan.of(node))
         except ApiError as error:
             if refusal(error) is Refusal.QUOTA and not never_fits(error.message):
                 self._enqueue(node, error.message)
                 return
             if refusal(error) in (*UNANSWERED, Refusal.THROTTLED):
                 raise
-            self._fail(task, _of_client(task, explained(error)))
+            self._fail(node, _of_client(task, explained(error)))
             return
         except UserError as error:
             if isinstance(error, Unanswered) or error.code == ClientCode.CONTACT_LOST:
                 raise
-            self._fail(task, _of_client(task, error))
+            self._fail(node, _of_client(task, error))
             return
         self._contact.answered()
         if placed.how is HowPlaced.CREATED:
             self._queues.pop(_instances(node), None)
         self.jobs[task] = placed
-        if placed.how is HowPlaced.DONE:
+        if placed.how is HowPlaced.DONE and not node.chosen:
             self._set(task, Status.COMPLETED, placed.job, f"done already by {placed.job}")
         else:
             self._set(task, Status.RUNNING, placed.job)
@@ -145,22 +172,19 @@ class ChainRun:
         self._contact.answered()
         if not state.ended:
             self._show_phase(task, state)
+            if node.chosen and self.tunings[node.table].watch(self._point(node), placed, state):
+                self._say_stop(task, placed.job)
             return
         outcome = judge(state)
         for queue in self._queues.values():  # there may be room now
             queue.next_try = 0.0
+        if node.chosen:
+            self._end_point(node, state, outcome)
+            return
         if outcome.kind is Ending.COMPLETED:
             self._set(task, Status.COMPLETED, placed.job)
             return
-        fault = Fault(
-            task=task,
-            code=outcome.code,
-            kind=outcome.kind.value,
-            source=outcome.source,
-            text=outcome.text,
-            job=placed.job,
-        )
-        self._fail(task, fault)
+        self._fail(node, _of_job(task, placed.job, outcome))
 
     def _refused(self, error: ApiError | UserError) -> None:
         """A call was refused that says nothing about a task. Returns to try again; raises UserError if that is no use."""
@@ -183,15 +207,15 @@ class ChainRun:
         if queue is None:
             return True
         if any(
-            self.status[each.spec.task] is Status.RUNNING and _instances(each) == _instances(node)
-            for each in self._plan.chain.nodes
+            self.status[each.spec.task] is Status.RUNNING and each.tune is None and _instances(each) == _instances(node)
+            for each in self.chain.nodes
         ):
             queue.waiting_since = now
         if now - queue.waiting_since > self._queue_s:
             text = f"the account's quota allowed no {_instances(node)} for {self._queue_s:.0f} s"
             fix = "ask for more under Service Quotas, or wait longer (--queue)"
             error = UserError("quota", text, fix=fix, code=ClientCode.QUOTA)
-            self._fail(node.spec.task, _of_client(node.spec.task, error))
+            self._fail(node, _of_client(node.spec.task, error))
             return False
         return now >= queue.next_try
 
@@ -203,13 +227,142 @@ class ChainRun:
             self._set(node.spec.task, Status.QUEUED, text=why)
 
     def _leave_out(self) -> None:
-        for task, cause in next_jobs.hopeless(self._plan.chain, self.status).items():
+        for task, cause in next_jobs.hopeless(self.chain, self.status).items():
             why = "has failed" if self.status[cause] is Status.FAILED else "is left out"
             self._set(task, Status.LEFT_OUT, text=f"{cause} {why}")
 
-    def _fail(self, task: str, fault: Fault) -> None:
+    def _fail(self, node: Node, fault: Fault) -> None:
+        """A task has failed. A point that cannot be placed ends its tuning: the next one would meet the same."""
+        if node.chosen:
+            self._set(node.spec.task, Status.FAILED, text=f"it ends the tuning of {node.table}")
+            if self.status[node.table] is not Status.RUNNING:  # another point has ended it already
+                return
+            fault = replace(fault, task=node.table)
         self.faults.append(fault)
-        self._set(task, Status.FAILED, fault.job, fault.text)
+        self._set(fault.task, Status.FAILED, fault.job, fault.text)
+
+    def _is_wanted(self, node: Node) -> bool:
+        """False for a point whose tuning has failed."""
+        return not node.chosen or self.status[node.table] is Status.RUNNING
+
+    def _begin_tuning(self, node: Node) -> None:
+        """Its points that were chosen before come into the chain: their jobs have ended, run, or are still to be placed."""
+        assert self._open_tuning is not None
+        tuning = self._open_tuning(node)
+        self.tunings[node.table] = tuning
+        ended = sum(point.end is not None for point in tuning.points)
+        text = f"goes on with {len(tuning.points)} points, {ended} of them ended" if tuning.points else ""
+        self._set(node.spec.task, Status.RUNNING, text=text)
+        if text:
+            self._view.note(f"{node.spec.task}: {text}")
+        for point in tuning.points:
+            self._add(node.table, point)
+
+    def _add(self, table: str, point: ChosenPoint) -> None:
+        self.chain, node = self.chain.with_point(table, point.number, point.parameters)
+        task, end = node.spec.task, point.end
+        self.status[task] = Status.WAITING
+        if end is not None:
+            self.jobs[task] = Placed(end.kind, end.job, end.execution, HowPlaced.JOINED)
+            # One that was to be stopped early may run on: the client was killed before it could ask.
+            is_sure = end.ending is not PointEnding.STOPPED_EARLY
+            self.status[task] = STATUS_OF[end.ending] if is_sure else Status.RUNNING
+
+    def _tune(self) -> None:
+        """Chooses points where a tuning has room for them, and ends tunings whose points have all ended."""
+        for table, tuning in self.tunings.items():
+            if self.status[table] is not Status.RUNNING:
+                continue
+            try:
+                self._choose(table, tuning)
+            except UserError as error:
+                if isinstance(error, Unanswered) or error.code == ClientCode.CONTACT_LOST:
+                    raise
+                self._fail(self.chain.of_table(table)[0], _of_client(table, error))
+                continue
+            self._settle(table, tuning)
+
+    def _choose(self, table: str, tuning: Tuning) -> None:
+        """One point at a time: each choice knows the others."""
+        while not self._all_have_failed(tuning):
+            known = len(tuning.points)
+            open_ones = [
+                node
+                for node in self.chain.jobs_of(table)
+                if self.status[node.spec.task] in (*next_jobs.OPEN, Status.RUNNING)
+            ]
+            if tuning.is_exhausted or len(open_ones) >= self.chain.parallel[table]:
+                return
+            if any(
+                self.status[node.spec.task] is Status.QUEUED for node in open_ones
+            ):  # another one would wait as well
+                return
+            for point in tuning.sync() or tuning.choose(self.status):
+                self._add(table, point)
+            if len(tuning.points) == known:
+                return
+
+    def _settle(self, table: str, tuning: Tuning) -> None:
+        """Ends a tuning if nothing of it runs or waits."""
+        nodes = self.chain.jobs_of(table)
+        statuses = [self.status[node.spec.task] for node in nodes]
+        if self._all_have_failed(tuning) or (
+            tuning.is_exhausted
+            and all(each in STATUS_OF.values() for each in statuses)
+            and Status.COMPLETED not in statuses
+        ):
+            first = next((each for each in tuning.points if each.end and each.end.ending is PointEnding.FAILED), None)
+            self._fail(self.chain.of_table(table)[0], self._nothing_good(table, tuning, first))
+        elif tuning.is_exhausted and all(each in STATUS_OF.values() for each in statuses):
+            self._set(table, Status.COMPLETED, text=_counted(tuning))
+
+    def _all_have_failed(self, tuning: Tuning) -> bool:
+        """True if nothing but failures is known of the first points."""
+        ends = [point.end.ending for point in tuning.points if point.end is not None]
+        return len(ends) >= min(FIRST_FAILURES, tuning.asked.points) and set(ends) == {PointEnding.FAILED}
+
+    def _nothing_good(self, table: str, tuning: Tuning, first: ChosenPoint | None) -> Fault:
+        """Why a tuning has failed: as the job of its first point that failed."""
+        said = self._point_faults.get(tuning.task(first)) if first else None
+        if first and first.end and said is None:  # an earlier client has seen its end
+            with contextlib.suppress(NotFound):
+                said = _of_job(table, first.end.job, judge(self._describe(first.end.kind, first.end.job)))
+        count = sum(point.end is not None for point in tuning.points)
+        if said is None:
+            error = UserError(tuning.asked.where, f"none of its {count} points has completed", fix="--force tunes anew")
+            return _of_client(table, error)
+        text = (
+            f"its first {count} points have all failed, and no other is chosen. Correct the program and run the same line again, or "
+            f"the space and add --force. The first of them, {said.job}: {said.text}"
+        )
+        return replace(said, task=table, text=text)
+
+    def _job_of(self, node: Node) -> Placed | None:
+        return self.tunings[node.table].job_of(self._point(node))
+
+    def _point(self, node: Node) -> ChosenPoint:
+        return self.tunings[node.table].points[node.chosen - 1]
+
+    def _say_stop(self, task: str, job: str) -> None:
+        if self._phases.get(task) != STOPPING:
+            self._phases[task] = STOPPING
+            self._view.phase(task, job, STOPPING)
+
+    def _end_point(self, node: Node, state: JobState, outcome: Outcome) -> None:
+        """The job of a point has ended."""
+        task, placed, tuning = node.spec.task, self.jobs[node.spec.task], self.tunings[node.table]
+        try:
+            end = tuning.end_of(self._point(node), placed, state)
+        except UserError as error:
+            if isinstance(error, Unanswered) or error.code == ClientCode.CONTACT_LOST:
+                raise
+            self._fail(node, replace(_of_client(task, error), job=placed.job))
+            return
+        if end is None:  # its last lines may still come
+            return
+        if end.ending is PointEnding.FAILED:
+            self._point_faults[task] = _of_job(task, placed.job, outcome)
+        self._set(task, STATUS_OF[end.ending], placed.job, _of_end(end, outcome, tuning.asked.goal.metric))
 
     def _set(self, task: str, status: Status, job: str = "", text: str = "") -> None:
         self.status[task] = status
@@ -217,6 +370,8 @@ class ChainRun:
 
     def _show_phase(self, task: str, state: JobState) -> None:
         phase = state.phases[-1].name if state.phases else state.status
+        if self._phases.get(task) == STOPPING:
+            return
         if self._phases.get(task) != phase:
             self._phases[task] = phase
             self._view.phase(task, state.job, phase)
@@ -226,6 +381,25 @@ def _instances(node: Node) -> str:
     """What a quota counts: instances of a type, for jobs of a kind."""
     types = " + ".join(filter(None, node.spec.resources.instances)) or "its instances"
     return f"{types} for {'spot ' if node.spec.resources.spot else ''}{node.spec.kind.value} jobs"
+
+
+def _of_job(task: str, job: str, outcome: Outcome) -> Fault:
+    return Fault(
+        task=task, code=outcome.code, kind=outcome.kind.value, source=outcome.source, text=outcome.text, job=job
+    )
+
+
+def _of_end(end: PointEnd, outcome: Outcome, metric: str) -> str:
+    """What a point's end says to people."""
+    return outcome.text if end.ending is PointEnding.FAILED else f"{metric} {end.value}"
+
+
+def _counted(tuning: Tuning) -> str:
+    """How the points of a tuning have ended, and which have failed."""
+    ends = [(tuning.task(point), point.end.ending) for point in tuning.points if point.end is not None]
+    counts = ", ".join(f"{n} {each}" for each in PointEnding if (n := sum(ending is each for _, ending in ends)))
+    failed = [task for task, ending in ends if ending is PointEnding.FAILED]
+    return f"{counts} of {len(ends)} points" + (f"; failed: {', '.join(failed)}" if failed else "")
 
 
 def _of_client(task: str, error: UserError) -> Fault:

@@ -16,6 +16,7 @@ class Status(StrEnum):
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"  # it ended in another way, or could not be created
+    STOPPED_EARLY = "stopped early"  # a point of a tuning that lagged behind
     LEFT_OUT = "left out"  # something that it reads has failed
 
 
@@ -23,32 +24,36 @@ OPEN = (Status.WAITING, Status.QUEUED)
 
 
 def startable(chain: Chain, status: Mapping[str, Status]) -> list[Node]:
-    """The jobs that may start, in order: all that they read has completed, and their sweep has room."""
+    """The jobs that may start, in order: all that they read has completed, and their sweep or tuning has room."""
     found: list[Node] = []
     room = {
-        table: most - sum(status[node.spec.task] is Status.RUNNING for node in chain.of_table(table))
+        table: most - sum(status[node.spec.task] is Status.RUNNING for node in chain.jobs_of(table))
         for table, most in chain.parallel.items()
     }
     for node in chain.nodes:
         if status[node.spec.task] not in OPEN or not all(_completed(chain, status, table) for table in node.after):
             continue
-        if room.get(node.table, 1) > 0:
+        if node.tune is not None or room.get(node.table, 1) > 0:
             found.append(node)
-            if node.table in room:
+            if node.table in room and node.tune is None:
                 room[node.table] -= 1
     return found
 
 
 def hopeless(chain: Chain, status: Mapping[str, Status]) -> dict[str, str]:
     """The jobs that can never start, each with the task that is the cause. The chain is in order, so one look is enough."""
-    bad = {node.table: node.spec.task for node in chain.nodes if status[node.spec.task] is Status.FAILED}
-    bad |= {node.table: node.spec.task for node in chain.nodes if status[node.spec.task] is Status.LEFT_OUT}
+    waited_for = [node for node in chain.nodes if not node.chosen]
+    bad = {node.table: node.spec.task for node in waited_for if status[node.spec.task] is Status.FAILED}
+    bad |= {node.table: node.spec.task for node in waited_for if status[node.spec.task] is Status.LEFT_OUT}
     found: dict[str, str] = {}
     for node in chain.nodes:
         cause = next((bad[table] for table in node.after if table in bad), "")
+        if node.chosen:  # a tuning that has failed starts no further point
+            cause = bad.get(node.table, "")
         if cause and status[node.spec.task] in OPEN:
             found[node.spec.task] = cause
-            bad.setdefault(node.table, node.spec.task)
+            if not node.chosen:
+                bad.setdefault(node.table, node.spec.task)
     return found
 
 

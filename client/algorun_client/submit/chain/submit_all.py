@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from algorun.common.errors import UserError
+from algorun_client.aws.api import Target
 from algorun_client.aws.job_state import JobState, describe
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode, Source
@@ -20,21 +22,23 @@ from algorun_client.follow.outcome import Ending
 from algorun_client.request.model import Kind, TaskAddress
 from algorun_client.submit import dry_run
 from algorun_client.submit.build import prepare
+from algorun_client.submit.build.build import task_address
 from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.look_up.look_up import look_up
 from algorun_client.submit.place.place import Placed, SubmitFlags, say_without_sending
 from algorun_client.submit.place.telling import Telling
-from algorun_client.submit.read import values
+from algorun_client.submit.read import tune, values
 from algorun_client.submit.read.read import SubmitOrder
 from algorun_client.submit.read.spec import TaskSpec
 from algorun_client.submit.submit import connect_for, make_bucket, submit
 
-from . import chain_plan, sweep_results
-from .chain import Chain
+from . import chain_plan, sweep_results, tune_study, tuning
+from .chain import Chain, Node
 from .chain_plan import ChainPlan
 from .chain_run import ChainRun
 from .chain_view import ChainView, JsonChainView, PlainChainView
 from .next_jobs import Status
+from .tuning import Tuning
 
 QUEUE_S = 86_400
 
@@ -49,13 +53,15 @@ def run(options: argparse.Namespace, environ: Mapping[str, str], folder: Path, f
         )
     queue_s = values.duration_s("--queue", options.queue) if options.queue else QUEUE_S
     plan = chain_plan.read(options, environ, folder, options.program if options.all else None)
+    for asked_tune in plan.chain.tunes.values():
+        tune_study.need_optuna(asked_tune.where)
     connections = _Connections(environ, patient=not options.dry_run)
     if options.dry_run:
         return _print(plan, connections, flags, as_json=options.json)
     if options.create_bucket:
         for asked in plan.asked.values():
             make_bucket(asked.spec, connections.of(asked.spec))
-    _check(plan, connections)
+    _check(plan, connections, flags)
     view: ChainView = JsonChainView() if options.json else PlainChainView()
     with scratch.folder("algorun-chain-") as aside:
         plan = chain_plan.snapshot(plan, aside)
@@ -67,11 +73,15 @@ def summary(chain: Chain) -> str:
     """The tasks in their order, in one line."""
     parts = []
     for table in dict.fromkeys(node.table for node in chain.nodes):
+        if table in chain.tunes:
+            tuned = chain.tunes[table]
+            parts.append(f"{table} (up to {tuned.points} points, {min(tuned.parallel, tuned.points)} at a time)")
+            continue
         count = len(chain.of_table(table))
         most = min(chain.parallel.get(table, count), count)
         room = f", {most} at a time" if most < count else ""
         parts.append(f"{table} ({count} point{'s'[: count != 1]}{room})" if table in chain.sweeps else table)
-    return f"{len(chain.nodes)} job{'s'[: len(chain.nodes) != 1]}: {', '.join(parts)}"
+    return f"{'up to ' if chain.tunes else ''}{chain.jobs} job{'s'[: chain.jobs != 1]}: {', '.join(parts)}"
 
 
 class _Connections:
@@ -93,13 +103,16 @@ class _Connections:
         return look_up(asked.spec, asked.reading, self.of(asked.spec), self.environ)
 
 
-def _check(plan: ChainPlan, connections: _Connections) -> None:
+def _check(plan: ChainPlan, connections: _Connections, flags: SubmitFlags) -> None:
     """Raises UserError for anything that is known to be wrong, whichever task it is. Writes nothing."""
     for table, asked in plan.asked.items():
         with chain_plan.naming(table):
             facts = connections.facts(asked)
-            for node in plan.chain.of_table(table):
-                prepare.check(plan.of(node), facts)
+            for spec in chain_plan.specs_of(plan, table):
+                prepare.check(asked.of(spec), facts)
+            if table in plan.chain.tunes and not flags.runs_anyway:
+                place, tuned = connections.of(asked.spec), plan.chain.tunes[table]
+                tuning.check_begun(tuned, place.target, task_address(asked.spec, facts))
 
 
 def _print(plan: ChainPlan, connections: _Connections, flags: SubmitFlags, *, as_json: bool) -> int:
@@ -114,16 +127,44 @@ def _print(plan: ChainPlan, connections: _Connections, flags: SubmitFlags, *, as
         except Unanswered:
             facts = Facts()
         hashed = prepare.hashed(asked)
-        for node in plan.chain.of_table(table):
-            with prepare.prepared(replace(plan.of(node), hashed=hashed), facts) as make:
+        for spec in _known_specs(plan, table, target, facts, flags):
+            with prepare.prepared(replace(asked.of(spec), hashed=hashed), facts) as make:
                 request = make(None)
                 if target is not None:
                     try:
-                        say_without_sending(target, make, request, flags, f"{node.spec.task}: ")
+                        say_without_sending(target, make, request, flags, f"{spec.task}: ")
                     except ApiError as error:
                         raise explained(error) from None
             print(dry_run.as_json(request) if as_json else f"\n{dry_run.as_text(request)}")
     return ClientCode.OK
+
+
+def _known_specs(
+    plan: ChainPlan, table: str, target: Target | None, facts: Facts, flags: SubmitFlags
+) -> Sequence[TaskSpec]:
+    """The jobs of a table that are known before the first one has run: of a tuning the point that would be chosen next."""
+    asked = plan.chain.tunes.get(table)
+    spec = plan.asked[table].spec
+    if asked is None:
+        return [node.spec for node in plan.chain.of_table(table)]
+    begun = []
+    if target is not None and not flags.runs_anyway:
+        try:
+            begun = tuning.points_so_far(target, task_address(spec, facts))
+        except ApiError as error:
+            raise explained(error) from None
+    listed = [each.parameters for each in begun]
+    found = (
+        tune_study.rebuilt(asked, begun).choose(lambda point: point in listed) if len(begun) < asked.points else None
+    )
+    left = asked.points - len(begun) - 1
+    text = f"{len(begun)} of {asked.points} points are chosen; the next one is shown"
+    print(
+        f"algorun: {table}: {text}, and {left} more follow from results that nobody knows yet" if found else
+        f"algorun: {table}: all {len(begun)} points are chosen", file=sys.stderr, flush=True,
+    )  # fmt: skip
+    points = [found] if found else listed
+    return [tune.point_spec(spec, asked, point) for point in points]
 
 
 def carry_out(
@@ -149,10 +190,24 @@ def carry_out(
     def look(kind: Kind, job: str) -> JobState:
         return describe(following.sagemaker, kind, job)
 
-    chain_run = ChainRun(plan, place, look, view, first.pace, queue_s)
+    def open_tuning(node: Node) -> Tuning:
+        asked, site = plan.asked[node.table], connections.of(node.spec)
+        assert node.tune is not None
+        with prepare.prepared(asked, connections.facts(asked)) as make:
+            address, made_of = make.address, make(None).fingerprint
+        metrics = asked.reading.known[node.table].metrics
+        return tuning.open_tuning(
+            node.tune, site.target, address, metrics, made_of,
+            anew=flags.runs_anyway, grace_s=site.pace.grace_s, note=view.note,
+        )  # fmt: skip
+
+    chain_run = ChainRun(plan, place, look, view, first.pace, queue_s, open_tuning)
     try:
-        chain_run.run()
-        for table in plan.chain.sweeps:
+        try:
+            chain_run.run()
+        finally:
+            chain_run.close()
+        for table in (*plan.chain.sweeps, *chain_run.tunings):
             show_results(plan, table, connections, view, as_json=as_json)
         return _end(_ended(chain_run), view, as_json=as_json)
     except KeyboardInterrupt as stop:
@@ -183,15 +238,17 @@ def _left(chain_run: ChainRun, flags: SubmitFlags) -> str:
 
 
 def show_results(plan: ChainPlan, table: str, connections: _Connections, view: ChainView, *, as_json: bool) -> None:
-    """The table of a sweep. The jobs have ended, so what it cannot read changes no exit code."""
+    """The table of a sweep or a tuning. The jobs have ended, so what it cannot read changes no exit code."""
     asked = plan.asked[table]
     place, source, spec = connections.of(asked.spec), asked.reading.known[table], asked.spec
     address = TaskAddress(
         bucket=spec.bucket or place.default_bucket(), project=spec.project, task=table, prefix=spec.prefix
     )
-    swept = plan.chain.sweeps[table]
     try:
-        found = sweep_results.read(place.target, address, swept, source.metrics, source.best, place.pace)
+        swept = sweep_results.swept(place.target, address, plan.chain.sweeps.get(table), plan.chain.tunes.get(table))
+        found = sweep_results.read(
+            place.target, address, swept.sweep, source.metrics, source.best, place.pace, swept.ends
+        )
     except (ApiError, UserError) as error:
         view.note(f"the results of {table} cannot be read: {error}; later: algorun results {table}")
         return
@@ -200,9 +257,14 @@ def show_results(plan: ChainPlan, table: str, connections: _Connections, view: C
 
 def _ended(chain_run: ChainRun) -> LastObject:
     """How a chain ended: as the first of its jobs that failed, in the order of the chain."""
-    status, order = chain_run.status, list(chain_run.status)
-    done = list(status.values()).count(Status.COMPLETED)
-    text = f"{done} of {len(status)} jobs completed"
+    chain, order = chain_run.chain, [node.spec.task for node in chain_run.chain.nodes]
+    status = {task: chain_run.status[task] for task in order}
+    of_jobs = [status[node.spec.task] for node in chain.nodes if node.tune is None]
+    text = f"{of_jobs.count(Status.COMPLETED)} of {len(of_jobs)} jobs completed"
+    if early := of_jobs.count(Status.STOPPED_EARLY):
+        text += f", {early} stopped early"
+    if bad := sum(status[node.spec.task] is Status.FAILED for node in chain.nodes if node.chosen):
+        text += f"; {bad} point{'s'[: bad != 1]} failed"
     if not chain_run.faults:
         return LastObject(kind=Ending.COMPLETED, source=Source.JOB, text=text)
     fault = min(chain_run.faults, key=lambda each: order.index(each.task))

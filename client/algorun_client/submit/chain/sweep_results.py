@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from algorun.common.errors import UserError
 from algorun_client.aws.api import Target
@@ -13,10 +13,22 @@ from algorun_client.connection import PollTimes
 from algorun_client.follow import metric_values
 from algorun_client.request.model import TaskAddress
 from algorun_client.submit.history import claims, done
+from algorun_client.submit.history.tune_history import PointEnd, PointEnding
 from algorun_client.submit.read import sweep
 from algorun_client.submit.read.sweep import Goal, TaskSweep
+from algorun_client.submit.read.tune import TaskTune
 
-ABSENT, COMPLETED = "not submitted", "Completed"
+from . import tuning
+
+ABSENT, COMPLETED, EARLY = "not submitted", "Completed", "Stopped early"
+
+
+@dataclass(frozen=True, slots=True)
+class SweptPoints:
+    """The points of a sweep, or those that a tuning has chosen so far."""
+
+    sweep: TaskSweep
+    ends: Mapping[str, PointEnd] = field(default_factory=dict)  # of a tuning, by task: those that are known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,18 +79,39 @@ class SweepResults:
         }
 
 
+def swept(target: Target, address: TaskAddress, sweep_: TaskSweep | None, tune: TaskTune | None) -> SweptPoints:
+    """The points of a task that has one of the two. Raises UserError for a tuning that is damaged in the bucket."""
+    if sweep_ is not None:
+        return SweptPoints(sweep_)
+    assert tune is not None
+    points = tuning.points_so_far(target, address)
+    ends = {sweep.point_task(address.task, each.parameters): each.end for each in points if each.end is not None}
+    return SweptPoints(
+        tune.as_sweep([{name: each.parameters.get(name, "") for name in tune.space} for each in points]), ends
+    )
+
+
 def read(
-    target: Target, swept: TaskAddress, asked: TaskSweep, metrics: Mapping[str, str], goal: Goal | None, pace: PollTimes
+    target: Target,
+    swept: TaskAddress,
+    asked: TaskSweep,
+    metrics: Mapping[str, str],
+    goal: Goal | None,
+    pace: PollTimes,
+    ends: Mapping[str, PointEnd] | None = None,
 ) -> SweepResults:
     """Asks for the newest completed job of each point, which is the one that a chain reads; without one for the newest.
 
-    `metrics`: of the task; one of them is the goal's. Raises UserError for a task's file that is damaged.
+    `ends`: of a tuning, by task: its own jobs count, no earlier one. `metrics`: of the task; one of them is the goal's. Raises
+    UserError for a task's file that is damaged.
     """
     wanted = {goal.metric: metrics[goal.metric]} if goal else {}
 
     def row(point: Mapping[str, str]) -> Row:
         address = replace(swept, task=sweep.point_task(swept.task, point))
         made = Row(task=address.task, parameters=tuple(point.values()), status=ABSENT)
+        if ends and address.task in ends:
+            return _of_end(target, address, made, ends[address.task], wanted, pace)
         newest, state = claims.newest_job(target, address)
         if newest is None or state is None:
             return made
@@ -95,6 +128,21 @@ def read(
 
     rows = _ordered(at_once.each(row, asked.points), goal)
     return SweepResults(task=swept.task, names=asked.names, goal=goal, rows=rows)
+
+
+def _of_end(
+    target: Target, address: TaskAddress, made: Row, end: PointEnd, wanted: Mapping[str, str], pace: PollTimes
+) -> Row:
+    """A point of a tuning that has ended: what its own job has left, and no earlier one."""
+    state = describe(target.sagemaker, end.kind, end.job)
+    found = (
+        metric_values.read(target, address, end.execution, state, wanted, pace.grace_s)
+        if wanted and state.ended
+        else {}
+    )
+    is_early = end.ending is PointEnding.STOPPED_EARLY and state.status in ("Stopped", "Stopping", "InProgress")
+    text = next((each.text for each in found.values()), "")
+    return replace(made, status=EARLY if is_early else state.status, job=state.job, text=text)
 
 
 def best_of(found: SweepResults) -> Row:

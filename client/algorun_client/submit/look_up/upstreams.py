@@ -14,7 +14,8 @@ from algorun_client.common import at_once
 from algorun_client.follow import metric_values
 from algorun_client.request.model import TaskAddress
 from algorun_client.submit.history import claims, done
-from algorun_client.submit.read import references
+from algorun_client.submit.history.tune_history import TuneHistory
+from algorun_client.submit.read import references, sweep
 from algorun_client.submit.read.references import Reference
 from algorun_client.submit.read.source_tasks import Reading, SourceTask, check_metric
 from algorun_client.submit.read.spec import TaskSpec
@@ -31,6 +32,8 @@ class _Reader:
     def upstream(self, task: str, where: str) -> Upstream:
         """The newest completed execution of a task, or of the best point of a sweep. Raises UserError."""
         source = self.reading.known.get(task, SourceTask())
+        if source.is_tuned:
+            return self._tuned(task, where, source)
         if not source.points:
             return self._completed(task, where)
         best = source.best
@@ -42,6 +45,30 @@ class _Reader:
             raise self._silent(where, best.metric, found[0].job, len(found) - 1)
         # Of equal ones the first.
         return (min if best.lowest else max)(known, key=lambda pair: pair[0])[1]
+
+    def _tuned(self, task: str, where: str, source: SourceTask) -> Upstream:
+        """The best completed point of the newest tuning, as far as that has come."""
+        history = TuneHistory(self.target.store, replace(self.place, task=task, uploads_of=""))
+        begun = history.newest()
+        points = history.points(begun.number) if begun else []
+        found = [(float(each.end.value), each, each.end) for each in points if each.end and each.end.is_completed]
+        if not found:
+            raise UserError(
+                where,
+                f"task {task!r} is tuned, and none of its {len(points)} points has completed",
+                fix=f"algorun submit --task {task}",
+            )
+        assert source.best is not None  # the goal
+        _, point, end = (min if source.best.lowest else max)(found, key=lambda each: each[0])  # of equal ones the first
+        address = replace(self.place, task=sweep.point_task(task, point.parameters), uploads_of="")
+        made = done.fingerprint_of(self.target.store, address, end.execution)
+        return Upstream(
+            kind=end.kind,
+            number=end.execution,
+            job=end.job,
+            task=address.task,
+            fingerprint=made.sha256 if made else "",
+        )
 
     def value(self, reference: Reference, where: str, upstream: Upstream) -> str:
         """The last value of a metric. Raises UserError if it was never printed."""

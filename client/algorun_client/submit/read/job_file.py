@@ -11,13 +11,14 @@ from pathlib import Path
 
 from algorun.common.errors import UserError
 
-from . import sweep, values
+from . import sweep, tune, values
 from .layers import TASK_KEYS, TOP_KEYS, Layer, merged, of_table
 from .sweep import TaskSweep
+from .tune import TaskTune
 
 NAME = "algorun.toml"
 TWICE = re.compile(r"Cannot declare \('task', '([^']+)'\) twice \((at line \d+)")  # tomllib's words
-SWEEP = "sweep"  # the table of a task that is no option
+SWEEP, TUNE = "sweep", "tune"  # the tables of a task that are no options
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +30,15 @@ class JobFile:
     defaults: Layer = field(default_factory=Layer)
     tasks: Mapping[str, Layer] = field(default_factory=dict)
     sweeps: Mapping[str, TaskSweep] = field(default_factory=dict)  # by task
+    tunes: Mapping[str, TaskTune] = field(default_factory=dict)  # by task
 
     def layer_of(self, task: str, *, must_exist: bool) -> Layer:
-        """The table of a task; of a point of a sweep that of the swept task. Without one an empty layer, or UserError."""
+        """The table of a task; of a point that of the task with the sweep or tune table. Without one an empty layer, or UserError."""
         if task in self.tasks:
             return self.tasks[task]
         if not must_exist:
-            return next((self.tasks[swept] for swept in self.sweeps if task.startswith(f"{swept}.")), Layer())
+            swept = (*self.sweeps, *self.tunes)
+            return next((self.tasks[each] for each in swept if task.startswith(f"{each}.")), Layer())
         near = get_close_matches(task, self.tasks, n=1)
         raise UserError(
             "--task",
@@ -97,9 +100,16 @@ def parse(content: bytes, name: str, folder: str) -> JobFile:
             for task, table in tables.items()
             if SWEEP in table
         },
+        tunes={
+            task: tune.parse(f"{name} [task.{task}.{TUNE}]", table[TUNE])
+            for task, table in tables.items()
+            if TUNE in table
+        },
     )
 
 
 def _task(name: str, task: str, table: Mapping[str, object], folder: str) -> Layer:
-    options = {key: value for key, value in table.items() if key != SWEEP}
-    return of_table(f"{name} [task.{task}]", options, (*TASK_KEYS, SWEEP), folder)
+    if SWEEP in table and TUNE in table:
+        raise UserError(f"{name} [task.{task}]", "has both a sweep and a tune table", fix="drop one of the two")
+    options = {key: value for key, value in table.items() if key not in (SWEEP, TUNE)}
+    return of_table(f"{name} [task.{task}]", options, (*TASK_KEYS, SWEEP, TUNE), folder)

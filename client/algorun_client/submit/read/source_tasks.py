@@ -14,6 +14,7 @@ from . import references, sweep
 from .job_file import JobFile
 from .spec import TaskSpec
 from .sweep import Goal, TaskSweep
+from .tune import TaskTune
 
 SHOWN = 4  # points in an error
 
@@ -25,6 +26,7 @@ class SourceTask:
     table: str = ""
     points: tuple[str, ...] = ()  # of a sweep: the names of its points
     best: Goal | None = None  # which of them others read
+    is_tuned: bool = False  # its points are chosen while it runs: the bucket says which they are
     metrics: Mapping[str, str] = field(default_factory=dict)  # name and regular expression
 
 
@@ -39,7 +41,7 @@ class Reading:
 
 def known_tasks(file: JobFile) -> dict[str, SourceTask]:
     """What the tasks of a job file are to those that read them. Raises UserError."""
-    return sources({task: file.metrics(task) for task in file.tasks}, file.sweeps)
+    return sources({task: file.metrics(task) for task in file.tasks}, file.sweeps, file.tunes)
 
 
 def needs(spec: TaskSpec) -> dict[str, str]:
@@ -53,7 +55,11 @@ def needs(spec: TaskSpec) -> dict[str, str]:
     return found
 
 
-def sources(metrics_of: Mapping[str, Mapping[str, str]], sweeps: Mapping[str, TaskSweep]) -> dict[str, SourceTask]:
+def sources(
+    metrics_of: Mapping[str, Mapping[str, str]],
+    sweeps: Mapping[str, TaskSweep],
+    tunes: Mapping[str, TaskTune] | None = None,
+) -> dict[str, SourceTask]:
     """What tasks, and the points of their sweeps, are to those that read them. `metrics_of`: the user's own, by task.
 
     Raises UserError if one has the name of another: they would be one task, with one state.
@@ -67,15 +73,26 @@ def sources(metrics_of: Mapping[str, Mapping[str, str]], sweeps: Mapping[str, Ta
             if name in metrics_of or known.get(name, SourceTask(table=task)).table != task:
                 raise _two_called(name, name if name in metrics_of else known[name].table, task)
             known[name] = SourceTask(table=task, metrics=metrics)
-        known[task] = SourceTask(table=task, points=names, best=asked.best if asked else None, metrics=metrics)
+        tuned = (tunes or {}).get(task)
+        best = asked.best if asked else tuned.goal if tuned else None
+        known[task] = SourceTask(table=task, points=names, best=best, is_tuned=tuned is not None, metrics=metrics)
     return known
 
 
 def check_state(spec: TaskSpec, known: Mapping[str, SourceTask]) -> None:
     """Raises UserError if a task reads the state of a sweep: each point has its own."""
     for each in spec.inputs:
-        points = known[each.task.task].points if each.task is not None and each.task.task in known else ()
-        if points and each.task is not None and each.task.what == "state":
+        if each.task is None or each.task.what != "state" or each.task.task not in known:
+            continue
+        points = known[each.task.task].points
+        if known[each.task.task].is_tuned:
+            raise UserError(
+                each.where,
+                f"task {each.task.task!r} is tuned, and each of its points has a state of its own",
+                allowed=f"task:{each.task.task}/model or /output: those of its best point",
+                fix=f"name a point: `algorun results {each.task.task}` lists them",
+            )
+        if points:
             raise UserError(
                 each.where,
                 f"task {each.task.task!r} is a sweep, and each of its points has a state of its own",

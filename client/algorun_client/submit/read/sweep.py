@@ -171,7 +171,7 @@ def _grid(where: str, raw: object) -> tuple[Mapping[str, str], ...]:
     for name, listed in raw.items():
         if not isinstance(listed, list) or not listed:
             raise UserError(f"{where}.{name}", f"{listed!r} is not a list of values", allowed="such as [0.1, 0.01]")
-        lists[_name(where, name)] = [_value(f"{where}.{name}", value) for value in listed]
+        lists[checked_name(where, name)] = [checked_value(f"{where}.{name}", value) for value in listed]
         count *= len(listed)
     _few(where, count)
     return tuple(dict(zip(lists, chosen, strict=True)) for chosen in itertools.product(*lists.values()))
@@ -182,7 +182,8 @@ def _list(where: str, raw: object) -> tuple[Mapping[str, str], ...]:
         raise UserError(where, f"{raw!r} is not a list of tables", allowed="such as [{ lr = 0.1 }, { lr = 0.01 }]")
     _few(where, len(raw))
     points = tuple(
-        {_name(where, name): _value(f"{where}.{name}", value) for name, value in each.items()} for each in raw
+        {checked_name(where, name): checked_value(f"{where}.{name}", value) for name, value in each.items()}
+        for each in raw
     )
     for point in points:
         if missing := points[0].keys() ^ point.keys():
@@ -197,13 +198,15 @@ def _few(where: str, count: int) -> None:
         raise UserError(where, f"{count} points", allowed=f"up to {MOST_POINTS}", fix="take fewer values")
 
 
-def _name(where: str, name: str) -> str:
+def checked_name(where: str, name: str) -> str:
+    """The name of a parameter. Raises UserError."""
     if not name or any(char in name for char in "{}=") or name != name.strip():
         raise UserError(where, f"{name!r} is not the name of a parameter", allowed="such as lr or batch-size")
     return name
 
 
-def _value(where: str, raw: object) -> str:
+def checked_value(where: str, raw: object) -> str:
+    """A parameter's value as text. Raises UserError."""
     if isinstance(raw, bool | int | float | str):
         text = values.plain(where, raw)
         if "\0" in text:

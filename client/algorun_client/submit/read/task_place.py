@@ -15,6 +15,7 @@ from . import job_file, values
 from .layers import PRICE, merged
 from .spec import Where
 from .sweep import TaskSweep
+from .tune import TaskTune
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class TaskPlace:
     prefix: str
     prices: Mapping[str, float] = field(default_factory=dict)  # of one host for one hour, by instance type
     sweeps: Mapping[str, TaskSweep] = field(default_factory=dict)  # of the job file, by the task that is swept
+    tunes: Mapping[str, TaskTune] = field(default_factory=dict)  # of the job file, by the task that is tuned
 
 
 def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> TaskPlace:
@@ -54,6 +56,7 @@ def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) 
         prefix=value("prefix").strip("/"),
         prices=values.prices(given[PRICE].where, given[PRICE].raw) if PRICE in given else {},
         sweeps=file.sweeps,
+        tunes=file.tunes,
     )
 
 
@@ -61,6 +64,12 @@ def sweep_of(known: TaskPlace, text: str) -> TaskSweep | None:
     """The sweep of the job file that `text` names: TASK or PROJECT/TASK; None if it is none."""
     project, _, task = text.rpartition("/")
     return known.sweeps.get(task) if project in ("", known.project) else None
+
+
+def tune_of(known: TaskPlace, text: str) -> TaskTune | None:
+    """The same of a tune table."""
+    project, _, task = text.rpartition("/")
+    return known.tunes.get(task) if project in ("", known.project) else None
 
 
 def task_address(known: TaskPlace, text: str, bucket: str) -> TaskAddress:
