@@ -140,6 +140,7 @@ def test_what_is_wrong_is_one_error_before_anything_is_created(laptop, capfd):
     assert not laptop.root.exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_the_next_point_and_says_what_nobody_knows_yet(laptop, capfd):
     assert laptop("submit", "--task", "train", "--dry-run", "--json") == 0
     said = capfd.readouterr()
@@ -153,6 +154,7 @@ def test_a_dry_run_shows_the_next_point_and_says_what_nobody_knows_yet(laptop, c
     assert "done already by" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_failed_points_end_the_tuning_and_a_corrected_program_begins_it_anew(laptop, capfd):
     laptop.write(FILE.replace("points = 3", "points = 20"), "exit 3\n")
     assert laptop("submit", "--task", "train") == 3
@@ -168,7 +170,6 @@ def test_failed_points_end_the_tuning_and_a_corrected_program_begins_it_anew(lap
     assert len(laptop.kept("points", 2)) == 3
 
 
-# Below: one way each of how points end, with jobs that take seconds.
 @pytest.mark.slow
 def test_a_failed_point_is_told_and_the_tuning_goes_on(laptop, capfd):
     """Every second job fails, of five."""
