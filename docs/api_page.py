@@ -17,7 +17,7 @@ from typing import TypeAlias
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "launcher"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "client"))
 
-from algorun_client.submit.read import common_options, job_file, sweep
+from algorun_client.submit.read import common_options, job_file, sweep, tune
 from algorun_client.submit.read.layers import PRICE, SINGLE, TABLES, TASK_KEYS, TOP_KEYS
 from algorun_client.submit.read.submit_options import FLAGS, TABLE_HELP
 
@@ -110,8 +110,9 @@ EXAMPLES = {
     "instance_groups": '{ gpu = "ml.g5.12xlargex2", cpu = "ml.c5.4xlargex1" }',
     PRICE: '{ "ml.g5.12xlarge" = 7.09 }',
     job_file.SWEEP: '{ grid = { lr = [0.1, 0.01] }, best = "loss min" }',
+    job_file.TUNE: '{ goal = "min:loss", points = 30, space = { lr = { from = 1e-5, to = 0.1, log = true } } }',
 }
-ORDER = (*SINGLE, *TABLES, PRICE, job_file.SWEEP)
+ORDER = (*SINGLE, *TABLES, PRICE, job_file.SWEEP, job_file.TUNE)
 # Keys without a flag, and flags whose help says less than a table has to.
 WORDS = {
     "run": ("PROGRAM ARGS", "a script, a bundled entrypoint or a command of the image, with its arguments"),
@@ -119,6 +120,10 @@ WORDS = {
     PRICE: (
         "",
         "the price of one host for one hour, by instance type: for `max_cost`, and for the costs that commands print",
+    ),
+    job_file.TUNE: (
+        "",
+        f"a table with {', '.join(tune.KEYS)}: results choose the points ([chains.md](chains.md#let-results-choose-the-values))",
     ),
     job_file.SWEEP: (
         "",
@@ -338,12 +343,12 @@ def keys() -> dict[str, tuple[str, str]]:
         else:
             found[flag.key] = (" ".join(filter(None, (flag.names[0], flag.metavar))), flag.help)
     found |= WORDS
-    return {key: found[key] for key in ORDER if key in (*TOP_KEYS, *TASK_KEYS, job_file.SWEEP)}
+    return {key: found[key] for key in ORDER if key in (*TOP_KEYS, *TASK_KEYS, job_file.SWEEP, job_file.TUNE)}
 
 
 def place(key: str) -> str:
     """Where a key may stand."""
-    if key == job_file.SWEEP or key not in TOP_KEYS:
+    if key in (job_file.SWEEP, job_file.TUNE) or key not in TOP_KEYS:
         return "task"
     return "top, task" if key in TASK_KEYS else "top"
 

@@ -16,7 +16,7 @@ from algorun_client.commands.main import main
 from algorun_client.connection import PollTimes
 from algorun_client.submit.chain import tune_study
 from tests.client.killed_commands import Command
-from tests.conftest import clean_environ
+from tests.conftest import ROOT, clean_environ
 
 pytest.importorskip("optuna")
 QUICK = PollTimes(poll_s=0.05, stream_s=0.0, state_s=0.1, streams_s=0.2, sweep_s=1.0, grace_s=0.1, silence_s=10.0)
@@ -293,6 +293,22 @@ def test_a_job_that_failed_while_nobody_looked_is_not_run_again(laptop):
     assert laptop("submit", "--task", "train") == 0
     assert set(laptop.executions().values()) == {1}
     assert [end["ending"] for end in laptop.kept("ends")] == ["failed", "completed", "completed"]
+
+
+def test_the_example_of_the_page_is_a_tuning(laptop, capfd):
+    """docs/chains.md: a dry run of it shows a point inside of its space."""
+    section = (ROOT / "docs" / "chains.md").read_text().partition("## Let results choose the values")[2]
+    example = re.search(r"```toml\n(.*?)```", section, re.DOTALL)
+    assert example is not None
+    (laptop.folder / "main.py").write_text("")
+    laptop.write(FILE[: FILE.index("[task.train]")] + example[1])
+    assert laptop("submit", "--task", "train", "--dry-run", "--json") == 0
+    said = capfd.readouterr()
+    assert "train: 0 of 30 points are chosen; the next one is shown, and 29 more follow" in said.err
+    shown = json.loads(said.out)["create"]["HyperParameters"]
+    found = re.search(r'"--lr", "([^"]+)", "--batch-size", "(128|256|512)"', json.dumps(shown).replace("\\", ""))
+    assert found is not None, shown
+    assert 1e-5 <= float(found[1]) <= 0.1
 
 
 def test_without_optuna_nothing_is_created(laptop, capfd, monkeypatch):

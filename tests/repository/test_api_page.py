@@ -75,7 +75,7 @@ def test_each_public_function_says_which_ranks_call_it():
 
 
 def test_the_page_has_each_key_of_the_job_file():
-    assert set(api_page.keys()) == set(api_page.EXAMPLES) == {*TOP_KEYS, *TASK_KEYS, job_file.SWEEP}
+    assert set(api_page.keys()) == set(api_page.EXAMPLES) == {*TOP_KEYS, *TASK_KEYS, job_file.SWEEP, job_file.TUNE}
 
 
 @pytest.mark.parametrize("key", api_page.EXAMPLES)
