@@ -11,7 +11,7 @@ import json
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from algorun.common import distributions
 from algorun.common.errors import UserError
@@ -22,6 +22,7 @@ from algorun_client.submit.read.tune import Dimension, Method, TaskTune, ValueCh
 if TYPE_CHECKING:
     import optuna
 
+Value: TypeAlias = str | float
 NAME = "tune"  # of the study: Hyperband sorts points into its brackets by this and by their numbers
 TRIES = 16  # other seeds for a point that was chosen already
 MOST_LISTED = 100_000  # points of a space that are looked through after that
@@ -165,7 +166,7 @@ def rebuilt(asked: TaskTune, points: Iterable[ChosenPoint]) -> TuneStudy:
     return made
 
 
-def _value(dimension: Dimension, text: str) -> Any:
+def _value(dimension: Dimension, text: str) -> Value:
     """The value of a text. Raises ValueError for one that the dimension does not have."""
     if not isinstance(dimension, ValueChoices):
         return dimension.number(text)
@@ -174,5 +175,5 @@ def _value(dimension: Dimension, text: str) -> Any:
     return text
 
 
-def _text(dimension: Dimension, value: Any) -> str:
-    return str(value) if isinstance(dimension, ValueChoices) else dimension.text(value)
+def _text(dimension: Dimension, value: Value) -> str:
+    return str(value) if isinstance(dimension, ValueChoices) else dimension.text(float(value))
