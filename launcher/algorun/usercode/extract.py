@@ -59,7 +59,8 @@ def extract(channel: Channel, say: Callable[[str], None]) -> None:
         with SetupProgress(channel.name, total, say) as progress:
             for path in archives:
                 progress.begins(str(path.relative_to(root)))
-                _unpack(path, channel.name, root, done, progress)
+                if notice := _unpack(path, channel.name, root, done, progress):
+                    say(f"channel {channel.name}, archive {str(path.relative_to(root))}: {notice}")
                 progress.ends(sizes[path])
         took = f"{time.monotonic() - started:.1f} s"
         say(f"unpacked {progress.files} files ({size_text(progress.written)}) of channel {channel.name} in {took}")
@@ -128,8 +129,8 @@ def _stamp(archive: Path) -> list[int]:
     return [found.st_size, found.st_mtime_ns]
 
 
-def _unpack(archive: Path, channel: str, root: Path, done: Extracted, progress: SetupProgress) -> None:
-    """Unpacks one archive into the folder in which it lies."""
+def _unpack(archive: Path, channel: str, root: Path, done: Extracted, progress: SetupProgress) -> str:
+    """Unpacks one archive into the folder in which it lies. Returns a notice for the user, "" without one."""
     where = f"channel {channel!r}, archive {str(archive.relative_to(root))!r}"
     folder, kind = archive.parent, "zip" if archive.name.lower().endswith(ZIP) else "tar"
     unpack = zip_file.unpack if kind == "zip" else _unpack_tar
@@ -151,8 +152,9 @@ def _unpack(archive: Path, channel: str, root: Path, done: Extracted, progress: 
     try:
         with open(archive, "rb") as raw, staged(folder, move) as stage:
             progress.follows(raw)
-            unpack(raw, stage, checker, fits)
+            notice = unpack(raw, stage, checker, fits)
         done.add(archive)
+        return notice
     except DAMAGE as error:
         raise UserError(where, damaged(error, kind), fix="upload it once more") from None
     except OSError as error:
@@ -172,8 +174,8 @@ def _explained(error: OSError, where: str, folder: Path, kind: str) -> UserError
     )
 
 
-def _unpack_tar(raw: zip_file.Raw, stage: Path, checker: Checker, fits: Callable[[tarfile.TarInfo], None]) -> None:
-    """Checks and writes one member after the other, so that data is decompressed only once."""
+def _unpack_tar(raw: zip_file.Raw, stage: Path, checker: Checker, fits: Callable[[tarfile.TarInfo], None]) -> str:
+    """Checks and writes one member after the other, so that data is decompressed only once. Has no notice."""
     with tarfile.open(fileobj=raw, tarinfo=ArchiveMember) as tar:
         for member in iter(functools.partial(_next, tar), None):
             if checker.admits(member):
@@ -181,6 +183,7 @@ def _unpack_tar(raw: zip_file.Raw, stage: Path, checker: Checker, fits: Callable
                 tar.extract(member, stage, **TRUSTED)
         while tar.fileobj is not None and tar.fileobj.read(CHUNK):  # a compressed file has its checksum at the end
             pass
+    return ""
 
 
 def _next(tar: tarfile.TarFile) -> tarfile.TarInfo | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
@@ -14,13 +15,15 @@ from typing import IO, TypeAlias
 from algorun.common.archive_members import CHUNK, Checker
 
 Raw: TypeAlias = IO[bytes]
-ENCRYPTED = 0x1  # bit of a member's flags
+ENCRYPTED, IS_UTF8 = 0x1, 0x800  # bits of a member's flags
+WINDOWS = (0, 10)  # `create_system` of programs there
+OTHER_CODE = "cp437"  # zip's own code page, for names that are not marked as UTF-8
 KINDS = {0: tarfile.REGTYPE, stat.S_IFREG: tarfile.REGTYPE, stat.S_IFDIR: tarfile.DIRTYPE}
 
 
-def unpack(raw: Raw, stage: Path, checker: Checker, fits: Callable[[tarfile.TarInfo], None]) -> None:
-    """Unpacks all members into the folder `stage`. Raises UserError on a forbidden one, an exception of DAMAGE on a
-    damaged file, OSError."""
+def unpack(raw: Raw, stage: Path, checker: Checker, fits: Callable[[tarfile.TarInfo], None]) -> str:
+    """Unpacks all members into the folder `stage`. Returns a notice for the user, "" without one. Raises UserError on a
+    forbidden member, an exception of DAMAGE on a damaged file, OSError."""
     with zipfile.ZipFile(raw) as packed:
         for info in packed.infolist():
             if info.flag_bits & ENCRYPTED:
@@ -39,12 +42,38 @@ def unpack(raw: Raw, stage: Path, checker: Checker, fits: Callable[[tarfile.TarI
             with packed.open(info) as source, open(target, "wb") as out:
                 shutil.copyfileobj(source, out, CHUNK)
             os.chmod(target, member.mode)
+        names = [_name(info) for info in packed.infolist()]
+        return _notice([name for name, is_known in names if not is_known])
+
+
+def _name(info: zipfile.ZipInfo) -> tuple[str, bool]:
+    """The member's name with `/` between folders, and False if nobody knows in which code it was written.
+
+    macOS writes UTF-8 without the mark for it; old .NET programs on Windows write `\\` between folders.
+    """
+    name, is_known = info.filename, bool(info.flag_bits & IS_UTF8) or info.filename.isascii()
+    if not is_known:
+        with contextlib.suppress(UnicodeError):
+            name, is_known = name.encode(OTHER_CODE).decode("utf-8"), True
+    if info.create_system in WINDOWS and "/" not in name:
+        name = name.replace("\\", "/")
+    return name, is_known
+
+
+def _notice(doubtful: list[str]) -> str:
+    if not doubtful:
+        return ""
+    return (
+        f"names that are not UTF-8 are read as code page 437: {len(doubtful)}, such as {doubtful[0]!r}; "
+        "fix: if names or classes look wrong, pack the files on a system with UTF-8 names, or as a tar file"
+    )
 
 
 def _member(info: zipfile.ZipInfo) -> tarfile.TarInfo:
     """The same member as a tar file has it. A link becomes a device: what zip files keep of a link is a file's text."""
-    member = tarfile.TarInfo(info.filename)
+    member = tarfile.TarInfo(_name(info)[0])
     mode = info.external_attr >> 16  # of a zip file that was made on a Unix system; else 0
-    member.type = tarfile.DIRTYPE if info.is_dir() else KINDS.get(stat.S_IFMT(mode), tarfile.CHRTYPE)
+    is_folder = member.name.endswith("/")
+    member.type = tarfile.DIRTYPE if is_folder else KINDS.get(stat.S_IFMT(mode), tarfile.CHRTYPE)
     member.size, member.mode = info.file_size, mode & 0o777
     return member

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tarfile
 import time
+import zipfile
 
 import pytest
 
@@ -90,6 +91,57 @@ def test_a_channel_without_archives_says_so(train):
     (train / "a.csv").write_text("")
     assert run(train) == [f"channel train has no archive to unpack: {train}"]
     assert sorted(os.listdir(train)) == ["a.csv"]
+
+
+# -- names in zip files ------------------------------------------------------------------------------------------------
+
+
+def unmarked(path, name, system=3):
+    """A zip file with one member whose name is these bytes, without the mark for UTF-8."""
+    placeholder = "x" * len(name)
+    info = zipfile.ZipInfo(placeholder)
+    info.create_system = system
+    with zipfile.ZipFile(path, "w") as out:
+        out.writestr(info, "z")
+    path.write_bytes(path.read_bytes().replace(placeholder.encode(), name))
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("pferde/é.txt".encode(), "pferde/é.txt"),  # as macOS writes it
+        ("馬/1.txt".encode(), "馬/1.txt"),
+        ("Käse/1.txt".encode("cp437"), "Käse/1.txt"),
+        ("Käse/1.txt".encode("cp1252"), "KΣse/1.txt"),
+        ("馬/1.txt".encode("cp932"), "ön/1.txt"),
+    ],
+)
+def test_a_name_that_is_not_marked_as_utf_8_is_read_and_a_doubtful_one_is_named(name, read, train):
+    unmarked(train / "a.zip", name)
+    said = run(train)
+    assert plain_text(train) == {read: "z"}
+    doubtful = [line for line in said if "are read as code page 437" in line]
+    if name.decode("utf-8", "replace") == read:
+        assert doubtful == []
+    else:
+        (line,) = doubtful
+        assert line.startswith(
+            f"channel train, archive a.zip: names that are not UTF-8 are read as code page 437: 1, such as {read!r}; fix"
+        )
+
+
+def test_backslashes_of_windows_are_folders_and_those_of_other_systems_are_not(train):
+    unmarked(train / "a.zip", rb"horses\deep\1.txt", system=0)
+    unmarked(train / "b.zip", rb"humans\1.txt", system=3)
+    run(train)
+    assert plain_text(train) == {"horses/deep/1.txt": "z", r"humans\1.txt": "z"}
+
+
+def test_backslashes_of_windows_lead_nowhere_else(train):
+    unmarked(train / "a.zip", rb"..\evil.txt", system=0)
+    with pytest.raises(UserError, match="member '../evil.txt' lies outside"):
+        run(train)
+    assert os.listdir(train.parent) == ["train"]
 
 
 def test_a_folder_that_is_missing_is_refused(tmp_path):
