@@ -60,7 +60,7 @@ def extract(channel: Channel, say: Callable[[str], None]) -> None:
             for path in archives:
                 progress.begins(str(path.relative_to(root)))
                 if notice := _unpack(path, channel.name, root, done, progress):
-                    say(f"channel {channel.name}, archive {str(path.relative_to(root))}: {notice}")
+                    say(f"channel {channel.name}, archive {path.relative_to(root)!s}: {notice}")
                 progress.ends(sizes[path])
         took = f"{time.monotonic() - started:.1f} s"
         say(f"unpacked {progress.files} files ({size_text(progress.written)}) of channel {channel.name} in {took}")

@@ -61,7 +61,7 @@ class Execution:
 
     @property
     def extracted(self) -> list[str]:
-        """The names of the inputs whose tar files are unpacked."""
+        """The names of the inputs whose tar and zip files are unpacked."""
         return [each.name for each in self.spec.inputs if each.extract]
 
 

@@ -98,7 +98,7 @@ def _entrypoint(execution: Execution) -> list[Json]:
 
 def _outputs(folder: str, names: Sequence[str]) -> list[Json]:
     """One output for the whole folder, or one for each name."""
-    pairs = [(name, f"/{name}") for name in names] or [("output", "")]
+    pairs = [(name, f"/{name}") for name in names] or [(rules.WHOLE_OUTPUT, "")]
     return [
         {
             "OutputName": name,

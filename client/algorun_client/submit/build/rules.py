@@ -13,6 +13,7 @@ from algorun_client.submit.read.spec import InputSpec, SourceKind, TaskSpec, Whe
 from algorun_client.submit.read.values import duration_text
 
 CODE_CHANNEL = "code"  # the input that brings the code archive where the launcher cannot fetch it
+WHOLE_OUTPUT = "output"  # the output of a processing task that names none: its whole folder
 MOST_METRICS = 40
 HOUR_S = 3600
 OWN_VARIABLES = ("ALGORUN_REQUEST_FORMAT", "ALGORUN_REQUEST_ID", "ALGORUN_EXTRACT")
@@ -37,6 +38,7 @@ def check(spec: TaskSpec, facts: Facts, files: Mapping[str, int], *, has_code: b
     _tables(spec)
     if spec.kind is Kind.PROCESSING:
         _processing(spec)
+        _names_of_processing(spec, has_code=has_code)
     elif spec.outputs:
         raise UserError(
             "--out",
@@ -174,6 +176,29 @@ def _processing(spec: TaskSpec) -> None:
                 each.where, f"{each.source}: SageMaker mounts file systems for training jobs alone",
                 fix="--kind training, or copy the data to S3",
             )  # fmt: skip
+
+
+def _names_of_processing(spec: TaskSpec, *, has_code: bool) -> None:
+    """SageMaker wants one set of names for the inputs and outputs of a processing job."""
+    inputs = {each.name for each in spec.inputs} | ({CODE_CHANNEL} if has_code else set())
+    for name in spec.outputs:
+        if name in inputs:
+            raise UserError(
+                f"--out {name}",
+                "the program's code is an input of this name"
+                if name == CODE_CHANNEL
+                else "an input of this task has this name",
+                allowed="different names for the inputs and outputs of a processing task",
+                fix="choose another name",
+            )
+    for each in spec.inputs:
+        if each.name == WHOLE_OUTPUT and not spec.outputs:
+            raise UserError(
+                each.where,
+                f"{WHOLE_OUTPUT!r} is the name of this task's output",
+                allowed="different names for the inputs and outputs of a processing task",
+                fix="choose another name, or name the outputs with --out",
+            )
 
 
 def _objects(each: InputSpec, facts: Facts, files: Mapping[str, int], hosts: int) -> None:

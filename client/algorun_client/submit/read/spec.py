@@ -64,7 +64,7 @@ class InputSpec:
     file_system: FileSystemSource | None = None
     shard: bool = False  # each host gets other objects
     fastfile: bool = False  # files are read from S3 when they are opened; otherwise all are copied before the start
-    extract: bool = False  # tar files are unpacked before the ranks start
+    extract: bool = False  # tar and zip files are unpacked before the ranks start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
