@@ -139,6 +139,12 @@ def empty(root):
     return root / "empty", "holds no class folders"
 
 
+def only_a_zip(root):
+    (root / "zipped").mkdir()
+    (root / "zipped" / "horse-or-human.zip").write_text("")
+    return root / "zipped", "no class folders, only 1 .zip; allowed"
+
+
 def flat(root):
     folder = root / "flat"
     folder.mkdir()
@@ -156,7 +162,7 @@ def one_class(root):
     return write_images(root / "c", ["only"], 2), "holds one class, only"
 
 
-@pytest.mark.parametrize("wrong", [missing, a_file, empty, flat, empty_class, one_class])
+@pytest.mark.parametrize("wrong", [missing, a_file, empty, only_a_zip, flat, empty_class, one_class])
 @pytest.mark.parametrize("channel", ["train", "validation"])
 def test_a_channel_that_is_no_image_folder(alone, channels, tmp_path, wrong, channel):
     path, text = wrong(tmp_path)
@@ -165,6 +171,7 @@ def test_a_channel_that_is_no_image_folder(alone, channels, tmp_path, wrong, cha
         alone(*SMALL, "--train", str(other["train"]), "--validation", str(other["validation"]))
     for part in (f"channel '{channel}' at {path}", text, "allowed:", "fix:"):
         assert part in str(caught.value)
+    assert ("algorun_extract" in str(caught.value)) == (wrong is only_a_zip)
 
 
 def test_classes_that_differ(alone, channels, tmp_path):

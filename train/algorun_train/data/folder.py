@@ -18,6 +18,7 @@ __all__ = ["CorruptImageError", "check_classes", "check_header", "decode", "find
 ALLOWED = f"CLASS/*.jpg or *.tar, with two classes or more; images are {IMAGES}"
 COMPRESSED = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 TARS = (".tar", *COMPRESSED)
+UNPACK = "have the zip files unpacked on every host: extract on the input, or the hyperparameter algorun_extract"
 
 
 def list_images(channel: str, root: Path) -> Listing:
@@ -30,7 +31,11 @@ def check_classes(listing: Listing) -> Listing:
     """The listing. Raises UserError if it has fewer than two classes."""
     where = f"channel '{listing.channel}' at {listing.root}"
     if not listing.classes:
-        raise UserError(f"{where} holds no class folders; allowed: {ALLOWED}; fix: put images into a folder per class")
+        only = listing.left_out.named()
+        raise UserError(
+            f"{where} holds no class folders{only and f', only {only}'}; allowed: {ALLOWED}; "
+            f"fix: {UNPACK if _has_zip(listing) else 'put images into a folder per class'}"
+        )
     if len(listing.classes) == 1 and listing.tars is not None:
         raise UserError(
             f"{where} holds one class, {listing.classes[0]}; allowed: two classes or more, {TARS_ALLOWED}; "
@@ -40,6 +45,10 @@ def check_classes(listing: Listing) -> Listing:
         name = listing.classes[0]
         raise UserError(f"{where} holds one class, {name}; allowed: {ALLOWED}; fix: add the other classes' folders")
     return listing
+
+
+def _has_zip(listing: Listing) -> bool:
+    return any(kind == ".zip" for _, kind in listing.left_out.counts)
 
 
 def find_images(channel: str, root: Path, skip_bad: bool = False) -> Listing:
