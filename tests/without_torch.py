@@ -31,6 +31,7 @@ LEFT_OUT: Mapping[str, str] = {
 # Files, tests, and cases of tests (`*` stands for anything).
 FUZZ = "fuzz/test_fuzz.py::test_whatever_comes_is_taken_or_refused_cleanly"
 NEED_TORCH: Mapping[str, str] = {
+    "client/test_horses_or_humans.py": "Pillow, numpy, and a ViT that is trained",
     "launcher/whole/test_first_job.py": "the script trains with torch",
     "launcher/whole/test_job_environment.py::test_ranks_see_the_requirements_and_the_user_s_environment_stays_as_it_is[torchrun]": "torchrun",
     "launcher/whole/test_note_scripts.py": "reads checkpoints",
