@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import errno
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -16,9 +15,7 @@ from typing import NoReturn, Protocol
 from algorun.common import torchrun_options
 from algorun.common.errors import UserError
 from algorun.common.plain_text import plain
-from algorun.common.secret_names import without_secrets
-from algorun.common.secret_values import hidden
-from algorun_client.common import json_lines
+from algorun_client.common import command_line, json_lines
 from algorun_client.common.codes import ClientCode, Source, kind_of
 from algorun_client.common.errors import ApiError, Interrupted
 from algorun_client.common.refusals import explained
@@ -88,7 +85,7 @@ def main(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
     except Undecided as error:
         code = _refused(error, as_json=options.json)
         for choice in CHOICES:
-            print(f"algorun:   {_line([words[0], choice, *words[1:]])}", file=sys.stderr)
+            print(f"algorun:   {command_line.line([words[0], choice, *words[1:]])}", file=sys.stderr)
         return code
     except UserError as error:
         return _refused(error, as_json=options.json)
@@ -122,12 +119,6 @@ def _terminated() -> Iterator[None]:
             signal.signal(each, handler)
 
 
-def _line(words: Sequence[str]) -> str:
-    """A command line to copy. Where it holds secrets, which reach no log, only its begin: `***` must not be sent."""
-    shown = [hidden(word) for word in without_secrets(words)]
-    return plain(f"algorun {shlex.join(words)}" if shown == list(words) else f"algorun {shlex.join(words[:2])} ..")
-
-
 def _interrupted(text: str, *, as_json: bool) -> None:
     end = json_lines.LastObject(code=int(ClientCode.DETACHED), kind="interrupted", text=text)
     if as_json:
@@ -150,6 +141,7 @@ def _parsed(words: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     options = _options(parser, own)
     if split:
         options.program = program
+        options.words = list(words)
     return command, options
 
 

@@ -38,7 +38,9 @@ UNREACHABLE = (
 )  # fmt: skip
 # "The account-level service limit 'ml.p4d.24xlarge for training job usage' is 0 Instances, with current utilization of 0
 # Instances and a request delta of 1 Instances."
-LIMIT = re.compile(r"limit '(?P<name>[^']*)' is (?P<limit>\d+) Instances.* request delta of (?P<asked>\d+) Instances")
+LIMIT = re.compile(
+    r"limit '(?P<name>[^']*)' is (?P<limit>\d+) Instances[^;]* request delta of (?P<asked>\d+) Instances"
+)
 
 
 class Refusal(StrEnum):
@@ -117,6 +119,9 @@ def explained(error: ApiError) -> UserError:
 
 
 def never_fits(text: str) -> bool:
-    """True if one request asks for more instances than the account may ever have: waiting would not help."""
-    found = LIMIT.search(text)
-    return found is not None and int(found["asked"]) > int(found["limit"])
+    """True if one request asks for more instances than the account may ever have: waiting would not help.
+
+    The text may hold the errors of several kinds of hosts, with `;` between them.
+    """
+    found = list(LIMIT.finditer(text))  # one for each kind of hosts that was tried
+    return bool(found) and all(int(each["asked"]) > int(each["limit"]) for each in found)

@@ -41,7 +41,8 @@ class TaskAddress:
     """Where everything of a task is kept: s3://BUCKET/PROJECT/TASK/ (below `prefix`, if there is one).
 
     `task.json`; `state/`; `input/NAME/FINGERPRINT/`; `code/SHA256.tar.gz`; of execution NNNN `jobs/NNNN/request.json`,
-    `jobs/NNNN/fingerprint.json`, `jobs/NNNN/decision` (and `decision-ID`) and `jobs/NNNN/output/`. SageMaker puts a training
+    `jobs/NNNN/fingerprint.json`, `jobs/NNNN/begin.json` (of a series of jobs), `jobs/NNNN/decision` (and `decision-ID`) and
+    `jobs/NNNN/output/`. SageMaker puts a training
     job's archives into `jobs/NNNN/output/JOB/output/`. From another machine everything can be found again.
     """
 
@@ -64,6 +65,10 @@ class TaskAddress:
     def fingerprint(self, number: int) -> str:
         """What decided the result of an execution. Beside its claim, and written before its job is created."""
         return f"{self.execution(number)}/fingerprint.json"
+
+    def begin(self, number: int) -> str:
+        """What an execution of a series of jobs found when it began."""
+        return f"{self.execution(number)}/begin.json"
 
     def output(self, number: int) -> str:
         """The folder for the outputs of an execution, without a slash at its end."""

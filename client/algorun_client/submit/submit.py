@@ -7,9 +7,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from algorun_client.common import json_lines
+from algorun.common.errors import UserError
+from algorun_client.common import command_line, json_lines
 from algorun_client.common.codes import ClientCode
-from algorun_client.common.errors import ApiError, NotFound
+from algorun_client.common.errors import ApiError, Interrupted, NotFound
 from algorun_client.common.refusals import Unanswered, explained
 from algorun_client.connection import Site, connect
 from algorun_client.follow.following import follow_job
@@ -21,10 +22,12 @@ from .build.prepare import prepared
 from .look_up.facts import Facts
 from .look_up.look_up import look_up
 from .place import claim
-from .place.place import HowPlaced, Placed, SubmitFlags, created_before, place, say_without_sending, text_of_done
+from .place.place import HowPlaced, Placed, SubmitFlags, created_before, say_without_sending, text_of_done
 from .place.telling import Telling
 from .read.read import SubmitOrder, read
 from .read.spec import TaskSpec
+from .series.host_choice import place_in_series, start
+from .series.job_series import JobSeries, SeriesRules
 
 
 def run(options: argparse.Namespace, environ: Mapping[str, str], flags: SubmitFlags) -> int:
@@ -35,16 +38,60 @@ def run(options: argparse.Namespace, environ: Mapping[str, str], flags: SubmitFl
     connection = connect_for(asked.spec, environ)
     if options.create_bucket:
         make_bucket(asked.spec, connection)
+    if asked.spec.resources.is_series:
+        return _series(asked, connection, environ, options, flags)
     placed = submit(asked, connection, environ, flags=flags, telling=Telling(options.json))
     del asked  # with its list of files: following may take days
-    if placed.how is HowPlaced.DONE and not options.json:
-        print(f"algorun: {text_of_done(placed)}; --force runs it again", file=sys.stderr)
-        again = f"algorun fetch {placed.job}{connection.options}"
-        print(f"algorun: bring it home with: {again}", file=sys.stderr, flush=True)
+    _say_done(connection, placed, as_json=options.json)
     try:
         return follow_or_leave(connection, placed, as_json=options.json, detach=options.detach)
     except KeyboardInterrupt:  # before the follower answers it itself
         raise created_before(connection, placed) from None
+
+
+def _say_done(connection: Site, placed: Placed, *, as_json: bool) -> None:
+    """Says that a task is done already, and how to fetch what it left."""
+    if placed.how is HowPlaced.DONE and not as_json:
+        print(f"algorun: {text_of_done(placed)}; --force runs it again", file=sys.stderr)
+        again = f"algorun fetch {placed.job}{connection.options}"
+        print(f"algorun: bring it home with: {again}", file=sys.stderr, flush=True)
+
+
+def _series(
+    asked: SubmitOrder, connection: Site, environ: Mapping[str, str], options: argparse.Namespace, flags: SubmitFlags
+) -> int:
+    """Several jobs, one after the other. What they are made of is kept: a later one has the same code."""
+    if options.detach and asked.spec.resources.until_done:
+        raise UserError(
+            "--detach",
+            "with --until-done later jobs have to be created when earlier ones end",
+            fix="drop it, or --no-until-done; Ctrl-C leaves at any time, and the same line goes on",
+        )
+    telling = Telling(options.json)
+    with prepared(asked, look_up(asked.spec, asked.reading, connection, environ)) as make:
+        placed = place_in_series(make, connection, flags=flags, telling=telling)
+        _say_done(connection, placed, as_json=options.json)
+        try:
+            if options.detach or placed.how is HowPlaced.DONE:
+                return follow_or_leave(connection, placed, as_json=options.json, detach=options.detach)
+            later = SubmitFlags(force=flags.runs_anyway)  # the state that a job has left is the next one's
+
+            def place_next() -> Placed:
+                now = make.with_contents(look_up(asked.spec, asked.reading, connection, environ))
+                return place_in_series(now, connection, flags=later, telling=telling)
+
+            how = SeriesRules(spec=asked.spec, address=make.address, as_json=options.json, again=_again(options))
+            return JobSeries(connection, how, place_next).follow(placed)
+        except Interrupted:
+            raise
+        except KeyboardInterrupt:
+            raise created_before(connection, placed) from None
+
+
+def _again(options: argparse.Namespace) -> str:
+    """The line that comes back to the series: the same one, but the state that the jobs have left stays."""
+    own, program = options.words[: len(options.words) - len(options.program)], options.program
+    return command_line.line(["--force" if word == "--clean-state" else word for word in own] + program)
 
 
 def submit(
@@ -54,7 +101,7 @@ def submit(
     placed = None
     try:
         with prepared(asked, look_up(asked.spec, asked.reading, connection, environ)) as make:
-            placed = place(make, connection, flags=flags, telling=telling)
+            placed = place_in_series(make, connection, flags=flags, telling=telling)
     except KeyboardInterrupt:
         if placed is not None:  # while the packed code was removed
             raise created_before(connection, placed) from None
@@ -137,6 +184,7 @@ def _looked_up(asked: SubmitOrder, environ: Mapping[str, str], flags: SubmitFlag
     with prepared(asked, look_up(asked.spec, asked.reading, connection, environ)) as make:
         target = connection.target
         try:
+            make = make.of_choice(start(target, make, flags))
             request = claim.choose(target, make.address, make).request
             say_without_sending(target, make, request, flags)
         except ApiError as error:

@@ -14,7 +14,7 @@ from algorun_client.submit.read import program
 from algorun_client.submit.read.material import Material, fingerprint
 from algorun_client.submit.read.spec import STATE, TaskSpec
 
-from . import channels, fingerprint_parts, parts, processing, ranks_per_host, rules, training
+from . import channels, fingerprint_parts, global_batch, parts, processing, ranks_per_host, rules, training
 from .parts import Execution
 
 LONGEST_KEY = 1024  # bytes of a key in S3
@@ -54,8 +54,11 @@ def build(spec: TaskSpec, facts: Facts, material: Material, number: int | None) 
         job=job_name(address, execution_number),
         inputs=sources.inputs,
     )
-    create = training.create(execution) if spec.kind is Kind.TRAINING else processing.create(execution)
+    create = _create(execution)
     ranks_per_host.check(execution, create)
+    on_others = _as_on_the_first(execution, create)
+    if on_others is not execution:
+        execution, create = on_others, _create(on_others)
     uploads = _uploads(address, material, folders)
     unknown = _unknown(execution, create, sources.assumed, number_is_known=number is not None)
     environment = create["Environment"]
@@ -74,6 +77,21 @@ def build(spec: TaskSpec, facts: Facts, material: Material, number: int | None) 
         fingerprint=fingerprint_parts.of_execution(execution),
         warnings=(*material.notices, *_warnings(spec)),
     )
+
+
+def _create(execution: Execution) -> dict[str, Json]:
+    return training.create(execution) if execution.spec.kind is Kind.TRAINING else processing.create(execution)
+
+
+def _as_on_the_first(execution: Execution, create: Mapping[str, Json]) -> Execution:
+    """One of several kinds of hosts has to hold the program's layout, and keeps its global batch. Raises UserError."""
+    first, spec = execution.spec.resources.first, execution.spec
+    if first is None or spec.kind is not Kind.TRAINING or not execution.material.started.is_bundled:
+        return execution
+    ranks = ranks_per_host.ranks(execution, create, spec.resources.choices[0])
+    of_first = ranks_per_host.ranks(execution, create, first)
+    global_batch.check_stages(spec, ranks)
+    return global_batch.kept(execution, ranks, of_first)
 
 
 def _add_commit(environment: dict[str, Json], commit: str) -> None:

@@ -27,10 +27,27 @@ LARGE_DATA = 2_000_000_000  # bytes that are hashed in some 10 s
 
 
 class Maker:
-    """Makes the request of any execution of a task: the same one each time, byte for byte."""
+    """Makes the request of any execution of a task: the same one each time, byte for byte.
 
-    def __init__(self, asked: SubmitOrder, facts: Facts, material: Material) -> None:
-        self.asked, self.facts, self.material = asked, facts, material
+    `choice`: the kind of hosts, of those that the task may have.
+    """
+
+    def __init__(self, asked: SubmitOrder, facts: Facts, material: Material, choice: int = 0) -> None:
+        self.asked, self.facts, self.material, self.choice = asked, facts, material, choice
+
+    def of_choice(self, choice: int) -> Maker:
+        """The same for other hosts."""
+        return Maker(self.asked, self.facts, self.material, choice)
+
+    def with_contents(self, facts: Facts) -> Maker:
+        """The same with what lies in S3 by now: a later job of a series reads that."""
+        now = replace(self.facts, contents=facts.contents, unread=facts.unread)
+        return Maker(self.asked, now, self.material, self.choice)
+
+    def check(self) -> None:
+        """Raises UserError for what is wrong with the request, whichever hosts the job gets."""
+        for choice in range(len(self.asked.spec.resources.choices)):
+            self.of_choice(choice)(None)
 
     @property
     def address(self) -> TaskAddress:
@@ -39,7 +56,7 @@ class Maker:
 
     def __call__(self, number: int | None) -> Request:
         """The request of an execution; None: its number is unknown. Raises UserError."""
-        request = build(self.asked.spec, self.facts, self.material, number)
+        request = build(self.asked.spec.of_choice(self.choice), self.facts, self.material, number)
         limits.check(input_shape(request.kind), request.create, request.unknown)
         return request
 
@@ -60,7 +77,7 @@ def prepared(asked: SubmitOrder, facts: Facts) -> Iterator[Maker]:
             commit=asked.commit,
             notices=_with_size(asked.notices, code),
         )
-        Maker(asked, facts, material)(None)
+        Maker(asked, facts, material).check()
         yield Maker(asked, facts, replace(material, inputs=asked.hashed or hashed(asked)))
 
 
@@ -68,7 +85,7 @@ def check(asked: SubmitOrder, facts: Facts) -> None:
     """Raises UserError for what is wrong with the request. Packs and hashes nothing."""
     asked = asked.of(references.filled(asked.spec, facts.values))
     code = CodeArchive(sha256=NO_HASH, size=0, data=b"") if asked.code or asked.started.added else None
-    Maker(asked, facts, Material(started=asked.started, code=code, inputs=_sizes(asked)))(None)
+    Maker(asked, facts, Material(started=asked.started, code=code, inputs=_sizes(asked))).check()
 
 
 def hashed(asked: SubmitOrder) -> dict[str, Sequence[LocalFile]]:

@@ -13,9 +13,10 @@ from algorun.common.fast_dataclasses import replace
 from algorun.job import job_input, jobfiles, launch
 from algorun.job.entry import Entry
 from algorun.job.hyperparameter_groups import Hyperparameters
+from algorun.job.launch import Launch
 from algorun_client.common.instance_units import gpus
 from algorun_client.request.model import Json, Kind
-from algorun_client.submit.read.spec import Where
+from algorun_client.submit.read.spec import HostChoice, Where
 
 from .parts import Execution
 
@@ -37,7 +38,7 @@ def check(execution: Execution, create: Mapping[str, Json]) -> None:
     hosts = [(each.instance, each.hosts) for each in resources.groups] or [(resources.instance, resources.hosts)]
     found = [(gpus(instance) or 0, instance, count) for instance, count in hosts]
     most, instance, _ = max(found)
-    if most < 2 or not _is_default(execution, create):
+    if most < 2 or not launch_of(execution, create).is_default:
         return
     spread, count = sum(max(each, 1) * of_group for each, _, of_group in found), resources.all_hosts
     raise Undecided(
@@ -49,11 +50,21 @@ def check(execution: Execution, create: Mapping[str, Json]) -> None:
     )
 
 
-def _is_default(execution: Execution, create: Mapping[str, Json]) -> bool:
-    """True if the launcher would start one rank per host only because nobody has said anything. It is asked itself.
+def ranks(execution: Execution, create: Mapping[str, Json], hosts: HostChoice) -> int:
+    """The number of ranks of a program on these hosts. Raises UserError if it is unknown how many GPUs they have."""
+    slots = launch_of(execution, create).slots
+    of_host = slots.value if slots is not None else gpus(hosts.instance)
+    if of_host is None:
+        raise UserError(
+            "--instance",
+            f"nobody knows how many GPUs {hosts.instance} has, and so how many ranks a host gets",
+            fix="say it: --slots N",
+        )
+    return max(of_host, 1) * hosts.hosts
 
-    Raises UserError for what it would refuse.
-    """
+
+def launch_of(execution: Execution, create: Mapping[str, Json]) -> Launch:
+    """How the launcher would start the ranks. It is asked itself. Raises UserError for what it would refuse."""
     environment, hyperparameters = create["Environment"], create["HyperParameters"]
     assert isinstance(environment, dict)
     assert isinstance(hyperparameters, dict)
@@ -64,4 +75,4 @@ def _is_default(execution: Execution, create: Mapping[str, Json]) -> bool:
     )
     given = replace(given, hyperparameters=Hyperparameters.parse(hyperparameters))
     entry = Entry("bundled" if started.is_bundled else "script", started.program, (), "/", "PROGRAM")
-    return launch.decide(given, entry).is_default
+    return launch.decide(given, entry)

@@ -9,7 +9,7 @@ from algorun.common.bounded_search import compiled
 from algorun.common.errors import UserError
 from algorun_client.request.model import Kind
 from algorun_client.submit.look_up.facts import Facts
-from algorun_client.submit.read.spec import InputSpec, SourceKind, TaskSpec, Where
+from algorun_client.submit.read.spec import InputSpec, ResourceSpec, SourceKind, TaskSpec, Where
 from algorun_client.submit.read.values import duration_text
 
 CODE_CHANNEL = "code"  # the input that brings the code archive where the launcher cannot fetch it
@@ -83,6 +83,20 @@ def _network(spec: TaskSpec) -> None:
         )  # fmt: skip
 
 
+def rate(resources: ResourceSpec) -> float | None:
+    """What all hosts cost for one hour; None if a price is unknown."""
+    groups = [(each.instance, each.hosts) for each in resources.groups] or [(resources.instance, resources.hosts)]
+    if any(instance not in resources.prices for instance, _ in groups):
+        return None
+    return sum(resources.prices[instance] * count for instance, count in groups)
+
+
+def most_cost(resources: ResourceSpec) -> float | None:
+    """The most that one job can cost; None if a price is unknown."""
+    an_hour = rate(resources)
+    return None if an_hour is None else an_hour * (resources.max_run_s + (resources.keep_alive_s or 0)) / HOUR_S
+
+
 def _cost(spec: TaskSpec) -> None:
     """The most that the hosts may cost. --max-run bounds all attempts of a job together; spot instances cost less, never more."""
     resources = spec.resources
@@ -94,9 +108,9 @@ def _cost(spec: TaskSpec) -> None:
             "--max-cost", f"the price of {' and of '.join(unpriced)} is unknown",
             fix=f'price = {{ "{unpriced[0]}" = AMOUNT }} at the top of the job file: of one host for one hour',
         )  # fmt: skip
-    an_hour = sum(resources.prices[instance] * count for instance, count in groups)
+    an_hour = rate(resources) or 0.0
     kept_s = resources.keep_alive_s or 0
-    most = an_hour * (resources.max_run_s + kept_s) / HOUR_S
+    most = most_cost(resources) or 0.0
     if most <= resources.max_cost:
         return
     fits_s = int(resources.max_cost / an_hour * HOUR_S) - kept_s
@@ -161,6 +175,7 @@ def _processing(spec: TaskSpec) -> None:
         ("--spot", resources.spot),
         ("--retries", resources.retries is not None),
         ("--keep-alive", resources.keep_alive_s is not None),
+        ("--until-done", resources.until_done),
         ("--instance-group", bool(resources.groups)),
         ("--hyperparameter", bool(spec.hyperparameters)),
         ("--tensorboard", spec.tensorboard),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TypeAlias
 
 from algorun.common.errors import UserError
 from algorun_client.aws.api import Target
@@ -42,6 +44,8 @@ class Placed:
     job: str
     number: int  # the execution
     how: HowPlaced
+    series: str = ""  # of jobs that go on with each other: the same for each of them
+    choices: int = 1  # kinds of hosts that the task may have
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +73,15 @@ class Earlier:
     differences: tuple[str, ...]
 
 
-def place(make: Maker, connection: Site, *, flags: SubmitFlags, telling: Telling) -> Placed:
+BeforeCreate: TypeAlias = "Callable[[Request], None]"
+
+
+def place(
+    make: Maker, connection: Site, *, flags: SubmitFlags, telling: Telling, before: BeforeCreate | None = None
+) -> Placed:
     """Makes sure that the task has a job: its completed one if nothing has changed, its running one, or a new one.
+
+    `before` is called with the request when all is uploaded, before a job is created; its error refuses the job.
 
     Says what it does, once; only with JSON that a task is done. Raises UserError or ApiError; then no job was created. Raises
     Interrupted after Ctrl-C.
@@ -81,15 +92,21 @@ def place(make: Maker, connection: Site, *, flags: SubmitFlags, telling: Telling
     placed = _created_by_lost_call(connection, make, telling) if flags.lost else None
     while placed is None:
         with contextlib.suppress(EndedSince):  # look again
-            placed = _placed(connection, make, request, flags, telling)
+            placed = _placed(connection, make, flags, telling, before)
     if placed.how is HowPlaced.JOINED:
         _say_what_it_missed(connection.target, placed, request, as_json=telling.as_json)
     return placed
 
 
-def _placed(connection: Site, make: Maker, request: Request, flags: SubmitFlags, telling: Telling) -> Placed:
+def _placed(
+    connection: Site,
+    make: Maker,
+    flags: SubmitFlags,
+    telling: Telling,
+    before: BeforeCreate | None,
+) -> Placed:
     """As `place`. Raises EndedSince if a job of the task has ended between the look and the claim."""
-    target, address = connection.target, make.address
+    target, address, request = connection.target, make.address, make(None)
     history = done.look(target, address)
     if history.is_new:
         task_file.write(target.store, address, history.known)
@@ -104,7 +121,9 @@ def _placed(connection: Site, make: Maker, request: Request, flags: SubmitFlags,
     uploads = f"{address.uri}: its uploads are complete"
     shown = progress.for_command(is_silent=telling.as_json or telling.has_said(uploads))
     try:
-        sent = send(target, address, make, shown, clean_state=flags.clean_state, ended=history.known.settled)
+        sent = send(
+            target, address, make, shown, clean_state=flags.clean_state, ended=history.known.settled, before=before
+        )
     except ApiError as error:
         if error.operation.startswith("Create"):
             telling.first(uploads)

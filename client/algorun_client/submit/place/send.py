@@ -42,11 +42,12 @@ def send(
     *,
     clean_state: bool = False,
     ended: float = math.inf,
+    before: Callable[[Request], None] | None = None,
 ) -> Sent:
     """Makes one job of a request. May be interrupted anywhere: the same call later goes on, and makes no second one.
 
     `make` builds the request of an execution of the task. `clean_state`: its checkpoints are removed first. `ended`, and
-    EndedSince: as `claim.choose`.
+    EndedSince: as `claim.choose`. `before`: is called when all is uploaded, and may refuse the job by an error.
 
     Raises UserError or ApiError; then there is no job. Raises Interrupted after Ctrl-C; then there may be one if its text
     says so.
@@ -59,6 +60,8 @@ def send(
             return Sent(choice.request, joined=True)
         upload(target.store, choice.request, lambda: _uploaded(target, choice.request), progress)
         done.keep_fingerprint(target.store, choice.request)
+        if before is not None:
+            before(choice.request)
         word = hold(target, address, choice.request)
     except Interrupted:
         raise

@@ -16,6 +16,7 @@ SINGLE = (
     *("run", "module", "shell", "code", "max_code", "add", "cwd"),
     *("engine", "slots", "per_gpu", "per_host", "share_nothing", "restarts"),
     *("instance", "hosts", "layout", "volume", "max_run", "max_wait", "max_cost", "spot", "retries", "keep_alive"),
+    "until_done",
     *("subnets", "security_groups", "network_isolation", "out", "tensorboard"),
 )
 # Tables NAME = VALUE. The flag of each is `--FLAG NAME=VALUE`, and may be repeated.

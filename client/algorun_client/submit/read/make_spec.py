@@ -18,7 +18,18 @@ from algorun_client.request.model import Kind
 from . import input_sources, values
 from .job_file import JobFile
 from .layers import FORMS, PRICE, Given, Layer, merged
-from .spec import InputSpec, InstanceGroup, LaunchSpec, Network, Program, ResourceSpec, SourceKind, TaskSpec, Where
+from .spec import (
+    HostChoice,
+    InputSpec,
+    InstanceGroup,
+    LaunchSpec,
+    Network,
+    Program,
+    ResourceSpec,
+    SourceKind,
+    TaskSpec,
+    Where,
+)
 
 T = TypeVar("T")
 
@@ -223,9 +234,11 @@ def _resources(options: _Options, default_instance: str) -> ResourceSpec:
     keep_alive_s = options.get("keep_alive", values.duration_s, None)
     if keep_alive_s is not None and spot:
         raise UserError(options.where("keep_alive"), "spot instances cannot be kept", fix="drop one of the two")
+    first, *others = _choices(options, hosts, layout[0] if layout else None, "" if groups else default_instance)
     return ResourceSpec(
-        instance=options.text("instance") or ("" if groups else default_instance),
-        hosts=layout[0] if layout else hosts or 1,
+        instance=first.instance,
+        hosts=first.hosts,
+        others=tuple(others),
         groups=groups,
         volume_gb=options.get("volume", lambda where, raw: values.count(where, raw, MOST_VOLUME_GB), None),
         spot=spot,
@@ -233,9 +246,24 @@ def _resources(options: _Options, default_instance: str) -> ResourceSpec:
         max_wait_s=(max_wait_s or max_run_s * WAIT_FACTOR) if spot else None,
         retries=options.get("retries", lambda where, raw: values.count(where, raw, MOST_RETRIES), None),
         keep_alive_s=keep_alive_s,
+        until_done=options.get("until_done", values.flag, False),
         max_cost=options.get("max_cost", values.amount, None),
         prices=options.get(PRICE, values.prices, {}),
     )
+
+
+def _choices(options: _Options, hosts: int | None, of_layout: int | None, default: str) -> list[HostChoice]:
+    """The kinds of hosts in order of preference. `hosts`: --hosts, for those that have no number of their own."""
+    none: tuple[tuple[str, int | None], ...] = ((default, None),)
+    found = options.get("instance", values.host_choices, none)
+    for instance, own in found:
+        of_all = of_layout or (hosts if all(number is not None for _, number in found) else None)
+        if own is not None and of_all is not None and own != of_all:
+            other = "-j" if of_layout else options.where("hosts")
+            raise UserError(
+                options.where("instance"), f"{instance}x{own} contradicts {other} {of_all}", fix="drop one of the two"
+            )
+    return [HostChoice(instance=instance, hosts=own or of_layout or hosts or 1) for instance, own in found]
 
 
 def _kind(where: str, raw: object) -> Kind:

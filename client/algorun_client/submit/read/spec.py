@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from algorun_client.request.model import Kind
@@ -77,6 +77,19 @@ class InstanceGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HostChoice:
+    """One of several kinds of hosts, in order of preference: `TYPExN` of --instance."""
+
+    instance: str
+    hosts: int
+
+    @property
+    def text(self) -> str:
+        """`2 x ml.g5.12xlarge`."""
+        return f"{self.hosts} x {self.instance}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """What the ranks run: a program with its arguments, a module (-m), or a shell's command line."""
 
@@ -105,6 +118,8 @@ class ResourceSpec:
 
     instance: str = ""
     hosts: int = 1
+    others: tuple[HostChoice, ...] = ()  # instead of these, where there is no room for them
+    first: HostChoice | None = None  # what was asked for first, where these are the hosts instead of it
     groups: tuple[InstanceGroup, ...] = ()  # instead of `instance` and `hosts`
     volume_gb: int | None = None
     spot: bool = False
@@ -112,8 +127,19 @@ class ResourceSpec:
     max_wait_s: int | None = None  # of spot: waiting and running together
     retries: int | None = None  # of the whole job, after an error of SageMaker's own
     keep_alive_s: int | None = None
+    until_done: bool = False  # after an end of its hosts, and not of its program, another job goes on
     max_cost: float | None = None  # in the currency of `prices`
     prices: Mapping[str, float] = field(default_factory=dict)  # of one host for one hour, by instance type
+
+    @property
+    def choices(self) -> tuple[HostChoice, ...]:
+        """All kinds of hosts that the job may get, the first one first."""
+        return (HostChoice(instance=self.instance, hosts=self.hosts), *self.others)
+
+    @property
+    def is_series(self) -> bool:
+        """True if one job may be followed by another one of the task."""
+        return self.until_done or bool(self.others)
 
     @property
     def all_hosts(self) -> int:
@@ -167,6 +193,14 @@ class TaskSpec:
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
     unfilled: tuple[str, ...] = ()  # words such as {task:train/loss} whose values are not known yet
     sweep_of: str = ""  # of a point of a sweep: the swept task, whose code and inputs it uses
+
+    def of_choice(self, number: int) -> TaskSpec:
+        """The task on one of its kinds of hosts."""
+        if not self.resources.others:
+            return self
+        first, chosen = self.resources.choices[0], self.resources.choices[number]
+        resources = replace(self.resources, instance=chosen.instance, hosts=chosen.hosts, others=(), first=first)
+        return replace(self, resources=resources)
 
     @property
     def folder(self) -> str:

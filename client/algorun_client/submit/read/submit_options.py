@@ -59,7 +59,7 @@ FLAGS = {
         Flag("tensorboard", ("--tensorboard",), "", "S3 gets what the program writes to $ALGORUN_TENSORBOARD_DIR, while it runs"),
     ),
     "hosts": (
-        Flag("instance", ("--instance",), "TYPE", "such as ml.g5.12xlarge"),
+        Flag("instance", ("--instance",), "TYPE", "such as ml.g5.12xlarge; several: the next where there is no room"),
         Flag("hosts", ("--hosts",), "N", "number of hosts (default: 1)"),
         Flag("instance_groups", (), "", ""),
         Flag("volume", ("--volume",), "GB", "disk of each host (default: 30)"),
@@ -68,6 +68,7 @@ FLAGS = {
         Flag("spot", ("--spot",), "", "take spot instances, which AWS may take back: the program must resume"),
         Flag("max_wait", ("--max-wait",), "TIME", "of spot: waiting and running together (default: twice --max-run)"),
         Flag("retries", ("--retries",), "N", "let SageMaker start the job again, up to N times, after an error of its own"),
+        Flag("until_done", ("--until-done",), "", "after a job that ran out of time or lost its hosts go on in another one"),
         Flag("keep_alive", ("--keep-alive",), "TIME", "keep the hosts, and pay for them, for the next job (warm pool)"),
     ),
     "network and keys": (

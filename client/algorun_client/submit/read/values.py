@@ -20,6 +20,7 @@ SIZE_UNITS = ("b", "kb", "mb", "gb", "tb")
 CHANNEL = re.compile(r"[A-Za-z0-9._-]{1,64}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MOST_HOSTS = 10_000
+MOST_CHOICES = 10  # kinds of hosts: each may wait for an hour before AWS says that it has none
 PRICES = '{ "ml.g5.12xlarge" = 5.67 }: the price of one host for one hour, by instance type'
 
 
@@ -150,6 +151,20 @@ def group(where: str, name: str, raw: object) -> InstanceGroup:
     if not cross or not hosts.isdigit() or not instance.startswith("ml."):
         raise UserError(where, f"{raw!r} is not TYPExN", allowed="such as gpu=ml.g5.12xlargex2")
     return InstanceGroup(name=name, instance=instance, hosts=count(where, hosts))
+
+
+def host_choices(where: str, raw: object) -> tuple[tuple[str, int | None], ...]:
+    """`TYPE`, or several in order of preference: `TYPE,TYPExN` or a list. The number of hosts is None where none is given."""
+    found: list[tuple[str, int | None]] = []
+    for name in names(where, raw):
+        instance, cross, hosts = name.rpartition("x")
+        own = (instance, count(where, hosts)) if cross and hosts.isdigit() else (name, None)
+        if own in found:
+            raise UserError(where, f"{name!r} comes twice", fix="drop one of the two")
+        found.append(own)
+    if not 1 <= len(found) <= MOST_CHOICES:
+        raise UserError(where, f"{len(found)} kinds of hosts", allowed=f"1 to {MOST_CHOICES}", fix="name fewer")
+    return tuple(found)
 
 
 def channel_name(where: str, name: str) -> str:

@@ -1,0 +1,146 @@
+"""Follows the jobs of a series to the last one's end, and lets the next one be created where there is to be one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from algorun.common.errors import UserError
+from algorun_client.aws.api import Target
+from algorun_client.common import json_lines
+from algorun_client.common.errors import ApiError, Interrupted
+from algorun_client.connection import Site
+from algorun_client.follow.follower import follow
+from algorun_client.follow.following import open_view
+from algorun_client.follow.outcome import Ending, Outcome
+from algorun_client.follow.view import View
+from algorun_client.request.model import Request, TaskAddress
+from algorun_client.submit.build import rules
+from algorun_client.submit.place.place import Placed
+from algorun_client.submit.read.spec import ResourceSpec, TaskSpec
+
+from . import history, job_begin
+from .job_begin import EMPTY, JobBegin
+from .next_hosts import NextHosts
+from .next_job import Decision, EndedJob, SeriesSum, decide, sum_of, summed, told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesRules:
+    """How the jobs of a task follow each other."""
+
+    spec: TaskSpec
+    address: TaskAddress
+    as_json: bool
+    again: str  # the line that comes back to the series
+
+
+def ends_of(target: Target, placed: Placed, how: SeriesRules) -> tuple[list[EndedJob], Decision]:
+    """The ended jobs of a series, the newest first, and what follows the newest. Raises ApiError or UserError."""
+    ended = history.ended_jobs(target, how.address, placed.series, newest=placed.number)
+    return ended, decide(ended, until_done=how.spec.resources.until_done, choices=placed.choices)
+
+
+def keeping(
+    target: Target, resources: ResourceSpec, placed_as: JobBegin, address: TaskAddress
+) -> Callable[[Request], None]:
+    """What is done before a job is created: the most that it may cost is counted, and what it finds is kept.
+
+    `placed_as`: without a state if it is to be listed.
+    """
+
+    def before(request: Request) -> None:
+        if not placed_as.is_first:
+            past = history.ended_jobs(target, address, placed_as.series)
+            check_cost(resources, sum_of(past, resources.prices))
+        state = EMPTY if placed_as.is_first else job_begin.state_now(target.store, address)
+        begin = JobBegin(placed_as.series, placed_as.choice, state, placed_as.is_first)
+        job_begin.write(target.store, address, request.number, begin)
+
+    return before
+
+
+def check_cost(resources: ResourceSpec, past: SeriesSum) -> None:
+    """Raises UserError if the next job could bring all jobs of a series above --max-cost."""
+    most = rules.most_cost(resources)
+    if not resources.until_done or resources.max_cost is None or most is None or not past.amount:
+        return
+    if past.amount + most > resources.max_cost:
+        raise UserError(
+            "--max-cost",
+            f"the jobs so far cost {past.amount:.2f}, and the next one may cost {most:.2f}",
+            allowed=f"up to {resources.max_cost:.2f} for all jobs of --until-done",
+            fix="a shorter --max-run, fewer hosts, or a higher --max-cost; the state stays, and the next job goes on with it",
+        )
+
+
+class JobSeries:
+    """The jobs of one task. `place_next` makes sure that the next one exists."""
+
+    def __init__(self, connection: Site, how: SeriesRules, place_next: Callable[[], Placed]) -> None:
+        self._connection, self._how, self._place_next = connection, how, place_next
+
+    def follow(self, placed: Placed) -> int:
+        """Returns the exit code of the last job. Raises UserError, ApiError or Interrupted where the next one cannot be created."""
+        while True:
+            code, goes_on = self._one(placed)
+            if not goes_on:
+                return code
+            placed = self._next()
+
+    def _next(self) -> Placed:
+        try:
+            return self._place_next()
+        except KeyboardInterrupt as stop:
+            text = f"{stop}; " if isinstance(stop, Interrupted) else ""
+            hanging = isinstance(stop, Interrupted) and stop.hanging
+            raise Interrupted(f"{text}come back with: {self._how.again}", hanging=hanging) from None
+        except (ApiError, UserError):
+            self._say(f"come back with: {self._how.again}")
+            raise
+
+    def _one(self, placed: Placed) -> tuple[int, bool]:
+        """Follows one job. Returns its exit code, and True if another one is to follow."""
+        connection, as_json = self._connection, self._how.as_json
+        view = open_view(as_json, connection.pace.grace_s, connection.all_lines(placed.job))
+        try:
+            outcome = follow(connection.following(), placed.kind, placed.job, view, connection.pace)
+            if outcome.kind in (Ending.DETACHED, Ending.CONTACT_LOST):
+                view.end(placed.job, outcome, self._how.again)
+                return outcome.code, False
+            try:
+                ended, decision = ends_of(connection.target, placed, self._how)
+            except (ApiError, UserError) as error:  # how the job ended is known
+                view.note(f"what the job has done cannot be looked up: {error}; come back with: {self._how.again}")
+                view.end(placed.job, outcome, self._how.again)
+                return outcome.code, False
+            self._show(view, placed, outcome, ended, decision)
+        finally:
+            view.close()
+        return outcome.code, decision.goes_on
+
+    def _show(self, view: View, placed: Placed, outcome: Outcome, ended: list[EndedJob], decision: Decision) -> None:
+        total, newest = sum_of(ended, self._how.spec.resources.prices), ended[0]
+        if decision.goes_on:
+            if not self._how.as_json:  # there the job's last state has its outcome, and `end` ends the command
+                view.end(placed.job, outcome, "")
+            if decision.other_hosts:
+                NextHosts.after(self._how.spec, newest.choice, outcome.text).say(as_json=self._how.as_json)
+            else:
+                self._say(told(newest, decision.text, total), event="next_job", job=placed.job, cost=total.amount)
+            return
+        if decision.text:
+            view.note(decision.text)
+        if total.jobs > 1:
+            if self._how.as_json:
+                json_lines.write("jobs", jobs=total.jobs, billable_s=total.paid_s, cost=total.amount)
+            else:
+                view.note(summed(total))
+        view.end(placed.job, outcome, "")
+
+    def _say(self, text: str, event: str = "note", **fields: object) -> None:
+        if self._how.as_json:
+            json_lines.write(event, text=text, **fields)
+        else:
+            print(f"algorun: {text}", file=sys.stderr, flush=True)
