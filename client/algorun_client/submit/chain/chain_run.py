@@ -66,6 +66,7 @@ class ChainRun:
     """One chain, to its end. `place` makes sure that a task has a job; `describe` asks for its state.
 
     `open_tuning` begins the tuning of a node, or goes on with it: its points become nodes of the chain as they are chosen.
+    `next_job` says why another job of a task is to follow one that has not completed; "" if none is.
     """
 
     def __init__(
@@ -77,9 +78,10 @@ class ChainRun:
         pace: PollTimes,
         queue_s: float,
         open_tuning: Callable[[Node], Tuning] | None = None,
+        next_job: Callable[[Node, Placed], str] = lambda node, placed: "",
     ) -> None:
         self._plan, self._place, self._describe, self._view = plan, place, describe, view
-        self._open_tuning = open_tuning
+        self._open_tuning, self._next_job = open_tuning, next_job
         self.chain: Chain = plan.chain  # it grows
         self.tunings: dict[str, Tuning] = {}  # by table
         self._pace, self._queue_s = pace, queue_s
@@ -183,6 +185,9 @@ class ChainRun:
             return
         if outcome.kind is Ending.COMPLETED:
             self._set(task, Status.COMPLETED, placed.job)
+            return
+        if why := self._next_job(node, placed):
+            self._set(task, Status.WAITING, placed.job, why)
             return
         self._fail(node, _of_job(task, placed.job, outcome))
 

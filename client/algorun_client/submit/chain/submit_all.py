@@ -30,6 +30,8 @@ from algorun_client.submit.place.telling import Telling
 from algorun_client.submit.read import tune, values
 from algorun_client.submit.read.read import SubmitOrder
 from algorun_client.submit.read.spec import TaskSpec
+from algorun_client.submit.series.host_choice import start
+from algorun_client.submit.series.job_series import SeriesRules, ends_of, text_of_next
 from algorun_client.submit.submit import connect_for, make_bucket, submit
 
 from . import chain_plan, sweep_results, tune_study, tuning
@@ -132,6 +134,8 @@ def _print(plan: ChainPlan, connections: _Connections, flags: SubmitFlags, *, as
                 request = make(None)
                 if target is not None:
                     try:
+                        make = make.of_choice(start(target, make, flags))
+                        request = make(None)
                         say_without_sending(target, make, request, flags, f"{spec.task}: ")
                     except ApiError as error:
                         raise explained(error) from None
@@ -176,10 +180,12 @@ def carry_out(
 
     lost: set[str] = set()  # tasks whose job exists or not: the answer to Create was lost, and their state is removed
     telling = Telling(as_json)
-    after_loss = SubmitFlags(force=flags.runs_anyway, lost=True)
+    after_loss, again = SubmitFlags(force=flags.runs_anyway, lost=True), SubmitFlags(force=flags.runs_anyway)
+
+    going_on: set[str] = set()  # tasks whose state is kept for another job
 
     def place(asked: SubmitOrder) -> Placed:
-        now = after_loss if asked.spec.task in lost else flags
+        now = after_loss if asked.spec.task in lost else again if asked.spec.task in going_on else flags
         try:
             return submit(asked, connections.of(asked.spec), connections.environ, flags=now, telling=telling)
         except ApiError as error:
@@ -201,7 +207,14 @@ def carry_out(
             anew=flags.runs_anyway, grace_s=site.pace.grace_s, note=view.note,
         )  # fmt: skip
 
-    chain_run = ChainRun(plan, place, look, view, first.pace, queue_s, open_tuning)
+    def next_job(node: Node, placed: Placed) -> str:
+        why = why_next(connections.of(node.spec), node.spec, placed, view)
+        if why:
+            going_on.add(node.spec.task)
+            lost.discard(node.spec.task)
+        return why
+
+    chain_run = ChainRun(plan, place, look, view, first.pace, queue_s, open_tuning, next_job)
     try:
         try:
             chain_run.run()
@@ -228,6 +241,20 @@ def carry_out(
             )
         view.note(_left(chain_run, flags))
         raise
+
+
+def why_next(connection: Site, spec: TaskSpec, placed: Placed, view: ChainView) -> str:
+    """Why another job of the task follows this one, which has ended without completing it; "" if none does."""
+    if not spec.resources.is_series:
+        return ""
+    address = task_address(spec, Facts(bucket=spec.bucket or connection.default_bucket()))
+    how = SeriesRules(spec=spec, address=address, as_json=False, again="")
+    ended, decision = ends_of(connection.target, placed, how)
+    if not decision.goes_on:
+        if decision.text:
+            view.note(f"{spec.task}: {decision.text}")
+        return ""
+    return text_of_next(how, ended, decision)
 
 
 def _left(chain_run: ChainRun, flags: SubmitFlags) -> str:

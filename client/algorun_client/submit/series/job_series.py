@@ -42,6 +42,14 @@ def ends_of(target: Target, placed: Placed, how: SeriesRules) -> tuple[list[Ende
     return ended, decide(ended, until_done=how.spec.resources.until_done, choices=placed.choices)
 
 
+def text_of_next(how: SeriesRules, ended: list[EndedJob], decision: Decision) -> str:
+    """One line before the next job: how the last one ended, and on which hosts the next one is to run if they are others."""
+    newest = ended[0]
+    if decision.other_hosts:
+        return NextHosts.after(how.spec, newest.choice, newest.outcome.text).text
+    return told(newest, decision.text, sum_of(ended, how.spec.resources.prices))
+
+
 def keeping(
     target: Target, resources: ResourceSpec, placed_as: JobBegin, address: TaskAddress
 ) -> Callable[[Request], None]:

@@ -161,3 +161,17 @@ def test_a_job_file_has_them_as_a_list(client):
 
     assert main(["submit", "--where", "local"], clean_environ()) == 0
     assert client.world.hosts == TYPES[1:]
+
+
+def test_a_chain_takes_the_next_hosts_and_waits_where_none_has_room(client, monkeypatch):
+    (client.folder / "algorun.toml").write_text(
+        '[task.train]\nrun = ["train.py"]\ninstance = "ml.g5.2xlarge,ml.g6.2xlargex2"\n'
+    )
+    client.world = PlannedWorld(CAPACITY, DONE)
+    assert client("--all", *BOTH, program=()) == 0
+    assert client.world.hosts == TYPES
+    assert "algorun: train: waiting: no room for 1 x ml.g5.2xlarge (CapacityError: " in client.said
+    client.world = PlannedWorld(DONE)
+    client.world.refuses = ("ml.g5.2xlarge", "ml.g6.2xlarge")
+    assert client("--all", *BOTH, program=()) == 72  # a quota of 0 never has room
+    assert "no room for any of the 2 kinds of hosts" in client.said

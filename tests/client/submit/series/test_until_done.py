@@ -220,3 +220,25 @@ def test_what_cannot_go_on_is_refused(client, words, error):
     assert client(*words) == 64
     assert error in client.said
     assert client.world.puts == []
+
+
+def test_jobs_of_a_chain_go_on_too(client):
+    (client.folder / "algorun.toml").write_text(
+        'until_done = true\nprice = { "ml.g5.2xlarge" = 2 }\n[task.train]\nrun = ["train.py"]\n'
+        '[task.later]\nrun = ["train.py"]\nin.m = "task:train/state"\n'
+    )
+    client.world = PlannedWorld(writing(LIMIT, "a"), LOST, writing(LIMIT, "b"), DONE, DONE)
+    assert client("--all", "--clean-state", program=()) == 0
+    jobs = [name.partition("images-")[2][:-12] for name in client.world.jobs]
+    assert jobs == ["train", "train", "train", "train", "later"]
+    assert "algorun: train: waiting: job images-train-0001-" in client.said
+    assert "ran out of time (exit 74); it left 1 file of state (it found no state); cost so far 2.00\n" in client.said
+    assert client.said.splitlines()[-1].startswith("algorun: 2 of 2 jobs completed: exit 0")
+
+
+def test_a_task_of_a_chain_without_progress_fails(client):
+    (client.folder / "algorun.toml").write_text('until_done = true\n[task.train]\nrun = ["train.py"]\n')
+    client.world = PlannedWorld(writing(LIMIT, "a"), LIMIT, LIMIT, DONE)
+    assert client("--all", program=()) == 74
+    assert client.world.creates == 3
+    assert "algorun: train: --until-done ends: 2 jobs in a row" in client.said
