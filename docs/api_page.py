@@ -95,6 +95,7 @@ EXAMPLES = {
     "max_wait": '"1d12h"',
     "max_cost": "50",
     "spot": "true",
+    "until_done": "true",
     "retries": "2",
     "keep_alive": '"30m"',
     "subnets": '["subnet-0a1b2c3d"]',

@@ -32,6 +32,7 @@ LEFT_OUT: Mapping[str, str] = {
 FUZZ = "fuzz/test_fuzz.py::test_whatever_comes_is_taken_or_refused_cleanly"
 NEED_TORCH: Mapping[str, str] = {
     "client/test_horses_or_humans.py": "Pillow, numpy, and a ViT that is trained",
+    "client/test_job_series.py::test_ddp_on_other_hosts_has_the_same_global_batch[server]": "runs ddp",
     "launcher/whole/test_first_job.py": "the script trains with torch",
     "launcher/whole/test_job_environment.py::test_ranks_see_the_requirements_and_the_user_s_environment_stays_as_it_is[torchrun]": "torchrun",
     "launcher/whole/test_note_scripts.py": "reads checkpoints",

@@ -86,11 +86,11 @@ class App:
         return self._call(request)
 
     def _control(self, request: Request) -> Response:
-        """GET shows the faults, POST sets them. {"interrupt": JOB} takes the hosts of a spot job away."""
+        """GET shows the faults, POST sets them. {"interrupt": JOB} takes the hosts of a spot job away, with "for_good" until its time is over."""
         if request.method == "POST":
             values = json.loads(request.get_data() or b"{}")
             if "interrupt" in values:
-                self._platform.interrupt(values["interrupt"])
+                self._platform.interrupt(values["interrupt"], for_good=values.get("for_good", False))
             else:
                 try:
                     self._faults.set(values)
@@ -112,10 +112,13 @@ class App:
 
     def _create(self, kind: Kind, request: Mapping[str, Any]) -> Answer:
         with self._creating:  # two calls at once count each other
-            limit = 0 if self._faults.quota else self._faults.instances
-            if self._faults.quota or limit:
+            instance, _ = _hosts(request)
+            has_quota = not self._faults.quota and instance not in self._faults.without_quota.split(",")
+            limit = self._faults.instances if has_quota else 0
+            if not has_quota or limit:
                 self._within(limit, kind, request)
-            arn = self._platform.accept(kind, request, failure=CAPACITY if self._faults.capacity else "")
+            has_room = not self._faults.capacity and instance not in self._faults.without_capacity.split(",")
+            arn = self._platform.accept(kind, request, failure="" if has_room else CAPACITY)
         return {f"{kind.value.capitalize()}JobArn": arn}
 
     def _within(self, limit: int, kind: Kind, request: Mapping[str, Any]) -> None:

@@ -24,6 +24,8 @@ class Faults:
     quota: bool = False  # CreateX is refused
     instances: int = 0  # CreateX is refused if jobs of a kind would hold more instances of a type; 0: no limit
     capacity: bool = False  # CreateX is accepted, and the job fails
+    without_quota: str = ""  # CreateX is refused for these instance types, with commas between them
+    without_capacity: str = ""  # CreateX is accepted for these types, and the job fails
     lose_answers: int = 0  # so many CreateX are carried out, but their answer is a 500
     late_s: float = 0.0  # log events come up to this much later, and out of order
     streams: int = 1  # the lines of each host go to so many streams in turn

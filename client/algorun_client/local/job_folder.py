@@ -109,6 +109,11 @@ class JobFolder:
         return self.path / "interrupt"
 
     @property
+    def without_hosts(self) -> Path:
+        """Exists if there are no other hosts for a job that was interrupted."""
+        return self.path / "without-hosts"
+
+    @property
     def started(self) -> Path:
         """Exists once a runner has begun."""
         return self.path / "started"

@@ -164,11 +164,16 @@ class LocalPlatform:
         folder.stop.touch()
         return {}
 
-    def interrupt(self, job: str) -> None:
-        """Takes the hosts of a spot training job away, as AWS does; the job starts again. Raises NotFound, ApiError."""
+    def interrupt(self, job: str, *, for_good: bool = False) -> None:
+        """Takes the hosts of a spot training job away, as AWS does; the job starts again. Raises NotFound, ApiError.
+
+        `for_good`: AWS has no others, so the job waits for them until its time is over.
+        """
         folder, record = self._look(Kind.TRAINING, job, "Interrupt")
         if record.has_ended or not folder.read("request.json").get("EnableManagedSpotTraining"):
             raise ApiError("ValidationException", f"{job} is not a spot job that runs", "Interrupt")
+        if for_good:
+            folder.without_hosts.touch()
         folder.interrupt.touch()
 
     def list_training_jobs(self, **query: object) -> Answer:

@@ -78,6 +78,9 @@ class Runner:
                 self._move("Interrupted")
                 self._folder.interrupt.unlink(missing_ok=True)
                 self._move("Starting")
+                while self._folder.without_hosts.exists():
+                    self._check()
+                    time.sleep(POLL_S)
         except EndAsked as asked:
             self._finish("Stopped", secondary=asked.why.value)
         except (ApiError, ValueError, OSError) as error:
