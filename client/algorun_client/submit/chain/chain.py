@@ -83,6 +83,7 @@ def make(
         if task in tunes:
             check_metric(f"{tunes[task].where} goal", tunes[task].goal.metric, task, known[task].metrics)
             tune.check_space(specs[task], tunes[task])
+            _check_one_job(specs[task], tunes[task])
     nodes: list[Node] = []
     for task in _ordered(reads):
         nodes += _nodes(specs[task], sweeps.get(task), tunes.get(task), tuple(reads[task]))
@@ -92,6 +93,16 @@ def make(
         sweeps={task: sweeps[task] for task in tables if task in sweeps},
         tunes={task: tunes[task] for task in tables if task in tunes},
     )
+
+
+def _check_one_job(spec: TaskSpec, asked: TaskTune) -> None:
+    """Raises UserError for a task whose points could become several jobs: a tuning counts one job for each."""
+    if spec.resources.is_series:
+        raise UserError(
+            asked.where,
+            f"task {spec.task!r} has until_done or several instance types, and a point of a tuning has one job",
+            fix="drop until_done, and name one instance type",
+        )
 
 
 def _check_names(nodes: Sequence[Node]) -> None:

@@ -91,3 +91,14 @@ def test_a_point_of_a_sweep_and_a_task_share_no_name_whichever_is_submitted(task
         UserError, match=r"two tasks are called 'train.lr-1': see \[task.train.lr-1\] and \[task.train\]"
     ):
         made(text, task)
+
+
+TUNE = '[task.t.tune]\ngoal = "min:loss"\npoints = 3\nspace = { lr = { from = 0.1, to = 1.0 } }\n'
+
+
+@pytest.mark.parametrize("key", ["until_done = true", 'instance = "ml.g5.xlargex1,ml.g5.2xlargex1"'])
+def test_a_point_of_a_tuning_has_one_job(key):
+    text = f'[task.t]\nrun = ["a.py", "--lr", "1"]\nmetrics.loss = "loss ([0-9.]+)"\n{key}\n{TUNE}'
+    file = job_file.parse(text.encode(), "algorun.toml", FOLDER)
+    with pytest.raises(UserError, match="a point of a tuning has one job; fix: drop until_done, and name one"):
+        chain.make({"t": spec(toml=text, task="t")}, file.sweeps, known_tasks(file), ["t"], file.tunes)
