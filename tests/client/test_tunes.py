@@ -316,7 +316,7 @@ def test_without_optuna_nothing_is_created(laptop, capfd, monkeypatch):
     assert laptop("submit", "--task", "train") == 64
     (line,) = capfd.readouterr().err.splitlines()
     assert re.search(
-        r"\[task.train.tune\]: optuna, which chooses the points, is not installed; fix: .*install.* optuna", line
+        r"\[task.train.tune\]: optuna, which chooses the points, is not installed; fix: .*install.*optuna", line
     )
     assert not laptop.root.exists()
     assert laptop("results", "train") == 0  # reading needs no Optuna

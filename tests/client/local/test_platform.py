@@ -91,7 +91,10 @@ FSX = {
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"ChannelName": "a", "DataSource": {"FileSystemDataSource": FSX}}, "input a: is no data of S3"),
+        (
+            {"ChannelName": "a", "DataSource": {"FileSystemDataSource": FSX}},
+            "input a: on this machine the file system is",
+        ),
         ({**channel("a", f"{BUCKET}/code/"), "InputMode": "Pipe"}, "input a: Pipe mode needs AWS"),
         (
             channel("a", f"{BUCKET}/code/", S3DataType="AugmentedManifestFile"),
