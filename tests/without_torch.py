@@ -31,7 +31,7 @@ LEFT_OUT: Mapping[str, str] = {
 # Files, tests, and cases of tests (`*` stands for anything).
 FUZZ = "fuzz/test_fuzz.py::test_whatever_comes_is_taken_or_refused_cleanly"
 NEED_TORCH: Mapping[str, str] = {
-    "client/local/test_tensorboard.py": "TensorBoard's writer is torch's",
+    "client/local/test_tensorboard.py": "TensorBoard",
     "client/test_horses_or_humans.py": "Pillow, numpy, and a ViT that is trained",
     "client/test_job_series.py::test_ddp_on_other_hosts_has_the_same_global_batch[server]": "runs ddp",
     "launcher/whole/test_first_job.py": "the script trains with torch",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import pytest
 
@@ -96,6 +97,7 @@ def test_a_machine_that_mounts_nothing_has_a_link_and_says_so(local, data, nothi
             (tree / folder).mkdir(parents=True)
     try:
         hosts.start(trees, {host: tmp_path / f"{host}.log" for host in trees})
+        hosts.signal(signal.SIGKILL)  # what is said is said before the launcher starts
         while not hosts.have_ended:
             hosts.pump(0.1)
     finally:

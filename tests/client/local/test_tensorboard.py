@@ -13,9 +13,12 @@ from tests.conftest import clean_environ
 # Writes a value, waits for the test, and fails: what TensorBoard has got by then is there all the same.
 PROGRAM = """
 import os, pathlib, sys, time
-from torch.utils.tensorboard import SummaryWriter
-events = SummaryWriter(os.environ["ALGORUN_TENSORBOARD_DIR"])
-events.add_scalar("loss", 0.5, int(os.environ["RANK"]))
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.summary.writer.event_file_writer import EventFileWriter  # what torch's SummaryWriter writes with
+events = EventFileWriter(os.environ["ALGORUN_TENSORBOARD_DIR"])
+value = Summary.Value(tag="loss", simple_value=0.5)
+events.add_event(Event(step=int(os.environ["RANK"]), wall_time=time.time(), summary=Summary(value=[value])))
 events.flush()
 end = time.monotonic() + 60
 while not pathlib.Path(sys.argv[1]).exists() and time.monotonic() < end:
