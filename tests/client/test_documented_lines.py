@@ -40,6 +40,11 @@ echo "a cat" > cat.txt && touch -d @0 cat.txt && tar -cf images.tar cat.txt && r
 FAILS = 'import os, sys; print("rank", os.environ["RANK"]); sys.exit(3 * int(os.environ["RANK"]))'
 
 
+# Not here: what ends in dots, containers, a VPC of one's own (submit/look_up/test_network.py, local/test_file_systems.py), and
+# a bundled program, whose reports have speeds (test_job_series.py).
+ELSEWHERE = {"..", "--docker", "--subnets", "ddp"}
+
+
 def documented():
     """The lines of the pages that submit, each once: without the program's name, and without what only AWS needs."""
     found = {}
@@ -48,7 +53,7 @@ def documented():
         lines = [line for _, block in BLOCK.findall(text) for line in block.replace("\\\n", " ").splitlines()]
         lines += re.findall(r"`(algorun submit [^`]*)`", text) if page == "README.md" else []
         for line in lines:
-            if line.startswith("algorun submit ") and not {"..", "--docker"} & set(line.split()):
+            if line.startswith("algorun submit ") and not ELSEWHERE & set(line.split()):
                 words = shlex.split(line, comments=True)[2:]
                 if "--all" in words:  # several jobs: test_chains
                     continue
