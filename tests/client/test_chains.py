@@ -14,12 +14,10 @@ from pathlib import Path
 import boto3
 import pytest
 
-from algorun_client import connection
 from algorun_client.commands.main import main
 from algorun_client.connection import PollTimes
 from tests.client.killed_commands import Command
-from tests.conftest import clean_environ
-from tests.sagemaker_server.server_process import REGION, running
+from tests.client.places import go_to, server_with_bucket
 
 QUICK = PollTimes(poll_s=0.05, stream_s=0.0, state_s=0.1, streams_s=0.2, sweep_s=1.0, grace_s=0.3, silence_s=10.0)
 HEAD = """
@@ -120,13 +118,7 @@ def most_at_once(jobs: list[dict[str, object]]) -> int:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("server"), "--sync-s", "0.1") as process:
-        environ = process.environ()
-        client = boto3.client(
-            "s3", endpoint_url=process.moto_url, region_name=REGION,
-            aws_access_key_id=environ["AWS_ACCESS_KEY_ID"], aws_secret_access_key=environ["AWS_SECRET_ACCESS_KEY"],
-        )  # fmt: skip
-        client.create_bucket(Bucket="b-ucket")
+    with server_with_bucket(tmp_path_factory.mktemp("server")) as process:
         yield process
 
 
@@ -134,17 +126,13 @@ def server(tmp_path_factory):
 def laptop(request, tmp_path, monkeypatch):
     folder = tmp_path / "laptop"
     folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(connection, "LOCAL", QUICK)
-    monkeypatch.setattr(connection, "PollTimes", lambda **_: QUICK)
-    if request.param == "local":
-        yield Laptop(folder, clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root")), ("--where", "local"))
+    server = request.getfixturevalue("server") if request.param == "server" else None
+    environ, place = go_to(monkeypatch, folder, QUICK, tmp_path / "root", server)
+    if server is None:
+        yield Laptop(folder, environ, place)
         return
-    server = request.getfixturevalue("server")
-    for name, value in server.environ().items():
-        monkeypatch.setenv(name, value)
     project = re.sub(r"[^a-z]+", "-", request.node.originalname)[-40:].strip("-")
-    yield Laptop(folder, clean_environ(ALGORUN_BUCKET="b-ucket"), ("--project", project), project)
+    yield Laptop(folder, environ, ("--project", project), project)
     server.faults()
 
 

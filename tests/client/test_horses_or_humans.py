@@ -12,17 +12,15 @@ import sys
 import zipfile
 from pathlib import Path
 
-import boto3
 import numpy as np
 import pytest
 from PIL import Image
 
-from algorun_client import connection
 from algorun_client.commands.main import main
 from algorun_report.folder.read import read as read_report
+from tests.client.places import go_to, server_with_bucket
 from tests.client.test_round_trip import QUICK
 from tests.conftest import ROOT, clean_environ
-from tests.sagemaker_server.server_process import REGION, running
 
 EXAMPLE = ROOT / "examples" / "horses_or_humans"
 COPIES, CLASSES = 4, {"horses": 16, "humans": 16}
@@ -148,9 +146,7 @@ def test_images_that_cannot_be_enlarged_are_one_error(change, says, original, tm
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("server"), "--sync-s", "0.1") as process:
-        keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
-        boto3.client("s3", endpoint_url=process.moto_url, region_name=REGION, **keys).create_bucket(Bucket="b-ucket")
+    with server_with_bucket(tmp_path_factory.mktemp("server")) as process:
         yield process
 
 
@@ -182,17 +178,9 @@ class Laptop:
 def laptop(request, tmp_path, monkeypatch):
     folder = tmp_path / "laptop"
     folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setattr(connection, "LOCAL", QUICK)
-    monkeypatch.setattr(connection, "PollTimes", lambda **_: QUICK)
-    environ = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    if request.param == "local":
-        yield Laptop(folder, clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root"), **environ), ("--where", "local"))
-        return
-    process = request.getfixturevalue("server")
-    for name, value in process.environ().items():
-        monkeypatch.setenv(name, value)
-    yield Laptop(folder, clean_environ(ALGORUN_BUCKET="b-ucket", **environ), ())
+    server = request.getfixturevalue("server") if request.param == "server" else None
+    environ, place = go_to(monkeypatch, folder, QUICK, tmp_path / "root", server)
+    return Laptop(folder, {**environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}, place)
 
 
 ON_THIS_MACHINE = pytest.mark.parametrize("laptop", ["local"], indirect=True)

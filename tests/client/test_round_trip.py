@@ -12,16 +12,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import boto3
 import pytest
 
-from algorun_client import connection
 from algorun_client.commands.main import main
 from algorun_client.connection import PollTimes
 from algorun_report.folder.read import read as read_report
 from algorun_report.run_report import Axis
-from tests.conftest import clean_environ
-from tests.sagemaker_server.server_process import REGION, ServerProcess, running
+from tests.client.places import go_to, server_with_bucket
+from tests.sagemaker_server.server_process import REGION, ServerProcess
 
 PROGRAM = """
 import os, signal, sys, time
@@ -59,13 +57,7 @@ AWS = (
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("server"), "--stop-grace-s", "20", "--sync-s", "0.1") as process:
-        environ = process.environ()
-        client = boto3.client(
-            "s3", endpoint_url=process.moto_url, region_name=REGION,
-            aws_access_key_id=environ["AWS_ACCESS_KEY_ID"], aws_secret_access_key=environ["AWS_SECRET_ACCESS_KEY"],
-        )  # fmt: skip
-        client.create_bucket(Bucket="b-ucket")
+    with server_with_bucket(tmp_path_factory.mktemp("server"), "--stop-grace-s", "20") as process:
         yield process
 
 
@@ -91,18 +83,13 @@ class Laptop:
 
 @pytest.fixture(params=["local", "server"])
 def laptop(request, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(connection, "LOCAL", QUICK)
-    monkeypatch.setattr(connection, "PollTimes", lambda **_: QUICK)
-    if request.param == "local":
-        environ = clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root"))
-        yield Laptop(tmp_path, environ, ("--where", "local"), ())
+    server = request.getfixturevalue("server") if request.param == "server" else None
+    environ, place = go_to(monkeypatch, tmp_path, QUICK, tmp_path / "root", server)
+    if server is None:
+        yield Laptop(tmp_path, environ, place, ())
         return
-    server = request.getfixturevalue("server")
-    for name, value in server.environ().items():
-        monkeypatch.setenv(name, value)
     task = re.sub(r"[^a-z]+", "-", request.node.originalname)[:40].strip("-")
-    yield Laptop(tmp_path, clean_environ(ALGORUN_BUCKET="b-ucket"), (), (*AWS, "--project", f"images-{task}"))
+    yield Laptop(tmp_path, environ, place, (*AWS, "--project", f"images-{task}"))
     server.faults()
 
 

@@ -140,4 +140,4 @@ def test_a_tuner_of_v3_with_a_command_is_told_that_it_is_dropped(server: ServerP
         )["TrainingJobSummaries"]
         for line in lines(server, job["TrainingJobName"])
     )  # fmt: skip
-    assert text.count("SDK v3's tuner passes on no SourceCode(command=..)") == 3, text[-3000:]
+    assert text.count("SDK v3's tuner drops SourceCode(command=..)") == 3, text[-3000:]

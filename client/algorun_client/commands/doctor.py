@@ -253,13 +253,12 @@ class _Look:
 def _limits(spec: TaskSpec) -> Iterator[tuple[str, int]]:
     """The names of the quotas that a job counts for, as Service Quotas has them, and its hosts."""
     resources = spec.resources
-    groups = [(each.instance, each.hosts) for each in resources.groups] or [(resources.instance, resources.hosts)]
     usage = (
         "processing job" if spec.kind is Kind.PROCESSING else "spot training job" if resources.spot else "training job"
     )
-    for instance, hosts in groups:
-        if not instance:
+    for each in resources.by_type:
+        if not each.instance:
             continue
-        yield f"{instance} for {usage} usage", hosts
+        yield f"{each.instance} for {usage} usage", each.hosts
         if resources.keep_alive_s is not None:
-            yield f"{instance} for training warm pool usage", hosts
+            yield f"{each.instance} for training warm pool usage", each.hosts

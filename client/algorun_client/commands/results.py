@@ -58,6 +58,4 @@ def read(options: argparse.Namespace, environ: Mapping[str, str], where: str, me
     connection = connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
     address = task_place.task_address(known, options.job, connection.default_bucket())
     swept = sweep_results.swept(connection.target, address, file.sweeps.get(task), file.tunes.get(task))
-    return sweep_results.read(
-        connection.target, address, swept.sweep, source.metrics, goal, connection.pace, swept.ends
-    )
+    return sweep_results.read(connection.target, address, swept, source.metrics, goal, connection.pace)

@@ -110,7 +110,7 @@ class JobFolder:
 
     @property
     def without_hosts(self) -> Path:
-        """Exists if there are no other hosts for a job that was interrupted."""
+        """Exists if an interrupted job gets no new hosts."""
         return self.path / "without-hosts"
 
     @property

@@ -62,7 +62,7 @@ def check_local(kind: Kind, request: Table, *, needs_program: bool) -> None:
 
 def check_inputs(kind: Kind, request: Table, store: ObjectStore, file_systems: Path) -> None:
     """Raises UserError for a bucket or a file system without a folder, or for an input that only AWS has; ApiError for an
-    input without objects. `file_systems`: the folder of the folders that stand for them."""
+    input without objects. `file_systems`: the folder with one folder for each file system."""
     for name, mounted in _mounted(kind, request):
         folder = file_systems / mounted.path
         if ".." in mounted.path.split("/"):
@@ -108,7 +108,7 @@ def check_inputs(kind: Kind, request: Table, store: ObjectStore, file_systems: P
 
 
 def _mounted(kind: Kind, request: Table) -> Iterator[tuple[str, MountedFolder]]:
-    """The inputs that are file systems. Those of processing jobs are `_sources`' without data in S3."""
+    """The inputs of a training job that are file systems. A processing job has none."""
     for channel in tables(request, "InputDataConfig") if kind is Kind.TRAINING else ():
         if source := inner(inner(channel, "DataSource"), "FileSystemDataSource"):
             yield required(channel, "ChannelName"), job_description.mounted_folder(source)

@@ -28,8 +28,8 @@ from .values import Sourced
 STATE = "state"  # algorun_cwd: the folder for the state of this host
 ENTRY_SCRIPT = "entry_script"  # SDK v3's name for the program
 UNNAMED = (
-    "this job of a tuner names no program, so algorun's own example trains; SDK v3's tuner passes on no SourceCode(command=..): "
-    "name entry_script there, or ddp by hyperparameter sagemaker_program if that is meant"
+    "this job of a tuner names no program, so the bundled ddp trains; SDK v3's tuner drops SourceCode(command=..); "
+    "fix: name entry_script, or set the hyperparameter sagemaker_program=ddp if ddp is meant"
 )
 ERROR_GATE_S = 10.0  # a host with a configuration error waits this long for the others, to report it to them
 

@@ -242,7 +242,7 @@ TENSORBOARD_DIR = Setting(
     "",
     text_of,
     "a folder",
-    "Where to write files for TensorBoard, which S3 gets while the job runs: `submit --tensorboard` sets it",
+    "The folder of TensorBoard's event files, which SageMaker copies to S3 while the job runs; `submit --tensorboard` sets it",
 )
 # -- elsewhere -------------------------------------------------------------------------------------------------------
 

@@ -6,8 +6,10 @@ import contextlib
 import os
 import shutil
 import stat
+import struct
 import tarfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, TypeAlias
@@ -17,6 +19,11 @@ from algorun.common.archive_members import CHUNK, Checker
 Raw: TypeAlias = IO[bytes]
 ENCRYPTED, IS_UTF8 = 0x1, 0x800  # bits of a member's flags
 WINDOWS = (0, 10)  # `create_system` of programs there
+FIELD, UNICODE_HEAD = (
+    struct.Struct("<HH"),
+    struct.Struct("<BI"),
+)  # of an extra field: number and size; version and CRC-32
+UNICODE_PATH = 0x7075
 OTHER_CODE = "cp437"  # zip's own code page, for names that are not marked as UTF-8
 KINDS = {0: tarfile.REGTYPE, stat.S_IFREG: tarfile.REGTYPE, stat.S_IFDIR: tarfile.DIRTYPE}
 
@@ -49,15 +56,36 @@ def unpack(raw: Raw, stage: Path, checker: Checker, fits: Callable[[tarfile.TarI
 def _name(info: zipfile.ZipInfo) -> tuple[str, bool]:
     """The member's name with `/` between folders, and False if nobody knows in which code it was written.
 
-    macOS writes UTF-8 without the mark for it; old .NET programs on Windows write `\\` between folders.
+    macOS and Info-ZIP write UTF-8 without the mark for it; WinZip writes it into a field of its own; old .NET programs on Windows
+    write `\\` between folders.
     """
     name, is_known = info.filename, bool(info.flag_bits & IS_UTF8) or info.filename.isascii()
+    if not is_known and (unicode_path := _unicode_path(info)):
+        name, is_known = unicode_path, True
     if not is_known:
         with contextlib.suppress(UnicodeError):
             name, is_known = name.encode(OTHER_CODE).decode("utf-8"), True
     if info.create_system in WINDOWS and "/" not in name:
         name = name.replace("\\", "/")
     return name, is_known
+
+
+def _unicode_path(info: zipfile.ZipInfo) -> str:
+    """The name in the field "Info-ZIP Unicode Path", "" without one, or if somebody has renamed the member since.
+
+    Python's zipfile reads it from 3.12 on. Source: APPNOTE.TXT of PKWARE, 4.6.9.
+    """
+    extra = info.extra
+    while len(extra) >= FIELD.size:
+        kind, size = FIELD.unpack_from(extra)
+        content, extra = extra[FIELD.size : FIELD.size + size], extra[FIELD.size + size :]
+        if kind != UNICODE_PATH or len(content) < UNICODE_HEAD.size:
+            continue
+        version, crc = UNICODE_HEAD.unpack_from(content)
+        if version == 1 and crc == zlib.crc32(info.orig_filename.encode(OTHER_CODE)):
+            with contextlib.suppress(UnicodeError):
+                return content[UNICODE_HEAD.size :].decode("utf-8")
+    return ""
 
 
 def _notice(doubtful: list[str]) -> str:

@@ -15,6 +15,7 @@ from algorun_client.follow import metric_values
 from algorun_client.follow.log_reader import LogLine
 from algorun_client.request.model import TaskAddress
 from algorun_client.submit.chain import sweep_results
+from algorun_client.submit.chain.sweep_results import SweptPoints
 from algorun_client.submit.history.claims import claim_uri
 from algorun_client.submit.read.sweep import Goal, TaskSweep
 from tests.client.submit.look_up.test_upstreams import METRICS, reading
@@ -73,7 +74,7 @@ def test_the_best_of_the_table_is_what_a_chain_reads(world):
     world.add("train.lr-2", ("Failed", "0.8"), ("Completed", "0.5"))
     world.add("train.lr-3", ("Completed", "0.4"), ("InProgress", "0.99"))
     goal = Goal("accuracy", lowest=False)
-    found = sweep_results.read(world.target, ADDRESS, SWEEP, METRICS, goal, PollTimes(grace_s=0.0))
+    found = sweep_results.read(world.target, ADDRESS, SweptPoints(SWEEP), METRICS, goal, PollTimes(grace_s=0.0))
     assert [(row.job, row.status, row.newer, row.text) for row in found.rows] == [
         ("train.lr-1-1", "Completed", "Failed", "0.9"),
         ("train.lr-2-2", "Completed", "", "0.5"),
@@ -87,7 +88,7 @@ def test_a_point_without_a_completed_job_shows_its_newest_one(world, capsys):
     world.add("train.lr-1", ("Stopped", "0.1"), ("Failed", "0.9"))
     world.add("train.lr-2", ("Completed", "0.2"), ("Failed", "0.3"))
     found = sweep_results.read(
-        world.target, ADDRESS, SWEEP, METRICS, Goal("accuracy", lowest=False), PollTimes(grace_s=0.0)
+        world.target, ADDRESS, SweptPoints(SWEEP), METRICS, Goal("accuracy", lowest=False), PollTimes(grace_s=0.0)
     )
     assert [(row.job, row.status) for row in found.rows] == [
         ("train.lr-2-1", "Completed"), ("train.lr-1-2", "Failed"), ("", "not submitted"),

@@ -212,7 +212,7 @@ def test_a_tuner_whose_job_names_no_program_is_told_so(tmp_path):
     shutil.rmtree(tmp_path / "code")
     job = read(tmp_path)
     assert job.entry.target == "ddp"
-    assert "SDK v3's tuner passes on no SourceCode(command=..): name entry_script there" in job.warning
+    assert "SDK v3's tuner drops SourceCode(command=..); fix: name entry_script" in job.warning
     given = {"lr": "0.05", "_tuning_objective_metric": "loss", "sagemaker_program": "ddp"}
     (tmp_path / "input" / "config" / "hyperparameters.json").write_text(json.dumps(given))
     assert read(tmp_path).warning == ""

@@ -6,11 +6,13 @@ import io
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tarfile
 import time
 import zipfile
+import zlib
 
 import pytest
 
@@ -96,11 +98,11 @@ def test_a_channel_without_archives_says_so(train):
 # -- names in zip files ------------------------------------------------------------------------------------------------
 
 
-def unmarked(path, name, system=3):
+def unmarked(path, name, system=3, extra=b""):
     """A zip file with one member whose name is these bytes, without the mark for UTF-8."""
     placeholder = "x" * len(name)
     info = zipfile.ZipInfo(placeholder)
-    info.create_system = system
+    info.create_system, info.extra = system, extra
     with zipfile.ZipFile(path, "w") as out:
         out.writestr(info, "z")
     path.write_bytes(path.read_bytes().replace(placeholder.encode(), name))
@@ -128,6 +130,21 @@ def test_a_name_that_is_not_marked_as_utf_8_is_read_and_a_doubtful_one_is_named(
         assert line.startswith(
             f"channel train, archive a.zip: names that are not UTF-8 are read as code page 437: 1, such as {read!r}; fix"
         )
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_the_field_of_winzip_names_a_member_unless_somebody_has_renamed_it(is_renamed, train):
+    """unzip, 7z, bsdtar, and Python's zipfile from 3.12 on read it so."""
+    old, own = "Käse/1.txt".encode("cp1252"), "Käse/日本.txt".encode()
+    written_for = b"other" if is_renamed else old
+    field = struct.pack("<HHBI", 0x7075, 5 + len(own), 1, zlib.crc32(written_for)) + own
+    unmarked(train / "a.zip", old, extra=field)
+    read = "KΣse/1.txt" if is_renamed else "Käse/日本.txt"
+    said = run(train)
+    assert plain_text(train) == {read: "z"}
+    assert any("are read as code page 437" in line for line in said) == is_renamed
+    if sys.version_info >= (3, 12):
+        assert zipfile.ZipFile(train / "a.zip").namelist() == [read]
 
 
 def test_backslashes_of_windows_are_folders_and_those_of_other_systems_are_not(train):

@@ -13,7 +13,7 @@ from .progress import Position
 
 JSONL = "metrics.jsonl"
 TENSORBOARD = "tensorboard"
-EVENTS_NAME = "ALGORUN_TENSORBOARD_DIR"  # `submit --tensorboard` sets it to the folder that S3 follows
+EVENTS_NAME = "ALGORUN_TENSORBOARD_DIR"  # `submit --tensorboard` sets it: SageMaker copies this folder to S3
 SPEEDS = tuple(per_s(unit) for unit in ("images", "sequences", TOKENS))
 LOSSES = ("train_loss", "val_loss", "train_perplexity", "val_perplexity")
 SCALARS = (*LOSSES, "val_accuracy", "learning_rate", *SPEEDS, "data_wait", "peak_memory_mib")

@@ -57,7 +57,7 @@ def _training(each: InputSpec, uri: str) -> Json:
 
 
 def _mounted(name: str, source: FileSystemSource) -> Json:
-    """A channel whose folder the hosts mount. Read-only: what a job changed there no fingerprint would know."""
+    """A channel whose folder the hosts mount. Read-only, because no fingerprint would show a change by a job."""
     return {
         "ChannelName": name,
         "DataSource": {

@@ -35,8 +35,7 @@ def check(execution: Execution, create: Mapping[str, Json]) -> None:
     spec, resources = execution.spec, execution.spec.resources
     if spec.where is not Where.AWS or spec.kind is not Kind.TRAINING or spec.unfilled:
         return
-    hosts = [(each.instance, each.hosts) for each in resources.groups] or [(resources.instance, resources.hosts)]
-    found = [(gpus(instance) or 0, instance, count) for instance, count in hosts]
+    found = [(gpus(each.instance) or 0, each.instance, each.hosts) for each in resources.by_type]
     most, instance, _ = max(found)
     if most < 2 or not launch_of(execution, create).is_default:
         return

@@ -85,10 +85,9 @@ def _network(spec: TaskSpec) -> None:
 
 def rate(resources: ResourceSpec) -> float | None:
     """What all hosts cost for one hour; None if a price is unknown."""
-    groups = [(each.instance, each.hosts) for each in resources.groups] or [(resources.instance, resources.hosts)]
-    if any(instance not in resources.prices for instance, _ in groups):
+    if any(instance not in resources.prices for instance in resources.instances):
         return None
-    return sum(resources.prices[instance] * count for instance, count in groups)
+    return sum(resources.prices[each.instance] * each.hosts for each in resources.by_type)
 
 
 def most_cost(resources: ResourceSpec) -> float | None:
@@ -102,19 +101,17 @@ def _cost(spec: TaskSpec) -> None:
     resources = spec.resources
     if resources.max_cost is None or spec.where is not Where.AWS:
         return
-    groups = [(each.instance, each.hosts) for each in resources.groups] or [(resources.instance, resources.hosts)]
-    if unpriced := [instance for instance, _ in groups if instance not in resources.prices]:
+    an_hour, most, kept_s = rate(resources), most_cost(resources), resources.keep_alive_s or 0
+    if an_hour is None or most is None:
+        unpriced = [instance for instance in resources.instances if instance not in resources.prices]
         raise UserError(
             "--max-cost", f"the price of {' and of '.join(unpriced)} is unknown",
             fix=f'price = {{ "{unpriced[0]}" = AMOUNT }} at the top of the job file: of one host for one hour',
         )  # fmt: skip
-    an_hour = rate(resources) or 0.0
-    kept_s = resources.keep_alive_s or 0
-    most = most_cost(resources) or 0.0
     if most <= resources.max_cost:
         return
     fits_s = int(resources.max_cost / an_hour * HOUR_S) - kept_s
-    hosts = ", ".join(f"{count} x {instance}" for instance, count in groups)
+    hosts = ", ".join(each.text for each in resources.by_type)
     kept = f" and --keep-alive {duration_text(kept_s)}" if kept_s else ""
     raise UserError(
         "--max-cost",

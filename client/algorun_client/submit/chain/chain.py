@@ -17,7 +17,7 @@ from algorun_client.submit.read.tune import TaskTune
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One job of a chain: a task, or a point. A table with `tune` is a node too, without a job: it runs while its points do."""
+    """One job of a chain: a task, or a point. A tuning has a node too, which has no job and runs while its points run."""
 
     spec: TaskSpec
     table: str  # its table in the job file
@@ -47,7 +47,7 @@ class Chain:
         return fixed + sum(each.points for each in self.tunes.values())
 
     def of_table(self, table: str) -> tuple[Node, ...]:
-        """What those wait for that read a table: its job, those of its sweep, or the tuning."""
+        """The nodes that a reader of a table waits for: its job, the points of its sweep, or its tuning."""
         return tuple(node for node in self.nodes if node.table == table and not node.chosen)
 
     def jobs_of(self, table: str) -> tuple[Node, ...]:

@@ -29,7 +29,7 @@ from .chain import Chain, Node
 from .chain_plan import ChainPlan
 from .chain_view import ChainView
 from .next_jobs import Status
-from .tuning import FIRST_FAILURES, Tuning
+from .tuning import Tuning
 
 POLLS_BETWEEN_TRIES = 12  # a request that is above the quota is made again so often, and when a job of ours has ended
 THROTTLED_S = 3600.0  # so long AWS may refuse a call of every round: a user should learn of it on the same day
@@ -255,8 +255,7 @@ class ChainRun:
         assert self._open_tuning is not None
         tuning = self._open_tuning(node)
         self.tunings[node.table] = tuning
-        ended = sum(point.end is not None for point in tuning.points)
-        text = f"goes on with {len(tuning.points)} points, {ended} of them ended" if tuning.points else ""
+        text = f"goes on with {len(tuning.points)} points, {len(tuning.ends)} of them ended" if tuning.points else ""
         self._set(node.spec.task, Status.RUNNING, text=text)
         if text:
             self._view.note(f"{node.spec.task}: {text}")
@@ -289,7 +288,7 @@ class ChainRun:
 
     def _choose(self, table: str, tuning: Tuning) -> None:
         """One point at a time: each choice knows the others."""
-        while not self._all_have_failed(tuning):
+        while not tuning.has_failed_at_once:
             known = len(tuning.points)
             open_ones = [
                 node
@@ -309,30 +308,21 @@ class ChainRun:
 
     def _settle(self, table: str, tuning: Tuning) -> None:
         """Ends a tuning if nothing of it runs or waits."""
-        nodes = self.chain.jobs_of(table)
-        statuses = [self.status[node.spec.task] for node in nodes]
-        if self._all_have_failed(tuning) or (
-            tuning.is_exhausted
-            and all(each in STATUS_OF.values() for each in statuses)
-            and Status.COMPLETED not in statuses
-        ):
-            first = next((each for each in tuning.points if each.end and each.end.ending is PointEnding.FAILED), None)
-            self._fail(self.chain.of_table(table)[0], self._nothing_good(table, tuning, first))
-        elif tuning.is_exhausted and all(each in STATUS_OF.values() for each in statuses):
-            self._set(table, Status.COMPLETED, text=_counted(tuning))
+        statuses = [self.status[node.spec.task] for node in self.chain.jobs_of(table)]
+        have_ended = tuning.is_exhausted and all(each in STATUS_OF.values() for each in statuses)
+        if tuning.has_failed_at_once or (have_ended and Status.COMPLETED not in statuses):
+            self._fail(self.chain.of_table(table)[0], self._nothing_good(table, tuning))
+        elif have_ended:
+            self._set(table, Status.COMPLETED, text=tuning.counted)
 
-    def _all_have_failed(self, tuning: Tuning) -> bool:
-        """True if nothing but failures is known of the first points."""
-        ends = [point.end.ending for point in tuning.points if point.end is not None]
-        return len(ends) >= min(FIRST_FAILURES, tuning.asked.points) and set(ends) == {PointEnding.FAILED}
-
-    def _nothing_good(self, table: str, tuning: Tuning, first: ChosenPoint | None) -> Fault:
+    def _nothing_good(self, table: str, tuning: Tuning) -> Fault:
         """Why a tuning has failed: as the job of its first point that failed."""
-        said = self._point_faults.get(tuning.task(first)) if first else None
-        if first and first.end and said is None:  # an earlier client has seen its end
+        task, end = next((each for each in tuning.ends if each[1].ending is PointEnding.FAILED), ("", None))
+        said = self._point_faults.get(task)
+        if end is not None and said is None:  # an earlier client has seen its end
             with contextlib.suppress(NotFound):
-                said = _of_job(table, first.end.job, judge(self._describe(first.end.kind, first.end.job)))
-        count = sum(point.end is not None for point in tuning.points)
+                said = _of_job(table, end.job, judge(self._describe(end.kind, end.job)))
+        count = len(tuning.ends)
         if said is None:
             error = UserError(tuning.asked.where, f"none of its {count} points has completed", fix="--force tunes anew")
             return _of_client(table, error)
@@ -397,14 +387,6 @@ def _of_job(task: str, job: str, outcome: Outcome) -> Fault:
 def _of_end(end: PointEnd, outcome: Outcome, metric: str) -> str:
     """What a point's end says to people."""
     return outcome.text if end.ending is PointEnding.FAILED else f"{metric} {end.value}"
-
-
-def _counted(tuning: Tuning) -> str:
-    """How the points of a tuning have ended, and which have failed."""
-    ends = [(tuning.task(point), point.end.ending) for point in tuning.points if point.end is not None]
-    counts = ", ".join(f"{n} {each}" for each in PointEnding if (n := sum(ending is each for _, ending in ends)))
-    failed = [task for task, ending in ends if ending is PointEnding.FAILED]
-    return f"{counts} of {len(ends)} points" + (f"; failed: {', '.join(failed)}" if failed else "")
 
 
 def _of_client(task: str, error: UserError) -> Fault:

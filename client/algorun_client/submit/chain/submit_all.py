@@ -273,9 +273,7 @@ def show_results(plan: ChainPlan, table: str, connections: _Connections, view: C
     )
     try:
         swept = sweep_results.swept(place.target, address, plan.chain.sweeps.get(table), plan.chain.tunes.get(table))
-        found = sweep_results.read(
-            place.target, address, swept.sweep, source.metrics, source.best, place.pace, swept.ends
-        )
+        found = sweep_results.read(place.target, address, swept, source.metrics, source.best, place.pace)
     except (ApiError, UserError) as error:
         view.note(f"the results of {table} cannot be read: {error}; later: algorun results {table}")
         return

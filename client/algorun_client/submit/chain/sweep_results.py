@@ -93,25 +93,24 @@ def swept(target: Target, address: TaskAddress, sweep_: TaskSweep | None, tune: 
 
 def read(
     target: Target,
-    swept: TaskAddress,
-    asked: TaskSweep,
+    task: TaskAddress,
+    swept: SweptPoints,
     metrics: Mapping[str, str],
     goal: Goal | None,
     pace: PollTimes,
-    ends: Mapping[str, PointEnd] | None = None,
 ) -> SweepResults:
     """Asks for the newest completed job of each point, which is the one that a chain reads; without one for the newest.
 
-    `ends`: of a tuning, by task: its own jobs count, no earlier one. `metrics`: of the task; one of them is the goal's. Raises
-    UserError for a task's file that is damaged.
+    Of a tuning its own jobs count, no earlier one. `metrics`: of the task; one of them is the goal's. Raises UserError for a
+    task's file that is damaged.
     """
     wanted = {goal.metric: metrics[goal.metric]} if goal else {}
 
     def row(point: Mapping[str, str]) -> Row:
-        address = replace(swept, task=sweep.point_task(swept.task, point))
+        address = replace(task, task=sweep.point_task(task.task, point))
         made = Row(task=address.task, parameters=tuple(point.values()), status=ABSENT)
-        if ends and address.task in ends:
-            return _of_end(target, address, made, ends[address.task], wanted, pace)
+        if (end := swept.ends.get(address.task)) is not None:
+            return _of_end(target, address, made, end, wanted, pace)
         newest, state = claims.newest_job(target, address)
         if newest is None or state is None:
             return made
@@ -126,8 +125,8 @@ def read(
         text = found[goal.metric].text if goal and found else ""
         return replace(made, status=state.status, job=state.job, newer=newer, text=text)
 
-    rows = _ordered(at_once.each(row, asked.points), goal)
-    return SweepResults(task=swept.task, names=asked.names, goal=goal, rows=rows)
+    rows = _ordered(at_once.each(row, swept.sweep.points), goal)
+    return SweepResults(task=task.task, names=swept.sweep.names, goal=goal, rows=rows)
 
 
 def _of_end(

@@ -160,6 +160,25 @@ class Tuning:
         """True if all points are chosen."""
         return len(self.points) >= self.asked.points
 
+    @property
+    def ends(self) -> list[tuple[str, PointEnd]]:
+        """The points that have ended, by the names of their tasks."""
+        return [(self.task(point), point.end) for point in self.points if point.end is not None]
+
+    @property
+    def has_failed_at_once(self) -> bool:
+        """True if only failures are known, and as many as FIRST_FAILURES: another point would fail too."""
+        endings = [end.ending for _, end in self.ends]
+        return len(endings) >= min(FIRST_FAILURES, self.asked.points) and set(endings) == {PointEnding.FAILED}
+
+    @property
+    def counted(self) -> str:
+        """How the points have ended, and which have failed, in words."""
+        endings = [end.ending for _, end in self.ends]
+        counts = ", ".join(f"{endings.count(each)} {each}" for each in PointEnding if each in endings)
+        failed = [task for task, end in self.ends if end.ending is PointEnding.FAILED]
+        return f"{counts} of {len(endings)} points" + (f"; failed: {', '.join(failed)}" if failed else "")
+
     def choose(self, names: Mapping[str, object]) -> list[ChosenPoint]:
         """Chooses one more point, writes it down and returns it. `names`: tasks of the chain.
 

@@ -5,11 +5,13 @@ SageMaker finds out minutes later, once it has hosts. A caller who may not ask, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 
 from algorun.common.errors import UserError
 from algorun_client.aws.api import Answer
 from algorun_client.aws.aws_session import AwsSession, call
+from algorun_client.aws.boto_types import Client
 from algorun_client.aws.fields import inner, required, tables, text
 from algorun_client.common.errors import ApiError
 from algorun_client.common.refusals import Refusal, explained, refusal
@@ -17,6 +19,7 @@ from algorun_client.submit.read.spec import FileSystem, FileSystemSource, InputS
 
 TRIES = 3  # SageMaker checks all of this again, so nobody is kept waiting
 USABLE = ("available", "AVAILABLE", "updating", "UPDATING")
+ABSENT = "FileSystemNotFound"  # of EFS and FSx
 MISSING = ("NotFound", "Malformed")  # the ends of EC2's codes for an ID that it does not know
 
 
@@ -25,20 +28,26 @@ def check(spec: TaskSpec, session: AwsSession) -> None:
     if not spec.network.subnets:  # then `rules` refuses file systems
         return
     try:
-        zones = _subnet_zones(spec.network, session)
-        _check_groups(spec.network, session)
+        ec2 = session.client("ec2", TRIES)
+        zones = _subnet_zones(spec.network, ec2)
+        with _existing("--security-groups", ec2):
+            call(ec2.describe_security_groups, "DescribeSecurityGroups", GroupIds=list(spec.network.security_groups))
         for each in spec.inputs:
-            if each.file_system is not None:
-                CHECKS[each.file_system.system](each, each.file_system, zones, session)
+            if each.file_system is None:
+                continue
+            if each.file_system.system is FileSystem.FSX:
+                _check_fsx(each, each.file_system, session)
+            else:
+                _check_efs(each, each.file_system, zones, session)
     except ApiError as error:
         if refusal(error) in (Refusal.EXPIRED, Refusal.CREDENTIALS):
             raise explained(error) from None
 
 
-def _subnet_zones(network: Network, session: AwsSession) -> dict[str, str]:
+def _subnet_zones(network: Network, ec2: Client) -> dict[str, str]:
     """The availability zone of each subnet."""
-    found = _existing("--subnets", network.subnets, session, "DescribeSubnets", "SubnetIds")
-    listed = tables(found, "Subnets")
+    with _existing("--subnets", ec2):
+        listed = tables(call(ec2.describe_subnets, "DescribeSubnets", SubnetIds=list(network.subnets)), "Subnets")
     vpcs = {text(each, "VpcId"): text(each, "SubnetId") for each in listed}
     if len(vpcs) > 1:
         places = ", ".join(f"{subnet} in {vpc}" for vpc, subnet in sorted(vpcs.items()))
@@ -46,47 +55,38 @@ def _subnet_zones(network: Network, session: AwsSession) -> dict[str, str]:
     return {text(each, "SubnetId"): text(each, "AvailabilityZone") for each in listed}
 
 
-def _check_groups(network: Network, session: AwsSession) -> None:
-    _existing("--security-groups", network.security_groups, session, "DescribeSecurityGroups", "GroupIds")
-
-
-def _existing(where: str, ids: Sequence[str], session: AwsSession, operation: str, key: str) -> Answer:
-    """What EC2 says of them. Raises UserError for an ID that it does not know, and ApiError."""
-    client = session.client("ec2", TRIES)
-    methods: Mapping[str, Callable[..., Answer]] = {
-        "DescribeSubnets": client.describe_subnets,
-        "DescribeSecurityGroups": client.describe_security_groups,
-    }
+@contextlib.contextmanager
+def _existing(where: str, ec2: Client) -> Iterator[None]:
+    """Turns EC2's refusal of an unknown ID into a UserError."""
     try:
-        return call(methods[operation], operation, **{key: list(ids)})
+        yield
     except ApiError as error:
         if error.code.endswith(MISSING):
-            raise UserError(
-                where, f"{error.message} (region {session.region})", fix="check the IDs and --region"
-            ) from None
+            place = f"region {ec2.meta.region_name}"
+            raise UserError(where, f"{error.message} ({place})", fix="check the IDs and --region") from None
         raise
 
 
-def _check_fsx(asked: InputSpec, source: FileSystemSource, zones: Mapping[str, str], session: AwsSession) -> None:
+def _check_fsx(asked: InputSpec, source: FileSystemSource, session: AwsSession) -> None:
     client = session.client("fsx", TRIES)
-    found = _described(asked, client.describe_file_systems, {"FileSystemIds": [source.identity]}, session)
+    found = _described(asked, client.describe_file_systems, session, FileSystemIds=[source.identity])
     kind = required(found, "FileSystemType")
     if kind != "LUSTRE":
         raise UserError(asked.where, f"{asked.source} is a file system of {kind}", allowed="FSx for Lustre, EFS")
     _check_usable(asked, text(found, "Lifecycle"))
-    mount, given = text(inner(found, "LustreConfiguration"), "MountName"), source.folder.split("/")[1]
+    _, given, *rest = source.folder.split("/")
+    mount = text(inner(found, "LustreConfiguration"), "MountName")
     if mount and given != mount:
-        rest = "/".join(source.folder.split("/")[2:])
         raise UserError(
             asked.where, f"{asked.source}: the mount name of {source.identity} is {mount!r}, not {given!r}",
-            fix="/".join(filter(None, [f"fsx:{source.identity}", mount, rest])),
+            fix="/".join([f"fsx:{source.identity}", mount, *rest]),
         )  # fmt: skip
 
 
 def _check_efs(asked: InputSpec, source: FileSystemSource, zones: Mapping[str, str], session: AwsSession) -> None:
     """A host reaches the file system by its mount target in the host's own zone."""
     client = session.client("efs", TRIES)
-    found = _described(asked, client.describe_file_systems, {"FileSystemId": source.identity}, session)
+    found = _described(asked, client.describe_file_systems, session, FileSystemId=source.identity)
     _check_usable(asked, text(found, "LifeCycleState"))
     answer = call(client.describe_mount_targets, "DescribeMountTargets", FileSystemId=source.identity)
     targets = {text(each, "AvailabilityZoneName") for each in tables(answer, "MountTargets")}
@@ -99,20 +99,12 @@ def _check_efs(asked: InputSpec, source: FileSystemSource, zones: Mapping[str, s
         )
 
 
-CHECKS: Mapping[
-    FileSystem, Callable[[InputSpec, FileSystemSource, Mapping[str, str], AwsSession], None]
-] = {FileSystem.FSX: _check_fsx, FileSystem.EFS: _check_efs}  # fmt: skip
-ABSENT = ("FileSystemNotFound", "FileSystemNotFoundFault", "BadRequest")
-
-
-def _described(
-    asked: InputSpec, describe: Callable[..., Answer], arguments: Mapping[str, object], session: AwsSession
-) -> Answer:
+def _described(asked: InputSpec, describe: Callable[..., Answer], session: AwsSession, **named: object) -> Answer:
     """The file system. Raises UserError if there is none, and ApiError."""
     try:
-        listed = tables(call(describe, "DescribeFileSystems", **arguments), "FileSystems")
+        listed = tables(call(describe, "DescribeFileSystems", **named), "FileSystems")
     except ApiError as error:
-        if error.code not in ABSENT:
+        if error.code != ABSENT:
             raise
         listed = ()
     if not listed:

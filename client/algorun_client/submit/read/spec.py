@@ -142,14 +142,20 @@ class ResourceSpec:
         return self.until_done or bool(self.others)
 
     @property
+    def by_type(self) -> tuple[HostChoice, ...]:
+        """Type and number of the hosts of each group, or of all hosts."""
+        groups = tuple(HostChoice(instance=each.instance, hosts=each.hosts) for each in self.groups)
+        return groups or (HostChoice(instance=self.instance, hosts=self.hosts),)
+
+    @property
     def all_hosts(self) -> int:
         """The number of hosts of all groups."""
-        return sum(group.hosts for group in self.groups) if self.groups else self.hosts
+        return sum(each.hosts for each in self.by_type)
 
     @property
     def instances(self) -> tuple[str, ...]:
         """All instance types."""
-        return tuple(group.instance for group in self.groups) if self.groups else (self.instance,)
+        return tuple(each.instance for each in self.by_type)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,7 +56,7 @@ FLAGS = {
         Flag("in", (), "", ""),
         Flag("out", ("--out",), "NAME", "a processing task uploads folder output/NAME; may be repeated", is_list=True),
         Flag("metrics", (), "", ""),
-        Flag("tensorboard", ("--tensorboard",), "", "S3 gets what the program writes to $ALGORUN_TENSORBOARD_DIR, while it runs"),
+        Flag("tensorboard", ("--tensorboard",), "", "copy the folder $ALGORUN_TENSORBOARD_DIR to S3 while the job runs"),
     ),
     "hosts": (
         Flag("instance", ("--instance",), "TYPE", "such as ml.g5.12xlarge; several: the next where there is no room"),
@@ -68,7 +68,7 @@ FLAGS = {
         Flag("spot", ("--spot",), "", "take spot instances, which AWS may take back: the program must resume"),
         Flag("max_wait", ("--max-wait",), "TIME", "of spot: waiting and running together (default: twice --max-run)"),
         Flag("retries", ("--retries",), "N", "let SageMaker start the job again, up to N times, after an error of its own"),
-        Flag("until_done", ("--until-done",), "", "after a job that ran out of time or lost its hosts go on in another one"),
+        Flag("until_done", ("--until-done",), "", "create another job after one that ran out of time or lost its hosts"),
         Flag("keep_alive", ("--keep-alive",), "TIME", "keep the hosts, and pay for them, for the next job (warm pool)"),
     ),
     "network and keys": (

@@ -12,7 +12,7 @@ from .next_job import EndedJob, end_of_hosts
 
 
 def ended_jobs(target: Target, address: TaskAddress, series: str, *, newest: int | None = None) -> list[EndedJob]:
-    """The newest first, back to the first job after one that completed, failed for good, or was made for another request.
+    """The newest first. The list ends before a job that completed, failed for good, or was made for another request.
 
     `newest`: a job that counts whatever it was made for, because somebody follows it. Raises UserError or ApiError.
     """

@@ -1,4 +1,4 @@
-"""After which ends of a job another one of the same task goes on, and how often without progress. Pure."""
+"""Whether another job follows one that has ended: by how it ended, and by its progress. Pure."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SeriesSum:
 
 
 def end_of_hosts(state: JobState) -> str:
-    """Why a job ended although its program could go on, in words; "" if another job would end in the same way, or was not wanted."""
+    """Why a job ended although its program could go on, in words; "" for an end that another job would not mend."""
     outcome = judge(state)
     if outcome.kind is Ending.OUT_OF_TIME:
         return "ran out of time"

@@ -298,9 +298,7 @@ def test_a_point_that_lags_behind_is_stopped_and_no_failure(monkeypatch, capsys)
     run(world, table(**HYPERBAND))
     assert world.objects == before
     swept = sweep_results.swept(world.target, ADDRESS, None, table(**HYPERBAND))
-    rows = sweep_results.read(
-        world.target, ADDRESS, swept.sweep, METRICS, Goal("loss", lowest=True), PACE, swept.ends
-    ).rows
+    rows = sweep_results.read(world.target, ADDRESS, swept, METRICS, Goal("loss", lowest=True), PACE).rows
     assert sorted(row.status for row in rows) == sorted(
         "Stopped early" if each == "stopped early" else "Completed" for each in endings
     )
