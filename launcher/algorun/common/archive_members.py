@@ -60,12 +60,12 @@ class Checker:
         where: str,
         place: str,
         most: int,
-        advice: str,
+        fix: str,
         *,
         leave_out: Callable[[str], object] | None = None,
         home: str = "",
     ) -> None:
-        self._where, self._place, self._most, self._advice = where, place, most, advice
+        self._where, self._place, self._most, self._fix = where, place, most, fix
         self._leave_out, self._home = leave_out, home
         self._links: set[str] = set()
         self._files: set[str] = set()
@@ -78,7 +78,7 @@ class Checker:
         """
         self._count += 1
         if self._count > self._most:
-            raise UserError(self._where, f"has more than {self._most} members", fix=self._advice)
+            raise UserError(self._where, f"has more than {self._most} members", fix=self._fix)
         try:
             return self._admits(member)
         except UserError as error:

@@ -25,18 +25,18 @@ def unpack(
     where: str,
     *,
     place: str,
-    advice: str,
+    fix: str,
     leave_out: Callable[[str], object] | None = None,
     home: str = "",
 ) -> int:
     """Unpacks a tar file (plain, gzip, bzip2 or xz) into an empty folder. Returns the number of files and links.
 
-    `where` names the archive in errors, `place` the folder; `advice` is the fix for too many members. `leave_out` and `home`:
+    `where` names the archive in errors, `place` the folder; `fix` says what helps against too many members. `leave_out` and `home`:
     see `Checker`. Raises UserError; the folder is then empty again.
     """
     try:
         with tarfile.open(archive, tarinfo=ArchiveMember) as tar, staged(folder) as stage:
-            members = _read(tar, Checker(where, place, MOST_MEMBERS, advice, leave_out=leave_out, home=home))
+            members = _read(tar, Checker(where, place, MOST_MEMBERS, fix, leave_out=leave_out, home=home))
             need, free = sum(m.size for m in members if m.isreg()), shutil.disk_usage(folder).free
             if need > free:
                 raise UserError(

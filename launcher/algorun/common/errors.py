@@ -13,7 +13,7 @@ class ExitCode(IntEnum):
     GATE = 65  # a host did not connect, or was not ready, within its time limit
     LOST = 66  # a host or the hub was lost
     HANG = 67  # a rank hangs, or an engine does not start its ranks
-    BUDGET = 68  # no restart is left, or restarts bring no newer checkpoint
+    BUDGET = 68  # no restart is left, the same failure came twice, or restarts bring no newer checkpoint
     PREFLIGHT = 69  # a host cannot run the job: machine/preflight.py, commands/doctor.py
     DEFECT = 70  # a defect of the launcher
 

@@ -133,6 +133,11 @@ class Loop:
                 # them, and the default action would end the process between a job's verdict and its exit code.
                 signal.signal(number, signal.SIG_IGN if number in held else handler)
 
+    @property
+    def has_stop(self) -> bool:
+        """True if a signal that asks for a stop has come, and no handler was called for it."""
+        return any(number in STOP_SIGNALS for number in self._signalled)
+
     def stop(self) -> None:
         self._running = False
 

@@ -22,7 +22,7 @@ def check(name: str, where: str = WHERE) -> None:
         raise UserError(where, f"{name!r} is not a path inside the code folder", allowed="such as args.json")
 
 
-def read(code: Path, name: str, where: str = WHERE) -> tuple[str, ...]:
+def read_args(code: Path, name: str, where: str = WHERE) -> tuple[str, ...]:
     """The arguments. `where` names the option in errors.
 
     Raises UserError on a missing or damaged file, and on a word that Linux cannot pass to a process.

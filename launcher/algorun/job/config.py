@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from algorun.common import distributions
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass, replace
 
@@ -51,6 +52,11 @@ class JobConfig:
     equal_slots: bool  # different numbers of ranks on the hosts are an error
     price: float  # of one host for one hour, 0.0 unknown
     figures: bool  # measure how busy the hosts are
+    preflight: tuple[str, float] | None  # what follows a measurement before the first attempt, and how long it takes
+    progress: str  # an expression: lines of ranks in which it is found count as progress; "": all lines
+    hold_s: float  # how long hosts stay after a failure, so that somebody can look
+    trackers: tuple[str, ...]  # experiment trackers that are fed with what the job writes
+    metrics: Mapping[str, str]  # expressions that find a number in lines of rank 0, by the metric's name
     trace_steps: tuple[int, int] | None  # the first and the last step to trace
     warning: str  # of the code: what was given and is not used; "" without one
 
@@ -75,7 +81,7 @@ class JobConfig:
         return self.input.environ
 
 
-def read(request: LaunchRequest, environ: Mapping[str, str], resources: Resources | None = None) -> JobConfig:
+def read_config(request: LaunchRequest, environ: Mapping[str, str], resources: Resources | None = None) -> JobConfig:
     """Reads and checks the job of this environment. Raises UserError for the first error."""
     given = job_input.parse(request, environ, resources)
     reads_code = (request.from_job or request.code) and given.code_channel is None
@@ -132,7 +138,9 @@ def _config(
     setup: Setup | None = None,
     limits: Limits | None = None,
 ) -> JobConfig:
-    settings.HOOKS.read(given.environ)  # the ranks read it themselves; a wrong value is refused before they start
+    # The ranks read them; a wrong value is refused before they start.
+    for each in (settings.HOOKS, settings.NONFINITE, settings.CUDA_ON_CPU):
+        each.read(given.environ)
     return JobConfig(
         input=given,
         setup=setup,
@@ -146,10 +154,28 @@ def _config(
         quiet=settings.QUIET.read(given.environ),
         price=settings.PRICE.read(given.environ),
         figures=settings.FIGURES.read(given.environ),
+        preflight=_preflight(given, chosen),
+        progress=settings.PROGRESS.read(given.environ),
+        hold_s=settings.HOLD_S.read(given.environ),
+        trackers=settings.TRACKERS.read(given.environ),
+        metrics=settings.METRICS.read(given.environ),
         trace_steps=settings.TRACE_STEPS.read(given.environ),
         equal_slots=settings.EQUAL_SLOTS.read(given.environ),
         warning="",
     )
+
+
+def _preflight(given: JobInput, chosen: Launch) -> tuple[str, float] | None:
+    """Raises UserError where nobody could measure."""
+    found = settings.PREFLIGHT.read(given.environ)
+    if found is None:
+        return None
+    if chosen.engine.value.has_driver:
+        engines = ", ".join(each.value for each in Engine if not each.has_driver)
+        what = f"with the engine {chosen.engine.value.value}, which starts no ranks"
+        raise UserError(settings.PREFLIGHT.name, what, allowed=engines, fix=f"unset {settings.PREFLIGHT.name}")
+    distributions.need(settings.PREFLIGHT.name, entries.TRAINING)
+    return found
 
 
 # -- the program -----------------------------------------------------------------------------------------------------
@@ -237,7 +263,7 @@ def _args(given: JobInput, code: Path, *, pending: bool) -> list[str]:
 
         where = where or args_file.WHERE
         args_file.check(named, where)
-        return [*(() if pending else args_file.read(code, named, where)), *request.args]
+        return [*(() if pending else args_file.read_args(code, named, where)), *request.args]
     if not request.from_job:
         return list(request.args)
     if own.args is not None:

@@ -18,6 +18,7 @@ BUNDLED = {
     "ddp": f"{TRAINING}.jobs.ddp",
     "pipeline": f"{TRAINING}.jobs.pipeline",
     "mpi-basics": f"{TRAINING}.jobs.mpi_basics",
+    "measure": f"{TRAINING}.jobs.measure",
 }
 
 DEFAULT_PROGRAM = "default program"  # the source of `ddp` where nothing is named

@@ -71,7 +71,7 @@ def parse(request: LaunchRequest, environ: Mapping[str, str], resources: Resourc
         described=described,
         channels=job_channels.of_processing(paths) if processing else job_channels.of_training(described, paths),
         processing=processing,
-        trainer=modeltrainer.read(paths, submit_directory) if request.from_job else None,
+        trainer=modeltrainer.read_modeltrainer(paths, submit_directory) if request.from_job else None,
         environ=environ,
     )
 

@@ -29,7 +29,7 @@ class Launch:
     slots: Sourced[int] | None  # ranks on each host; None: one per GPU
     per_host: bool  # one rank per host
     restarts: int  # at most this many after failures
-    outside: frozenset[str] = frozenset()  # standalone hosts: each runs the program once, without ranks
+    standalone: frozenset[str] = frozenset()  # hosts outside the world of ranks: each runs the program once
     tf_config: str = ""  # who asks for TF_CONFIG, "" for nobody
     is_default: bool = False  # one rank per host, because nobody has said how many a host gets
 
@@ -62,7 +62,7 @@ def decide(given: JobInput, entry: Entry) -> Launch:
         per_host=per_host,
         is_default=is_unsaid and not tf_config,  # TensorFlow's worker takes all GPUs of its host
         restarts=_restarts(given),
-        outside=_outside(given, spread=spread and not has_driver, alone=alone),
+        standalone=_standalone(given, spread=spread and not has_driver, alone=alone),
         tf_config=tf_config,
     )
 
@@ -194,7 +194,7 @@ def _compatibility(hyperparameters: Hyperparameters, entry: Entry) -> Sourced[st
     return Sourced(" and ".join(name for _, name in found), f"hyperparameter {' and '.join(key for key, _ in found)}")
 
 
-def _outside(given: JobInput, *, spread: bool, alone: bool) -> frozenset[str]:
+def _standalone(given: JobInput, *, spread: bool, alone: bool) -> frozenset[str]:
     """The standalone hosts. `alone`: all hosts are. `spread`: the job has a distribution.
 
     If the distribution names instance groups, the hosts of all other groups run the program once each, without ranks, as

@@ -36,7 +36,7 @@ class ModelTrainer:
     mpi_options: tuple[str, ...]
 
 
-def read(paths: Paths, submit_directory: str) -> ModelTrainer | None:
+def read_modeltrainer(paths: Paths, submit_directory: str) -> ModelTrainer | None:
     """The request of this job's ModelTrainer, None if this is not a job of SDK v3. Raises UserError.
 
     `submit_directory`: the hyperparameter that names the code of a tuner's job, "" without it.

@@ -120,6 +120,11 @@ class Paths:
         return self.output_data / f"host_figures-{host}.jsonl"
 
     @property
+    def held(self) -> Path:
+        """Names the process that stands for a rank while this host is held after a failure."""
+        return self.base / "algorun-held.json"
+
+    @property
     def written(self) -> tuple[str, ...]:
         """The folders that a job writes to: results, checkpoints, temporary files."""
         return (*map(str, (self.model, self.output, self.checkpoints)), "/tmp")

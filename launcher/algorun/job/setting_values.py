@@ -3,6 +3,8 @@ and raises UserError where it is none. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from algorun.common import REQUEST_FORMAT as HIGHEST_FORMAT
 from algorun.common.errors import UserError
 
@@ -11,7 +13,7 @@ from .values import MOST_SECONDS, count, names, positive, seconds
 NEVER_S = MOST_SECONDS  # the value of `off`: wait forever
 MOST_RESTARTS = 1000
 HIGHEST_PORT = 65535
-HIGHEST_PRICE = 1e6  # of a host and hour, in any currency
+HIGHEST_PRICE = 1e9  # of a host and hour, in any currency
 MOST_TRACED = 1000  # steps
 WINDOW = f"FIRST-LAST: FIRST from 2, up to {MOST_TRACED} steps"
 MOST_FORMATS = 1_000_000
@@ -50,6 +52,50 @@ def unless_off(name: str, text: str) -> bool:
     if text != "off":
         raise UserError(name, f"{text!r} is not allowed", allowed="off", fix="off, or unset it")
     return False
+
+
+def word_of(*words: str) -> Callable[[str, str], str]:
+    """One of some words."""
+
+    def parse(name: str, text: str) -> str:
+        if text not in words:
+            raise UserError(
+                name, f"{text!r} is not allowed", allowed=", ".join(words), fix=f"one of them, or unset {name}"
+            )
+        return text
+
+    return parse
+
+
+def words_of(*words: str) -> Callable[[str, str], tuple[str, ...]]:
+    """Some of some words, separated by commas."""
+
+    def parse(name: str, text: str) -> tuple[str, ...]:
+        found = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+        for each in found:
+            if each not in words:
+                raise UserError(
+                    name, f"{each!r} is not allowed", allowed=", ".join(words), fix=f"some of them, or unset {name}"
+                )
+        return found
+
+    return parse
+
+
+MEASURED_S, LEAST_MEASURED_S, MOST_MEASURED_S = 60.0, 5.0, 3600.0
+
+
+def measurement(name: str, text: str) -> tuple[str, float] | None:
+    """`measure` or `strict`, and after a colon for how many seconds."""
+    kind, colon, given = text.partition(":")
+    allowed = f"measure, strict, each also with seconds from {LEAST_MEASURED_S:g} to {MOST_MEASURED_S:g}: measure:20"
+    try:
+        number = float(given) if colon else MEASURED_S
+    except ValueError:
+        number = -1.0
+    if kind not in ("measure", "strict") or not LEAST_MEASURED_S <= number <= MOST_MEASURED_S:
+        raise UserError(name, f"{text!r} is not allowed", allowed=allowed, fix=f"one of them, or unset {name}")
+    return kind, number
 
 
 def restarts(name: str, text: str) -> int:
@@ -98,6 +144,42 @@ def request_format(name: str, text: str) -> int:
             fix="use an image of the client's version or newer",
         )
     return asked
+
+
+def expression(name: str, text: str) -> str:
+    """A regular expression that Python can compile."""
+    import re  # late: most jobs do not use it
+
+    try:
+        re.compile(text)
+    except (re.error, OverflowError, RecursionError, MemoryError) as error:
+        raise UserError(
+            name, f"{text!r} is no regular expression: {error}", allowed="one of Python's re, such as step [0-9]+"
+        ) from None
+    return text
+
+
+def expressions(name: str, text: str) -> dict[str, str]:
+    """A JSON object of regular expressions, each with a group for a number, and perhaps one named `step`."""
+    import re  # late: most jobs do not use it
+
+    from algorun.common.codec import loads
+
+    allowed = 'such as {"loss": "loss=([0-9.]+)"}'
+    try:
+        value = loads(text)
+    except ValueError as error:
+        raise UserError(name, f"not JSON: {error}", allowed=allowed) from None
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise UserError(name, "not an object of texts", allowed=allowed)
+    for metric, regex in value.items():
+        found = re.compile(expression(f"{name}: {metric}", regex))
+        if found.groups != 1 + ("step" in found.groupindex):
+            raise UserError(
+                f"{name}: {metric}", f"{regex!r} has {found.groups} groups",
+                allowed=f"one for the number, and one named step if the line has it; {allowed}",
+            )  # fmt: skip
+    return value
 
 
 def name_list(name: str, text: str) -> tuple[str, ...]:

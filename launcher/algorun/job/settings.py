@@ -17,8 +17,11 @@ from .engine import Engine
 from .setting_values import (
     LEAST_STORE_MB,
     WINDOW,
+    expression,
+    expressions,
     is_one,
     is_set,
+    measurement,
     name_list,
     object_store_mb,
     port,
@@ -30,6 +33,8 @@ from .setting_values import (
     text_of,
     unless_off,
     window,
+    word_of,
+    words_of,
 )  # fmt: skip
 from .values import addresses, count, seconds
 
@@ -115,6 +120,10 @@ QUIET = Setting(
     "ALGORUN_QUIET", False, is_set, "any text",
     "Print no closing line and no failure on this host; `algorun simulate` sets it",
 )  # fmt: skip
+WHERE = Setting(
+    "ALGORUN_WHERE", "", word_of("local"), "local",
+    "Where the job runs, for commands that the log shows; `submit --where local` sets it for its hosts. Unset: on AWS",
+)  # fmt: skip
 PRICE = Setting(
     "ALGORUN_PRICE", 0.0, price, "a number above 0",
     "Price of one host for one hour, in your currency: the closing table then says what the job cost. Unset: no cost",
@@ -134,6 +143,30 @@ HOOKS = Setting(
     "off: put nothing around torch's functions; of a script of your own only the steps are then seen, not its activities. Unset: "
     "see both",
 )  # fmt: skip
+PREFLIGHT: Setting[tuple[str, float] | None] = Setting(
+    "ALGORUN_PREFLIGHT", None, measurement, "measure, strict, each also with seconds: measure:20",
+    "Before the first attempt the ranks measure their GPUs, hosts and links, for 60 seconds or for those given, and name what is odd, "
+    "as the entrypoint `measure` does. strict: then the job ends with 69. Unset: nothing is measured",
+)  # fmt: skip
+TRACKERS: Setting[tuple[str, ...]] = Setting(
+    "ALGORUN_TRACKERS", (), words_of("wandb", "mlflow", "tensorboard"), "wandb, mlflow, tensorboard, separated by commas",
+    "Experiment trackers that the first host feeds with the job's metrics, steps and figures, in one run over attempts, spot "
+    "interruptions and later jobs with the same checkpoints ([trackers](time.md#feed-experiment-trackers))",
+)  # fmt: skip
+METRICS: Setting[Mapping[str, str]] = Setting(
+    "ALGORUN_METRICS", {}, expressions, "a JSON object of expressions, each with one group for the value, and perhaps a group `step`",
+    "Numbers in the lines that rank 0 prints, for trackers: the metric's name, and the expression whose group is its value",
+)  # fmt: skip
+HOLD_S: Setting[float] = Setting(
+    "ALGORUN_HOLD_ON_FAILURE_S", 0.0, seconds, POSITIVE,
+    "After a failure keep every host for this long, as its ranks left it, so that `algorun shell` can look. A stop ends it. Unset: the "
+    "job ends at once", "s",
+)  # fmt: skip
+NONFINITE = Setting(
+    "ALGORUN_NONFINITE", "warn", word_of("warn", "end", "off"), "warn, end, off",
+    "What follows the first loss, gradient or weight of a script that is not finite. warn: a line on all hosts names rank, step and "
+    "parameter. end: the job ends with that line as its failure. off: nobody looks. `ddp` and `pipeline` end in any case",
+)  # fmt: skip
 RAY_OBJECT_STORE_MB: Setting[int | None] = Setting(
     "ALGORUN_RAY_OBJECT_STORE_MB", None, object_store_mb, f"{LEAST_STORE_MB} to what is free in /dev/shm",
     "Size of Ray's object store on each host, in MiB. Unset: 30 % of the host's memory, at most 80 % of what is free in "
@@ -141,6 +174,11 @@ RAY_OBJECT_STORE_MB: Setting[int | None] = Setting(
 )  # fmt: skip
 
 
+PROGRESS = Setting(
+    "ALGORUN_PROGRESS", "", expression, "a regular expression of Python",
+    "Lines of ranks in which it is found count as progress, such as `step [0-9]+`. Once one has matched, no other line of that rank "
+    "counts: it stands still if none matches for `ALGORUN_HANG_S`. Unset: every line counts",
+)  # fmt: skip
 TRACE_STEPS: Setting[tuple[int, int] | None] = Setting(
     "ALGORUN_TRACE_STEPS", None, window, WINDOW,
     "Trace these steps of every rank: from the end of the step before the first one to the end of the last one. Unset: no trace",
@@ -182,7 +220,9 @@ BLAME_S = Setting(
 )
 HANG_S = Setting(
     "ALGORUN_HANG_S", 600.0, seconds_or_off, f"{POSITIVE}; off: never",
-    "A rank hangs after this time without an optimizer step, or after ten times its longest step if that is more", "s",
+    "A rank hangs after this time without an optimizer step, or after ten times its longest step if that is more. Without such "
+    "steps a job hangs if no rank prints, reports progress or works for this time. off: for programs that wait for work by design, "
+    "such as servers", "s",
 )  # fmt: skip
 TIMES_S = Setting(
     "ALGORUN_TIMES_S", 10.0, seconds_or_off, f"{POSITIVE}; off: never",
@@ -229,6 +269,10 @@ SHIM = Setting(
 RANK = Setting(
     "ALGORUN_RANK", "", text_of, "a number", "RANK as the launcher set it; a launcher inside the script may change RANK"
 )
+HELD_COMMAND = Setting(
+    "ALGORUN_COMMAND", "", text_of, "a command line",
+    "The command of a rank, in a shell that `algorun shell` has opened on a host that is held; the launcher sets it",
+)  # fmt: skip
 LOCAL_RANK = Setting("ALGORUN_LOCAL_RANK", "", text_of, "a number", "LOCAL_RANK as the launcher set it")
 CHECKPOINT_DIR = Setting(
     "ALGORUN_CHECKPOINT_DIR",
@@ -247,7 +291,7 @@ TENSORBOARD_DIR = Setting(
 # -- elsewhere -------------------------------------------------------------------------------------------------------
 
 CUDA_ON_CPU = Setting(
-    "ALGORUN_CUDA_ON_CPU", "", text_of, "1, script, strict",
+    "ALGORUN_CUDA_ON_CPU", "", word_of("0", "1", "script", "strict"), "0, 1, script, strict",
     "Without a GPU: scripts that import smdistributed use the CPU for devices named cuda. With `script`, "
     "`torch.cuda.is_available()` is also true for the script. With `strict`, in any script, devices named cuda compute on "
     "the CPU and refuse what a GPU refuses (docs/scripts.md)",
@@ -260,10 +304,37 @@ WAITS = (
 GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
     "The launcher": (
         *(ENGINE, SLOTS, RESTARTS, SHARE_NOTHING, EQUAL_SLOTS, PORT, ADDRESSES, TOKEN, EXTRACT, TF_CONFIG),
-        *(REQUEST_FORMAT, CODE_COMMIT, QUIET, PRICE, ENVIRONMENTS, FIGURES, HOOKS, TRACE_STEPS, RAY_OBJECT_STORE_MB),
+        *(
+            REQUEST_FORMAT,
+            CODE_COMMIT,
+            QUIET,
+            WHERE,
+            PRICE,
+            ENVIRONMENTS,
+            FIGURES,
+            HOOKS,
+            HOLD_S,
+            NONFINITE,
+            PREFLIGHT,
+            PROGRESS,
+            TRACE_STEPS,
+            TRACKERS,
+            METRICS,
+            RAY_OBJECT_STORE_MB,
+        ),
     ),
     "Waits of the launcher": WAITS,
-    "Inside a rank": (LEFT_OUT_JOB, LEFT_OUT_HOST, CHECKPOINT_DIR, TENSORBOARD_DIR, RUN_DIR, SHIM, RANK, LOCAL_RANK),
+    "Inside a rank": (
+        LEFT_OUT_JOB,
+        LEFT_OUT_HOST,
+        CHECKPOINT_DIR,
+        TENSORBOARD_DIR,
+        RUN_DIR,
+        SHIM,
+        RANK,
+        LOCAL_RANK,
+        HELD_COMMAND,
+    ),
     "smdistributed": (CUDA_ON_CPU,),
     "docker/compose.yaml": (IMAGE,),
 }

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from algorun.common.fast_dataclasses import dataclass
 
 from . import libraries
-from .system_files import listing, read
+from .system_files import listing, read_text
 
 DEVICES = "/sys/class/infiniband"
 NODES = "/dev/infiniband"
@@ -54,7 +54,7 @@ def missing_nodes(root: str = "") -> tuple[str, ...]:
 
 def _of_amazon(root: str) -> list[str]:
     folder = f"{root}{DEVICES}"
-    return [name for name in listing(folder) if read(f"{folder}/{name}/device/vendor").lower() == AMAZON]
+    return [name for name in listing(folder) if read_text(f"{folder}/{name}/device/vendor").lower() == AMAZON]
 
 
 def _nodes(device: str, root: str) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import re
 from algorun.common.fast_dataclasses import dataclass
 
 from . import memory_cgroup
-from .system_files import read
+from .system_files import read_text
 
 TICKS = os.sysconf("SC_CLK_TCK")
 SECTOR = 512  # bytes of /proc/diskstats, whatever the disk (Documentation/admin-guide/iostats.rst)
@@ -45,7 +45,7 @@ def _cpu(root: str) -> tuple[float, float | None]:
     quota = _quota(root)
     if quota is not None and quota < len(allowed):
         return quota, _cgroup_work(root)
-    lines = re.findall(r"^cpu(\d+) (.*)$", read(f"{root}/proc/stat"), re.MULTILINE)
+    lines = re.findall(r"^cpu(\d+) (.*)$", read_text(f"{root}/proc/stat"), re.MULTILINE)
     busy = [_busy_ticks(counts) for core, counts in lines if int(core) in allowed]
     if not sum(busy):  # a sandbox that hides its machine
         return len(allowed), _cgroup_work(root)
@@ -60,10 +60,10 @@ def _busy_ticks(counts: str) -> int:
 
 def _quota(root: str) -> float | None:
     """The cores that the cgroup allows, None without a limit."""
-    quota, period = ([*read(f"{root}/sys/fs/cgroup/cpu.max").split(), "", ""])[:2]
+    quota, period = ([*read_text(f"{root}/sys/fs/cgroup/cpu.max").split(), "", ""])[:2]
     if not period:
-        quota = read(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-        period = read(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+        quota = read_text(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+        period = read_text(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_period_us")
     return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(period) > 0 else None
 
 
@@ -78,7 +78,7 @@ def _cgroup_work(root: str) -> float | None:
 
 def _memory(root: str) -> tuple[int | None, int | None]:
     """In use and limit. Pages of files are left out, because the kernel takes them back; those of tmpfs count."""
-    text = read(f"{root}/proc/meminfo")
+    text = read_text(f"{root}/proc/meminfo")
     kib = {name: int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB", text, re.MULTILINE)}
     size = kib["MemTotal"] * 1024 if "MemTotal" in kib else None
     cgroup = memory_cgroup.find(root)
@@ -91,7 +91,7 @@ def _memory(root: str) -> tuple[int | None, int | None]:
 
 
 def _network(interface: str, root: str) -> tuple[int | None, int | None]:
-    for line in read(f"{root}/proc/net/dev").splitlines():
+    for line in read_text(f"{root}/proc/net/dev").splitlines():
         name, _, counts = line.partition(":")
         if name.strip() == interface:
             values = counts.split()
@@ -100,7 +100,7 @@ def _network(interface: str, root: str) -> tuple[int | None, int | None]:
 
 
 def _disks(root: str) -> tuple[int | None, int | None]:
-    rows = [line.split() for line in read(f"{root}/proc/diskstats").splitlines()]
+    rows = [line.split() for line in read_text(f"{root}/proc/diskstats").splitlines()]
     disks = [row for row in rows if len(row) > 9 and DISK.fullmatch(row[2])]
     if not disks:
         return None, None

@@ -6,7 +6,7 @@ import os
 
 from algorun.common.fast_dataclasses import dataclass
 
-from .system_files import read
+from .system_files import read_text
 
 NO_LIMIT = 1 << 60  # bytes; cgroup v1 writes a number near 2**63 if there is no limit
 
@@ -35,7 +35,7 @@ def find(root: str = "") -> MemoryCgroup | None:
 
     /proc/self/cgroup gives its path as the machine sees it. In a container the same cgroup is the mount's root.
     """
-    lines = [line.split(":", 2) for line in read(f"{root}/proc/self/cgroup").splitlines()]
+    lines = [line.split(":", 2) for line in read_text(f"{root}/proc/self/cgroup").splitlines()]
     paths = {line[1]: line[2] for line in lines if len(line) == 3}
     first = ("memory.oom_control", "memory.max_usage_in_bytes", "memory.limit_in_bytes", "memory.usage_in_bytes")
     second = ("memory.events", "memory.peak", "memory.max", "memory.current")
@@ -49,7 +49,7 @@ def find(root: str = "") -> MemoryCgroup | None:
 
 def number(path: str, name: str = "") -> int | None:
     """The number that a file holds, or the number after `name` on a line of it; None without one."""
-    for line in read(path).splitlines():
+    for line in read_text(path).splitlines():
         value = line.removeprefix(f"{name} ") if name else line
         if value.isdigit():
             return int(value)

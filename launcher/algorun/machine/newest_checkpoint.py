@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 MOST_ENTRIES = 20_000  # files read at most: reading more would delay the start
@@ -27,6 +28,19 @@ def newest_stamp(*folders: Path) -> float:
             except OSError:
                 continue  # deleted since it was listed
     return newest
+
+
+def newest_before(folder: Path, stamp: float) -> str:
+    """What in the folder holds the newest finished file from before `stamp`, by this host's clock; "" where nothing does."""
+    newest, name = 0.0, ""
+    for entry in islice(_files(str(folder)), MOST_ENTRIES):
+        try:
+            written = entry.stat(follow_symlinks=False).st_mtime
+        except OSError:
+            continue  # deleted since it was listed
+        if newest < written <= stamp:
+            newest, name = written, os.path.relpath(entry.path, folder).partition(os.sep)[0]
+    return name
 
 
 def _files(folder: str) -> Iterator[os.DirEntry[str]]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from algorun.common.fast_dataclasses import dataclass
 
 from . import libraries
-from .system_files import listing, read
+from .system_files import listing, read_text
 
 PROC = "/proc/driver/nvidia"
 COMPAT = "/usr/local/cuda/compat"  # packages such as cuda-compat-12-8 put the libcuda of a newer driver here
@@ -33,7 +33,7 @@ def look(environ: Mapping[str, str], root: str = "") -> Nvidia:
     minors = {name.removeprefix("nvidia") for name in listing(f"{root}/dev") if re.fullmatch(r"nvidia\d+", name)}
     if not minors:
         return Nvidia(driver=_driver(root))
-    described = [_fields(read(f"{root}{PROC}/gpus/{name}/information")) for name in listing(f"{root}{PROC}/gpus")]
+    described = [_fields(read_text(f"{root}{PROC}/gpus/{name}/information")) for name in listing(f"{root}{PROC}/gpus")]
     # /proc shows a container all GPUs of the machine; /dev may hold only some of them.
     ours = [fields for fields in described if fields.get("Device Minor") in minors]
     uuids = [fields.get("GPU UUID", "") for fields in ours]
@@ -56,7 +56,7 @@ def look(environ: Mapping[str, str], root: str = "") -> Nvidia:
 def _driver(root: str) -> str:
     """The version in a line such as `NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  ..` or
     `.. Open Kernel Module for x86_64  570.133.20 ..`."""
-    match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)", read(f"{root}{PROC}/version"))
+    match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)", read_text(f"{root}{PROC}/version"))
     return match[1] if match else ""
 
 

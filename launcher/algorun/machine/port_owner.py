@@ -8,7 +8,7 @@ import socket
 import sys
 from collections.abc import Iterator
 
-from .system_files import read
+from .system_files import read_text
 
 LISTENS = "0A"  # TCP_LISTEN of tcp_states.h
 
@@ -21,7 +21,7 @@ def owner(address: str, port: int) -> str:
     """
     sockets = set()
     for table in ("tcp", "tcp6"):
-        sockets |= set(inodes(read(f"/proc/net/{table}"), address, port))
+        sockets |= set(inodes(read_text(f"/proc/net/{table}"), address, port))
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()) if sockets else ():
         if _holds(pid, sockets):
             return f"{_name(pid)} (pid {pid})"
@@ -60,5 +60,5 @@ def _holds(pid: int, sockets: set[str]) -> bool:
 
 def _name(pid: int) -> str:
     """The process's name. It may have chosen any text, so an unprintable one is not shown."""
-    name = read(f"/proc/{pid}/comm")
+    name = read_text(f"/proc/{pid}/comm")
     return name if name.isprintable() and name.isascii() and name else "a program"

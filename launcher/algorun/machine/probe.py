@@ -21,7 +21,7 @@ from . import visible_gpus as visible
 from .efa import Plugin
 from .nvidia import Nvidia
 from .openmpi import DAEMONS, OpenMpi
-from .system_files import listing, read
+from .system_files import listing, read_text
 from .visible_gpus import Visible
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ def _gpus(seen: Visible, devices: int) -> Sourced[int]:
 def cpus(root: str = "") -> Sourced[int]:
     """The number of CPUs that this process may use: the affinity mask, or the cgroup's quota if that is less."""
     mask = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota, period = ([*read(f"{root}/sys/fs/cgroup/cpu.max").split(), "", ""])[:2]
+    quota, period = ([*read_text(f"{root}/sys/fs/cgroup/cpu.max").split(), "", ""])[:2]
     if not period:
-        quota = read(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-        period = read(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+        quota = read_text(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
+        period = read_text(f"{root}/sys/fs/cgroup/cpu/cpu.cfs_period_us")
     if quota.isdigit() and period.isdigit() and int(period) > 0:
         allowed = max(1, -(-int(quota) // int(period)))
         if allowed < mask:
@@ -97,10 +97,10 @@ def cpus(root: str = "") -> Sourced[int]:
 
 def memory_bytes(root: str = "") -> int:
     """The machine's memory, or the cgroup's limit if that is less; 0 if both are unknown."""
-    match = re.search(r"^MemTotal:\s+(\d+) kB", read(f"{root}/proc/meminfo"), re.MULTILINE)
+    match = re.search(r"^MemTotal:\s+(\d+) kB", read_text(f"{root}/proc/meminfo"), re.MULTILINE)
     sizes = [int(match[1]) * 1024] if match else []
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        limit = read(f"{root}{path}")
+        limit = read_text(f"{root}{path}")
         if limit.isdigit():
             sizes.append(int(limit))
     return min(sizes, default=0)
@@ -108,7 +108,7 @@ def memory_bytes(root: str = "") -> int:
 
 def default_interface(root: str = "") -> str:
     """The interface of the IPv4 default route, "" without one."""
-    for line in read(f"{root}/proc/net/route").splitlines()[1:]:
+    for line in read_text(f"{root}/proc/net/route").splitlines()[1:]:
         fields = line.split()
         if len(fields) > 3 and fields[1] == "00000000" and int(fields[3], 16) & 1:
             return fields[0]
@@ -137,7 +137,7 @@ def torch_cuda(folders: Iterable[str]) -> str:
     Read from torch/version.py (`cuda: Optional[str] = '12.8'`): an import of torch costs more than a second.
     """
     for folder in folders:
-        if folder and (text := read(f"{folder}/torch/version.py")):
+        if folder and (text := read_text(f"{folder}/torch/version.py")):
             match = re.search(r"^cuda\b[^=\n]*=\s*(?:['\"]([\d.]+)['\"]|None)", text, re.MULTILINE)
             return (match[1] or NO_CUDA) if match else ""
     return ""
@@ -228,7 +228,7 @@ def look(environ: Mapping[str, str], root: str = "") -> Machine:
         python=".".join(map(str, sys.version_info[:3])),
         packages=packages(),
         memlock_bytes=memlock_bytes(),
-        image=read(f"{root}{IMAGE}")[:LONGEST_IMAGE],
+        image=read_text(f"{root}{IMAGE}")[:LONGEST_IMAGE],
         nvidia=found,
         visible=seen,
         torch_cuda=torch_cuda(sys.path),

@@ -16,7 +16,7 @@ class ProgramAnswer:
     """What a program printed, and how it ended."""
 
     lines: tuple[str, ...] = ()
-    code: int = 0  # its return code; -n if signal n ended it
+    code: int = 0  # its exit code; -n if signal n ended it
     late: bool = False  # it was killed after TIMEOUT_S
     absent: bool = False  # it could not be started
 

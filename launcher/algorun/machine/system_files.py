@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 
-def read(path: str) -> str:
+def read_text(path: str) -> str:
     """A small file's text, stripped; "" if it cannot be read."""
     try:
         return Path(path).read_text(encoding="ascii", errors="replace").strip()

@@ -31,6 +31,8 @@ def at_the_start(config: JobConfig, machine: Machine, source: str, slots: int) -
     Hosts may have different numbers of slots, unless ALGORUN_EQUAL_SLOTS=1.
     """
     digest = {"engine": config.launch.engine.value, "program": shown(config), "restarts": str(config.launch.restarts)}
+    if config.preflight is not None:  # ranks that measure would wait for the others
+        digest["ALGORUN_PREFLIGHT"] = f"{config.preflight[0]}:{config.preflight[1]:g}"
     if config.launch.tf_config:
         digest["TF_CONFIG"] = "wanted"
     if config.equal_slots and not config.launch.engine.value.has_driver:  # a driver is on one host only

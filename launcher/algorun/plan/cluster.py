@@ -83,7 +83,7 @@ def own_slots(config: JobConfig, machine: Machine) -> Sourced[int]:
     """
     if config.launch.engine.value.has_driver:
         return DRIVER if config.resources.current_host == config.resources.hosts[0] else NO_RANK
-    if config.resources.current_host in config.launch.outside:
+    if config.resources.current_host in config.launch.standalone:
         return ALONE
     if config.launch.slots is not None:
         return config.launch.slots
@@ -98,26 +98,26 @@ def assumed_slots(config: JobConfig, own: Sourced[int]) -> dict[str, Sourced[int
     if config.launch.engine.value.has_driver:
         return dict.fromkeys(config.resources.hosts, NO_RANK) | {config.resources.hosts[0]: DRIVER}
     others = config.launch.slots or Sourced(own.value, "assumed equal")
-    slots = {host: ALONE if host in config.launch.outside else others for host in config.resources.hosts}
+    slots = {host: ALONE if host in config.launch.standalone else others for host in config.resources.hosts}
     return slots | {config.resources.current_host: own}
 
 
 def resolve(
     hosts: tuple[str, ...],
     slots: Mapping[str, Sourced[int]],
-    outside: Collection[str] = frozenset(),
+    standalone: Collection[str] = frozenset(),
     *,
     has_driver: bool = False,
 ) -> Cluster:
-    """All hosts with their ranks: consecutive numbers in the order of `hosts`; standalone hosts (`outside`) come last.
+    """All hosts with their ranks: consecutive numbers in the order of `hosts`; `standalone` hosts come last.
 
     Raises UserError on a host without slots. `has_driver`: only the first host needs one.
     """
     resolved: dict[str, Host] = {}
     next_rank = group_rank = 0
-    inside = [host for host in hosts if host not in outside]
+    inside = [host for host in hosts if host not in standalone]
     places = {host: index for index, host in enumerate(hosts)}
-    for name in (*inside, *(host for host in hosts if host in outside)):
+    for name in (*inside, *(host for host in hosts if host in standalone)):
         if name not in slots or slots[name].value < (0 if has_driver and places[name] else 1):
             raise UserError(f"slots of {name}", "0 slots", allowed="1 or more", fix="set --slots")
         joined = group_rank < len(inside)

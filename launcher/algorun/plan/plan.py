@@ -9,6 +9,7 @@ from algorun.job import hyperparameter_groups as groups
 from algorun.job import settings
 from algorun.job.config import JobConfig
 from algorun.job.engine import Engine
+from algorun.job.entry import TRAINING
 from algorun.job.limits import Limits
 from algorun.job.values import Sourced
 from algorun.machine.openmpi import OpenMpi
@@ -108,7 +109,7 @@ class Plan:
 def first_host(config: JobConfig) -> str:
     """The host of rank 0: the leader, unless the leader is a standalone host."""
     return next(
-        (host for host in config.resources.hosts if host not in config.launch.outside), config.resources.hosts[0]
+        (host for host in config.resources.hosts if host not in config.launch.standalone), config.resources.hosts[0]
     )
 
 
@@ -207,6 +208,14 @@ def _ray_cluster(config: JobConfig, machine: Machine, meeting: Meeting) -> RayCl
     return ray_cluster.make(config, machine, meeting)
 
 
+def _measuring(config: JobConfig, python: str, attempt: int) -> tuple[str, ...]:
+    """What comes before the command of a rank if hosts and links are to be measured: in the first attempt only."""
+    if config.preflight is None or attempt:
+        return ()
+    kind, seconds = config.preflight
+    return (python, "-I", "-u", "-m", f"{TRAINING}.jobs.measured_start", kind, f"{seconds:g}")
+
+
 def make(
     config: JobConfig, cluster: Cluster, machine: Machine, programs: Programs, meeting: Meeting | None = None
 ) -> Plan:
@@ -227,7 +236,7 @@ def make(
         per_host=launch.per_host,
         nnodes=cluster.nnodes,
         world_size=cluster.world_size,
-        argv=config.entry.argv(programs.python),
+        argv=(*_measuring(config, programs.python, meeting.attempt), *config.entry.argv(programs.python)),
         cwd=config.entry.cwd,
         interface=nic,
         env=(

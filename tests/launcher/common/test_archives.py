@@ -45,7 +45,7 @@ def test_an_honest_archive_arrives_whole(mode, tmp_path, code):
         member("go.sh", "z", mode=0o4755), member("lib/link.py", kind=tarfile.SYMTYPE, link="../train.py"),
         member("hard.py", kind=tarfile.LNKTYPE, link="train.py"), mode=mode,
     )  # fmt: skip
-    unpack(source, code, "s", place="the code folder", advice="put data into a channel instead")
+    unpack(source, code, "s", place="the code folder", fix="put data into a channel instead")
     assert sorted(str(path.relative_to(code)) for path in code.rglob("*")) == [
         "go.sh", "hard.py", "lib", "lib/link.py", "lib/ü b.py", "train.py",
     ]  # fmt: skip
@@ -85,7 +85,7 @@ def test_a_hostile_archive_is_refused_whole(members, tmp_path, code):
     source = archive(tmp_path / "s.tar.gz", member("train.py", "x"), *members)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError, match=r"^s: "):
-        unpack(source, code, "s", place="the code folder", advice="put data into a channel instead")
+        unpack(source, code, "s", place="the code folder", fix="put data into a channel instead")
     assert sorted(tmp_path.rglob("*")) == before
     assert not Path("/tmp/evil-of-algorun").exists()
 
@@ -99,7 +99,7 @@ def test_no_name_climbs_out_through_a_link(tmp_path, code):
         member("p/q/r/link", kind=tarfile.SYMTYPE, link="../../../z"), member(f"{climb}/evil", "x"),
         member("hard", kind=tarfile.LNKTYPE, link=f"{climb}/victim"), member("hard", "overwritten"),
     )  # fmt: skip
-    unpack(source, code, "s", place="the code folder", advice="put data into a channel instead")
+    unpack(source, code, "s", place="the code folder", fix="put data into a channel instead")
     assert sorted(path.name for path in (tmp_path / "opt").iterdir()) == ["code", "victim"]
     assert (tmp_path / "opt" / "victim").read_text() == "safe"
     assert (code / "p" / "evil").read_text() == "x"
@@ -128,7 +128,7 @@ def test_a_damaged_archive_leaves_nothing(how, tmp_path, code):
             code,
             "s",
             place="the code folder",
-            advice="put data into a channel instead",
+            fix="put data into a channel instead",
         )
     assert list(code.iterdir()) == []
 
@@ -139,7 +139,7 @@ def test_an_archive_larger_than_the_disk_is_refused_before_it_fills_it(tmp_path,
     path = tmp_path / "s.tar"
     path.write_bytes(info.tobuf() + b"\0" * 1024)
     with pytest.raises(UserError, match=r"not a usable tar"):
-        unpack(path, code, "s", place="the code folder", advice="put data into a channel instead")
+        unpack(path, code, "s", place="the code folder", fix="put data into a channel instead")
     assert list(code.iterdir()) == []
 
 
@@ -155,7 +155,7 @@ def test_any_damage_brings_a_clean_error_or_files_inside(flips, cut, tmp_path_fa
         data[int(place * (len(data) - 1))] ^= value
     source.write_bytes(data[: max(1, int(cut * len(data)))])
     try:
-        unpack(source, code, "s", place="the code folder", advice="put data into a channel instead")
+        unpack(source, code, "s", place="the code folder", fix="put data into a channel instead")
     except UserError:
         assert list(code.iterdir()) == []
     assert sorted(path.name for path in folder.iterdir()) == ["code", "s"]
@@ -169,5 +169,5 @@ def test_a_plain_archive_with_a_damaged_header_is_not_taken_for_a_shorter_one(ha
     data[1024 + 3] ^= 1
     source.write_bytes(data if harm == "second header" else data[: 1024 + 300])
     with pytest.raises(UserError, match="not a usable tar file"):
-        unpack(source, code, "s", place="the code folder", advice="put data into a channel instead")
+        unpack(source, code, "s", place="the code folder", fix="put data into a channel instead")
     assert os.listdir(code) == []

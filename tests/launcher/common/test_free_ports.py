@@ -32,12 +32,13 @@ def test_a_row_of_ports_is_free_from_end_to_end(monkeypatch):
 
     from algorun.common import free_ports
 
-    monkeypatch.setattr(free_ports, "LOWEST_PORT", 12000)
-    monkeypatch.setattr(free_ports, "HIGHEST_PORT", 12012)  # only some rows of four have no port that is taken
+    begin = free_ports.free_row("127.0.0.1", 12)
+    monkeypatch.setattr(free_ports, "LOWEST_PORT", begin)
+    monkeypatch.setattr(free_ports, "HIGHEST_PORT", begin + 12)  # only some rows of four have no port that is taken
     with socket.socket() as taken:
-        taken.bind(("127.0.0.2", 12004))
-        firsts = {free_ports.free_row("127.0.0.1", 4, taken=(12001,)) for _ in range(20)}
-    assert firsts <= {12005, 12006, 12007, 12008}
+        taken.bind(("127.0.0.2", begin + 4))
+        firsts = {free_ports.free_row("127.0.0.1", 4, taken=(begin + 1,)) for _ in range(20)}
+    assert firsts <= {begin + 5, begin + 6, begin + 7, begin + 8}
 
 
 def test_hosts_on_one_machine_find_different_ports():

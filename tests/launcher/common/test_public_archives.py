@@ -77,7 +77,7 @@ def test_links_inside_are_unpacked_as_gnu_tar_does(report, tmp_path):
     write(tmp_path / "a.tar", SAFE[report])
     (tmp_path / "ours").mkdir()
     (tmp_path / "theirs").mkdir()
-    unpack(tmp_path / "a.tar", tmp_path / "ours", "a.tar", place="the code folder", advice="-")
+    unpack(tmp_path / "a.tar", tmp_path / "ours", "a.tar", place="the code folder", fix="-")
     subprocess.run(["tar", "xf", tmp_path / "a.tar", "-C", tmp_path / "theirs"], check=True)
     assert tree(tmp_path / "ours") == tree(tmp_path / "theirs")
 
@@ -87,11 +87,9 @@ def test_an_absolute_link_costs_code_an_error_and_results_only_itself(report, tm
     write(tmp_path / "a.tar", ABSOLUTE[report])
     (tmp_path / "code").mkdir()
     with pytest.raises(UserError, match="link .* leads out of the code folder"):
-        unpack(tmp_path / "a.tar", tmp_path / "code", "a.tar", place="the code folder", advice="-")
+        unpack(tmp_path / "a.tar", tmp_path / "code", "a.tar", place="the code folder", fix="-")
     assert not os.listdir(tmp_path / "code")
     said = []
-    count = unpack(
-        tmp_path / "a.tar", tmp_path / "code", "a.tar", place="the folder", advice="-", leave_out=said.append
-    )
+    count = unpack(tmp_path / "a.tar", tmp_path / "code", "a.tar", place="the folder", fix="-", leave_out=said.append)
     assert (count, len(said)) == (2, 1)
     assert len([what for what in tree(tmp_path / "code").values() if what == "x"]) == 2

@@ -29,10 +29,10 @@ def write(base: Path, raw: dict[str, object], hosts=HOSTS, **resources: object) 
 
 
 def read(base: Path, **environ: str) -> JobConfig:
-    return config.read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(base), **environ})
+    return config.read_config(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(base), **environ})
 
 
 def made(job: JobConfig, gpus: int = 4, openmpi: OpenMpi | None = None) -> plan.Plan:
     slots = cluster.assumed_slots(job, cluster.own_slots(job, machine(gpus)))
     here = machine(gpus, openmpi=openmpi)
-    return plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.outside), here, PROGRAMS)
+    return plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.standalone), here, PROGRAMS)

@@ -9,7 +9,7 @@ import pytest
 
 from algorun.commands import command_line
 from algorun.common.errors import UserError
-from algorun.job.config import prepared, read
+from algorun.job.config import prepared, read_config
 from algorun.job.request import LaunchRequest, request
 from algorun.plan import cluster, plan, render
 from tests.conftest import PROGRAMS, machine
@@ -23,7 +23,7 @@ def job(base: Path, environ: dict[str, str] | None = None, **hyperparameters: ob
     raw = {key: json.dumps(value) for key, value in {"sagemaker_program": "train.py", **hyperparameters}.items()}
     (config / "hyperparameters.json").write_text(json.dumps(raw))
     (config / "resourceconfig.json").write_text('{"hosts": ["algo-1"], "current_host": "algo-1"}')
-    return read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(base), **(environ or {})})
+    return read_config(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(base), **(environ or {})})
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_no_file_outside_the_code_folder_is_read(name, base):
 
 
 def run(base: Path, *words: str):
-    return read(request(command_line.parse(["run", *words])), {"SAGEMAKER_BASE_DIR": str(base)})
+    return read_config(request(command_line.parse(["run", *words])), {"SAGEMAKER_BASE_DIR": str(base)})
 
 
 def test_a_command_line_may_name_the_file_too(base):

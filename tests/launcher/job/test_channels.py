@@ -9,7 +9,7 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun.job import channels
-from algorun.job.config import prepared, read
+from algorun.job.config import prepared, read_config
 from algorun.job.paths import Paths
 from algorun.job.request import LaunchRequest
 from algorun.plan import cluster, plan, render
@@ -26,14 +26,14 @@ def training(
         ("hyperparameters", raw), ("inputdataconfig", described), ("resourceconfig", {"hosts": ["a"], "current_host": "a"})
     ):  # fmt: skip
         (config / f"{name}.json").write_text(json.dumps(value))
-    return read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(base), **(environ or {})})
+    return read_config(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(base), **(environ or {})})
 
 
 def processing(base: Path, described: object, request: LaunchRequest | None = None, **environ: str):
     (base / "config").mkdir(parents=True, exist_ok=True)
     (base / "config" / "resourceconfig.json").write_text('{"hosts": ["a"], "current_host": "a"}')
     (base / "config" / "processingjobconfig.json").write_text(json.dumps(described))
-    return read(request or LaunchRequest(target="ddp"), {"SAGEMAKER_BASE_DIR": str(base), **environ})
+    return read_config(request or LaunchRequest(target="ddp"), {"SAGEMAKER_BASE_DIR": str(base), **environ})
 
 
 def text(config) -> str:

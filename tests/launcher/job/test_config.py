@@ -7,7 +7,7 @@ import json
 import pytest
 
 from algorun.common.errors import UserError
-from algorun.job.config import LaunchRequest, prepared, read
+from algorun.job.config import LaunchRequest, prepared, read_config
 from algorun.job.limits import Limits
 from algorun.plan import cluster
 from tests.conftest import TREES, job, machine
@@ -74,11 +74,11 @@ def test_bad_wishes_are_refused_by_name(tmp_path, raw, environ, says):
     (folder / "resourceconfig.json").write_text('{"hosts": ["a"], "current_host": "a"}')
     (folder / "hyperparameters.json").write_text(json.dumps(raw))
     with pytest.raises(UserError, match=says):
-        read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), **environ})
+        read_config(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), **environ})
 
 
 def test_no_job_description_is_a_single_host(tmp_path):
-    config = read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+    config = read_config(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
     assert config.resources.hosts == ("algo-1",)
     assert (config.entry.kind, config.entry.target) == ("bundled", "ddp")
 
@@ -87,7 +87,7 @@ def test_half_a_job_description_is_an_error(tmp_path):
     (tmp_path / "input" / "config").mkdir(parents=True)
     (tmp_path / "input" / "config" / "hyperparameters.json").write_text("{}")
     with pytest.raises(UserError, match=r"resourceconfig.json: the file is missing"):
-        read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+        read_config(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
 
 
 def test_the_layout_must_fit_the_hosts():
@@ -159,14 +159,16 @@ def test_a_program_of_the_environment_beats_the_hyperparameter():
 def test_an_empty_file_named_as_an_entrypoint_stands_for_it(tmp_path, text, entry):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "ddp.py").write_text(text)
-    config = read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": "ddp.py"})
+    config = read_config(
+        LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": "ddp.py"}
+    )
     assert (config.entry.kind, config.entry.target) == entry
 
 
 def test_a_file_that_is_not_there_is_no_entrypoint(tmp_path):
     (tmp_path / "code").mkdir()
     with pytest.raises(UserError, match="'ddp.py' does not exist"):
-        read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": "ddp.py"})
+        read_config(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": "ddp.py"})
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_a_program_that_lies_elsewhere_is_proposed(tmp_path, program, near):
         (tmp_path / "code" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "code" / name).touch()
     with pytest.raises(UserError, match=f"'{program}' does not exist in .*did you mean {near}"):
-        read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": program})
+        read_config(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": program})
 
 
 def test_code_in_the_image_that_hides_the_submitted_one_is_named(tmp_path):
@@ -196,14 +198,14 @@ def test_code_in_the_image_that_hides_the_submitted_one_is_named(tmp_path):
     resources = {"current_host": "algo-1", "hosts": ["algo-1"], "network_interface_name": "lo"}
     (tmp_path / "input" / "config" / "resourceconfig.json").write_text(json.dumps(resources))
     environ = {"SAGEMAKER_BASE_DIR": str(tmp_path)}
-    found = read(LaunchRequest(from_job=True), environ)
+    found = read_config(LaunchRequest(from_job=True), environ)
     assert "'s3://bucket/source.tar.gz' is not fetched" in found.warning
     assert prepared(found).warning == found.warning
-    assert read(LaunchRequest(target="ddp"), environ).warning == ""
+    assert read_config(LaunchRequest(target="ddp"), environ).warning == ""
     with pytest.raises(
         UserError, match="'new.py' does not exist in .*; but .*'s3://bucket/source.tar.gz' is not fetched"
     ):
-        read(LaunchRequest(from_job=True), environ | {"SAGEMAKER_PROGRAM": "new.py"})
+        read_config(LaunchRequest(from_job=True), environ | {"SAGEMAKER_PROGRAM": "new.py"})
 
 
 def test_hyperparameters_become_the_arguments():
@@ -221,7 +223,9 @@ def test_hyperparameters_become_the_arguments():
 )
 def test_a_program_that_is_not_there(target, says):
     with pytest.raises(UserError, match=says):
-        read(LaunchRequest(target=target, cwd=str(TREES.parent.parent)), {"SAGEMAKER_BASE_DIR": str(TREES / "script")})
+        read_config(
+            LaunchRequest(target=target, cwd=str(TREES.parent.parent)), {"SAGEMAKER_BASE_DIR": str(TREES / "script")}
+        )
 
 
 @pytest.mark.parametrize(
@@ -242,7 +246,7 @@ def test_the_first_line_of_a_program_counts_executable_or_not(tmp_path, name, te
     path.parent.mkdir(parents=True)
     path.write_text(text)
     path.chmod(mode)
-    config = read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": name})
+    config = read_config(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path), "SAGEMAKER_PROGRAM": name})
     assert config.entry.argv("python") == head
     assert config.entry.target == name
 
@@ -250,14 +254,14 @@ def test_the_first_line_of_a_program_counts_executable_or_not(tmp_path, name, te
 def test_a_file_that_nothing_can_start_is_refused(tmp_path):
     (tmp_path / "notes.txt").write_text("hello\n")
     with pytest.raises(UserError, match="notes.txt' is not executable"):
-        read(LaunchRequest(target="notes.txt", cwd=str(tmp_path)), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+        read_config(LaunchRequest(target="notes.txt", cwd=str(tmp_path)), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
 
 
 def test_code_without_a_program_is_an_error(tmp_path):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text("")
     with pytest.raises(UserError, match=r"is absent, but .*train\.py"):
-        read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+        read_config(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
 
 
 def test_limits_come_from_the_environment():

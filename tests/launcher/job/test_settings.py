@@ -131,8 +131,11 @@ def test_figures_are_measured_unless_they_are_off():
 def test_a_wrong_value_of_what_only_ranks_read_is_refused_before_they_start(tmp_path):
     environ = {"SAGEMAKER_BASE_DIR": str(tmp_path), "ALGORUN_HOOKS": "no"}
     with pytest.raises(UserError, match="ALGORUN_HOOKS: 'no' is not allowed; allowed: off"):
-        config.read(LaunchRequest(target="ddp"), environ)
-    assert config.read(LaunchRequest(target="ddp"), {**environ, "ALGORUN_HOOKS": "off"})
+        config.read_config(LaunchRequest(target="ddp"), environ)
+    assert config.read_config(LaunchRequest(target="ddp"), {**environ, "ALGORUN_HOOKS": "off"})
+    environ = {"SAGEMAKER_BASE_DIR": str(tmp_path), "ALGORUN_CUDA_ON_CPU": "Strict"}
+    with pytest.raises(UserError, match="ALGORUN_CUDA_ON_CPU: 'Strict' is not allowed; allowed: 0, 1, script, strict"):
+        config.read_config(LaunchRequest(target="ddp"), environ)
 
 
 @pytest.mark.parametrize(

@@ -19,5 +19,5 @@ HEAD = "Iface\tDestination\tGateway\tFlags\tRefCnt\n"
     ],
 )
 def test_the_interface_of_the_default_route(routes, expected, monkeypatch):
-    monkeypatch.setattr(probe, "read", lambda path: routes if path == "/proc/net/route" else "")
+    monkeypatch.setattr(probe, "read_text", lambda path: routes if path == "/proc/net/route" else "")
     assert probe.default_interface() == expected

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from algorun.job.config import LaunchRequest, read
+from algorun.job.config import LaunchRequest, read_config
 from algorun.plan import agreement
 
 
@@ -19,7 +19,7 @@ def program(base, args: list[str]) -> str:
     (config / "hyperparameters.json").write_text(json.dumps(given))
     (base / "code").mkdir()
     (base / "code" / "train.py").touch()
-    return agreement.shown(read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(base)}))
+    return agreement.shown(read_config(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(base)}))
 
 
 @pytest.mark.parametrize(

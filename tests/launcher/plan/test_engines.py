@@ -16,9 +16,11 @@ LAUNCHER = Path(__file__).resolve().parents[3] / "launcher" / "algorun"
 REGISTRY = ("job/engine.py", "plan/engines/registry.py")
 
 
-def test_every_engine_can_be_planned():
-    planned = {starter(engine).__module__.rpartition(".")[2] for engine in Engine}
-    assert planned == set(Engine)
+def test_every_engine_has_a_plan_of_its_own():
+    planned = {engine: starter(engine) for engine in Engine}
+    assert len(set(planned.values())) == len(Engine)
+    of_a_file = {engine: pieces.__module__.rpartition(".")[2] for engine, pieces in planned.items()}
+    assert of_a_file == {engine: str(engine) for engine in Engine} | {Engine.NATIVE: "registry"}
 
 
 def test_an_unknown_engine_is_refused():

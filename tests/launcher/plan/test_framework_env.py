@@ -23,7 +23,7 @@ def made(slots: int, gpus: int = 0, meeting: Meeting | None = None, **environ: s
     config = job("script-2-hosts", ALGORUN_SLOTS=str(slots), **environ)
     here = machine(gpus, openmpi=OPEN_MPI[4])
     hosts = config.resources.hosts
-    ranks = cluster.resolve(hosts, dict.fromkeys(hosts, Sourced(slots, "")), config.launch.outside)
+    ranks = cluster.resolve(hosts, dict.fromkeys(hosts, Sourced(slots, "")), config.launch.standalone)
     return plan.make(config, ranks, here, PROGRAMS, meeting)
 
 

@@ -9,7 +9,7 @@ import pytest
 from algorun.common import codec
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import replace
-from algorun.job.config import JobConfig, LaunchRequest, read
+from algorun.job.config import JobConfig, LaunchRequest, read_config
 from algorun.job.values import Sourced
 from algorun.machine.probe import Machine
 from algorun.machine.ray import Ray
@@ -29,7 +29,7 @@ def asked(tree: str = "script-2-hosts", **environ: str) -> JobConfig:
 def made(config: JobConfig, found: Machine | None = None, meeting: Meeting | None = None) -> Plan:
     found = found or replace(machine(), ray=Ray("/opt/venv/bin/ray", "2.60.0", has_client_server=True))
     slots = cluster.assumed_slots(config, cluster.own_slots(config, found))
-    hosts = cluster.resolve(config.resources.hosts, slots, config.launch.outside, has_driver=True)
+    hosts = cluster.resolve(config.resources.hosts, slots, config.launch.standalone, has_driver=True)
     return plan.make(config, hosts, found, PROGRAMS, meeting)
 
 
@@ -55,7 +55,7 @@ def test_the_engine_can_be_asked_for_in_each_way_of_the_sdks(request_, environ, 
     (folder / "hyperparameters.json").write_text(json.dumps({"sagemaker_program": '"driver.py"', **hyperparameters}))
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "driver.py").touch()
-    found = read(
+    found = read_config(
         replace(request_, cwd=str(tmp_path / "code") if request_.target else ""),
         {"SAGEMAKER_BASE_DIR": str(tmp_path), **environ},
     )

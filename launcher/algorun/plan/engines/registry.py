@@ -13,7 +13,7 @@ def starter(engine: Engine) -> Callable[[Wanted], Pieces]:
     """What plans the processes of an engine. Imports this engine alone: every job waits for its start."""
     match engine:
         case Engine.NATIVE:
-            from .native import pieces
+            return no_processes
         case Engine.TORCHRUN:
             from .torchrun import pieces
         case Engine.MPIRUN:
@@ -21,3 +21,8 @@ def starter(engine: Engine) -> Callable[[Wanted], Pieces]:
         case Engine.RAY:
             from .ray import pieces
     return pieces
+
+
+def no_processes(wanted: Wanted) -> Pieces:
+    """Of the native engine: each host's supervisor starts its ranks itself."""
+    return Pieces()
