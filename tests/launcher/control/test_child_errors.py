@@ -41,8 +41,8 @@ def ranks(*reports: Raised) -> RankFailures:
     return found
 
 
-def blamed(error: Raised, *reports: Raised, printed: str = ""):
-    return ranks(*reports).raised(error.at, 0, error, is_rank=True, printed=printed)
+def blamed(error: Raised, *reports: Raised, printed: str = "", stderr: str = ""):
+    return ranks(*reports).raised(error.at, 0, error, is_rank=True, tails=(printed, stderr))
 
 
 def test_the_exception_of_the_very_child_is_the_cause_and_the_wrapper_comes_after_it():
@@ -115,6 +115,15 @@ def test_below_a_shell_the_exception_counts_unless_the_shell_told_of_another_err
 def test_the_words_of_a_child_that_is_no_python_are_quoted():
     failure = blamed(own((OTHER, 2)), printed="reading\nls: cannot access '/no/such': No such file or directory\n")
     assert failure.message.endswith("(last output: ls: cannot access '/no/such': No such file or directory)")
+    # A line on stdout that the script has printed before, and whose pipe was read after the other.
+    said = "ls: cannot access '/no/such': No such file or directory"
+    late = blamed(own((OTHER, 2)), printed=f"{said}\nwithout\n", stderr=f"{said}\n")
+    assert late.message == failure.message
+    # Python has printed the exception already when its report is read.
+    own_words = own((OTHER, 2)).traceback.replace("    ..\n", '    call()\n  File "a.py", line 1, in b\n' * 3)
+    assert blamed(own((OTHER, 2)), printed=f"{said}\n{own_words}\n").message == failure.message
+    old = blamed(own((OTHER, 2)), printed=f"{said}\n" + "epoch\n" * 9, stderr=f"{said}\n")
+    assert "last output" not in old.message
 
 
 def exited(code: int, *reports: Raised, printed: str = "", at: float = 1.5):
@@ -141,6 +150,18 @@ def test_what_a_shell_says_after_the_exception_of_a_child(code, said, message):
     failure = exited(code, child(), printed=f"{child().traceback}\n{said}")
     assert failure.message == message
     assert failure.code == code
+
+
+def test_a_line_on_stdout_that_arrives_late_hides_no_error_of_the_shell():
+    """The shell has said `without`, then the error. The two pipes are read one after the other."""
+    stderr = f"{child().traceback}\ncheckpoint: quota of /fsx is used up"
+    failure = ranks(child()).exited(1.5, 0, 1, stderr, f"{stderr}\nwithout")
+    assert failure.message == "checkpoint: quota of /fsx is used up"
+    old = (
+        "cannot load the plugin\n"  # the exception itself went to stdout: older lines on stderr say nothing of the end
+    )
+    failure = ranks(child()).exited(1.5, 0, 1, old, f"{old}{child().traceback}\nwithout")
+    assert failure.message == "ValueError: vocab is empty"
 
 
 def test_an_exception_long_before_the_end_is_not_the_cause():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from algorun.control.hang.hang import Stack, StackFrame, message, odd, of_one_rank
-from algorun.host.measuring.step_counter import Steps, stalled
+from algorun.host.measuring.step_counter import Steps, has_no_step
 
 SITE = "/opt/venv/lib/python3.11/site-packages/torch"
 CODE = "/opt/ml/code/train.py"
@@ -240,9 +240,9 @@ def test_a_parent_speaks_for_a_rank_only_when_it_is_alone():
     assert of_one_rank(ranks(parent)).frames is parent
 
 
-def test_stalled_is_off_until_the_first_step_and_grows_with_the_longest():
-    assert not stalled(Steps(), 1e9, 600)
-    assert not stalled(Steps(1, 1000.0, 0.0), 1600.0, 600)
-    assert stalled(Steps(1, 1000.0, 0.0), 1600.1, 600)
-    assert not stalled(Steps(9, 1000.0, 100.0), 2000.0, 600)
-    assert stalled(Steps(9, 1000.0, 100.0), 2000.1, 600)
+def test_a_missing_step_is_off_until_the_first_step_and_grows_with_the_longest():
+    assert not has_no_step(Steps(), 1e9, 600)
+    assert not has_no_step(Steps(1, 1000.0, 0.0), 1600.0, 600)
+    assert has_no_step(Steps(1, 1000.0, 0.0), 1600.1, 600)
+    assert not has_no_step(Steps(9, 1000.0, 100.0), 2000.0, 600)
+    assert has_no_step(Steps(9, 1000.0, 100.0), 2000.1, 600)

@@ -57,8 +57,8 @@ def test_the_last_failure_is_named_with_its_line_once():
 
 def test_three_attempts_without_a_newer_checkpoint_are_the_last():
     job = running(2, restarts=100)
-    for _ in range(3):
-        fail(job, "algo-2")
+    for code in (3, 4, 5):
+        fail(job, "algo-2", code)
     assert {v.code for v in job.verdicts.values()} == {68}
     assert "no newer checkpoint in 3 attempts" in job.verdicts["algo-1"].failure.message
     assert job.begun["algo-1"] == [0, 1, 2]
@@ -186,6 +186,7 @@ def test_a_failure_that_was_under_way_when_the_attempt_ended_is_not_the_next_one
 
 @examples(400)
 @example(count=2, seed=0, budget=0, events=[("hang", 0, 0.0), ("stop", 0, 0.0), ("deliver", 0, 0.0), ("kill", 1, 0.0)])
+@example(count=2, seed=0, budget=0, events=[("hang", 0, 0.0), ("silent", 1, 0.0), ("reset", 1, 1.1)])
 @given(
     count=st.integers(1, 4),
     seed=st.integers(0, 10_000),
@@ -200,6 +201,8 @@ def test_a_failure_that_was_under_way_when_the_attempt_ended_is_not_the_next_one
                     "miss",
                     "time-out",
                     "hang",
+                    "silent",
+                    "goes on",
                     "kill",
                     "reset",
                     "stop",

@@ -3,6 +3,9 @@
 A script may start others: torchrun, Accelerate, subprocess.run(check=True). If the child raises, its parent raises an error that
 only names the child. The child's exception is the cause if that error names this very child, by pid and exit status. An
 exception that the script has handled is none: then the rank's own error is the cause, and the other one is only mentioned.
+
+Where a function takes `tails`, these are the ends of what the rank has printed: of both streams as they arrived, in which a line
+on stdout may come too late, then of stderr alone.
 """
 
 from __future__ import annotations
@@ -31,17 +34,16 @@ class Cause:
     then: tuple[Raised, ...] = ()
 
 
-def of_error(error: Raised, earlier: Sequence[Raised], tail: str) -> Cause:
-    """The cause of an exception, of those that processes of the rank have reported before it. `tail` is the end of what the rank
-    has printed, up to the exception."""
-    child = _named(error, earlier) or _below(error, earlier, tail)
+def of_error(error: Raised, earlier: Sequence[Raised], tails: Sequence[str]) -> Cause:
+    """The cause of an exception, of those that processes of the rank have reported before it. `tails` go up to the exception."""
+    child = _named(error, earlier) or _below(error, earlier, tails)
     if child is None:
         return Cause(error)
-    inner = of_error(child, [each for each in earlier if each is not child], tail)
+    inner = of_error(child, [each for each in earlier if each is not child], tails)
     return Cause(inner.raised, (*inner.then, error))
 
 
-def of_status(code: int, now: float, reports: Sequence[Raised], tail: str) -> Cause | None:
+def of_status(code: int, now: float, reports: Sequence[Raised], tails: Sequence[str]) -> Cause | None:
     """The cause of a rank's end with this exit code, where the rank itself has raised nothing, as a shell does not.
 
     None where the exception was long before, or where the program has told of another error since. After some seconds, or with
@@ -51,9 +53,9 @@ def of_status(code: int, now: float, reports: Sequence[Raised], tail: str) -> Ca
     if last is None or now - last.at > LONGEST_END_S:
         return None
     late = now - last.at > CHILD_BLAME_S
-    if (late and not tail) or _other_error(last, reports, tail, any_words=late or code != RAISED):
+    if (late and not tails[0]) or _other_error(last, reports, tails, any_words=late or code != RAISED):
         return None
-    return of_error(last, [each for each in reports if each is not last], tail)
+    return of_error(last, [each for each in reports if each is not last], tails)
 
 
 def _named(error: Raised, earlier: Sequence[Raised]) -> Raised | None:
@@ -63,14 +65,14 @@ def _named(error: Raised, earlier: Sequence[Raised]) -> Raised | None:
     return min(newest.values(), key=lambda each: (_distance(each), each.at), default=None)
 
 
-def _below(error: Raised, earlier: Sequence[Raised], tail: str) -> Raised | None:
+def _below(error: Raised, earlier: Sequence[Raised], tails: Sequence[str]) -> Raised | None:
     """The exception of a process below one that the error names, such as below a shell, or that it names by its command only."""
     for pid, status in error.ended:
         found = [each for each in earlier if _in_branch(each, error, pid)]
         last = max(found, key=lambda each: each.at, default=None)
         if last is None or status != RAISED or error.at - last.at > CHILD_BLAME_S:
             continue
-        if not _other_error(last, [*earlier, error], tail):
+        if not _other_error(last, [*earlier, error], tails):
             return last
     return None
 
@@ -86,12 +88,15 @@ def _in_branch(each: Raised, error: Raised, pid: int) -> bool:
     return any(command == error.command for command in commands)
 
 
-def _other_error(raised: Raised, reports: Sequence[Raised], tail: str, *, any_words: bool = False) -> bool:
-    """True where the program has printed another error after this exception than those reported; with `any_words` anything."""
-    said = last_words.said_after(tail, _found_by(raised))
-    if not said or any(_is_of(said, each) for each in reports):
-        return False
-    return any_words or last_words.says_error(said)
+def _other_error(raised: Raised, reports: Sequence[Raised], tails: Sequence[str], *, any_words: bool = False) -> bool:
+    """True where the program has printed another error after this exception than those reported; with `any_words` anything.
+
+    On one stream alone only what stands below the exception is known to have come after it.
+    """
+    found = _found_by(raised)
+    lines = [last_words.said_after(tail, found) for at, tail in enumerate(tails) if at == 0 or found in tail]
+    said = [line for line in lines if line and not any(_is_of(line, each) for each in reports)]
+    return any(any_words or last_words.says_error(line) for line in said)
 
 
 def _found_by(raised: Raised) -> str:
@@ -116,7 +121,7 @@ def _distance(raised: Raised) -> int:
     return peer_errors.nearest(peer_errors.own_words("exception", raised.message, raised.traceback))
 
 
-def words(cause: Cause, tail: str) -> str:
+def words(cause: Cause, tails: Sequence[str]) -> str:
     """The first line of a failure with this cause."""
     raised = cause.raised
     said = ended_with(raised)
@@ -131,9 +136,10 @@ def words(cause: Cause, tail: str) -> str:
         names = ", then ".join(each.type.rpartition(".")[2] for each in cause.then)
         return f"{said} (process {raised.pid}, then {names})"
     if any(status for _, status in raised.ended) and tracebacks.HEADER not in raised.message:
-        at = tail.rfind(said)  # Python may have printed the exception itself already
-        output = last_words.last_words(tail[:at] if at >= 0 else tail)
-        return f"{said} (last output: {output})" if last_words.says_error(output) and output not in said else said
+        before = [tail.rpartition(said)[0] if said in tail else tail for tail in tails]
+        outputs = [line for line in map(last_words.last_words, before) if last_words.is_near_end(line, before[0])]
+        output = next(filter(last_words.says_error, outputs), "")
+        return f"{said} (last output: {output})" if output and output not in said else said
     return said
 
 

@@ -30,8 +30,8 @@ ABORTED = (128 + signal.SIGABRT, 128 + signal.SIGTERM)
 class Failure:
     """One thing that went wrong. `age_s` is how long ago it was when its host reported it, by the host's own clock.
 
-    kind: exception, exit, signal, left, hang, budget, lost, gate, configuration, mismatch, setup, preflight, engine, node
-    or defect. `message` is one line, `traceback` the user's own (or the last lines of the log).
+    kind: exception, exit, signal, left, hang, budget, lost, gate, configuration, mismatch, setup, preflight, engine, node,
+    nonfinite or defect. `message` is one line, `traceback` the user's own (or the last lines of the log).
     """
 
     kind: str
@@ -68,10 +68,11 @@ class Failure:
         """
         if self.kind == "signal" and self.code not in ABORTED:
             return Distance.CAUSE
-        return max(peer_errors.nearest(self._own_words), Distance.WAITED if self.kind == "engine" else Distance.CAUSE)
+        return max(peer_errors.nearest(self.own_words), Distance.WAITED if self.kind == "engine" else Distance.CAUSE)
 
     @property
-    def _own_words(self) -> list[str]:
+    def own_words(self) -> list[str]:
+        """The exceptions, or last lines, that it is judged by."""
         return peer_errors.own_words(self.kind, self.message, self.traceback)
 
     @property
@@ -82,12 +83,12 @@ class Failure:
     @property
     def of_gpu(self) -> bool:
         """True where memory of the rank's GPU has failed."""
-        return any(peer_errors.says(peer_errors.FAILED_GPU, words) for words in self._own_words)
+        return any(peer_errors.says(peer_errors.FAILED_GPU, words) for words in self.own_words)
 
     @property
     def of_nccl(self) -> bool:
         """True where the words are NCCL's, which carries what is on GPUs."""
-        return any(peer_errors.says(peer_errors.NCCL, words) for words in self._own_words)
+        return any(peer_errors.says(peer_errors.NCCL, words) for words in self.own_words)
 
     @property
     def crash(self) -> bool:

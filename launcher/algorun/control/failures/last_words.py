@@ -15,7 +15,7 @@ HARMLESS = (
     r"\s*(\[rank\d+\]:)?\s*\[W\d{4} .*(The hostname of the (client|server) socket cannot be retrieved"
     r"|Unable to resolve hostname to a \(local\) address|destroy_process_group\(\) was not called)"
 )
-# What a program may print after its failure: Hydra's advice, torch's warnings at exit, warnings of Python with their source
+# What a program may print after its failure: Hydra's words, torch's warnings at exit, warnings of Python with their source
 # line, and the lines of tools that leave with it.
 AFTERWORD = (
     r"set the environment variable hydra_full_error|(\[rank\d+\]:)?\s*\[W\d{4} |\S+:\d+: \w*Warning: "
@@ -101,8 +101,14 @@ def told_on_stdout(stderr: str, printed: str) -> bool:
     words, last = last_words(stderr), last_words(printed)
     if not last or last == words:
         return False
-    lines = [line for line in printed.split("\n") if _meaning(line)][-NEAR:]
-    return not (says_error(words) and any(words in line for line in lines))
+    return not (says_error(words) and is_near_end(words, printed))
+
+
+def is_near_end(words: str, printed: str) -> bool:
+    """True where these words are in one of the last meaningful lines, those of tracebacks left out: what follows may have been
+    printed before them, on the other stream."""
+    lines = [line for line in map(_meaning, printed.split("\n")) if line and not _of_traceback(line)]
+    return any(words in line for line in lines[-NEAR:])
 
 
 def by_launcher(line: str) -> bool:

@@ -27,7 +27,7 @@ SNIPPET = re.compile(
 PID = re.compile(r"\bpid[:=] ?(\d+)")
 ADDRESS = re.compile(r"\b(?:ip|IP)[:=] ?([\d.]+\d)")
 # What follows is the same in each such text.
-ADVICE = re.compile(r" (Some common causes include|There are some potential root causes)[:.][^\n]*")
+CAUSES = re.compile(r" (Some common causes include|There are some potential root causes)[:.][^\n]*")
 NAME = re.compile(r"\b(?:class_name: |name=)([\w.<>]+)")
 
 
@@ -35,7 +35,7 @@ def plain(raised: Raised, hosts: Mapping[str, str]) -> Raised:
     """An exception of a type of Ray's as the worker raised it, with its place: task or actor, process, host. `hosts` are
     names by address."""
     head, frames, text = _parts(raised)
-    text = ADVICE.sub("", text)
+    text = CAUSES.sub("", text)
     lines = [line for line in text.splitlines() if not CARETS.match(line)]
     before = [*head, *frames]
     if any(map(PLACE.match, lines)):

@@ -182,8 +182,8 @@ def _nearest(lines: Sequence[str], found: Sequence[TracebackBlock]) -> list[Trac
     if last is None:
         return []
     # A pool of processes raises the worker's exception again, below the worker's own traceback.
-    twins = [each for each in found if each is not last and each.text(lines) == last.text(lines)]
-    return [*leaves(lines, found)[:1], *twins, last]
+    equal = [each for each in found if each is not last and each.text(lines) == last.text(lines)]
+    return [*leaves(lines, found)[:1], *equal, last]
 
 
 def below(file: str, code: str) -> str:

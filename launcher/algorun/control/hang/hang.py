@@ -1,6 +1,7 @@
 """Which rank holds all the others up, judged by what every rank is doing. Pure.
 
-What is known of torch here comes from real dumps: gloo, DDP, FSDP, ZeRO and functional collectives of torch 2.13.
+What is known of torch here comes from real dumps: gloo, DDP, FSDP, ZeRO and functional collectives of torch 2.13; so does
+what is known of JAX 0.10.2, TensorFlow 2.21.0 and Ray 2.60.0.
 In a job on GPUs the collectives return at once, and ranks wait where they need a number.
 """
 
@@ -24,6 +25,12 @@ WRAPPER = STANDARD + r"|/torch/(_ops|_tensor|autograd/function|_dynamo/eval_fram
 COLLECTIVE = (
     r"/torch/distributed/|/torch/nn/parallel/distributed\.py |/horovod/|/deepspeed/comm/|/algorun/(inside/)?\w+\.py "
 )
+# The same of other frameworks, where a computation on a device waits as well.
+COLLECTIVE += (
+    r"|/jax/experimental/multihost_utils\.py |/jax/_src/interpreters/pxla\.py __call__$|/jax/_src/distributed\.py "
+    r"|/jax/_src/(array|api)\.py (_value|block_until_ready)$|/jaxlib/xla_client\.py make_\w+_client$"
+    r"|/tensorflow/python/eager/(execute|context)\.py |/ray/_private/worker\.py (get|get_objects|wait)$|^<end> "
+)
 # Where they wait for a GPU, whose queue may hold a collective. On the CPU backward() waits for a collective itself.
 VALUE = (
     r"/torch/autograd/(graph|__init__)\.py |/torch/cuda/(__init__|streams)\.py |/torch/amp/grad_scaler\.py "
@@ -34,6 +41,8 @@ COLLECTIVE_CALL = (
     r"(?i)\.(i?(?:all_?)?(?:reduce|gatherv?)|reduce_scatter|bcast|scatterv?|i?barrier|alltoall[vw]?|s?send(?:recv)?|recv"
     r"|probe|wait(?:all|any|some)?)\("
 )
+# Lines of the user's own that start or end MPI, which waits for all ranks.
+MPI_LINE = r"^(from mpi4py import|import mpi4py)\b|\bMPI\.(Init|Init_thread|Finalize)\("
 # Calls there that wait for a GPU: a tensor goes to it or comes from it.
 VALUE_CALL = r"\.(to|cuda|cpu|numpy|item|tolist|nonzero|synchronize)\("
 # These wait for a GPU where they are given a tensor. They count only on a line that calls nothing else but OF_TENSORS.
@@ -44,6 +53,9 @@ COMPARES = r"([<>]|[!=]=)"
 TRUTH = rf"^(if|elif|while|assert)\b.*{COMPARES}|^(if|elif|assert)( not)? [\w.\[\]]+\s*([:,]|$)|\bif\b.*{COMPARES}.*\belse\b"
 # Calls that wait for something else than a GPU.
 OUTSIDE = r"\b(input|open|\w*read\w*|recv\w*|fromfile|sleep|acquire|accept|connect|poll|select|waitpid)\("
+# Files of the standard library that wait for what another process sends, and calls in the user's own line that do.
+RECEIVES = r"/(socket|ssl|selectors|multiprocessing/connection|http/client)\.py$"
+RECEIVING_CALL = r"\.(accept|connect|recv\w*|read\w*|select|poll|getresponse)\("
 # A process that only looks after its children: the parent of mp.spawn, a launcher below the rank.
 PARENT = r"/(multiprocessing/(popen_\w+|connection|process|spawn)|subprocess|elastic/.*)\.py$"
 LONGEST_SOURCE = 60  # characters of a line of source in the message
@@ -99,8 +111,16 @@ class Stack:
         named = [frame for frame in waits if not re.match(r"[_<]|wrapper$", frame.function)]
         for frame in (*named, *waits):
             return f"{frame.function} ({frame.where})"
+        if self.starts_mpi and self.own is not None:
+            return f"MPI's start or end ({self.own.where})"
         call = _waiting_call(self.source) if self.frames and self.own == self.frames[0] else ""
         return f"{call} ({self.frames[0].where})" if call else ""
+
+    @property
+    def starts_mpi(self) -> bool:
+        """True where MPI starts, which the import of mpi4py does, or ends."""
+        inside = next((frame for frame in self.frames if not re.search(STANDARD, frame.file)), None)
+        return inside is not None and inside == self.own and re.search(MPI_LINE, self.source) is not None
 
     @property
     def in_collective(self) -> bool:
@@ -115,6 +135,14 @@ class Stack:
         only_tensors = all(re.fullmatch(f"{CONVERSION}|{OF_TENSORS}", each) for each in calls)
         innermost = bool(self.frames) and self.own == self.frames[0]
         return innermost and only_tensors and re.search(TRUTH, self.source) is not None
+
+    @property
+    def receives(self) -> bool:
+        """True where it waits for what another process sends, or connects to one."""
+        if not self.frames:
+            return False
+        own_line = self.own == self.frames[0] and re.search(RECEIVING_CALL, self.source) is not None
+        return own_line or re.search(RECEIVES, self.frames[0].file) is not None
 
     @property
     def on_gpu(self) -> bool:
@@ -158,22 +186,29 @@ def odd(stacks: Sequence[Stack]) -> Stack:
     return min(suspects, key=lambda stack: (places[_place(stack)], stack.rank))
 
 
+def suspects_of_silence(stacks: Sequence[Stack]) -> list[Stack]:
+    """The ranks that may hold up the others of a job that stands still: not those that wait for what another one sends."""
+    return [stack for stack in stacks if stack.frozen or not (stack.wait or stack.receives)] or list(stacks)
+
+
 def of_one_rank(processes: Sequence[Stack]) -> Stack:
     """The process that speaks for a rank of several: not a parent that waits for its children."""
     workers = [one for one in processes if not (one.frames and re.search(PARENT, one.frames[0].file))]
     return odd(workers or processes)
 
 
-def message(named: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: str = "") -> str:
+def message(named: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: str = "", *, silent: bool = False) -> str:
     """One line: for how long, where the named rank is, and where the others wait.
 
-    `timed_out` names the ranks whose waits have timed out; the line then says so in place of the time.
+    `silent`: the job has shown no sign of progress, whoever makes steps. `timed_out` names the ranks whose waits have timed out;
+    the line then says so in place of the time.
     """
     others = [stack for stack in stacks if stack is not named]
     waits = Counter(stack.wait for stack in others if not stack.frozen and stack.wait)
     ahead = max((stack.steps for stack in others), default=0)
     elsewhere = f" (others: {ahead})" if ahead > named.steps else ""
     begin = f"no step for {idle_s:.0f} s after step {named.steps}{elsewhere}"
+    begin = f"no sign of progress for {idle_s:.0f} s" if silent else begin
     text = f"{_doing(named)} while {timed_out} timed out" if timed_out else f"{begin}: {_doing(named)}"
     if not waits:
         return text
@@ -183,13 +218,15 @@ def message(named: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: str
     return f"{text} {'and' if timed_out else 'while'} {who} in {label}"
 
 
-def nobody(stacks: Sequence[Stack], idle_s: float) -> str:
-    """One line where no rank holds the others up: for how long, and where all wait."""
+def nobody(stacks: Sequence[Stack], idle_s: float, *, silent: bool = False) -> str:
+    """One line where no rank holds the others up: for how long, and where all wait. `silent` as in `message`."""
     waits = Counter(_waits_at(stack) for stack in stacks)
     where = ", ".join(f"{count} in {label}" for label, count in waits.most_common(MOST_PLACES))
     more = sum(count for _, count in waits.most_common()[MOST_PLACES:])
     left = f", {more} elsewhere" if more else ""
     ranks = f"all {len(stacks)} ranks wait" if len(stacks) > 1 else "its only rank waits"
+    if silent:
+        return f"no sign of progress for {idle_s:.0f} s: {ranks} for their GPUs or for each other: {where}{left}"
     return f"no step for {idle_s:.0f} s: {ranks} for their GPUs or for each other: {where}{left}"
 
 
@@ -225,7 +262,7 @@ def _doing(stack: Stack) -> str:
     if stack.frozen:
         return "the process does not answer (stopped, or held in the kernel)"
     if stack.own is None:
-        return "a process whose stack cannot be read"
+        return f"a process whose stack cannot be read{f' ({stack.source})' if stack.source else ''}"
     inside = next((frame for frame in stack.frames if not re.search(STANDARD, frame.file)), stack.frames[0])
     if stack.own != inside:
         return f"{inside.function} ({inside.where}), called at {stack.own.where} in {stack.own.function}"

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from algorun.common.errors import ExitCode
 from algorun.common.fast_dataclasses import replace
 from algorun.control.failures.failure import Failure, RankLeft, listed
-from algorun.control.wire.messages import AskStacks, Done, Restart, Verdict
+from algorun.control.wire.messages import AskStacks, Done, LookClosely, Restart, Verdict
 from algorun.job.limits import Limits
 
 from .failure_reports import FailureReports
 from .restarts import Restarts
 from .root_cause import RootCause
 
+if TYPE_CHECKING:
+    from .silent_hosts import SilentHosts
+
 
 class Attempts:
     """`budget` is how many attempts may follow the first one. `root_cause` is that of the attempt that runs."""
 
     def __init__(self, hosts: Sequence[str], limits: Limits, budget: int) -> None:
-        self._hosts = tuple(hosts)
+        self._hosts, self._limits = tuple(hosts), limits
         self._restarts = Restarts(budget)
         self.root_cause = RootCause(hosts[0], limits.blame_s)
         self.stop_reason = ""  # why the job stops, "" while it does not
@@ -27,6 +31,7 @@ class Attempts:
         self._cut_off: dict[str, int] = {}  # ranks that a stop has ended, by host
         self._done: set[str] = set()  # hosts whose ranks have all ended well, or were stopped
         self._note = ""  # the leader's, for the closing line
+        self._silent: SilentHosts | None = None
 
     @property
     def number(self) -> int:
@@ -66,6 +71,41 @@ class Attempts:
         if not self.stop_reason and left.attempt == self.number:
             self.root_cause.rank_left(now, left)
 
+    @property
+    def silent(self) -> SilentHosts:
+        """The hosts on which no rank shows progress; made by the first one that says so."""
+        if self._silent is None:
+            from .silent_hosts import SilentHosts  # no start needs it
+
+            self._silent = SilentHosts(self._limits.hang_s)
+        return self._silent
+
+    @property
+    def may_look(self) -> bool:
+        """True while nothing else is judged."""
+        return not self.stop_reason and not self.root_cause.judging
+
+    def look_due(self, now: float, departed: Collection[str]) -> LookClosely | None:
+        """The question to all hosts what their ranks do, once all hosts whose ranks run are silent."""
+        silent = self._watch(departed)
+        return silent.due(now, self._with_ranks(departed)) if silent is not None else None
+
+    def deadline(self, departed: Collection[str]) -> float:
+        """When `due` or `look_due` has to be asked; never, while nothing has failed and not all are silent."""
+        silent = self._watch(departed) if self._silent is not None else None
+        if silent is None:
+            return self.root_cause.deadline
+        return min(self.root_cause.deadline, silent.deadline(self._with_ranks(departed)))
+
+    def _watch(self, departed: Collection[str]) -> SilentHosts | None:
+        """None where not all hosts can be silent. A hub of many hosts asks at every message, and most of them may be silent."""
+        if self._silent is None or self._silent.count < len(self._hosts) - len(self._done) - len(departed):
+            return None
+        return self._silent if self.may_look else None
+
+    def _with_ranks(self, departed: Collection[str]) -> set[str]:
+        return set(self._hosts) - self._done - set(departed)
+
     def stop(self, now: float, why: str) -> None:
         """The job stops. A failure that was reported before is still its end, but no restart follows."""
         self.stop_reason = why
@@ -101,17 +141,19 @@ class Attempts:
 
         `departed` are the hosts that are lost.
         """
+        hosts = self.root_cause.hosts_of(failure)
         failure = self.root_cause.complete(self._restarts.counted(failure))
         lost = [host for host in self._hosts if host in departed]
         hindrance = f"{listed(lost)} {'was' if len(lost) == 1 else 'were'} lost" if lost else ""
         if self.stop_reason:
             hindrance = f"the job was told to stop ({self.stop_reason})"
-        final = self._restarts.final(failure, hindrance)
+        final = self._restarts.final(failure, hosts, hindrance)
         if final is not None:
             return final
         self._restarts.restart(failure)
         self.root_cause.clear()
         self._done.clear()
+        self._silent = None
         self._note = ""
         return Restart(self.number, failure)
 

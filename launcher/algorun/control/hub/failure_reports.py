@@ -171,6 +171,13 @@ class FailureReports:
         """The root cause with what else was reported."""
         return with_others(failure, self._reported.values())
 
+    def hosts_of(self, failure: Failure) -> frozenset[str]:
+        """The hosts that have reported this very failure, its own among them."""
+        from algorun.control.failures.same_failure import alike  # no start needs it
+
+        reported = (each for _, each in self._reported.values())
+        return frozenset((failure.host, *(each.host for each in reported if alike(each, failure))))
+
     def clear(self) -> None:
         """Another attempt follows."""
         self._reported.clear()

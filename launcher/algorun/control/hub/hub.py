@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 
 from algorun.common.errors import ExitCode
 from algorun.control.failures.failure import Failure, RankLeft
+from algorun.control.failures.non_finite import NonFiniteValue
 from algorun.control.hang.hang import Stack
+from algorun.control.hang.host_look import HostLook
 from algorun.control.host_loss import HostLoss
 from algorun.control.wire.messages import (
     AskStacks,
@@ -30,6 +32,7 @@ from algorun.control.wire.messages import (
     End,
     Heartbeat,
     Hello,
+    LookClosely,
     Message,
     Notice,
     Ready,
@@ -104,10 +107,12 @@ class Hub:
         if self.finished:
             return math.inf
         due = self._loss.deadline
-        if not self._loss.awaits:
-            due = min(due, self.attempts.root_cause.deadline)
+        if self.state is not HubState.END and not self._loss.awaits:  # as in `tick`
+            due = min(due, self.attempts.deadline(self.departed))
         if self.state in (HubState.GATE, HubState.RESTART):
             due = min(due, self.gate.deadline)
+        if self.state is HubState.RUN and self._reports is not None:
+            due = min(due, self._reports.non_finite.deadline)
         if self.state is HubState.END:
             due = min(due, self._leave_deadline)
         return due
@@ -201,6 +206,23 @@ class Hub:
         question = self.attempts.root_cause.hang(now, idle_s)
         return self._ask(question) if question else []
 
+    def silent(self, now: float, host: str, idle_s: float) -> Sends:
+        """No rank of a host has shown progress for `idle_s`, or one goes on (0.0). Once all hosts are silent, all look."""
+        if self.state is not HubState.RUN:
+            return []
+        self.attempts.silent.heard(now, host, idle_s)
+        return self._look(now)
+
+    def looked(self, now: float, host: str, look: HostLook) -> Sends:
+        """What a host has seen of its ranks. If all ranks of the job stand, all hosts are asked for their stacks."""
+        if self.state is not HubState.RUN or not self.attempts.may_look:
+            return []
+        found = self.attempts.silent.looked(now, host, look, set(self._hosts) - self.departed)
+        if isinstance(found, str):
+            return [(self.leader, Notice(found))] if found else []
+        question = self.attempts.root_cause.hang(now, found, silent=True)
+        return self._ask(question) if question else []
+
     def stack(self, stack: Stack) -> Sends:
         """What one rank is doing."""
         self.attempts.root_cause.stack(stack, self.gate.slots)
@@ -212,6 +234,11 @@ class Hub:
         if not answered or not answered >= set(self._hosts) - self.departed:
             return []
         return self._judge(now, self.attempts.root_cause.after_stacks(now, self.gate.slots, self.attempts.number))
+
+    def non_finite(self, now: float, value: NonFiniteValue) -> None:
+        """A rank has found a loss, a gradient or a weight that is not finite. Other ranks may have found an earlier one."""
+        if self.state is HubState.RUN and value.attempt == self.attempts.number:
+            self.reports.non_finite.heard(now, value)
 
     def stop(self, now: float, why: str) -> Sends:
         """A host was told to stop: all stop."""
@@ -277,9 +304,21 @@ class Hub:
             found = self.attempts.due(now, self.gate.slots)
             if found is not None:
                 sends += self._ask(found) if isinstance(found, AskStacks) else self._judge(now, found)
+            if self.state is HubState.RUN:
+                sends += self._look(now)
+        if self.state is HubState.RUN and self._reports is not None and now >= self._reports.non_finite.deadline:
+            sends += self._tell_non_finite()
+            failure = self._reports.non_finite.failure()
+            if failure is not None and not self.attempts.stop_reason:
+                self.attempts.failed(now, failure)
         if self.state is HubState.END and now >= self._leave_deadline:
             self.departed.update(self._hosts)
         return sends
+
+    def _tell_non_finite(self) -> Sends:
+        """The line about the first value that is not finite, on all hosts, where one is known and not told yet."""
+        text = self._reports.non_finite.take() if self._reports is not None else ""
+        return [(host, Notice(text)) for host in self._hosts if text and host not in self.departed]
 
     def _beat(self, now: float) -> Sends:
         """Heartbeats, both ways: the hub tells a host whose heartbeats do not arrive."""
@@ -312,17 +351,25 @@ class Hub:
         go = self.gate.go(self.attempts.number)
         return [(host, go) for host in self._hosts]
 
-    def _ask(self, question: AskStacks) -> Sends:
+    def _look(self, now: float) -> Sends:
+        """Asks all hosts to look at their ranks, if all are silent and that is due."""
+        question = self.attempts.look_due(now, self.departed)
+        return self._ask(question) if question else []
+
+    def _ask(self, question: AskStacks | LookClosely) -> Sends:
         return [(host, question) for host in self._hosts if host not in self.departed]
 
     def _judge(self, now: float, root_cause: Failure) -> Sends:
         """Another attempt where one may help, else the end."""
+        if self._reports is not None:
+            root_cause = self._reports.non_finite.explain(root_cause)
         decision = self.attempts.judge(root_cause, self.departed)
         if isinstance(decision, Failure):
             return self._fail(now, decision)
+        told = self._tell_non_finite()
         self.state = HubState.RESTART
         self.gate.wait_again(now)
-        return [(host, decision) for host in self._hosts]
+        return [*told, *((host, decision) for host in self._hosts)]
 
     def _fail(self, now: float, failure: Failure) -> Sends:
         return self._end(now, Verdict("failed", failure.code, failure))
@@ -334,9 +381,10 @@ class Hub:
         self._ended_at_gate = self.state is HubState.GATE and now < self.gate.deadline
         if self._ended_at_gate:  # hosts that come a little later hear it too, not only that nobody is there
             leave_s = max(leave_s, min(LATE_S, self.gate.deadline - now))
+        told = self._tell_non_finite()
         number, self.state = self.attempts.number, HubState.END
         self.verdict = self._reports.add_to(verdict, number) if self._reports is not None else verdict
         self.gate.hellos |= self.gate.rivals.hellos
         self.attempts.root_cause.close()
         self._leave_deadline = now + leave_s
-        return [(host, End(self.verdict)) for host in self.gate.hellos if host not in self.departed]
+        return [*told, *((host, End(self.verdict)) for host in self.gate.hellos if host not in self.departed)]

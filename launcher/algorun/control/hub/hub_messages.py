@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from algorun.common.fast_dataclasses import replace
 from algorun.control.failures.failure import RankLeft
+from algorun.control.failures.non_finite import NonFiniteValue
 from algorun.control.hang.hang import Stack
 from algorun.control.wire.messages import (
     Bye,
@@ -15,16 +16,19 @@ from algorun.control.wire.messages import (
     Hang,
     Heartbeat,
     Load,
+    Looked,
     MemoryKill,
     Message,
     NodeAlive,
     Notice,
     Pace,
+    RanksSilent,
     Ready,
     SaveFailed,
     StacksSent,
     StartDaemon,
     Stop,
+    Unmatched,
 )
 
 from .hub import Hub, Sends
@@ -47,6 +51,16 @@ def receive(hub: Hub, now: float, host: str, message: Message) -> Sends:
             return hub.rank_left(now, replace(message, host=host))
         case Hang(idle_s):
             return hub.hang(now, idle_s)
+        case NonFiniteValue():
+            hub.non_finite(now, replace(message, host=host))
+            return []
+        case RanksSilent(attempt, idle_s):
+            return hub.silent(now, host, idle_s) if attempt == hub.attempts.number else []
+        case Looked(attempt, look):
+            return hub.looked(now, host, look) if attempt == hub.attempts.number else []
+        case Unmatched():
+            line = hub.reports.unmatched(host, [each for each, ready in hub.gate.ready.items() if ready.slots])
+            return [(hub.leader, Notice(line))] if line else []
         case Pace():
             line = hub.reports.paces.heard(host, message, hub.attempts.number, hub.gate.slots)
             return [(hub.leader, Notice(line))] if line else []

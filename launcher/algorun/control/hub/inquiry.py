@@ -21,12 +21,15 @@ KEPT_OF_LIVING = "the stacks of the ranks that still lived are in output/data, s
 class Inquiry:
     """Asks what every rank is doing, and names the one that holds the others up.
 
-    A rank has made no step for `idle_s` seconds, or the waits of the ranks `in_vain` have timed out.
+    A rank has made no step for `idle_s` seconds, or all ranks have shown no progress for so long and stand still (`silent`), or
+    the waits of the ranks `in_vain` have timed out.
     """
 
-    def __init__(self, now: float, idle_s: float = 0.0, in_vain: Sequence[Failure] = ()) -> None:
+    def __init__(
+        self, now: float, idle_s: float = 0.0, in_vain: Sequence[Failure] = (), *, silent: bool = False
+    ) -> None:
         self.since, self.deadline = now - idle_s, now + ANSWER_S
-        self._idle_s, self._in_vain = idle_s, in_vain
+        self._idle_s, self._in_vain, self._silent = idle_s, in_vain, silent
         self.stacks: list[Stack] = []
         self.answered: set[str] = set()
 
@@ -39,16 +42,19 @@ class Inquiry:
         if not self.stacks and self._in_vain:
             return None
         if not self.stacks:
-            text = f"no step for {self._idle_s:.0f} s, and no host can tell what its ranks do"
+            what = "sign of progress" if self._silent else "step"
+            text = f"no {what} for {self._idle_s:.0f} s, and no host can tell what its ranks do"
             return Failure("hang", leader, ExitCode.HANG, text, attempt=attempt, age_s=now - self.since)
         suspects = self._hold_up() if self._in_vain else self.stacks
+        if self._silent:
+            suspects = hang.suspects_of_silence(self.stacks)
         found = calls.mismatch({stack.rank: stack.calls for stack in self.stacks if stack.calls})
         if not suspects and (found is None or found.absent):
             return None
         if found is None and not left and not self._in_vain and hang.only_wait_for_gpus(self.stacks):
             return self._nobody(now, leader, attempt)
         named = self._named(suspects, found)
-        text = hang.message(named, self.stacks, self._idle_s, self._timed_out)
+        text = hang.message(named, self.stacks, self._idle_s, self._timed_out, silent=self._silent)
         if found is not None and named.rank in found.ranks:
             text = f"{text}; {found.text}"
         missed = bool(left and named.wait)
@@ -70,7 +76,7 @@ class Inquiry:
 
     def _nobody(self, now: float, leader: str, attempt: int) -> Failure:
         """The network or a GPU holds all ranks up, and nothing tells which."""
-        text = hang.nobody(self.stacks, self._idle_s)
+        text = hang.nobody(self.stacks, self._idle_s, silent=self._silent)
         if stuck := calls.stuck({stack.rank: stack.calls for stack in self.stacks if stack.calls}):
             text = f"{text}; {stuck}"
         hint = f"{NETWORK}; {KEPT}"

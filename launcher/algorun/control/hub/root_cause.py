@@ -49,6 +49,11 @@ class RootCause:
         return self._reports.deadline is not None or (self._inquiry is not None and bool(self._reports))
 
     @property
+    def judging(self) -> bool:
+        """True while something has failed or hangs, and is not judged yet."""
+        return self.window_open or self._inquiry is not None
+
+    @property
     def window_open(self) -> bool:
         """True while hosts have time to report."""
         return self._reports.deadline is not None
@@ -75,9 +80,10 @@ class RootCause:
         """A rank has left with 0. That alone is no failure: uneven work ends like this too."""
         self._reports.rank_left(now, left)
 
-    def hang(self, now: float, idle_s: float) -> AskStacks | None:
-        """A rank has made no step for `idle_s`: all hosts are asked for stacks, unless another failure is judged."""
-        return None if self._inquiry or self.window_open else self._ask(now, idle_s)
+    def hang(self, now: float, idle_s: float, *, silent: bool = False) -> AskStacks | None:
+        """A rank has made no step for `idle_s`, or all are `silent` and stand still: all hosts are asked for stacks, unless
+        another failure is judged."""
+        return None if self.judging else self._ask(now, idle_s, silent=silent)
 
     def stack(self, stack: Stack, ranks: int) -> None:
         """What one rank is doing. At most one stack for each of the job's `ranks` is kept."""
@@ -140,6 +146,10 @@ class RootCause:
         whole = self._reports.complete(failure)
         return self._memory_kills.explain(whole) if self._memory_kills is not None else whole
 
+    def hosts_of(self, failure: Failure) -> frozenset[str]:
+        """The hosts that have reported this very failure, its own among them."""
+        return self._reports.hosts_of(failure)
+
     def clear(self) -> None:
         """Another attempt follows."""
         self._inquiry = None
@@ -151,8 +161,10 @@ class RootCause:
         """The job has its verdict."""
         self._reports.deadline = self._inquiry = None
 
-    def _ask(self, now: float, idle_s: float = 0.0, in_vain: Sequence[Failure] = ()) -> AskStacks:
+    def _ask(
+        self, now: float, idle_s: float = 0.0, in_vain: Sequence[Failure] = (), *, silent: bool = False
+    ) -> AskStacks:
         from .inquiry import Inquiry  # no start needs it
 
-        self._inquiry, self._reports.deadline = Inquiry(now, idle_s, in_vain), None
+        self._inquiry, self._reports.deadline = Inquiry(now, idle_s, in_vain, silent=silent), None
         return AskStacks()

@@ -18,9 +18,22 @@ from enum import Enum
 from algorun.common.errors import ExitCode
 from algorun.common.fast_dataclasses import replace
 from algorun.control.failures.failure import Failure, Raised, RankLeft
+from algorun.control.hang.host_look import HostLook
 from algorun.control.host_loss import HubLoss
 from algorun.control.wire import messages
-from algorun.control.wire.messages import Done, Fail, Go, Hang, Heartbeat, SaveFailed, Stop, Verdict
+from algorun.control.wire.messages import (
+    Done,
+    Fail,
+    Go,
+    Hang,
+    Heartbeat,
+    Looked,
+    RanksSilent,
+    SaveFailed,
+    Stop,
+    Unmatched,
+    Verdict,
+)
 from algorun.job.limits import Limits
 
 from .actions import Action, Conclude, EndProcesses, Signal, Start, ToHub, Warn
@@ -142,13 +155,13 @@ class Member:
     # -- this host's ranks -----------------------------------------------------------------------------------------
 
     def rank_raised(
-        self, now: float, local_rank: int, raised: Raised, *, is_rank: bool, printed: str = ""
+        self, now: float, local_rank: int, raised: Raised, *, is_rank: bool, tails: Sequence[str] = ("",)
     ) -> list[Action]:
         """An exception reached the top in a rank (`is_rank`) or in a process below it, which the rank may survive.
 
-        `printed` is the end of what the rank has printed.
+        `tails` are the ends of what the rank has printed: of both streams, and of stderr alone.
         """
-        failure = self.ranks.raised(now, local_rank, raised, is_rank=is_rank, printed=printed)
+        failure = self.ranks.raised(now, local_rank, raised, is_rank=is_rank, tails=tails)
         if failure is None or self.state is not MemberState.RUN or self.stopping:
             return []
         return self._tell(now, local_rank, failure)
@@ -195,13 +208,24 @@ class Member:
         self._report.hang_told = True
         return [ToHub(Hang(idle_s))]
 
-    def ranks_silent(self, ranks: Sequence[int], limit_s: float) -> list[Action]:
-        """Nobody counts steps of these ranks, and they have printed nothing for `limit_s`. A warning says so once."""
-        if not ranks or self._report.silence_told:
+    def silent(self, idle_s: float) -> list[Action]:
+        """No rank of this host has shown progress for `idle_s`, 0.0: one goes on. Only a change is told; the hub decides."""
+        report = self._report
+        if self.state is not MemberState.RUN or self.stopping or report.silent_told == bool(idle_s):
             return []
-        self._report.silence_told = True
-        which = ", ".join(map(str, ranks))
-        return [Warn(f"rank {which}: no output for {limit_s:.0f} s, and no steps of an optimizer to go by")]
+        report.silent_told = bool(idle_s)
+        return [ToHub(RanksSilent(report.attempt, idle_s))]
+
+    def looked(self, look: HostLook) -> list[Action]:
+        """What this host has seen of its ranks, as the hub has asked."""
+        return [ToHub(Looked(self._report.attempt, look))] if self.state is MemberState.RUN else []
+
+    def unmatched(self) -> list[Action]:
+        """ALGORUN_PROGRESS has matched no line of this host's ranks so far. Told once in a job."""
+        if self.state is not MemberState.RUN or self.stopping or self._report.unmatched_told:
+            return []
+        self._report.unmatched_told = True
+        return [ToHub(Unmatched())]
 
     # -- this host -------------------------------------------------------------------------------------------------
 

@@ -39,11 +39,11 @@ class RankFailures:
         self._below.clear()
 
     def raised(
-        self, now: float, local_rank: int, raised: Raised, *, is_rank: bool, printed: str = ""
+        self, now: float, local_rank: int, raised: Raised, *, is_rank: bool, tails: Sequence[str] = ("",)
     ) -> Failure | None:
         """An exception reached the top in a rank (`is_rank`) or in a process below it, which the rank may survive.
 
-        `printed` is the end of what the rank has printed on both streams.
+        `tails` are the ends of what the rank has printed: of both streams, and of stderr alone.
         """
         raised = _plain(raised)
         reports = self._below.setdefault(local_rank, [])
@@ -56,8 +56,8 @@ class RankFailures:
         from algorun.control.failures import child_errors  # imported late: only a failure uses it
 
         earlier = [each for each in reports if each.at <= raised.at]
-        cause = child_errors.of_error(raised, earlier, _cleaned(printed))
-        failure = self._of_cause(now, self._running[local_rank], cause, 1, earlier, printed)
+        cause = child_errors.of_error(raised, earlier, [_cleaned(tail) for tail in tails])
+        failure = self._of_cause(now, self._running[local_rank], cause, 1, earlier, tails)
         self._own[local_rank] = (raised.at, failure)
         return failure
 
@@ -79,9 +79,9 @@ class RankFailures:
         if reports and returncode > 0:
             from algorun.control.failures import child_errors  # imported late: only a failure uses it
 
-            cause = child_errors.of_status(returncode, now, reports, printed)
+            cause = child_errors.of_status(returncode, now, reports, (printed, tail))
             if cause is not None:
-                failure = self._of_cause(now, rank, cause, exit_code(returncode), (), printed)
+                failure = self._of_cause(now, rank, cause, exit_code(returncode), (), (printed, tail))
                 return replace(failure, age_s=0.0)
         return self._of_status(rank, returncode, tail, printed)
 
@@ -90,7 +90,7 @@ class RankFailures:
         return local_rank in self._own
 
     def _of_cause(
-        self, now: float, rank: int, cause: Cause, code: int, below: Sequence[Raised], printed: str
+        self, now: float, rank: int, cause: Cause, code: int, below: Sequence[Raised], tails: Sequence[str]
     ) -> Failure:
         from algorun.control.failures import child_errors, tracebacks
 
@@ -100,7 +100,7 @@ class RankFailures:
             host=self._host,
             rank=rank,
             code=code,
-            message=child_errors.words(cause, _cleaned(printed)),
+            message=child_errors.words(cause, [_cleaned(tail) for tail in tails]),
             traceback=child_errors.traceback(cause, handled, self._code)[-LONGEST_TRACEBACK:],
             age_s=max(0.0, now - cause.raised.at),
             place=tracebacks.place(cause.raised.traceback, self._code),

@@ -11,8 +11,10 @@ from collections.abc import Mapping
 
 from algorun.common.fast_dataclasses import dataclass, field, replace
 from algorun.control.failures.failure import Failure, RankLeft
+from algorun.control.failures.non_finite import NonFiniteValue
 from algorun.control.hang.call import LONGEST_MEMBERS, nearest
 from algorun.control.hang.hang import Stack
+from algorun.control.hang.host_look import HostLook
 from algorun.timing.host_load import HostLoad
 from algorun.timing.rank_times import RankTimes
 
@@ -118,6 +120,27 @@ class Hang:
     """A rank of this host has made no step for `idle_s` seconds."""
 
     idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class RanksSilent:
+    """No rank of this host has shown progress for `idle_s` seconds; 0.0: one goes on after all. Only a change is told."""
+
+    attempt: int
+    idle_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What this host has seen of its ranks, as it was asked."""
+
+    attempt: int
+    look: HostLook
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """ALGORUN_PROGRESS has matched no line of this host's ranks so far. Told once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +258,13 @@ class AskStacks:
 
 
 @dataclass(frozen=True, slots=True)
+class LookClosely:
+    """Every host looks at all processes of its ranks twice, `pause_s` seconds apart, and tells what it has seen."""
+
+    pause_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Restart:
     """Another attempt follows, number `attempt`; `failure` ended the one before."""
 
@@ -258,15 +288,16 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A warning for the leader's log."""
+    """A warning for the log, mostly for the leader's."""
 
     text: str
 
 
 Message = (
-    Hello | Ready | NodeAlive | MemoryKill | Heartbeat | Fail | SaveFailed | RankLeft | Hang | Pace | ClockAsked | ClockTold | Load
+    Hello | Ready | NodeAlive | MemoryKill | Heartbeat | Fail | SaveFailed | RankLeft | Hang | RanksSilent | Looked
+    | Unmatched | Pace | ClockAsked | ClockTold | Load | NonFiniteValue
     | Stack | StacksSent | Stop | Done | Bye
-    | StartDaemon | DaemonEnded | Nonce | Welcome | Go | AskStacks | Restart | End | Refuse | Notice
+    | StartDaemon | DaemonEnded | Nonce | Welcome | Go | AskStacks | LookClosely | Restart | End | Refuse | Notice
 )  # fmt: skip
 
 # The names on the wire.
@@ -280,9 +311,13 @@ FROM_HOST: Mapping[str, type] = {
     "save_failed": SaveFailed,
     "rank_left": RankLeft,
     "hang": Hang,
+    "silent": RanksSilent,
+    "looked": Looked,
+    "unmatched": Unmatched,
     "pace": Pace,
     "load": Load,
     "clock_asked": ClockAsked,
+    "non_finite": NonFiniteValue,
     "stack": Stack,
     "stacks_sent": StacksSent,
     "stop": Stop,
@@ -296,6 +331,7 @@ FROM_HUB: Mapping[str, type] = {
     "welcome": Welcome,
     "go": Go,
     "ask_stacks": AskStacks,
+    "look_closely": LookClosely,
     "restart": Restart,
     "stop": Stop,
     "end": End,

@@ -14,6 +14,7 @@ from algorun.common import __version__
 from algorun.common.codec import fields_of, from_json, loads
 from algorun.common.fast_dataclasses import fields
 from algorun.control.failures.failure import Failure, RankLeft
+from algorun.control.failures.non_finite import GRADIENT, LOSS, WEIGHT, NonFiniteValue
 from algorun.timing.activities import NAMES as ACTIVITIES
 
 from .messages import (
@@ -150,6 +151,12 @@ def _check(message: Message) -> None:
         case RankLeft():
             for name in ("rank", "step", "attempt"):
                 _within(getattr(message, name), name, 0, MOST_STEPS)
+        case NonFiniteValue():
+            for name in ("rank", "step", "earliest", "names", "total", "attempt"):
+                _within(getattr(message, name), name, 0, MOST_STEPS)
+            if message.of not in (LOSS, GRADIENT, WEIGHT):
+                raise ValueError(f"of {message.of}")
+            _clock(message.at)
         case Pace(ranks=ranks):
             for each in ranks:
                 _within(each.rank, "rank", 0, MOST_STEPS)
