@@ -54,7 +54,7 @@ def _execute(asked: LaunchRequest) -> int:
         write_error(paths, error)
         raise
     try:
-        job, failed = config.read(asked, environ, resources), None
+        job, failed = config.read_config(asked, environ, resources), None
     except UserError as error:
         if len(resources.hosts) == 1:
             write_error(paths, error)
@@ -104,7 +104,7 @@ def _plan(options: argparse.Namespace) -> int:
     asked = request(options)
     environ = dict(os.environ)
     machine = probe.look(environ)
-    job = config.read(asked, environ)
+    job = config.read_config(asked, environ)
     if job.launch.engine.value.needs_openmpi:
         machine = replace(machine, openmpi=probe.openmpi(environ))
     if job.launch.engine.value.has_driver:
@@ -115,7 +115,7 @@ def _plan(options: argparse.Namespace) -> int:
         print(f"algorun: warning: {job.warning}", file=sys.stderr)
     slots = cluster.assumed_slots(job, cluster.own_slots(job, machine))
     has_driver = job.launch.engine.value.has_driver
-    hosts_with_ranks = cluster.resolve(job.resources.hosts, slots, job.launch.outside, has_driver=has_driver)
+    hosts_with_ranks = cluster.resolve(job.resources.hosts, slots, job.launch.standalone, has_driver=has_driver)
     made = plan.make(job, hosts_with_ranks, machine, Programs(*_programs()))
     bundled.check(job.entry, sys.executable, made.world_size)
     sys.stdout.write(
@@ -162,7 +162,11 @@ def _run(options: argparse.Namespace) -> int:
         case "doctor":
             from .commands import doctor
 
-            return doctor.run(as_json=options.json)
+            return doctor.run(as_json=options.json, measure=options.measure)
+        case "shell":
+            from .commands import shell
+
+            return shell.run(options.folder, os.environ)
         case "metric-definitions":
             from .job import metric_definitions
 
@@ -195,7 +199,9 @@ def _command(words: Sequence[str]) -> int:
     if words[:1] and not words[0].startswith("-"):
         _check_command(words[0])
     of_account = words[:1] == ["doctor"] and "--aws" in words
-    of_client = of_account or (words[:1] and words[0] in overview.CLIENT)
+    of_fit = words[:1] == ["plan"] and "--fit" in words[: command_line.end_of_options(words)]
+    of_job = words[:1] == ["shell"] and command_line.names_a_job(words[1:])
+    of_client = of_account or of_fit or of_job or (words[:1] and words[0] in overview.CLIENT)
     return _client(words) if of_client else _run(command_line.parse(words))
 
 

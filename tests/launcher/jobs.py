@@ -7,6 +7,7 @@ import random
 from algorun.common.fast_dataclasses import replace
 from algorun.control.failures.failure import Raised
 from algorun.control.hang.hang import Stack, StackFrame
+from algorun.control.hang.standstill import PAUSE_S, host_look
 from algorun.control.host_loss import RESET_S
 from algorun.control.hub import hub_messages
 from algorun.control.hub.hub import Hub
@@ -19,7 +20,9 @@ from algorun.control.wire.messages import (
     End,
     Go,
     Hello,
+    LookClosely,
     Message,
+    Notice,
     Ready,
     Restart,
     StacksSent,
@@ -59,6 +62,9 @@ class Job:
         self.dead: set[str] = set()
         self.begun: dict[str, list[int]] = {host: [] for host in self.hosts}  # the attempts that each host has started
         self.mute: set[str] = set()  # hosts that do not tell what their ranks do
+        self.works: dict[int, str] = {}  # what ranks do when their hosts look at them; the others stand
+        self.looks: dict[str, int] = dict.fromkeys(self.hosts, 0)  # how often each host has looked
+        self.notices: list[str] = []
         self.checkpoints = dict.fromkeys(self.hosts, 0.0)
 
     def act(self, host: str, actions: list) -> None:
@@ -124,6 +130,14 @@ class Job:
                     self.to_hub[host].append(messages.short(stack))
                 if host not in self.mute:
                     self.to_hub[host].append(StacksSent())
+            case LookClosely(pause_s):
+                assert 0 < pause_s <= PAUSE_S
+                self.looks[host] += 1
+                first = 2 * self.hosts.index(host)
+                works = {rank: self.works.get(rank, "") for rank in (first, first + 1)}
+                self.act(host, [] if host in self.mute else member.looked(host_look(works)))
+            case Notice(text):
+                self.notices.append(text)
             case Restart(attempt, _):
                 actions = member.restart(self.now, attempt)
                 self.act(host, actions)
@@ -181,6 +195,10 @@ class Job:
                 self.act(host, self.members[host].rank_raised(self.now, 0, raised, is_rank=True))
             case "hang":
                 self.act(host, self.members[host].hangs(self.now, 600.0))
+            case "silent":
+                self.act(host, self.members[host].silent(600.0))
+            case "goes on":
+                self.act(host, self.members[host].silent(0.0))
             case "kill":
                 self.kill(host)
             case "reset":
@@ -214,8 +232,8 @@ class Job:
             self.send(self.hub.lost(self.now, host, "host lost: connection closed"))
 
 
-def running(count: int, seed: int = 0, restarts: int = 0) -> Job:
-    job = Job(count, seed, restarts)
+def running(count: int, seed: int = 0, restarts: int = 0, limits: Limits = LIMITS) -> Job:
+    job = Job(count, seed, restarts, limits)
     for host in job.hosts:
         job.join(host)
     job.settle()

@@ -24,12 +24,11 @@ FLAGS = (
     "--share-nothing",
     "--json",
     "--resume",
+    "--fit",
 )  # options without a value
 WITHOUT_HOSTS = ("--slots", "--restarts")  # options that torchrun calls otherwise
 WITH_HOSTS = (*WITHOUT_HOSTS, "--hosts")
-PROGRAM_HELP = (
-    "a script (.py, .sh), an executable, or a bundled entrypoint (ddp, pipeline, mpi-basics), followed by its arguments"
-)
+PROGRAM_HELP = "a script (.py, .sh), an executable, or a bundled entrypoint (ddp, pipeline, mpi-basics, measure), followed by its arguments"
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -107,6 +106,11 @@ def parser() -> _Parser:
     plan.add_argument(
         "--all", action="store_true", help="show every host; without it of many hosts the first and the last"
     )
+    plan.add_argument(
+        "--fit",
+        action="store_true",
+        help="show which hosts a model can be trained on, and the cheapest (plan --fit -h)",
+    )
     plan.add_argument("--hosts", metavar="N", help="plan for N hosts, algo-1 to algo-N, instead of the job's hosts")
     _entry_options(plan)
     simulate = command("simulate", "Run a program on several simulated hosts of this machine, without Docker.")
@@ -137,6 +141,19 @@ def parser() -> _Parser:
         action="store_true",
         help="look at the AWS account instead; takes the options of `submit` (doctor --aws -h)",
     )
+    doctor.add_argument(
+        "--measure",
+        action="store_true",
+        help="also measure this machine's GPUs (or CPU), memory and disk; `algorun submit measure` measures all hosts of a job",
+    )
+    shell = command("shell", "Open a shell on a host that is held after a failure.")
+    shell.add_argument(
+        "folder",
+        nargs="?",
+        default="",
+        metavar="DIR",
+        help="a simulated host's /opt/ml tree (default: this host's /opt/ml); `algorun shell JOB HOST -h` is for hosts of a job",
+    )
     command("metric-definitions", "Print metric_definitions for a SageMaker estimator, as JSON.")
     completion = command("completion", "Print what bash, zsh or fish needs to complete these commands.")
     completion.add_argument(
@@ -146,6 +163,12 @@ def parser() -> _Parser:
         help=f"{', '.join(SHELLS)}; the first lines printed say where to keep it",
     )
     return made
+
+
+def names_a_job(words: Sequence[str]) -> bool:
+    """Whether these words after `shell` are a job and its host, or options of the client's commands."""
+    own = [word for word in words if word not in ("-h", "--help")]
+    return len(own) > 1 or any(word.startswith("-") for word in own)
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -159,6 +182,15 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         return options
     if words[:1] not in (["run"], ["plan"], ["simulate"]):
         return _options(words)
+    at = end_of_options(words)
+    options = _options(words[:at])
+    options.program = words[at:]
+    return options
+
+
+def end_of_options(words: Sequence[str]) -> int:
+    """How many of the words are the command and its own options: all before the program's name."""
+    at = 1
     while at < len(words) and words[at].startswith("-"):
         if words[at] == "--":
             break
@@ -167,9 +199,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
             break
         alone = words[at] in FLAGS or "=" in words[at] or (words[at].startswith("-j") and words[at] != "-j")
         at += 1 if alone else 2
-    options = _options(words[:at])
-    options.program = words[at:]
-    return options
+    return at
 
 
 def _options(words: list[str]) -> argparse.Namespace:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
 from algorun.common import __version__, distributions
 from algorun.common.errors import ExitCode, UserError
 from algorun.job import jobfiles
+from algorun.job.entry import TRAINING
 from algorun.job.paths import Paths
 from algorun.machine import efa, openmpi, preflight, probe, program_output
 from algorun.machine.finding import Finding
@@ -20,6 +23,7 @@ from algorun.plan import render
 from . import doctor_gpus
 
 HOSTS = 2  # doctor checks for a job of several hosts: it needs more than a job of one host
+MEASURE_S, MEASURE_START_S = 30, 300  # seconds of `measure`, and for its start and end
 MOST_OPTIONS = 4  # --device options of docker in a hint; for more devices the hint names the whole folder
 
 
@@ -137,8 +141,14 @@ def examine() -> list[Finding]:
     ]  # fmt: skip
 
 
-def run(*, as_json: bool) -> int:
-    """Prints the report. Returns the exit code: 69 if something would make a job fail, else 0."""
+def run(*, as_json: bool, measure: bool) -> int:
+    """Prints the report. Returns the exit code: 69 if something would make a job fail, else 0. Raises UserError."""
+    if measure and as_json:
+        raise UserError(
+            "--measure", "with --json", allowed="one of them", fix="algorun run measure writes measure.json"
+        )
+    if measure:
+        distributions.need("doctor --measure", TRAINING)
     findings = examine()
     failed = any(finding.state == "fail" for finding in findings)
     if as_json:
@@ -146,4 +156,15 @@ def run(*, as_json: bool) -> int:
         print(json.dumps({"ok": not failed, "findings": rows}, indent=2))
     else:
         print(render.table([[f.state, f.topic, f.value + (f"  -> {f.fix}" if f.fix else "")] for f in findings]))
+    if measure and _measure():
+        failed = True
     return ExitCode.PREFLIGHT if failed else ExitCode.OK
+
+
+def _measure() -> int:
+    """Runs the entrypoint `measure` on this machine alone; returns its exit code."""
+    sys.stdout.flush()  # its lines come after the table, in a pipe as well
+    with tempfile.TemporaryDirectory(prefix="algorun-measure-") as base:
+        argv = [sys.executable, "-m", "algorun", "run", "measure", "--strict", "True", "--seconds", str(MEASURE_S)]
+        environ = {**os.environ, "SAGEMAKER_BASE_DIR": base}
+        return subprocess.run(argv, env=environ, timeout=MEASURE_S + MEASURE_START_S, check=False).returncode

@@ -1,6 +1,6 @@
 """What `algorun -h` says about the commands."""
 
-LAUNCHER = ("train", "run", "plan", "simulate", "doctor", "metric-definitions", "completion")
+LAUNCHER = ("train", "run", "plan", "simulate", "doctor", "shell", "metric-definitions", "completion")
 CLIENT = ("submit", "ls", "status", "logs", "stop", "fetch", "results", "state", "role")  # commands of algorun_client
 REPORT = "report"  # the command of algorun_report
 TEXT = """\
@@ -12,6 +12,7 @@ In the container:
 At home:
   simulate            Run a program on several simulated hosts of this machine, without Docker.
   doctor              Check this machine, or with --aws an account; show what would make a job fail.
+  shell               Open a shell on a host that is held after a failure.
   metric-definitions  Print metric_definitions for a SageMaker estimator, as JSON.
   completion          Print what bash, zsh or fish needs to complete these commands.
   report              Draw a job as one HTML page.

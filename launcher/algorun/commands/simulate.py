@@ -148,7 +148,7 @@ def run(
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
         shown = host_output.display(_about(request, count), trees, environ)
         codes = _wait(children, stopped_at, patience_s, shown)
-        shown.end(end := simulated_end.read(hosts, trees, codes, time.monotonic() - started))
+        shown.end(end := simulated_end.read_ends(hosts, trees, codes, time.monotonic() - started))
         return INTERRUPTED if end.code == ExitCode.OK and stopped_at and stopped_at[0][1] == signal.SIGINT else end.code
 
 

@@ -37,7 +37,7 @@ class SimulatedEnd:
         return [f"algorun: {first}", *(f"| {line}" for line in rest)]
 
 
-def read(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int], seconds: float) -> SimulatedEnd:
+def read_ends(hosts: Sequence[str], trees: Mapping[str, Path], codes: Sequence[int], seconds: float) -> SimulatedEnd:
     """The end of the job whose hosts have left with `codes`."""
     leader = Paths(trees[hosts[0]])
     results = [report.read_result(Paths(tree)) for tree in trees.values()]

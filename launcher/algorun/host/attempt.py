@@ -6,11 +6,15 @@ Tells the state machine (control/member/member.py) what happens to the ranks, an
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from algorun.common.errors import ExitCode
+from algorun.common.fast_dataclasses import replace
 from algorun.control.failures.failure import Failure, Raised
+from algorun.control.failures.non_finite import NonFiniteValue
+from algorun.control.hang.host_look import HostLook
 from algorun.control.member.actions import Action
 from algorun.control.member.member import Member, MemberState
 from algorun.job.config import JobConfig
@@ -22,16 +26,21 @@ from algorun.timing.host_figures import HostFigures
 from .engines.engine import END_WORD_S, EngineAtWork
 from .explain import public
 from .measuring.measuring import Measuring
-from .measuring.step_counter import StepBoard, stalled
+from .measuring.step_counter import StepBoard, Steps, has_no_step
 from .ranks.rank_port import Fields, Peer
 from .ranks.rank_stacks import RankStacks
 from .ranks.ranks import Ranks
 from .tools import Tools
 
 if TYPE_CHECKING:
+    from algorun.control.hang.standstill import Signs
     from algorun.machine.failure_snapshot import Snapshot
 
+    from .output.progress_lines import ProgressLines
+    from .ranks.rank_looks import RankLooks
+
 DRAIN_POLL_S = 0.05  # between two looks at what stopped shells have left
+CLOCK_TICK_S = 0.02  # times of files come from a clock that ticks so often, or more often
 
 
 class Supervising(Protocol):
@@ -65,9 +74,21 @@ class Attempt:
         self._host = plan.host(config.resources.current_host)
         self._board = StepBoard(tools.run_dir, len(self._host.ranks))
         self.engine = engine
-        self.ranks = Ranks(tools, plan, self._host, engine.rules(plan), self._rank_exited, engine.broken)
+        self._progress = self._progress_lines()
+        self.ranks = Ranks(
+            tools, plan, self._host, engine.rules(plan), self._rank_exited, engine.broken, self._progress
+        )
         self._stacks = RankStacks(tools, config.paths, self._host.host, self.ranks, self._board)
+        self._began_at = tools.loop.now()
+        self._looks: RankLooks | None = None  # while the hub waits for what this host sees
         self.before: Snapshot | None = None  # what the machine was like when the ranks started
+
+    def _progress_lines(self) -> ProgressLines | None:
+        if not self._config.progress:
+            return None
+        from .output.progress_lines import ProgressLines  # imported late: most jobs set no expression
+
+        return ProgressLines(self._config.progress, self._tools.warn)
 
     def start(self) -> None:
         """Starts the engine, or the ranks where no engine does. Raises UserError where a program cannot start."""
@@ -118,8 +139,17 @@ class Attempt:
 
             raised = ray_errors.plain(raised, self._plan.hosts_by_address)
         is_rank = self.ranks.is_rank(local_rank, raised.pid)
-        printed = self.ranks.printed(local_rank) if is_rank else ""
-        self._supervisor.do(self._member.rank_raised(self._now, local_rank, raised, is_rank=is_rank, printed=printed))
+        tails = self.ranks.tails(local_rank) if is_rank else ()
+        self._supervisor.do(self._member.rank_raised(self._now, local_rank, raised, is_rank=is_rank, tails=tails))
+
+    def found_non_finite(self, value: NonFiniteValue) -> NonFiniteValue:
+        """The first value that is not finite of a rank, with what this host knows."""
+        from algorun.machine.newest_checkpoint import newest_before  # imported late: few jobs have such values
+
+        paths, name = self._config.paths, public(value.name, self._config)
+        age_s = max(0.0, time.monotonic() - value.at) + CLOCK_TICK_S
+        checkpoint = newest_before(paths.checkpoints, time.time() - age_s)
+        return replace(value, attempt=self._plan.attempt, checkpoint=checkpoint, name=name)
 
     def _rank_exited(self, local_rank: int, returncode: int, stderr_tail: str, printed: str) -> None:
         """A rank has ended; -n for signal n. `printed`: the end of both its streams."""
@@ -162,27 +192,60 @@ class Attempt:
         ranks_run = self.ranks.all_run
         self._measuring.look(now, samples, ranks_run=ranks_run, loaded=ranks_run or not self._host.ranks)
         self._stacks.look(now, limit_s)
-        idle_s = self._stalled(now, limit_s)
+        if self._looks is not None:
+            self._looks.heard(samples)
+        idle_s = self._idle_s(now, limit_s)
         if idle_s:
             self._supervisor.do(self._member.hangs(now, idle_s))
-        self._supervisor.do(self._member.ranks_silent(self._silent(now, limit_s), limit_s))
+        self._look_for_signs(now, limit_s)
 
     def ask_for_stacks(self) -> None:
         """The hub gets the stacks of all ranks of this host, a moment after they were asked."""
         self._stacks.ask()
 
-    def _stalled(self, now: float, limit_s: float) -> float:
+    def _idle_s(self, now: float, limit_s: float) -> float:
         """The seconds since a running rank made its last step, where they are too many; 0.0 where all ranks go on."""
-        steps = [self._board.read(local_rank) for local_rank, _, _ in self.ranks.running()]
-        return max((now - each.last_at for each in steps if stalled(each, now, limit_s)), default=0.0)
+        steps = [self._with_matches(local_rank) for local_rank, _, _ in self.ranks.running()]
+        return max((now - each.last_at for each in steps if has_no_step(each, now, limit_s)), default=0.0)
 
-    def _silent(self, now: float, limit_s: float) -> list[int]:
-        """The running ranks whose steps nobody counts and that have printed nothing for `limit_s`."""
-        found = []
-        for local_rank, rank, _ in self.ranks.running():
-            if not self._board.read(local_rank).last_at and now - self.ranks.heard_at(local_rank) > limit_s:
-                found.append(rank)
-        return found
+    def _with_matches(self, local_rank: int) -> Steps:
+        """A rank's steps; a line that ALGORUN_PROGRESS matches is a sign of life between two of them."""
+        steps, matched_at = self._board.read(local_rank), self.ranks.matched_at(local_rank)
+        return replace(steps, last_at=matched_at) if 0 < steps.last_at < matched_at else steps
+
+    def _look_for_signs(self, now: float, limit_s: float) -> None:
+        """Tells the hub where no rank of this host shows progress any more, and where one goes on."""
+        if self.ranks.not_started or now - self._began_at < limit_s:
+            return
+        from algorun.control.hang.standstill import silent_s  # no start needs it
+
+        signs = [self._signs(local_rank) for local_rank, _, _ in self.ranks.running()]
+        if signs:
+            self._supervisor.do(self._member.silent(silent_s(signs, now, limit_s)))
+        searched = self._progress is not None and not self._progress.off
+        if searched and signs and not any(each.matched_at for each in signs):
+            self._supervisor.do(self._member.unmatched())
+
+    def _signs(self, local_rank: int) -> Signs:
+        from algorun.control.hang.standstill import Signs  # as above
+
+        steps, ranks = self._board.read(local_rank), self.ranks
+        return Signs(
+            ranks.heard_at(local_rank), ranks.matched_at(local_rank), steps.progress_at, steps=steps.last_at > 0
+        )
+
+    def look_closely(self, pause_s: float) -> None:
+        """Looks at all processes of the ranks of this host twice, and tells the hub what it has seen."""
+        if self._looks is not None:  # it still looks for an earlier question
+            return
+        from .ranks.rank_looks import LookRules, RankLooks  # only silence needs it
+
+        rules = LookRules(self.engine.node, self._plan.world_size == 1, self._signs, self._config.limits.hang_s)
+        self._looks = RankLooks(self._tools, self.ranks, rules, pause_s, self._looked)
+
+    def _looked(self, look: HostLook) -> None:
+        self._looks = None
+        self._supervisor.do(self._member.looked(look))
 
     def _expect_ranks(self, now: float) -> None:
         """Reports, once, that the engine has not started all ranks of this host in time, and what processes wait for."""
@@ -222,6 +285,8 @@ class Attempt:
 
     def over(self) -> None:
         """The attempt is over, well or not."""
+        if self._looks is not None:
+            self._looks.stop()
         self._measuring.attempt_over()
         self.engine.hush()
 

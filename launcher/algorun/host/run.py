@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from algorun.control.failures.failure import Failure
 from algorun.control.wire.messages import Verdict
 from algorun.job.config import JobConfig
 from algorun.machine.probe import Machine
-from algorun.machine.process_begin import begun_at
 from algorun.outcome import report
 from algorun.plan.engines.base import Programs
 from algorun.timing.clock import Clock
@@ -23,6 +23,9 @@ from .supervisor import Supervisor
 if TYPE_CHECKING:
     from algorun.timing.table import Times
 
+    from .hold import Hold
+
+OLDEST_S = 600.0  # a launcher older than this was not started for the job: its age says nothing
 LOGGED = 4096  # characters of a failure in the log, besides what the user's script said
 
 
@@ -38,13 +41,17 @@ class RunResult:
 def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: UserError | None = None) -> int:
     """Runs the job and returns the exit code, the same on every host."""
     console, host = Console(), config.resources.current_host
-    clock = Clock(begun_at(time.monotonic()))
+    clock = Clock(_begun_at(time.monotonic()))
     known, failed_ranks = (config, machine, programs), list[int]()
+    supervisor: Supervisor | None = None
+    hold = _hold(config)
     try:
         supervisor = Supervisor(config, machine, programs, console, clock)
         try:
             verdict, size = supervisor.run(str(error) if error else "")
         finally:
+            if hold is not None:
+                hold.listen()
             known, failed_ranks = supervisor.known, supervisor.failed_ranks
         if error is not None and (verdict.failure is None or verdict.failure.kind in ("gate", "lost")):
             raise error  # no other host could be told, and it is still the cause here
@@ -61,7 +68,15 @@ def execute(config: JobConfig, machine: Machine, programs: Programs, *, error: U
     waits = config.quiet and result.verdict.failure is not None  # `simulate` shows it below the cause
     facts = report.HostFacts(times.to_json(), _what_ran(*known), failed_ranks, table if waits else "")
     report.write_result(config.paths, result.verdict, result.line, facts)
+    if supervisor is not None:
+        supervisor.result_written()
     _say_end(console, config, result, "" if waits else table)
+    plan = supervisor.plan_to_hold if supervisor is not None else None
+    failure = result.verdict.failure
+    if hold is not None and plan is not None and failure is not None:
+        hold.keep(known[0], plan, failed_ranks, console, failure.headline() if config.quiet else "")
+    if supervisor is not None:
+        supervisor.flush()
     console.close(None if config.quiet else PATIENCE_S)  # quiet: `simulate` reads on until its own reader has gone
     return int(result.verdict.code) or int(ExitCode.OK)
 
@@ -77,6 +92,14 @@ def _say_end(console: Console, config: JobConfig, result: RunResult, table: str)
         console.say(table)
     if not config.quiet:
         console.say(result.line)
+
+
+def _hold(config: JobConfig) -> Hold | None:
+    if not config.hold_s:
+        return None
+    from .hold import Hold  # most jobs hold no host
+
+    return Hold()
 
 
 def _table(times: Times, host: str, verdict: Verdict) -> str:
@@ -129,3 +152,17 @@ def _defect(host: str, error: Exception) -> Failure:
     message = f"{type(error).__name__}: {error}"
     hint = "this is a fault of algorun, not of your program; please report it with this text"
     return Failure("defect", host, ExitCode.DEFECT, message, None, text, hint)
+
+
+def _begun_at(now: float) -> float:
+    """When the kernel started this process, in seconds of the monotonic clock whose time is `now`; `now` if unknown.
+
+    The kernel counts in hundredths of a second. An exec, such as that of a container's entry script, keeps the moment.
+    """
+    try:
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()  # from field 3 on, proc_pid_stat(5)
+        age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return now
+    return now - age if 0 <= age < OLDEST_S else now

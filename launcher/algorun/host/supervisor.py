@@ -15,6 +15,8 @@ from algorun.common.errors import UserError
 from algorun.common.event_loop import STOP_SIGNALS, Loop, Timer
 from algorun.common.fast_dataclasses import replace
 from algorun.control.failures.failure import Failure, Raised
+from algorun.control.failures.non_finite import NonFiniteValue
+from algorun.control.hang.host_look import HostLook
 from algorun.control.member.actions import Action, Conclude, EndProcesses, Signal, Start, ToHub, Warn
 from algorun.control.member.member import Member, MemberState
 from algorun.control.wire.messages import (
@@ -27,6 +29,7 @@ from algorun.control.wire.messages import (
     Go,
     Heartbeat,
     Hello,
+    LookClosely,
     Message,
     NodeAlive,
     Notice,
@@ -46,7 +49,7 @@ from algorun.network.channel import ControlChannel
 from algorun.outcome import report
 from algorun.plan import agreement, render
 from algorun.plan.engines.base import Programs
-from algorun.plan.plan import Plan
+from algorun.plan.plan import Plan, first_host
 from algorun.timing.clock import LEAVING, STOPPING, WAITING, Clock
 
 from .attempt import DRAIN_POLL_S, Attempt
@@ -79,6 +82,7 @@ class Supervisor:
         self._attempt: Attempt | None = None  # while it runs, or is the last one
         self._announced = ""  # the next attempt as the log has announced it, until it starts
         self._verdict: Verdict | None = None
+        self._stop_asked = False  # by a signal to this host, also after the verdict
 
     @property
     def _host(self) -> str:
@@ -137,6 +141,20 @@ class Supervisor:
         return self._readiness.config, self._readiness.machine, self._readiness.programs
 
     @property
+    def plan_to_hold(self) -> Plan | None:
+        """What the ranks of this host were; None if none has started, or a stop was asked for: then nobody waits for a look."""
+        stopped = self._member.stopping or self._stop_asked or self._tools.loop.has_stop
+        return self._plan if self._clock.attempts and not stopped else None
+
+    def result_written(self) -> None:
+        """Trackers take what is left from now on."""
+        self._measuring.result_written()
+
+    def flush(self) -> None:
+        """Gives trackers time to take what is left. Call it last, after `result_written`."""
+        self._measuring.flush()
+
+    @property
     def failed_ranks(self) -> list[int]:
         """The ranks of this host that have failed in the last attempt."""
         return self._member.failed_ranks
@@ -177,6 +195,11 @@ class Supervisor:
                     self._attempt.ask_for_stacks()
                 else:
                     self._send(StacksSent())
+            case LookClosely(pause_s):
+                if self._attempt is not None:
+                    self._attempt.look_closely(pause_s)
+                else:
+                    self.do(member.looked(HostLook()))
             case Stop(why):
                 self.do(member.stop(now, why))
             case End(verdict):
@@ -210,12 +233,17 @@ class Supervisor:
         self.do(self._member.hub_lost(self._now, reason))
 
     def _asked_to_stop(self, name: str) -> None:
+        self._stop_asked = True
         why = f"{name} on {self._host}"
         self.do(self._member.stop_asked(self._now, why, interrupt=name == "SIGINT"))
 
-    def _rank_raised(self, raised: Raised) -> None:
-        if self._attempt is not None:
-            self._attempt.rank_raised(raised)
+    def _rank_raised(self, told: Raised | NonFiniteValue) -> None:
+        if self._attempt is None:
+            return
+        if isinstance(told, Raised):
+            self._attempt.rank_raised(told)
+        elif self._member.state is MemberState.RUN and not self._member.stopping:
+            self._send(self._attempt.found_non_finite(told))
 
     def _peer_message(self, peer: Peer, message: Fields | None) -> None:
         if self._attempt is not None:
@@ -268,6 +296,8 @@ class Supervisor:
         self._announced = ""
         if self._leads and not planned.attempt:
             self._tools.console.say(render.rank_map(planned))
+        if self._host == first_host(self._readiness.config):
+            self._measuring.track(self._readiness.config, self._readiness.programs, planned.world_size)
         try:
             self._attempt = Attempt(
                 self._tools, self._readiness.config, planned, engine, self._measuring, self._member, self

@@ -95,8 +95,9 @@ class Spans:
 class Watch:
     """Puts functions that note activities around torch's functions."""
 
-    def __init__(self, activities: Activities) -> None:
+    def __init__(self, activities: Activities, note_loss: Callable[[object], None] | None) -> None:
         self._activities, self._thread, self._spans = activities, _thread.get_ident(), Spans(activities)
+        self._note_loss = note_loss
 
     def watch_functions(self, when_imported: WhenImported) -> None:
         """Every function of torch named above, at once or when its module is imported."""
@@ -192,8 +193,14 @@ class Watch:
     def _backward(self, function: Function) -> Function:
         """torch.autograd.backward. What is left of it after the last gradient is exchange: DDP and FSDP1 wait there."""
         enter, leave, thread, ident = self._activities.enter, self._activities.leave, self._thread, _thread.get_ident
+        note_loss = self._note_loss
 
         def backward(*args: Any, **named: Any) -> Any:  # as torch's function
+            if note_loss is not None:
+                try:
+                    note_loss(args[0] if args else named.get("tensors"))
+                except Exception:
+                    pass  # then nothing is known of this loss
             if ident() != thread or not enter("backward"):
                 return function(*args, **named)
             waiting: list[bool] = []
@@ -254,8 +261,16 @@ def _like(watched: Function, function: Function) -> Function:
     return watched
 
 
-def begin(optimizer: ModuleType, activities: Activities, when_imported: WhenImported) -> None:
-    """Notes activities from now on. On every process of a rank, before the user's script has used torch."""
-    watch = Watch(activities)
+def begin(
+    optimizer: ModuleType,
+    activities: Activities,
+    when_imported: WhenImported,
+    note_loss: Callable[[object], None] | None = None,
+) -> None:
+    """Notes activities from now on. On every process of a rank, before the user's script has used torch.
+
+    `note_loss` is called with what a backward pass begins at.
+    """
+    watch = Watch(activities, note_loss)
     watch.watch_optimizers(optimizer)
     watch.watch_functions(when_imported)

@@ -1,5 +1,5 @@
-"""Runs in every Python process of a rank before the user's first line: reports an uncaught exception at once, and starts
-rank_steps when torch is imported.
+"""Runs in every Python process of a rank before the user's first line: reports an uncaught exception at once, offers the
+process's stacks, and starts rank_steps when torch is imported.
 
 A .pth file of the interpreter (launcher/algorun-rank.pth) executes it: beside an installed package, or in a folder that
 `pip install -e` has named, and only if ALGORUN_SHIM is this file's path without links. So each launcher reaches ranks of
@@ -10,6 +10,8 @@ replaces). sys.argv, sys.path and `__main__` are not changed.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # built in, like faulthandler
+import faulthandler
 import posix
 import sys
 
@@ -55,6 +57,49 @@ def end_gloo() -> None:
         pass  # the script has already ended; its result must not change
 
 
+class Stacks:
+    """A file of this process, into which its stacks go when the supervisor asks; it asks only where the file exists.
+
+    On SIGUSR2 those of all threads, which ends what hangs. On LOOK the main thread's alone: that is asked of processes that may
+    work, and nobody handles this signal. A dump of all threads can make CPython crash while another thread runs.
+    """
+
+    LOOK = 61  # a real-time signal
+
+    def __init__(self) -> None:
+        self._pid, self._path = 0, ""
+
+    def offer(self) -> None:
+        """Registers the file, or deletes it if the user has a handler for SIGUSR2. Called when the process starts, when torch is
+        imported, and at its first step: it may have been forked since, and the user may have set a handler."""
+        if _signal.getsignal(_signal.SIGUSR2) != _signal.SIG_DFL:  # faulthandler's own does not show here
+            if self._pid == posix.getpid():
+                self.withdraw()
+        elif self._pid != posix.getpid():
+            self._path = f"{posix.environ[b'ALGORUN_RUN_DIR'].decode()}/stack-{posix.getpid()}"
+            file = posix.open(self._path, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC, 0o600)
+            faulthandler.register(_signal.SIGUSR2, file=file, all_threads=True, chain=False)
+            faulthandler.register(self.LOOK, file=file, all_threads=False, chain=False)
+            self._pid = posix.getpid()
+
+    def end(self) -> None:
+        """The program ends. One that uses MPI leaves its file: MPI waits for all ranks there."""
+        if "mpi4py" not in sys.modules:
+            self.withdraw()
+
+    def withdraw(self) -> None:
+        """Deletes the file of this process."""
+        if self._pid == posix.getpid():
+            self._pid = 0
+            try:
+                posix.unlink(self._path)
+            except OSError:
+                pass  # the attempt is over, and its folder has gone
+
+
+STACKS = Stacks()
+
+
 def _beside(file: str) -> str:
     """The path of a file beside this one."""
     return __file__.removesuffix("rank_shim.py") + file
@@ -75,6 +120,7 @@ def _execute(path: str, name: str, listed: bool = False) -> Any:  # a module: it
 def _install() -> None:
     import atexit
 
+    atexit.register(STACKS.end)
     atexit.register(end_gloo)
     atexit.register(report_at_exit)
     before = sys.excepthook
@@ -152,11 +198,15 @@ def _strict_device() -> None:
 def _begin_steps(optimizer: ModuleType) -> None:
     # algorun.should_stop() finds it by this name.
     steps = _execute(_beside("rank_steps.py"), "algorun_rank_steps", listed=True)
-    steps.begin(optimizer, FINDER.when_imported)
+    steps.begin(optimizer, FINDER.when_imported, STACKS)
 
 
 if getattr(sys.excepthook, "__module__", "") != __name__:  # a virtual environment's .pth files run twice
     _install()
+    try:
+        STACKS.offer()
+    except Exception:
+        pass  # then a hang is judged by what the kernel counts
     FINDER.when_imported("torch.optim.optimizer", _begin_steps)
     if posix.environ.get(b"ALGORUN_CUDA_ON_CPU") == b"strict":
         _strict_device()

@@ -1,5 +1,5 @@
-"""Runs in a process of a rank that uses torch: counts optimizer steps, keeps the time of what the program
-says that it does, and writes all stacks on SIGUSR2.
+"""Runs in a process of a rank that uses torch: counts optimizer steps, and keeps the time of what the program says that it
+does.
 
 rank_shim executes it after the import of torch.optim.optimizer. As there, it imports no module that a file of the user
 could replace, and no exception may reach the user's program.
@@ -17,8 +17,6 @@ evaluation replays graphs as well.
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # built in, like faulthandler
-import faulthandler
 import os
 import sys
 import time
@@ -27,7 +25,12 @@ TYPE_CHECKING = False  # typing itself must not be imported here
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any
+    from typing import Any, Protocol
+
+    class Stacks(Protocol):
+        """Of rank_shim."""
+
+        def offer(self) -> None: ...
 
     WhenImported = Callable[[str, Callable[[ModuleType], None]], None]  # of rank_shim
 
@@ -40,6 +43,7 @@ WORKERS, SAMPLES, TOKENS, FLOPS = 17, 18, 19, 20  # of the loader, plus one (0: 
 # The end of the last step (LAST_AT is a sign of life); seconds that were no training until the first step, and until then.
 STEP_AT, BESIDE_FIRST, BESIDE = 21, 22, 23
 ON_GPU = 24  # 1: the seconds of activities are those of the rank's GPU
+PROGRESS_AT = 25  # the last report of progress, which progress_report writes
 SAVING, EVALUATION = FIRST_ACTIVITY + ACTIVITIES.index("saving"), FIRST_ACTIVITY + ACTIVITIES.index("evaluation")
 
 
@@ -54,26 +58,6 @@ def _mmap() -> Any:  # the module, loaded by its path: mypy cannot know it
     module = sys.modules["_frozen_importlib"].module_from_spec(spec)  # not in sys.modules: `import mmap` is the user's
     spec.loader.exec_module(module)
     return module
-
-
-class Stacks:
-    """On SIGUSR2 all threads' stacks go into a file of this process. The supervisor sends SIGUSR2 only if it exists."""
-
-    def __init__(self) -> None:
-        self._pid, self._path = 0, ""
-
-    def offer(self) -> None:
-        """Registers the file, or deletes it if the user has a handler for SIGUSR2. Called when torch is imported, and at
-        a process's first step: it may have been forked since, and the user may have set a handler."""
-        if _signal.getsignal(_signal.SIGUSR2) != _signal.SIG_DFL:  # faulthandler's own does not show here
-            if self._pid == os.getpid():
-                os.unlink(self._path)
-                self._pid = 0
-        elif self._pid != os.getpid():
-            self._pid = os.getpid()
-            self._path = f"{os.environ['ALGORUN_RUN_DIR']}/stack-{self._pid}"
-            file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            faulthandler.register(_signal.SIGUSR2, file=file, all_threads=True, chain=False)
 
 
 def alive() -> None:
@@ -256,9 +240,9 @@ class Activities:
         torch: Any = sys.modules["torch"]  # has no types here
         seconds = self._times[FIRST_ACTIVITY : FIRST_ACTIVITY + len(ACTIVITIES)]
         always = SAVING - FIRST_ACTIVITY, EVALUATION - FIRST_ACTIVITY
-        has_context = torch._C._cuda_hasPrimaryContext
+        has_context, raw_stream = torch._C._cuda_hasPrimaryContext, getattr(torch._C, "_cuda_getCurrentRawStream", None)
         measured = self._numbers[ON_GPU : ON_GPU + 1]
-        return _beside("gpu_times").GpuTimes(torch.cuda, has_context, seconds, measured, always, now)
+        return _beside("gpu_times").GpuTimes(torch.cuda, has_context, raw_stream, seconds, measured, always, now)
 
     def _leave_gpu(self) -> None:
         """The times are the CPU's from now on, and nothing is said of the GPU's."""
@@ -267,6 +251,17 @@ class Activities:
 
 
 activities: Activities | None = None  # of the process that torch was imported in
+nonfinite: Any = None  # of that process, too: the NonFinite of rank_nonfinite
+
+
+def _nonfinite(optimizer: ModuleType, count: Callable[[], int], when_imported: WhenImported) -> Any:  # see above
+    """Watches for values that are not finite; None where nobody does."""
+    try:
+        if os.environ.get("ALGORUN_NONFINITE") == "off":
+            return None
+        return _beside("nonfinite").begin(optimizer, count, when_imported)
+    except Exception:
+        return None  # then nothing is said of such values
 
 
 def _alive(pid: int) -> bool:
@@ -353,13 +348,21 @@ def _count_steps(optimizer: ModuleType, stacks: Stacks, when_imported: WhenImpor
     stepped._torchdynamo_disable = True  # type: ignore[attr-defined]
     optimizer.register_optimizer_step_post_hook(stepped)
     if os.environ.get("ALGORUN_HOOKS") != "off":
-        _beside("activities").begin(optimizer, activities, when_imported)
+        global nonfinite
+        nonfinite = _nonfinite(optimizer, lambda: counts[COUNT] if owner or not pid else -1, when_imported)
+        note_loss = nonfinite.note_loss if nonfinite is not None else None
+        _beside("activities").begin(optimizer, activities, when_imported, note_loss)
 
 
-def begin(optimizer: ModuleType, when_imported: WhenImported) -> None:
-    """Starts both functions. If one fails, the other still works."""
-    stacks = Stacks()
-    for part in (stacks.offer, lambda: _count_steps(optimizer, stacks, when_imported)):
+def _say_torch() -> None:
+    """A file by which the supervisor knows this process among others of the rank, such as a monitor or a resource tracker."""
+    path = f"{os.environ['ALGORUN_RUN_DIR']}/torch-{os.getpid()}"
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def begin(optimizer: ModuleType, when_imported: WhenImported, stacks: Stacks) -> None:
+    """Offers the stacks anew, says that this process uses torch, and counts steps. If one fails, the others still work."""
+    for part in (stacks.offer, _say_torch, lambda: _count_steps(optimizer, stacks, when_imported)):
         try:
             part()
         except Exception:

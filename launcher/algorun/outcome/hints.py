@@ -12,6 +12,7 @@ from algorun.common.fast_dataclasses import dataclass, replace
 from algorun.control.failures import peer_errors
 from algorun.control.failures.failure import Failure
 from algorun.control.failures.peer_errors import says
+from algorun.control.failures.same_failure import CHILD_KILLED
 from algorun.machine.failure_snapshot import FailureSnapshot
 from algorun.machine.preflight import FULL, LITTLE_SHM, MORE_SHM, size
 from algorun.machine.probe import Folder
@@ -23,11 +24,6 @@ LESS_MEMORY = "use a smaller batch, fewer DataLoader workers, or a larger instan
 LESS_DISK = "keep fewer checkpoints, or give the job a larger volume"
 INPUTS = "the input folders are read-only: write to /opt/ml/checkpoints, /opt/ml/model or /opt/ml/output/data"
 
-# What a rank prints when the kernel has killed one of its child processes.
-CHILD_KILLED = (
-    r"DataLoader worker \(pid\S* [\d, ]+\) (is killed by signal: Killed|exited unexpectedly)|died with <Signals\.SIGKILL"
-    r"|terminated abruptly|terminated (by|with) signal SIGKILL|ended with 137 before"
-)
 NO_MEMORY = r"\bMemoryError\b|DefaultCPUAllocator: (can't|not enough)|\[Errno 12\]|Cannot allocate memory"
 NO_SHM = (
     r"is killed by signal: Bus error|shared memory object|unable to (mmap|write to file|open shared memory)|shared memory\(shm\)"
@@ -269,6 +265,12 @@ RULES = (
         "Windows line endings",
         "a script has Windows line endings (CRLF): sed -i 's/\\r$//' on it; in .gitattributes *.sh text eol=lf",
         pattern=r"\$'[^'\n]*\\r'|env: [^\n]*\\r|\^M: bad interpreter",
+    ),
+    HintRule(
+        "version 2 of smdistributed.modelparallel",
+        "torch.sagemaker, version 2 of AWS's model parallel library, is closed: ddp --model FOLDER --tp N trains a Hugging Face "
+        "folder so (docs/models.md)",
+        pattern=r"ModuleNotFoundError: No module named 'torch\.sagemaker'",
     ),
     HintRule(
         "missing module",

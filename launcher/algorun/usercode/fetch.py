@@ -23,7 +23,7 @@ MOST_OBJECTS = 100_000
 
 CHECK_DISK = "check space and permissions on this host's disk"
 # What helps against an error code of S3.
-ADVICE = {
+FIXES = {
     "403": "allow the job's role s3:GetObject on it (and kms:Decrypt where it is encrypted)",
     "AccessDenied": "allow the job's role s3:GetObject on it (and kms:Decrypt where it is encrypted)",
     "404": "check bucket and key",
@@ -95,7 +95,7 @@ def _place(source: Path, code: Path, setup: Setup) -> str:
     except OSError as error:
         raise UserError(setup.option, f"{setup.uri!r} cannot be copied: {error.strerror}", fix=CHECK_DISK) from None
     where = f"{setup.option} {setup.uri!r}"
-    unpack(source, code, where, place="the code folder", advice="put data into a channel instead")
+    unpack(source, code, where, place="the code folder", fix="put data into a channel instead")
     return digest
 
 
@@ -168,7 +168,7 @@ def _download_all(client: Any, bucket: str, prefix: str, folder: Path, setup: Se
             target.parent.mkdir(parents=True, exist_ok=True)
             client.download_file(bucket, item["Key"], str(target))
     if not count:
-        raise UserError(setup.option, f"{setup.uri} does not exist", fix=ADVICE["NoSuchKey"])
+        raise UserError(setup.option, f"{setup.uri} does not exist", fix=FIXES["NoSuchKey"])
     return folder
 
 
@@ -182,7 +182,7 @@ def _explained(setup: Setup, error: Exception) -> UserError:
     """An error of botocore in one line, with a fix. botocore's text may hold a signed address, so it is not shown."""
     name, code = type(error).__name__, _code(error)
     if code:
-        return UserError(setup.option, f"{setup.uri}: S3 answers {code}", fix=ADVICE.get(code, "see S3's error codes"))
+        return UserError(setup.option, f"{setup.uri}: S3 answers {code}", fix=FIXES.get(code, "see S3's error codes"))
     if "Credentials" in name or name == "TokenRetrievalError":
         return UserError(
             setup.option,

@@ -27,7 +27,7 @@ def trees(tmp_path, **results):
 def test_the_failed_ranks_of_all_hosts_are_known_with_the_table_of_the_leader(tmp_path):
     leader = {**FAILED, "failed_ranks": [0, 1], "table": "algorun: time of algo-1: 3 s"}
     found = trees(tmp_path, algo_1=leader, algo_2={**FAILED, "failed_ranks": [2]})
-    end = simulated_end.read(list(found), found, [1, 1], 3.0)
+    end = simulated_end.read_ends(list(found), found, [1, 1], 3.0)
     assert end.failed == ("algo-2", 2)
     assert end.failed_ranks == (("algo-1", 0), ("algo-1", 1), ("algo-2", 2))
     assert end.is_complete
@@ -36,6 +36,6 @@ def test_the_failed_ranks_of_all_hosts_are_known_with_the_table_of_the_leader(tm
 
 def test_of_a_host_that_left_nothing_the_failed_ranks_are_not_known(tmp_path):
     found = trees(tmp_path, algo_1={**FAILED, "failed_ranks": [0, "x"]}, algo_2=None)
-    end = simulated_end.read(list(found), found, [1, 137], 3.0)
+    end = simulated_end.read_ends(list(found), found, [1, 137], 3.0)
     assert not end.is_complete
     assert end.failed_ranks == (("algo-1", 0),)

@@ -70,6 +70,7 @@ def test_it_writes_a_line_for_each_interval_and_one_at_its_end(tmp_path, nvml):
     assert GPUS == 4
 
 
+@pytest.mark.slow(but=["broken-*"])
 @pytest.mark.parametrize(
     ("does", "expected"), [("broken", "nvmlInit_v2 returned 18"), ("hanging", "has not answered for 0.5 s")]
 )
@@ -92,6 +93,7 @@ def test_a_library_that_crashes_ends_this_process_alone(tmp_path, nvml):
         assert process.wait(LIMIT_S) == -signal.SIGSEGV
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_warning(tmp_path):
     with sampler("/dev/full") as process:
         said = lines(process, 4)

@@ -40,11 +40,11 @@ def test_a_stranger_that_has_the_number_of_an_ended_process_gets_no_signal(tmp_p
     try:
         asking(tmp_path, rank.pid).ask()
         for _ in range(500):
-            if stacks.read(rank.pid, str(tmp_path)):
+            if stacks.read_stacks(rank.pid, str(tmp_path)):
                 break
             subprocess.run(["sleep", "0.01"], check=True)
-        assert "Current thread" in stacks.read(rank.pid, str(tmp_path))
-        assert stacks.read(stranger.pid, str(tmp_path)) == ""
+        assert "Current thread" in stacks.read_stacks(rank.pid, str(tmp_path))
+        assert stacks.read_stacks(stranger.pid, str(tmp_path)) == ""
     finally:
         for each in (rank, stranger):
             each.communicate()

@@ -86,7 +86,7 @@ class RankProcesses:
 
         def whole() -> bool:
             nonlocal text
-            before, text = text, stacks.read(pid, str(self.run))
+            before, text = text, stacks.read_stacks(pid, str(self.run))
             return text == before and WHOLE.search(text) is not None
 
         eventually(whole, "no whole stack")

@@ -1,6 +1,7 @@
 """The largest of all ranks' values: right for any number of ranks, and few messages for each."""
 
 import queue
+import threading
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +16,7 @@ class Network:
     """Ranks as threads; a message is a queue's item. `sent` counts those of each rank, `received` likewise."""
 
     def __init__(self, size):
-        self.size, self.queues = size, defaultdict(queue.Queue)
+        self.size, self.queues, self.lock = size, defaultdict(queue.Queue), threading.Lock()
         self.sent, self.received = Counter(), Counter()
 
     def largest(self, rows):
@@ -31,10 +32,14 @@ class Rank:
     def swap(self, values, to, source):
         network = self.network
         network.sent[self.rank] += 1
-        network.queues[self.rank, to].put(values)
-        arrived = network.queues[source, self.rank].get(timeout=60)
+        self._queue(self.rank, to).put(values)
+        arrived = self._queue(source, self.rank).get(timeout=60)
         network.received[self.rank] += 1
         return arrived
+
+    def _queue(self, *pair):
+        with self.network.lock:  # two threads that ask a defaultdict for one queue at a time may get one each
+            return self.network.queues[pair]
 
 
 @examples(100)

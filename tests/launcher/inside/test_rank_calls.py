@@ -61,11 +61,11 @@ def test_a_process_of_a_group_tells_its_newest_calls_and_ends_as_ever(processes)
     folder = str(processes.run)
     for _ in range(2):
         rank_calls.ask(process.pid, folder)
-        calls = eventually(lambda: rank_calls.read(process.pid, 0, folder))
+        calls = eventually(lambda: rank_calls.read_calls(process.pid, 0, folder))
     assert [call.number for call in calls] == list(range(36, 52))
     assert f"{calls[-2]} {calls[-2].members}" == "all_reduce [2, 3] Float at entry.py:10 0"
     assert calls[-1].operation == "barrier"
-    assert rank_calls.read(process.pid, 1, folder) == ()
+    assert rank_calls.read_calls(process.pid, 1, folder) == ()
     process.stdin.write("\n")
     process.stdin.flush()
     ended(process)
@@ -74,7 +74,7 @@ def test_a_process_of_a_group_tells_its_newest_calls_and_ends_as_ever(processes)
 def test_a_process_on_a_gpu_tells_the_calls_around_the_first_that_has_not_completed(processes):
     process = begun(processes, ON_GPU)
     rank_calls.ask(process.pid, str(processes.run))
-    calls = eventually(lambda: rank_calls.read(process.pid, 0, str(processes.run)))
+    calls = eventually(lambda: rank_calls.read_calls(process.pid, 0, str(processes.run)))
     assert [(call.number, call.state) for call in calls] == [
         *((n, "completed") for n in range(92, 100)),
         *((n, "scheduled") for n in range(100, 108)),
@@ -93,4 +93,4 @@ def test_a_process_without_a_group_has_no_thread_that_waits(processes):
 @pytest.mark.parametrize("answer", ["", "[]", "{}", '{"rank": 0, "calls": [{}]}', '{"rank": 0, "calls": 3}', "\0"])
 def test_an_answer_of_another_form_is_none(answer, tmp_path):
     (tmp_path / "calls-7").write_text(answer)
-    assert rank_calls.read(7, 0, str(tmp_path)) == ()
+    assert rank_calls.read_calls(7, 0, str(tmp_path)) == ()

@@ -23,6 +23,7 @@ class Machine:
         self.events = 0
         self.queued: list[float] = []  # the ends of the work of the first stream
         self.most_queued = 24
+        self.event_s = EVENT_S
         machine = self
 
         class Event:
@@ -34,7 +35,7 @@ class Machine:
 
             def record(self, stream):
                 assert not machine.capturing
-                machine.now += EVENT_S
+                machine.now += machine.event_s
                 self.at = max(machine.now, machine.free_at[stream])
 
             def query(self):
@@ -81,13 +82,15 @@ class Machine:
 class Rank:
     """The rank's record, as its process writes it."""
 
-    def __init__(self, monkeypatch, *, context=True) -> None:
+    def __init__(self, monkeypatch, *, context=True, tells_addresses=True) -> None:
         self.machine = Machine()
         self.record = memoryview(bytearray(rank_steps.RECORD))
         monkeypatch.setattr(rank_steps, "time", self.machine)
         monkeypatch.setattr(rank_gpu_times, "time", self.machine)
         monkeypatch.setattr(rank_steps, "_beside", lambda part: rank_gpu_times)
         built = types.SimpleNamespace(_cuda_hasPrimaryContext=lambda device: context)
+        if tells_addresses:
+            built._cuda_getCurrentRawStream = lambda device: 4096 * self.machine.stream
         monkeypatch.setitem(rank_steps.sys.modules, "torch", types.SimpleNamespace(cuda=self.machine, _C=built))
         self.activities = rank_steps.Activities(self.record)
         self.activities.stepped(self.machine.now)
@@ -191,6 +194,24 @@ def test_short_steps_are_sampled_and_their_sum_is_that_of_all(rank):
     assert seen["forward"] == pytest.approx(1.0, rel=0.25)  # and 0.1 ms in which the GPU waits for the CPU
 
 
+@pytest.mark.parametrize("most_queued", [40, 400, 4000])
+@pytest.mark.parametrize("event_s", [2e-6, 20e-6, 200e-6])
+def test_a_cpu_that_runs_ahead_says_nothing_of_how_long_a_step_was(rank, event_s, most_queued):
+    """The loop reads no number. Until the queue is full, a step is as long as its events, on the CPU."""
+    rank.machine.event_s, rank.machine.most_queued = event_s, most_queued
+    for _ in range(60):
+        rank.activities.begin("backward")
+        for _ in range(40):
+            rank.machine.cpu(5e-6)
+            rank.machine.queue(0.34e-3)
+        rank.activities.end()
+        rank.machine.cpu(50e-6)
+        rank.activities.stepped(rank.machine.now)
+    rank.machine.wait()
+    rank.activities.stepped(rank.machine.now)
+    assert rank.seconds["backward"] == pytest.approx(60 * 40 * 0.34e-3, rel=0.1)
+
+
 @pytest.mark.parametrize("place", range(25))
 def test_a_stall_counts_once_wherever_it_falls_among_sampled_steps(rank, place):
     for number in range(200):
@@ -229,7 +250,9 @@ def test_a_graph_is_captured_without_an_event_and_without_a_question(rank):
     assert rank.seconds["backward"] - before == pytest.approx(0.2, rel=0.1)
 
 
-def test_an_activity_that_ends_in_another_stream_keeps_the_cpu_s_seconds(rank):
+@pytest.mark.parametrize("tells_addresses", [True, False])
+def test_an_activity_that_ends_in_another_stream_keeps_the_cpu_s_seconds(monkeypatch, tells_addresses):
+    rank = Rank(monkeypatch, tells_addresses=tells_addresses)
     rank.machine.free_at.append(0.0)
     rank.activities.begin("forward")
     rank.machine.cpu(0.02)

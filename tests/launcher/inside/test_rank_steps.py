@@ -130,7 +130,7 @@ def test_a_child_s_steps_are_signs_of_life_but_its_parent_counts(light):
     assert (steps.count, steps.pid) == (1, process.pid)
     assert steps.last_at > first.last_at
     assert "in <module>" in light.stack(child)
-    assert stacks.read(process.pid, str(light.run)) == ""
+    assert stacks.read_stacks(process.pid, str(light.run)) == ""
 
 
 def test_a_board_that_cannot_be_made_is_one_clear_error(tmp_path):
@@ -184,12 +184,12 @@ def test_the_names_of_activities_are_those_of_the_launcher():
     assert rank_steps.RECORD == RECORD_BYTES
     assert (
         RECORD.size
-        == 8 * (rank_steps.ON_GPU + 1)
-        == 8 * (rank_steps.BESIDE + 2)
-        == 8 * (rank_steps.FLOPS + 5)
-        == 8 * (rank_steps.GROUP + 9)
-        == 8 * (rank_steps.ACTIVITY + 11)
-        == 8 * (rank_steps.FIRST_ACTIVITY + len(NAMES) + 11)
+        == 8 * (rank_steps.PROGRESS_AT + 1)
+        == 8 * (rank_steps.BESIDE + 3)
+        == 8 * (rank_steps.FLOPS + 6)
+        == 8 * (rank_steps.GROUP + 10)
+        == 8 * (rank_steps.ACTIVITY + 12)
+        == 8 * (rank_steps.FIRST_ACTIVITY + len(NAMES) + 12)
     )
 
 

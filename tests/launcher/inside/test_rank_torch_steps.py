@@ -96,6 +96,7 @@ for graph in graphs:
     ended(process)
 
 
+@pytest.mark.slow
 def test_the_graphs_of_the_real_torch_show_life(rank):
     """On a CPU a graph cannot be captured: what torch's class calls is put in place of the driver's part."""
     code = """

@@ -144,6 +144,7 @@ ROWS = [
          "this torch has no code"),
         ("torch.distributed.DistBackendError: NCCL error in: .. unhandled system error\nncclSystemError: ..", CALM, "set NCCL_DEBUG=INFO"),
         ("OSError: [Errno 98] Address already in use", CALM, "another process uses that port"),
+        ("ModuleNotFoundError: No module named 'torch.sagemaker'", CALM, "torch.sagemaker, version 2 of AWS's model parallel"),
         ("ModuleNotFoundError: No module named 'einops'", CALM, "name its package in requirements.txt"),
         ("RuntimeError: can't start new thread", CALM, "no further process or thread can start: docker run --pids-limit"),
         ("bash: fork: retry: Resource temporarily unavailable", CALM, "no further process or thread can start"),

@@ -1,4 +1,7 @@
-"""Makes optimizer steps: `stepping.py STEPS [FAILS]`; in its first FAILS attempts each rank fails after its steps."""
+"""Makes optimizer steps: `stepping.py STEPS [FAILS]`; in its first FAILS attempts each rank fails after its steps.
+
+No failure is that of the attempt before: the same one twice would be final.
+"""
 
 import os
 import sys
@@ -13,5 +16,6 @@ for _ in range(int(sys.argv[1])):
     optimizer.step()
     time.sleep(0.02)
 print("stepped", flush=True)
-if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < int((*sys.argv, "0")[2]):
-    raise ValueError("planned")
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+if attempt < int((*sys.argv, "0")[2]):
+    raise (ValueError, KeyError)[attempt % 2]("planned")

@@ -28,6 +28,7 @@ def library(tmp_path_factory):
     return built
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moved", ["algo-1", "algo-2"])
 def test_a_clock_that_is_set_changes_no_verdict_no_second_and_no_order(moved, library, tmp_path, nothing_left):
     clock = tmp_path / "clock"

@@ -65,6 +65,7 @@ LOADING = """
 
 
 @pytest.mark.usefixtures("nothing_beside")
+@pytest.mark.slow
 def test_ranks_that_wait_for_batches_are_said_while_the_job_runs_and_in_its_table(tmp_path, nothing_left):
     job = Running(
         *("native", script(tmp_path, LOADING)), folder=tmp_path, marker=nothing_left, layout="1x1", ALGORUN_TIMES_S="1"

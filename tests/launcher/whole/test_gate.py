@@ -29,6 +29,7 @@ def untold(folder, marker):
     return codes, outs, (folder / "algo-2" / "output" / "failure").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begun", [untold], indirect=True)
 def test_an_error_that_nobody_could_be_told_is_still_in_failure(begun):
     codes, outs, failure = begun

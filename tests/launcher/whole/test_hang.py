@@ -104,15 +104,16 @@ def test_a_hang_is_followed_by_another_attempt(begun):
 
 
 def silent(folder, marker):
-    (folder / "silent.sh").write_text("sleep 6\n")
+    (folder / "silent.sh").write_text("sleep 1000\n")
     return simulate("silent.sh", folder=folder, marker=marker, slots=2, ALGORUN_HANG_S="2")
 
 
 @pytest.mark.parametrize("begun", [silent], indirect=True)
-def test_a_rank_without_steps_is_only_warned_of(begun):
-    assert begun.code == 0, begun.text
-    assert "warning: rank 2, 3: no output for 2 s, and no steps of an optimizer to go by" in begun.out
-    assert begun.out.count("no output for 2 s") == 2, "once on each host"
+def test_a_shell_that_sleeps_is_named_with_the_program_that_it_waits_for(begun):
+    assert begun.code == 67, begun.text
+    (failure,) = {begun.failure(host) for host in ("algo-1", "algo-2")}
+    named = r"hang: rank 0 on algo-1, exit 67, attempt 1: no sign of progress for \d+ s: a process whose stack cannot be read \(sleep, S"
+    assert re.match(named, failure)
 
 
 def test_off_means_never(tmp_path, nothing_left):

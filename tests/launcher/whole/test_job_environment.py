@@ -314,6 +314,7 @@ def test_a_python_that_cannot_install_requirements_says_what_it_lacks(
     assert "Traceback" not in run.text
 
 
+@pytest.mark.slow
 def test_a_python_like_that_of_conda_keeps_its_own_packages(tmp_path, wheels, site, nothing_left):
     pytest.importorskip("ensurepip")
     python = bare_python(tmp_path / "base", without=())

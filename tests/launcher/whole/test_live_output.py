@@ -60,6 +60,7 @@ def test_the_cause_is_shown_once_and_the_ranks_that_it_ended_are_counted(folder,
     assert ["Traceback" in log for log in logs(folder)] == [True] * 4
 
 
+@pytest.mark.slow
 def test_ranks_whose_tracebacks_waited_too_long_are_counted(folder):
     """The hub waits for a failure that is older than those it knows: longer than a traceback waits for the end."""
     shown = on_terminal(ARGV, 120, clean_environ(ALGORUN_BLAME_S="6.5"), folder)

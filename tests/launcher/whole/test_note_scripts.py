@@ -122,6 +122,7 @@ def test_data_parallel_runs_once_per_host(tmp_path, nothing_left):
         assert saved["weight"].tolist() == [result["weight"]]
 
 
+@pytest.mark.slow
 def test_ddp_over_the_backend_smddp(tmp_path, nothing_left):
     """`distribution={"smdistributed": {"dataparallel": {"enabled": True}}}`: the result is that of the whole batch."""
     outs = run(

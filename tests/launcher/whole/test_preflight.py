@@ -23,7 +23,7 @@ from algorun.plan.engines.base import Programs
 from algorun.job.request import LaunchRequest
 resource.setrlimit(resource.RLIMIT_MEMLOCK, (65536, 65536))
 wish = LaunchRequest(target=sys.argv[2], layout=(int(sys.argv[3]), int(sys.argv[4])))
-job = config.read(wish, dict(os.environ))
+job = config.read_config(wish, dict(os.environ))
 programs = Programs(sys.executable, os.path.dirname(inside.__file__))
 sys.exit(run.execute(job, probe.look(dict(os.environ), sys.argv[1]), programs))
 """

@@ -42,6 +42,7 @@ def within(group: Path, most: int) -> list[str]:
     return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
 
 
+@pytest.mark.slow(but=["run-1", "train-2", "simulate-1"])
 @pytest.mark.parametrize(
     ("command", "most"),
     [("run", 1), ("run", 2), ("run", 3), ("train", 2), ("simulate", 1), ("simulate", 2), ("simulate", 3)],
@@ -71,6 +72,7 @@ def test_a_limit_of_processes_is_one_line(group, most, command, tmp_path, nothin
         assert "no further process" in (tmp_path / "ml/output/failure").read_text()
 
 
+@pytest.mark.slow(but=["1-0"])
 @pytest.mark.parametrize(("most", "limited"), [(1, 0), (1, 1), (2, 1)])
 def test_where_one_host_can_start_nothing_both_name_it(group, most, limited, tmp_path, nothing_left):
     program = tmp_path / "job.py"

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from algorun_report.folder.read import read
+from algorun_report.folder.read import read_report
 from algorun_report.folder.trace_files import merge
 from tests.launcher.inside.test_rank_activities import script
 from tests.launcher.timing.trace_reader import slices
@@ -92,7 +92,7 @@ def test_a_slow_rank_is_named_with_its_host_and_what_it_spends_its_time_on(tmp_p
     assert re.match(f"  {said}", lines[1])  # in the closing table
     for host in ("algo-1", "algo-2"):
         assert re.match(said, result(tmp_path, host)["slow"])
-    report = read(tmp_path / "algorun-simulate")
+    report = read_report(tmp_path / "algorun-simulate")
     assert [(each.host, each.ranks) for each in report.activities.hosts] == [("algo-1", (0, 1)), ("algo-2", (2, 3))]
     assert all(len(each.windows) >= 5 for each in report.activities.hosts)
     assert [re.match(said, line) is not None for _, line in report.activities.slow] == [True]

@@ -12,6 +12,7 @@ from .running import PROGRAMS
 from .supervisors import by_hand
 
 
+@pytest.mark.slow(but=["native"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_token_is_in_no_rank_s_daemon_s_or_helper_s_environment(engine, tmp_path, nothing_left):
     token = uuid.uuid4().hex

@@ -102,15 +102,15 @@ class EngineAtWork:
         word = f"{self.name} ended with {exit_code(returncode)} before its ranks"
         self._tools.loop.after(END_WORD_S, lambda: self.broken(word))
 
-    def broken(self, trouble: str | UserError) -> None:
+    def broken(self, problem: str | UserError) -> None:
         """The engine has failed, or a program cannot start: that is a failure of this host."""
         if self._over:
             return
         words = self.last_words()
-        if isinstance(trouble, UserError):
-            self._tools.broken(Failure.of(trouble, self._host))
+        if isinstance(problem, UserError):
+            self._tools.broken(Failure.of(problem, self._host))
         else:
-            self._tools.broken(Failure("engine", self._host, 1, trouble, traceback=words))
+            self._tools.broken(Failure("engine", self._host, 1, problem, traceback=words))
 
     # -- what is known -----------------------------------------------------------------------------------------------
 
@@ -123,6 +123,11 @@ class EngineAtWork:
     def tail(self) -> str:
         """The last lines that its processes wrote to stderr, as far as they have been read."""
         return self._log.tail if self._log else ""
+
+    @property
+    def node(self) -> int:
+        """The process of its node on this host, whose workers belong to no rank; 0 without one."""
+        return 0
 
     def last_words(self) -> str:
         """The last lines that its processes have written to stderr."""

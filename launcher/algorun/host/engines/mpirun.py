@@ -85,8 +85,8 @@ class MpirunAtWork(RankStarter):
                 self._daemons.ended(message)
         elif isinstance(message, StartDaemon):
             if self._daemons is not None:
-                if trouble := self._daemons.start(message):
-                    self.broken(trouble)
+                if problem := self._daemons.start(message):
+                    self.broken(problem)
             elif self._refuses:
                 self._tools.send(DaemonEnded(message.id, 1))
             else:

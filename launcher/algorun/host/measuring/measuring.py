@@ -12,6 +12,7 @@ from algorun.control.wire.messages import ClockTold
 from algorun.host.tools import Tools
 from algorun.job.config import JobConfig
 from algorun.machine.probe import Machine
+from algorun.plan.engines.base import Programs
 from algorun.timing.host_figures import HostFigures
 
 from .load_reports import LoadReports
@@ -22,6 +23,7 @@ from .times_file import TimesFile
 if TYPE_CHECKING:
     from .host_sampling import HostSampling
     from .step_trace import StepTrace
+    from .tracking import Tracking
 
 
 class Measuring:
@@ -35,6 +37,7 @@ class Measuring:
         self._sampling: HostSampling | None = None  # once ranks run
         self._reports: RankReports | None = None  # of the attempt
         self._loads: LoadReports | None = None
+        self._tracking: Tracking | None = None  # once ranks start
 
     def _step_trace(self) -> StepTrace | None:
         if self._config.trace_steps is None:
@@ -59,7 +62,9 @@ class Measuring:
         return []
 
     def child_ended(self, pid: int, returncode: int, now: float) -> bool:
-        """A child of this process has ended; False if it was not the one that measures."""
+        """A child of this process has ended; False if it was not one that measures or feeds trackers."""
+        if self._tracking is not None and self._tracking.child_ended(pid, returncode):
+            return True
         if self._sampling is None or not self._sampling.is_sampler(pid):
             return False
         self._sampling.ended(returncode, now)
@@ -69,6 +74,27 @@ class Measuring:
         """The job is over."""
         if self._sampling is not None:
             self._sampling.finish()
+        if self._tracking is not None:
+            self._tracking.release()
+
+    def track(self, config: JobConfig, programs: Programs, world_size: int) -> None:
+        """An attempt is about to start on the host of rank 0: trackers are fed from now on, if the job has any. `config` and `programs`
+        as they are after the preparation."""
+        if self._tracking is None and config.trackers:
+            from .tracking import Tracking  # imported late: most jobs feed no trackers
+
+            self._tracking = Tracking(self._tools, config.trackers)
+            self._tracking.begin(config, programs, world_size)
+
+    def result_written(self) -> None:
+        """Trackers take what is left from now on."""
+        if self._tracking is not None:
+            self._tracking.finish()
+
+    def flush(self) -> None:
+        """Nothing else runs: waits until the trackers have all."""
+        if self._tracking is not None:
+            self._tracking.end()
 
     # -- what the hub says -------------------------------------------------------------------------------------------
 

@@ -13,9 +13,9 @@ from algorun.common.fast_dataclasses import dataclass
 from algorun.timing.activities import NAMES
 
 # As rank_steps writes it: six words and a spare one, the seconds of each activity, which one runs since when, the
-# group, the workers of its loader plus one, what it has worked through, the last step, what was no training until then, and
-# whether the seconds are those of a GPU.
-RECORD = struct.Struct(f"@QddQ d8xd {len(NAMES)}d QdQ Qddd dddQ")
+# group, the workers of its loader plus one, what it has worked through, the last step, what was no training until then,
+# whether the seconds are those of a GPU, and when the program last reported progress (progress_report writes it).
+RECORD = struct.Struct(f"@QddQ d8xd {len(NAMES)}d QdQ Qddd dddQ d")
 RECORD_BYTES = 256  # whole cache lines for each, so that ranks do not slow each other down
 LONGEST_FACTOR = 10  # times the longest pause so far: a shorter one may be the end of an epoch, or a checkpoint
 
@@ -31,6 +31,7 @@ class Steps:
     if it is not seen. `samples`, `tokens`, `flops`: this rank's share of what the job has trained on; 0: not said.
     `step_at`: the end of the last step, as last_at. `beside`: seconds of evaluations and saves between the first and the last step.
     `on_gpu`: the seconds are what the rank's GPU spent (inside/rank_gpu_times.py), else the CPU.
+    `progress_at`: the last call of algorun.progress(), as last_at; 0.0: none yet.
     """
 
     count: int = 0
@@ -48,10 +49,11 @@ class Steps:
     step_at: float = 0.0
     beside: float = 0.0
     on_gpu: bool = False
+    progress_at: float = 0.0
 
 
-def stalled(steps: Steps, now: float, limit_s: float) -> bool:
-    """True where the last step is too long ago. False before the first step: loading and compiling may take long."""
+def has_no_step(steps: Steps, now: float, limit_s: float) -> bool:
+    """True where the last step is too long ago. False before the first step: another rule (control/hang/standstill.py) holds."""
     return steps.last_at > 0 and now - steps.last_at > max(limit_s, LONGEST_FACTOR * steps.longest_s)
 
 
@@ -83,7 +85,21 @@ class StepBoard:
         count, last_at, longest_s, pid, torch_at, first_step_at, *times = RECORD.unpack_from(
             self._map, local_rank * RECORD_BYTES
         )
-        *seconds, runs, since, group, workers, samples, tokens, flops, step_at, beside_first, beside, on_gpu = times
+        (
+            *seconds,
+            runs,
+            since,
+            group,
+            workers,
+            samples,
+            tokens,
+            flops,
+            step_at,
+            beside_first,
+            beside,
+            on_gpu,
+            progress_at,
+        ) = times
         if runs:
             seconds[runs - 1] += max(0.0, time.monotonic() - since)
         return Steps(
@@ -95,6 +111,7 @@ class StepBoard:
             step_at=step_at,
             beside=beside - beside_first,
             on_gpu=bool(on_gpu),
+            progress_at=progress_at,
         )
 
     def close(self) -> None:

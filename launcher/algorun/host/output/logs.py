@@ -211,13 +211,19 @@ def _harmless_line(line: bytes) -> bytes:
 class RankLog:
     """The output of one process: both of its streams, its file, and the last lines for a failure report.
 
-    `clean` changes whole lines before anybody sees them.
+    `clean` changes whole lines before anybody sees them. `shows_progress` says whether one of them counts as progress.
     """
 
     def __init__(
-        self, label: str, file_name: str, folder: Path, console: Console, clean: Callable[[bytes], bytes] = bytes
+        self,
+        label: str,
+        file_name: str,
+        folder: Path,
+        console: Console,
+        clean: Callable[[bytes], bytes] = bytes,
+        shows_progress: Callable[[bytes], bool] | None = None,
     ) -> None:
-        self._clean = clean
+        self._clean, self._shows_progress = clean, shows_progress
         self._prefix = f"[{label}] ".encode()
         self._console = console
         self._streams = {1: Lines(), 2: Lines()}
@@ -228,6 +234,7 @@ class RankLog:
         self._label = label
         self.aside = False  # True: its lines go into the file only
         self.fed_at = time.monotonic()
+        self.matched_at = 0.0  # when a line last showed progress, to the second
         self._file: int | None = None
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -243,6 +250,8 @@ class RankLog:
         if not lines:
             return
         lines = self._clean(lines)
+        if self._shows_progress is not None and self.fed_at - self.matched_at > 1.0 and self._shows_progress(lines):
+            self.matched_at = self.fed_at
         shown, at = self._shown.get(stream, (b"", 0.0))
         self._shown[stream] = b"", at
         if not self.aside:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # `algorun plan` checks options, and needs nothing else of a 
     from algorun.common.event_loop import Timer
     from algorun.host.tools import Tools
 
-LIMIT_S = 10.0  # for the check; after that (a file on a dead disk) it is left to the ranks to refuse their options
+LIMIT_S = 10.0  # for the check; after that (a file on a disk that does not answer) it is left to the ranks to refuse their options
 LONGEST = 4096  # characters of an error
 
 

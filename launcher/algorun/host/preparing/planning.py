@@ -22,5 +22,5 @@ def planned(config: JobConfig, machine: Machine, programs: Programs, go: Go) -> 
     meeting = Meeting(
         address, port, engine_port, jax_port, go.attempt, go.tf_ports, addresses=go.addresses, secret=go.secret
     )
-    found = cluster.resolve(hosts, slots, launch.outside, has_driver=launch.engine.value.has_driver)
+    found = cluster.resolve(hosts, slots, launch.standalone, has_driver=launch.engine.value.has_driver)
     return plan.make(config, found, machine, programs, meeting)

@@ -164,7 +164,7 @@ class Readiness:
             address = plan.offline(self.config).master_addr.value
             port, engine_port, jax_port = free_ports(own_address(self.config, self.machine), 3, part)
             ready = replace(ready, master_addr=address, master_port=port, engine_port=engine_port, jax_port=jax_port)
-        if self.config.launch.tf_config and self._host not in self.config.launch.outside:
+        if self.config.launch.tf_config and self._host not in self.config.launch.standalone:
             from algorun.common.free_ports import free_row
 
             taken = (ready.master_port, ready.engine_port, ready.jax_port)

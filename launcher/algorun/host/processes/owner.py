@@ -173,6 +173,7 @@ class Owner:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._sessions: dict[int, int] = {}  # when the leader of each was born
         self._aside: set[int] = set()  # children that outlive an attempt
+        self._released: set[int] = set()  # children that outlive this owner
         self._folders: list[str] = []  # run folders, which mark all that ranks start
         self._guard: int | None = None
         self._guard_pid = 0
@@ -253,6 +254,14 @@ class Owner:
             self._sessions[session] = leader.born
             self._tell_guard(f"+{session} {leader.born}\n")
 
+    def release(self, pid: int) -> None:
+        """From now on the caller ends and collects this child, which is aside; `close` leaves it alone."""
+        self._children.pop(pid, None)
+        self._aside.discard(pid)
+        self._released.add(pid)
+        if self._sessions.pop(pid, None) is not None:
+            self._tell_guard(f"~{pid}\n")
+
     def forget_ended(self) -> None:
         """Forgets the sessions in which nothing runs any more. Call it when one of their leaders has ended."""
         alive = {stat.session for stat in below(processes())}
@@ -291,7 +300,7 @@ class Owner:
         for stat in below(found):
             if stat.session in self._aside:
                 continue
-            child = stat.parent == me and stat.pid != self._guard_pid
+            child = stat.parent == me and stat.pid != self._guard_pid and stat.pid not in self._released
             if child or (stat.session in self._sessions and not stat.ended):
                 left.append(stat)
         return left

@@ -46,7 +46,7 @@ def limit_s(pid: int, folder: str) -> float:
         return math.inf
 
 
-def read(pid: int, rank: int, folder: str) -> tuple[CollectiveCall, ...]:
+def read_calls(pid: int, rank: int, folder: str) -> tuple[CollectiveCall, ...]:
     """The calls of a process, oldest first; none where it has not answered, or torch knows it by another rank."""
     try:
         with open(_path(pid, folder), "rb") as file:

@@ -16,6 +16,7 @@ from algorun.common.errors import UserError
 from algorun.common.event_loop import READ, Loop
 from algorun.common.folders import remove_folder
 from algorun.control.failures.failure import Raised
+from algorun.control.failures.non_finite import NonFiniteValue
 
 Fields = dict[str, int | str]  # of a message from rank_exec or rsh
 
@@ -56,6 +57,32 @@ def parse_raised(data: bytes) -> Raised | None:
         )
     except ValueError:
         return None
+
+
+def parse_non_finite(data: bytes) -> NonFiniteValue | None:
+    """What a rank has found in a datagram of inside/rank_nonfinite.py, None where it is no such datagram."""
+    fields = [field.decode("utf-8", "replace") for field in data.split(b"\0")]
+    if len(fields) != 12 or fields[0] != "nonfinite":
+        return None
+    _, rank, step, earliest, of, value, name, names, total, place, at, mode = fields
+    try:
+        found = NonFiniteValue(
+            rank=int(rank),
+            step=int(step),
+            earliest=int(earliest),
+            of=int(of),
+            value=value,
+            name=name,
+            names=int(names),
+            total=int(total),
+            place=place,
+            at=float(at),
+            mode=mode,
+        )
+    except ValueError:
+        return None
+    counts = found.rank, found.step, found.earliest, found.of, found.names, found.total
+    return found if min(counts) >= 0 and max(counts) < 1 << 63 and found.of < 3 and 0 <= found.at < 1e9 else None
 
 
 def _split(line: str) -> tuple[str, str, str]:
@@ -172,7 +199,7 @@ class RankPort:
     def __init__(
         self,
         loop: Loop,
-        on_raised: Callable[[Raised], None],
+        on_raised: Callable[[Raised | NonFiniteValue], None],
         on_message: Callable[[Peer, Fields | None], None],
         longest: int = LONGEST_TEMPORARY,
     ) -> None:
@@ -207,7 +234,8 @@ class RankPort:
     def _read_raised(self, _: int) -> None:
         with contextlib.suppress(BlockingIOError, OSError):
             while True:
-                raised = parse_raised(self._raised.recv(256 * 1024))
+                data = self._raised.recv(256 * 1024)
+                raised = parse_raised(data) or parse_non_finite(data)
                 if raised is not None:
                     self._on_raised(raised)
 

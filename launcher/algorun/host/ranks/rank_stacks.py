@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from algorun.common.fast_dataclasses import replace
 from algorun.control.hang.hang import Stack, of_one_rank
@@ -11,9 +12,13 @@ from algorun.control.wire.messages import StacksSent
 from algorun.host.measuring.step_counter import StepBoard
 from algorun.host.tools import Tools
 from algorun.job.paths import Paths
+from algorun.machine.system_files import read_text
 from algorun.outcome import report
 
 from .ranks import Ranks
+
+if TYPE_CHECKING:
+    from algorun.host.processes.owner import Stat
 
 # faulthandler reads the frames of all threads while they run: a thread that answers in Python at that moment can make it
 # crash the process (1 of 600 questions to a busy thread, CPython 3.11). So the calls are asked for after the stacks.
@@ -75,7 +80,7 @@ class RankStacks:
         processes = stacks.by_session(self._tools.run_dir)
         for local_rank, rank, session in self._ranks.running():
             for pid in processes.get(session, []):
-                if calls := rank_calls.read(pid, rank, self._tools.run_dir):
+                if calls := rank_calls.read_calls(pid, rank, self._tools.run_dir):
                     stack = Stack(rank, self._host, self._board.read(local_rank).count, calls=calls)
                     self._tools.send(messages.short(stack))
 
@@ -84,7 +89,7 @@ class RankStacks:
         from . import rank_calls, stacks
 
         for pid, stack in asked.items():
-            if not stack or stacks.read(pid, self._tools.run_dir):
+            if not stack or stacks.read_stacks(pid, self._tools.run_dir):
                 rank_calls.ask(pid, self._tools.run_dir)
         self._tools.loop.after(CALLS_S, self._send_all)
 
@@ -101,17 +106,36 @@ class RankStacks:
         processes = stacks.by_session(self._tools.run_dir)
         for local_rank, rank, pid in self._ranks.running():
             count = self._board.read(local_rank).count
-            of_rank = [self._stack(rank, count, each) for each in processes.get(pid, [])]
+            asked = stacks.speaking(processes.get(pid, []), self._tools.run_dir)
+            of_rank = [self._stack(rank, count, each) for each in asked]
             if stacks.frozen(pid) or not of_rank:
-                yield Stack(rank, self._host, count, frozen=stacks.frozen(pid))
+                frozen = stacks.frozen(pid)
+                yield Stack(rank, self._host, count, frozen=frozen, source="" if frozen else waiting_place(pid))
             else:
                 yield of_one_rank(of_rank)
 
     def _stack(self, rank: int, count: int, pid: int) -> Stack:
         from . import rank_calls, stacks
 
-        text = stacks.read(pid, self._tools.run_dir)
+        text = stacks.read_stacks(pid, self._tools.run_dir)
         frames = stacks.frames(text)
-        calls = rank_calls.read(pid, rank, self._tools.run_dir)
+        calls = rank_calls.read_calls(pid, rank, self._tools.run_dir)
         stack = Stack(rank, self._host, count, frames, not text and stacks.frozen(pid), text, calls=calls)
         return replace(stack, source=stacks.source(stack.own)) if stack.own else stack
+
+
+def waiting_place(pid: int) -> str:
+    """Of a rank without Python: the name of its innermost process, and where in the kernel that waits, as far as that is known."""
+    from algorun.host.processes.owner import processes, stat_of
+
+    found, stat = processes(), stat_of(pid)
+    while stat is not None and (below := [each for each in found if each.parent == stat.pid and not each.ended]):
+        stat = max(below, key=_newest)
+    if stat is None:
+        return ""
+    place = read_text(f"/proc/{stat.pid}/wchan")
+    return f"{stat.name}, {stat.state} in {place}" if place not in ("", "0") else f"{stat.name}, {stat.state}"
+
+
+def _newest(stat: Stat) -> int:
+    return stat.born

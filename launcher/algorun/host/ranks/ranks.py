@@ -21,6 +21,7 @@ from .rank_port import Fields, Peer
 
 if TYPE_CHECKING:
     from algorun.control.member.stop_order import StopOrder
+    from algorun.host.output.progress_lines import ProgressLines
 
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # the second: as a shell says it of its child
 AGAIN_S = 0.25  # a program below a wrapper may begin, or end, after the stop
@@ -48,8 +49,8 @@ class Rank:
 
 
 class Ranks:
-    """All ranks of this host. Calls `on_exit(local_rank, returncode, stderr_tail, tail_of_both)`; `on_broken(trouble)` for
-    other faults: a UserError where the program cannot start."""
+    """All ranks of this host. Calls `on_exit(local_rank, returncode, stderr_tail, tail_of_both)`; `on_broken(problem)` for
+    other faults: a UserError where the program cannot start. `progress` finds the lines that ALGORUN_PROGRESS matches."""
 
     def __init__(
         self,
@@ -59,7 +60,9 @@ class Ranks:
         rules: RankRules,
         on_exit: Callable[[int, int, str, str], None],
         on_broken: Callable[[str | UserError], None],
+        progress: ProgressLines | None = None,
     ) -> None:
+        self._progress = progress
         self._tools, self._plan, self._host, self._rules = tools, plan, host, rules
         self._on_exit, self._on_broken = on_exit, on_broken
         self._ranks = {rank.local_rank: Rank(rank, self._log(rank)) for rank in host.ranks}
@@ -99,17 +102,21 @@ class Ranks:
         """When this rank last printed something, or began."""
         return self._ranks[local_rank].log.fed_at
 
+    def matched_at(self, local_rank: int) -> float:
+        """When it last printed a line that ALGORUN_PROGRESS matches; 0.0: never, or the setting has no effect any more."""
+        return 0.0 if self._progress is None or self._progress.off else self._ranks[local_rank].log.matched_at
+
     def show_unfinished(self, now: float) -> None:
         """Shows lines that ranks have begun and do not end. Call it every second."""
         for rank in self._ranks.values():
             rank.log.show_unfinished(now)
 
-    def printed(self, local_rank: int) -> str:
-        """The last lines that this rank and its children have printed so far."""
+    def tails(self, local_rank: int) -> tuple[str, str]:
+        """The last lines that this rank and its children have printed so far: on both streams, and on stderr alone."""
         rank = self._ranks[local_rank]
         for pipe in rank.pipes:
             pipe.drain()
-        return rank.log.printed
+        return rank.log.printed, rank.log.tail
 
     def local_rank_of(self, rank_number: int) -> int | None:
         """The local rank of a global one, None if it is not here."""
@@ -234,7 +241,8 @@ class Ranks:
 
     def _log(self, rank: RankPlan) -> RankLog:
         label, name = f"{rank.rank} {self._host.host}", f"rank-{rank.rank:05d}.log"
-        return RankLog(label, name, self._tools.logs, self._tools.console, self._rules.clean)
+        finds = None if self._progress is None else self._progress.found_in
+        return RankLog(label, name, self._tools.logs, self._tools.console, self._rules.clean, finds)
 
     def _peer_gone(self, peer: Peer) -> None:
         for local_rank, rank in self._ranks.items():

@@ -1,4 +1,4 @@
-"""The stacks of the processes of this host's ranks. With rank_steps in it, a process writes them on SIGUSR2."""
+"""The stacks of the processes of this host's ranks. With rank_shim in it, a process writes them on a signal."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import contextlib
 import os
 import re
 import signal
+from collections.abc import Sequence
 
 from algorun.control.hang.hang import StackFrame
 
 PROC = "/proc"
+ALL_THREADS = signal.SIGUSR2
+MAIN_THREAD = 61  # as rank_shim has it
 EXITING = 0x4  # among a process's flags there (PF_EXITING)
 LONGEST = 64 * 1024  # characters of one dump
 BEGINNING = 16 * 1024  # kept of a longer one, with its end: there is the main thread
@@ -17,7 +20,10 @@ LONGEST_LINE = 200  # characters of a line of source
 OWN = "/algorun/inside/rank_activities.py"  # it stands around torch's functions, and is no line of the user's
 
 OF_PROCESS = re.compile("stack-([0-9]{1,9})")  # a rank can write into the folder, too
-THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*:$", re.MULTILINE)
+# The second form is that of a dump of the main thread alone.
+THREAD = re.compile(r"^(?:(?:Current thread|Thread) 0x[0-9a-f]+.*|Stack \(most recent call first\)):$", re.MULTILINE)
+NO_FRAME = "  <no Python frame>\n"  # of the main thread, which comes last
+END = (StackFrame("<end>", 0, "end of the program"),)  # MPI waits for all ranks there
 FRAME = re.compile(r'^  File "(.*)", line ([0-9]{1,9}) in (.*)$', re.MULTILINE)
 
 
@@ -49,36 +55,51 @@ def by_session(folder: str) -> dict[int, list[int]]:
     return found
 
 
+def speaking(pids: Sequence[int], folder: str) -> list[int]:
+    """Those of a rank's processes that use torch; all of them where none does."""
+    return [pid for pid in pids if os.path.exists(os.path.join(folder, f"torch-{pid}"))] or list(pids)
+
+
 def forget(folder: str) -> None:
     """Removes the files of all processes, once none of them lives any more."""
     for pid in askable(folder):
         with contextlib.suppress(OSError):
             os.unlink(_path(pid, folder))
     for name in os.listdir(folder):
-        if name.startswith("calls-"):
+        if name.startswith(("calls-", "torch-")):
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, name))
 
 
-def ask(pid: int, folder: str) -> bool:
+def ask(pid: int, folder: str, number: int = ALL_THREADS) -> bool:
     """Asks a process to write its stacks; `read` returns them moments later. False where the process cannot.
 
-    SIGUSR2 kills a process that does not handle it, so the file alone is no proof: the process may have called exec
+    The signal kills a process that does not handle it, so the file alone is no proof: the process may have called exec
     since. Where the user's program has set its own handler since, that handler runs, and no stack appears.
     """
     path = _path(pid, folder)
     caught = int(_status(pid, "SigCgt") or "0", 16)
-    if not os.path.exists(path) or not caught >> (signal.SIGUSR2 - 1) & 1:
+    if not os.path.exists(path) or not caught >> (number - 1) & 1:
         return False
     try:
         os.truncate(path, 0)  # what an earlier question left; the process appends
-        os.kill(pid, signal.SIGUSR2)
+        os.kill(pid, number)
     except OSError:
         return False
     return True
 
 
-def read(pid: int, folder: str) -> str:
+def ends_python(pid: int, folder: str) -> bool:
+    """True for a Python program that has ended but for what C does in its end: the handler of signals has gone. Only those that use
+    MPI leave their file, as MPI waits for all ranks there."""
+    if not os.path.exists(_path(pid, folder)) or int(_status(pid, "SigCgt") or "0", 16) >> (MAIN_THREAD - 1) & 1:
+        return False
+    with contextlib.suppress(OSError):
+        return os.path.basename(os.readlink(f"{PROC}/{pid}/exe")).startswith("python")
+    return False
+
+
+def read_stacks(pid: int, folder: str) -> str:
     """What the process has written so far, all threads; the middle of a very long text is left out."""
     try:
         with open(_path(pid, folder), encoding="utf-8", errors="replace") as file:
@@ -114,6 +135,8 @@ def frames(text: str) -> tuple[StackFrame, ...]:
     faulthandler lists the newest thread first, so the main thread comes last. With more than 100 threads it stops before
     the main thread; then the thread that took the signal has to do.
     """
+    if text.endswith(NO_FRAME):
+        return END
     blocks = list(THREAD.finditer(text))
     if not blocks:
         return ()

@@ -113,6 +113,10 @@ class RayAtWork(EngineAtWork):
             self._waits_for_nodes = False
             self._ranks.give_up()
 
+    @property
+    def node(self) -> int:
+        return self._starter
+
     # -- the node ----------------------------------------------------------------------------------------------------
 
     @property

@@ -1,0 +1,91 @@
+"""Real jobs in which something becomes NaN on one of four ranks: what all hosts are told."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from tests.conftest import FAILS_ALONE, algorun
+
+from .running import PROGRAMS
+
+FIRST = "algorun: warning: first value that is not finite: "
+
+
+def simulate(program, *words, folder, marker, layout="2x2", **environ):
+    return algorun(
+        "simulate", "-j", layout, str(PROGRAMS / program), *map(str, words), cwd=folder, timeout=300,
+        ALGORUN_TEST=marker, **FAILS_ALONE, **environ,
+    )  # fmt: skip
+
+
+def told(done):
+    """The line, which each of the two hosts has in its log."""
+    lines = [line[len(FIRST) :] for line in done.out.splitlines() if line.startswith(FIRST)]
+    assert len(lines) == 2, done.text
+    assert lines[0] == lines[1]
+    return lines[0]
+
+
+@pytest.mark.slow(but=["alone"])
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        pytest.param("loss 2 5 save", "step 5, rank 2 on algo-2: the loss is nan; the newest checkpoint from before it is step-4", id="loss"),
+        pytest.param("loss 3 5 sampler", "step 5, rank 3 on algo-2: the loss is nan (epoch 0, samples 64 to 79)", id="sampler"),
+        pytest.param("overflow 2 5", "step 5, rank 2 on algo-2: the loss is inf", id="overflow"),
+        pytest.param("gradient 1 6", "step 6, rank 1 on algo-1: the ", id="gradient"),
+        pytest.param("gradient 1 6 clip", "step 6, rank 1 on algo-1: the gradient of 2.weight is nan", id="clip"),
+        pytest.param("weight 3 4", "step 4, rank 3 on algo-2: the weight 2.weight has become nan in step 4", id="state"),
+        pytest.param("loss 2 5 shard", "step 5, rank 2 on algo-2: the loss is nan", id="shard-loss"),
+        pytest.param("gradient 1 6 shard clip", "step 6, rank 1 on algo-1: the gradient of 2.weight is nan", id="shard-clip"),
+        pytest.param("weight 3 4 shard", "step 4, rank 3 on algo-2: the weight 2.weight has become nan in step 4", id="shard-state"),
+        pytest.param("gradient 0 7 alone clip", "step 7, rank 0 on algo-1: the gradient of 2.weight is nan", id="alone"),
+    ],
+)  # fmt: skip
+def test_rank_step_and_parameter_are_right_on_all_hosts(words, line, tmp_path, nothing_left):
+    done = simulate("nonfinite.py", *words.split(), folder=tmp_path, marker=nothing_left)
+    assert done.code == 0, done.text
+    assert told(done).startswith(line)
+    if words.startswith("gradient 1 6"):
+        assert "2.weight" in told(done), "at once, or as the weight that it has broken, where norms were not computed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["nothing 0 0 clip", "nothing 0 0 shard accumulate"])
+def test_a_healthy_job_is_told_nothing(words, tmp_path, nothing_left):
+    done = simulate("nonfinite.py", *words.split(), folder=tmp_path, marker=nothing_left)
+    assert done.code == 0, done.text
+    assert "not finite" not in done.text
+
+
+@pytest.mark.slow
+def test_with_end_the_job_ends_on_all_hosts_with_rank_and_step(tmp_path, nothing_left):
+    words = ("loss", 2, 5)
+    done = simulate("nonfinite.py", *words, "long", folder=tmp_path, marker=nothing_left, ALGORUN_NONFINITE="end")
+    assert done.code == 1, done.text
+    assert done.failure("algo-1") == done.failure("algo-2")
+    assert done.failure("algo-1").startswith(
+        "nonfinite: rank 2 on algo-2, exit 1, attempt 1, step 5: first value that is not finite: step 5, rank 2 on algo-2: the "
+        "loss is nan (ALGORUN_NONFINITE=end)"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["ALGORUN_NONFINITE", "ALGORUN_HOOKS"])
+def test_off_means_that_nobody_looks(name, tmp_path, nothing_left):
+    done = simulate("nonfinite.py", "loss", 0, 3, folder=tmp_path, marker=nothing_left, layout="1x1", **{name: "off"})
+    assert done.code == 0, done.text
+    assert "not finite" not in done.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["trainer", "lightning"])
+def test_libraries_that_own_the_loop_are_seen(library, tmp_path, nothing_left):
+    package = {"trainer": "transformers"}.get(library, library)
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"no {package} in this environment (pip install {package})")
+    done = simulate("nonfinite_trainer.py", library, 2, 3, folder=tmp_path, marker=nothing_left)
+    assert done.code == 0, done.text
+    assert told(done).startswith("step 3, rank 2 on algo-2: the loss is nan")

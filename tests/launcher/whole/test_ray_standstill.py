@@ -1,0 +1,53 @@
+"""A driver of Ray that waits: whether the job stands still is a question of all workers on all hosts."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from tests.conftest import algorun, needs_ray
+
+pytestmark = [pytest.mark.slow, needs_ray]
+LEAN = {"ALGORUN_RAY_OBJECT_STORE_MB": "100", "RAY_enable_worker_prestart": "0", "ALGORUN_START_S": "120"}
+
+DRIVER = """
+import sys, time
+import ray
+
+ray.init()
+
+@ray.remote
+class Holder:
+    def stand(self):
+        time.sleep(1000)
+
+    def work(self):
+        end = time.monotonic() + 25
+        while time.monotonic() < end:
+            pass
+
+ray.get(getattr(Holder.remote(), sys.argv[1]).remote())
+"""
+
+
+def driving(method, folder, marker):
+    (folder / "driver.py").write_text(DRIVER)
+    # Two nodes start on a machine of two cores, beside those of the other run.
+    return algorun(
+        *("simulate", "-j", "2x1", "--engine", "ray", "driver.py", method),
+        cwd=folder, timeout=300, ALGORUN_TEST=marker, ALGORUN_HANG_S="6", **LEAN,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("begun", [partial(driving, "stand")], indirect=True)
+def test_a_driver_whose_actor_sleeps_hangs(begun):
+    assert begun.code == 67, begun.text
+    (failure,) = {begun.failure(host) for host in ("algo-1", "algo-2")}
+    assert "no sign of progress for" in failure
+    assert "called at driver.py:17 in <module>" in failure, failure
+
+
+@pytest.mark.parametrize("begun", [partial(driving, "work")], indirect=True)
+def test_an_actor_that_computes_in_silence_is_no_hang(begun):
+    assert begun.code == 0, begun.text
