@@ -1,0 +1,66 @@
+"""Option --tp: what is checked before a folder's model is split between the ranks of a tensor group."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from algorun_train.common.errors import UserError
+from algorun_train.models.folder_classes import skeleton
+from algorun_train.models.folder_config import ModelFolder
+from algorun_train.models.small_copy import count
+from algorun_train.models.tensor_check import check_parts
+from algorun_train.models.tensor_plan import plan_of, with_split_logits
+from algorun_train.parallel.shard.sharded_model import TensorAxis
+from algorun_train.ranks.communicator import Communicator
+
+
+def checked_plan(
+    folder: ModelFolder, classes: Sequence[str] | None, axis: TensorAxis, comm: Communicator
+) -> dict[str, str]:
+    """transformers' plan for the model, tried on a small copy by all ranks. Call it on all ranks. Raises UserError, the same on all
+    ranks, if there is none, the ranks cannot share the layers, or the plan gives another result than one process. Each rank gets
+    the logits of some words if the plan allows it, else all."""
+    plan = comm.on_all(lambda: plan_of(folder, classes, axis.ranks))
+    model = skeleton(folder, classes)
+    if folder.tokens:
+        plan, line = comm.on_all(lambda: _tried(folder, model, plan, axis, comm.device))
+        if line:
+            comm.say(line)
+    if hosts := _hosts(axis, comm):
+        comm.say(
+            f"warning: option --tp: {axis.ranks}, with {comm.world.local_world_size} ranks per host: a tensor group lies on {hosts} "
+            "hosts, and each layer waits for the network between them at least four times a pass; fix: a --tp that divides the "
+            "ranks of a host, and --shard for the rest"
+        )
+    return plan
+
+
+def _tried(
+    folder: ModelFolder, model: Any, plan: dict[str, str], axis: TensorAxis, device: torch.device
+) -> tuple[dict[str, str], str | None]:
+    """The plan, and a line for the log if it could not be tried; if that gives the same result, with logits of which each rank has
+    some words. Any: a model of transformers."""
+    weights, split = count(model), with_split_logits(model, plan)
+    if split:
+        with contextlib.suppress(UserError):
+            if check_parts(folder, split, weights, axis, device) is None:
+                return split, None
+    return plan, check_parts(folder, plan, weights, axis, device)
+
+
+def refuse_embedded(model: str, ranks: int) -> UserError:
+    """The error of a model that has no plan because it is no folder's."""
+    return UserError(
+        f"option --tp: {ranks}, with the embedded {model}; allowed: with a Hugging Face folder; fix: give --model FOLDER, or leave "
+        "--tp out"
+    )
+
+
+def _hosts(axis: TensorAxis, comm: Communicator) -> int:
+    """The most hosts that a tensor group lies on; 0 if each is on one."""
+    local = comm.world.local_world_size
+    groups = range(0, comm.size, axis.ranks)
+    most = max((first + axis.ranks - 1) // local - first // local + 1 for first in groups)
+    return most if most > 1 else 0
